@@ -1,0 +1,136 @@
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{Mode, OFlags, Stat};
+
+/// A range of an open file, as a chunk of output. The driver decides how it travels.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// The file; it stays open as long as any range of it is queued.
+    pub file: Arc<SharedFile>,
+    /// Which bytes, from the file's start.
+    pub range: Range<u64>,
+    /// Whether the bytes are worth a place in the page cache. If not, a driver that misses there
+    /// reads past it (`O_DIRECT`), so that rare files do not push out popular ones.
+    pub keep: bool,
+}
+
+impl FileRange {
+    /// How many bytes are left to send.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether nothing is left to send.
+    pub fn is_empty(&self) -> bool {
+        self.range.start >= self.range.end
+    }
+}
+
+/// An open regular file that many replies share, and what it was like when it was opened.
+#[derive(Debug)]
+pub struct SharedFile {
+    fd: OwnedFd,
+    stamp: FileStamp,
+    direct: OnceLock<Option<OwnedFd>>,
+}
+
+/// What tells one state of a file from another: a change of any part means that the bytes may have
+/// changed. `ctime` is in it because `mtime` can be set back by anybody who may write the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStamp {
+    /// Length in bytes.
+    pub len: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub mtime_ns: i128,
+    /// Change time of the inode, nanoseconds since 1970.
+    pub ctime_ns: i128,
+    /// Device and inode number.
+    pub inode: (u64, u64),
+}
+
+impl FileStamp {
+    /// The stamp in what `fstat(2)` returned.
+    pub fn of(stat: &Stat) -> FileStamp {
+        let ns = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        #[allow(clippy::unnecessary_cast, reason = "the field types differ between architectures")]
+        FileStamp {
+            len: stat.st_size as u64,
+            mtime_ns: ns(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            ctime_ns: ns(stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+            inode: (stat.st_dev as u64, stat.st_ino as u64),
+        }
+    }
+}
+
+impl SharedFile {
+    /// Takes an open file and notes its stamp (one `fstat(2)`).
+    ///
+    /// # Errors
+    /// What `fstat(2)` reports.
+    pub fn new(fd: OwnedFd) -> io::Result<SharedFile> {
+        let stamp = FileStamp::of(&rustix::fs::fstat(&fd)?);
+        Ok(SharedFile { fd, stamp, direct: OnceLock::new() })
+    }
+
+    /// What the file was like when it was opened.
+    pub fn stamp(&self) -> FileStamp {
+        self.stamp
+    }
+
+    /// Whether the file is still as it was when it was opened (one `fstat(2)`, never blocking on a
+    /// local file system). A driver asks around sending: bytes that were written into the same inode
+    /// in the meantime must not go out under the old length and ETag.
+    ///
+    /// # Errors
+    /// What `fstat(2)` reports.
+    pub fn is_unchanged(&self) -> io::Result<bool> {
+        Ok(FileStamp::of(&rustix::fs::fstat(&self.fd)?) == self.stamp)
+    }
+
+    /// The same file, opened with `O_DIRECT` at the first call. `None` where the file system has no
+    /// direct I/O, or no descriptor is to be had: read through the page cache then.
+    pub fn direct(&self) -> Option<BorrowedFd<'_>> {
+        self.direct.get_or_init(|| self.open_direct()).as_ref().map(AsFd::as_fd)
+    }
+
+    fn open_direct(&self) -> Option<OwnedFd> {
+        // Opening the magic link reaches the same inode even if its name is gone. proc(5)
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty()).ok()
+    }
+}
+
+impl AsFd for SharedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl TryFrom<File> for SharedFile {
+    type Error = io::Error;
+
+    fn try_from(file: File) -> io::Result<SharedFile> {
+        SharedFile::new(file.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_write_into_the_same_inode_is_noticed() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"old").unwrap();
+        let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
+        assert!(shared.is_unchanged().unwrap());
+        file.write_all(b"and new").unwrap();
+        assert!(!shared.is_unchanged().unwrap());
+    }
+}

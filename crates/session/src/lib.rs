@@ -1,0 +1,150 @@
+//! The seam between a protocol and what carries its bytes.
+//!
+//! A server is a [`Session`]: bytes in, output out, no sockets, no clock, never blocking. A *driver*
+//! (crate `serve`) carries the bytes: from a fiber, a kernel thread, an event loop, a pipeline or a
+//! user-space network stack. The same protocol code runs under each.
+//!
+//! ```text
+//!             bytes                              chunks
+//!  socket ───────────▶  Session::receive(input, &mut Outbox)  ───────────▶ socket
+//!                                                                Bytes | Shared | File
+//! ```
+//!
+//! The conversation between the two is short. The driver shows what has arrived; the session says
+//! how much of it it used, writes its replies into the [`Outbox`], and says what comes next:
+//!
+//! | [`Next`] | the driver |
+//! |---|---|
+//! | `Receive(phase)` | sends what is in the outbox, waits for more input within the phase's time-out |
+//! | `Flush` | sends what is in the outbox and shows the unused input again: this is back-pressure |
+//! | `Work` | calls [`Session::work`] where blocking is allowed, then shows the unused input again |
+//! | `Close` | sends what is in the outbox and closes |
+//!
+//! The input is borrowed, so it may lie anywhere: in a fiber's array, in a buffer that io_uring
+//! picked, in a receive ring of the netstack. What a session leaves unused is shown again, with more
+//! behind it. A long request body need not lie in one buffer: a session may take it piece by piece as
+//! ordinary input, or lend the driver room of its own ([`Session::body_room`]) into which the bytes
+//! are received without a copy.
+//!
+//! [`Echo`] is the smallest real session, and [`replay`] is the harness that every session's tests
+//! stand on: it cuts a conversation whole, at every byte, and at seeded random places, and demands the
+//! same replies each time.
+
+#![forbid(unsafe_code)]
+
+mod echo;
+mod file;
+mod outbox;
+pub mod replay;
+
+use std::time::{Duration, Instant};
+
+pub use echo::Echo;
+pub use file::{FileRange, FileStamp, SharedFile};
+pub use outbox::{Chunk, Outbox};
+
+/// One protocol conversation with one peer.
+///
+/// `Send`, because [`work`](Session::work) may run on another kernel thread than the driver's.
+pub trait Session: Send {
+    /// Takes input and writes replies.
+    ///
+    /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
+    /// after [`Next::Flush`] and [`Next::Work`]. A session that is shown the same bytes twice with more behind them
+    /// must come to the same replies as if it had seen them at once.
+    ///
+    /// Stops and returns [`Next::Flush`] when [`Outbox::is_full`]: a peer that pipelines a million
+    /// requests gets its replies in bounded memory.
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received;
+
+    /// Does what may block, after the session returned [`Next::Work`]: opening a file whose directory
+    /// entry is not in memory, listing a directory. The only method that may block.
+    fn work(&mut self) {}
+
+    /// Room of the session's own for the next bytes of a long request body, asked for while it waits
+    /// in [`Phase::Body`]. Empty (the default) when the session wants them as input.
+    fn body_room(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    /// Says that the driver put `len` bytes at the start of [`body_room`](Session::body_room).
+    fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
+        let _ = (now, out);
+        unreachable!("body_filled({len}) on a session that lends no room")
+    }
+
+    /// Tells the session that the driver gives up on the peer, so that it may say so in its protocol's
+    /// words (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
+    fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
+        let _ = (reason, now, out);
+    }
+
+    /// Asks the session to end the conversation at the next request boundary (HTTP: the next reply
+    /// says `Connection: close`). Called once, when the server drains.
+    fn drain(&mut self) {}
+}
+
+/// What [`Session::receive`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// How many bytes of the input were used; the rest is shown again.
+    pub used: usize,
+    /// What the driver does next.
+    pub next: Next,
+}
+
+/// What the driver does next. See the [crate page](crate) for the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Wait for more input, within the phase's time-out.
+    Receive(Phase),
+    /// Send what is in the outbox, then show the unused input again.
+    Flush,
+    /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
+    Work,
+    /// Send what is in the outbox and close.
+    Close,
+}
+
+/// What the session waits for; each phase has its own time-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Between two requests: nothing of the next one has arrived.
+    Idle,
+    /// Inside a request's head (HTTP) or command line (memcached).
+    Head,
+    /// Inside a request's body.
+    Body,
+}
+
+/// Why a driver gives up on a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// The peer was too slow in this phase.
+    TimedOut(Phase),
+    /// The server has no room for the connection.
+    Overloaded,
+    /// The peer sent more than the driver holds without the session using any of it.
+    TooLong,
+}
+
+/// The time, as the driver hands it in: sessions have no clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For intervals.
+    pub monotonic: Instant,
+    /// For dates: the time since 1970-01-01 00:00 UTC.
+    pub since_epoch: Duration,
+}
+
+impl Now {
+    /// Reads both clocks (about 45 ns; drivers read them once a turn).
+    pub fn read() -> Now {
+        let wall = std::time::SystemTime::now();
+        Now {
+            monotonic: Instant::now(),
+            // A clock before 1970 is an operator's mistake that no reply depends on.
+            since_epoch: wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+
+use bytes::{Buf, Bytes};
+
+use crate::FileRange;
+
+/// Replies on their way out: what the session puts in, the driver takes out, in order.
+///
+/// ```text
+///  put(b"HTTP/1.1 200 ...")  put_shared(page)     put_file(range)     put(b"HTTP/1.1 304 ...")
+///  ┌──────────────────────┬──────────────────┬───────────────────┬──────────────────────┐
+///  │ Bytes, written here  │ Shared, counted  │ File, a range     │ Bytes                │
+///  └──────────────────────┴──────────────────┴───────────────────┴──────────────────────┘
+///  ▲ consume(n) moves this edge
+/// ```
+///
+/// Small bytes are copied: a header and a small body behind it become one piece of memory, which one
+/// `send` carries. Above some 16 KB a shared piece is cheaper, and far above that a file range.
+#[derive(Debug)]
+pub struct Outbox {
+    /// Small bytes of all `Part::Bytes`, in order; the first part begins at `bytes_sent`.
+    bytes: Vec<u8>,
+    bytes_sent: usize,
+    parts: VecDeque<Part>,
+    /// INVARIANT: the sum of the lengths of all parts.
+    queued_len: u64,
+    watermark: u64,
+    log: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Part {
+    Bytes { len: usize },
+    Shared(Bytes),
+    File(FileRange),
+}
+
+/// One piece of output, as the driver sees it.
+#[derive(Clone, Copy, Debug)]
+pub enum Chunk<'a> {
+    /// Bytes that the session wrote in place.
+    Bytes(&'a [u8]),
+    /// Immutable bytes that others share: a cached file, a big value.
+    Shared(&'a Bytes),
+    /// A range of an open file.
+    File(&'a FileRange),
+}
+
+/// How much may be queued before [`Outbox::is_full`]: enough that a window of replies leaves in one
+/// send, little enough that ten thousand slow readers fit in memory.
+const WATERMARK: u64 = 64 * 1024;
+
+/// An outbox with many tiny parts is full as well, whatever they weigh (`IOV_MAX` is 1024).
+const PARTS_MAX: usize = 64;
+
+/// What an empty outbox keeps allocated.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+impl Outbox {
+    /// An empty outbox with the usual watermark (64 KiB).
+    pub fn new() -> Outbox {
+        Outbox::with_watermark(WATERMARK)
+    }
+
+    /// An empty outbox that is full from `watermark` bytes on.
+    pub fn with_watermark(watermark: u64) -> Outbox {
+        Outbox {
+            bytes: Vec::new(),
+            bytes_sent: 0,
+            parts: VecDeque::new(),
+            queued_len: 0,
+            watermark,
+            log: None,
+        }
+    }
+
+    // ---- the session's side
+
+    /// Whether the session should stop and return [`Next::Flush`](crate::Next::Flush).
+    pub fn is_full(&self) -> bool {
+        self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
+    }
+
+    /// Copies small bytes behind what is queued.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.grow_bytes(bytes.len());
+    }
+
+    /// Lets `write` append small bytes, and queues what it appended. For what is formatted in place.
+    ///
+    /// # Panics
+    /// If `write` shortens the vector.
+    #[inline]
+    pub fn put_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.bytes.len();
+        write(&mut self.bytes);
+        let after = self.bytes.len();
+        assert!(after >= before, "put_with shortened the outbox: {after} below {before}");
+        self.grow_bytes(after - before);
+    }
+
+    /// Queues shared bytes without copying them.
+    pub fn put_shared(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.queued_len += bytes.len() as u64;
+            self.parts.push_back(Part::Shared(bytes));
+        }
+    }
+
+    /// Queues a range of an open file.
+    pub fn put_file(&mut self, range: FileRange) {
+        if !range.is_empty() {
+            self.queued_len += range.len();
+            self.parts.push_back(Part::File(range));
+        }
+    }
+
+    /// Where access-log lines go, or `None` when nobody reads them. Whole lines only.
+    pub fn log(&mut self) -> Option<&mut Vec<u8>> {
+        self.log.as_mut()
+    }
+
+    // ---- the driver's side
+
+    /// Turns the access log on or off. Drivers do so before the first call of the session.
+    pub fn set_logged(&mut self, logged: bool) {
+        match (logged, &self.log) {
+            (true, None) => self.log = Some(Vec::new()),
+            (false, _) => self.log = None,
+            (true, Some(_)) => {}
+        }
+    }
+
+    /// Whether nothing is left to send.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// How many bytes are left to send, files included.
+    pub fn queued_len(&self) -> u64 {
+        self.queued_len
+    }
+
+    /// The chunk to send next.
+    pub fn front(&self) -> Option<Chunk<'_>> {
+        self.chunks().next()
+    }
+
+    /// All chunks, in order.
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+        let mut at = self.bytes_sent;
+        self.parts.iter().map(move |part| match part {
+            Part::Bytes { len } => {
+                at += len;
+                Chunk::Bytes(&self.bytes[at - len..at])
+            }
+            Part::Shared(bytes) => Chunk::Shared(bytes),
+            Part::File(range) => Chunk::File(range),
+        })
+    }
+
+    /// Fills `slices` with the chunks in memory up to the first file or the end, for one vectored
+    /// write. Returns how many it filled.
+    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let memory = self.chunks().map_while(|chunk| match chunk {
+            Chunk::Bytes(bytes) => Some(bytes),
+            Chunk::Shared(bytes) => Some(&bytes[..]),
+            Chunk::File(_) => None,
+        });
+        let mut filled = 0;
+        for (slice, bytes) in slices.iter_mut().zip(memory) {
+            *slice = IoSlice::new(bytes);
+            filled += 1;
+        }
+        filled
+    }
+
+    /// Forgets the first `len` bytes: they were sent.
+    ///
+    /// # Panics
+    /// If fewer than `len` bytes were queued.
+    pub fn consume(&mut self, len: u64) {
+        assert!(len <= self.queued_len, "consumed {len} of {} queued", self.queued_len);
+        self.queued_len -= len;
+        let mut left = len;
+        while left > 0 {
+            let part = self.parts.front_mut().expect("queued_len is the sum of the parts");
+            left -= part.consume(left, &mut self.bytes_sent);
+            if part.is_empty() {
+                self.parts.pop_front();
+            }
+        }
+        if self.parts.is_empty() {
+            self.reset_bytes();
+        }
+    }
+
+    /// Forgets everything that is queued: the connection is gone.
+    pub fn clear(&mut self) {
+        self.parts.clear();
+        self.queued_len = 0;
+        self.reset_bytes();
+    }
+
+    /// Takes the access-log lines written so far through `read`, and forgets them.
+    pub fn take_log(&mut self, read: impl FnOnce(&[u8])) {
+        if let Some(log) = self.log.as_mut().filter(|log| !log.is_empty()) {
+            read(log);
+            log.clear();
+        }
+    }
+
+    fn grow_bytes(&mut self, len: usize) {
+        if len == 0 {
+            return;
+        }
+        self.queued_len += len as u64;
+        match self.parts.back_mut() {
+            Some(Part::Bytes { len: part_len }) => *part_len += len,
+            _ => self.parts.push_back(Part::Bytes { len }),
+        }
+    }
+
+    fn reset_bytes(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_CAPACITY);
+        self.bytes_sent = 0;
+    }
+}
+
+impl Part {
+    /// Forgets up to `len` bytes of this part; returns how many.
+    fn consume(&mut self, len: u64, bytes_sent: &mut usize) -> u64 {
+        match self {
+            Part::Bytes { len: part_len } => {
+                let taken = len.min(*part_len as u64);
+                *part_len -= taken as usize;
+                *bytes_sent += taken as usize;
+                taken
+            }
+            Part::Shared(bytes) => {
+                let taken = len.min(bytes.len() as u64);
+                bytes.advance(taken as usize);
+                taken
+            }
+            Part::File(range) => {
+                let taken = len.min(range.len());
+                range.range.start += taken;
+                taken
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Part::Bytes { len } => *len == 0,
+            Part::Shared(bytes) => bytes.is_empty(),
+            Part::File(range) => range.is_empty(),
+        }
+    }
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox::new()
+    }
+}
+
+/// Formatted text is small bytes: `write!(out, "Content-Length: {len}\r\n")`.
+impl io::Write for Outbox {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.put(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Display for Chunk<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Chunk::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Chunk::Shared(bytes) => write!(f, "{} shared bytes", bytes.len()),
+            Chunk::File(range) => write!(f, "file bytes {:?}", range.range),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedFile;
+    use std::sync::Arc;
+
+    fn file_range(len: u64) -> FileRange {
+        let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
+        FileRange { file, range: 0..len, keep: true }
+    }
+
+    fn text(out: &Outbox) -> String {
+        let mut slices = [IoSlice::new(&[]); 8];
+        let filled = out.gather(&mut slices);
+        slices[..filled].iter().map(|slice| String::from_utf8_lossy(slice)).collect()
+    }
+
+    #[test]
+    fn neighbouring_small_bytes_become_one_chunk() {
+        let mut out = Outbox::new();
+        out.put(b"head ");
+        out.put(b"body");
+        assert_eq!(out.chunks().count(), 1);
+        assert_eq!(text(&out), "head body");
+    }
+
+    #[test]
+    fn consuming_crosses_chunks_of_every_kind() {
+        let mut out = Outbox::new();
+        out.put(b"0123");
+        out.put_shared(Bytes::from_static(b"456789"));
+        out.put_file(file_range(10));
+        out.put(b"tail");
+        out.consume(6);
+        assert_eq!(text(&out), "6789");
+        out.consume(4 + 3);
+        assert!(matches!(out.front(), Some(Chunk::File(range)) if range.range == (3..10)));
+        out.consume(7);
+        assert_eq!(text(&out), "tail");
+        out.consume(4);
+        assert!(out.is_empty() && out.queued_len() == 0);
+    }
+
+    #[test]
+    fn many_small_parts_fill_the_outbox_too() {
+        let mut out = Outbox::new();
+        while !out.is_full() {
+            out.put_shared(Bytes::from_static(b"x"));
+        }
+        assert_eq!(out.queued_len(), PARTS_MAX as u64);
+    }
+
+    #[test]
+    #[should_panic(expected = "consumed 2 of 1 queued")]
+    fn consuming_more_than_is_queued_is_our_mistake() {
+        let mut out = Outbox::new();
+        out.put(b"x");
+        out.consume(2);
+    }
+
+    #[test]
+    fn the_log_is_off_until_the_driver_wants_it() {
+        let mut out = Outbox::new();
+        assert!(out.log().is_none());
+        out.set_logged(true);
+        out.log().unwrap().extend_from_slice(b"line\n");
+        let mut seen = Vec::new();
+        out.take_log(|lines| seen.extend_from_slice(lines));
+        assert_eq!(seen, b"line\n");
+        out.take_log(|_| panic!("taken twice"));
+    }
+}

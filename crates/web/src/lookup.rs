@@ -1,0 +1,121 @@
+//! What the protocol half asks of the site: a path, and what the client can take.
+
+/// A question to the site. Borrowed, `Copy`, and small: it is built once per request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lookup<'a> {
+    /// Percent-decoded and normalized: begins with `/`, no dot segments, no empty segments, no NUL.
+    /// A last `/` is kept: it says that a directory is meant.
+    pub(crate) path: &'a str,
+    /// The content codings that the client takes, best first.
+    pub(crate) accepts: Encodings,
+    /// How a directory listing shall look. Only read when `path` ends with `/`.
+    pub(crate) listing: ListingFormat,
+    /// How a directory listing shall be sorted. Only read when `path` ends with `/`.
+    pub(crate) sort: ListingSort,
+}
+
+/// A content coding that a file may lie on disk in. RFC 9110 8.4.1, RFC 7932 (br), RFC 8878 (zstd)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Encoding {
+    /// Brotli, `.br`.
+    Br = 1,
+    /// Zstandard, `.zst`.
+    Zstd = 2,
+    /// gzip, `.gz`.
+    Gzip = 3,
+}
+
+impl Encoding {
+    /// All of them, the server's favourite first: at equal `q` the smallest body wins.
+    pub(crate) const ALL: [Encoding; 3] = [Encoding::Br, Encoding::Zstd, Encoding::Gzip];
+
+    /// Its name in `Accept-Encoding` and `Content-Encoding`.
+    pub(crate) fn token(self) -> &'static str {
+        match self {
+            Encoding::Br => "br",
+            Encoding::Zstd => "zstd",
+            Encoding::Gzip => "gzip",
+        }
+    }
+
+    /// What its files' names end in.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Encoding::Br => ".br",
+            Encoding::Zstd => ".zst",
+            Encoding::Gzip => ".gz",
+        }
+    }
+}
+
+/// The codings that a client takes, in the order in which to offer them (its `q` first, then ours).
+///
+/// ```text
+///   bits  7 6   5 4   3 2   1 0
+///         0 0   3rd   2nd   1st      0 = no more
+/// ```
+/// One byte, so that it can be part of a table's key; the identity coding is always taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Encodings(u8);
+
+impl Encodings {
+    /// Identity only.
+    pub(crate) const NONE: Encodings = Encodings(0);
+
+    /// Puts `encoding` behind those already in the list.
+    ///
+    /// # Panics
+    /// If three are in it already.
+    pub(crate) fn push(&mut self, encoding: Encoding) {
+        let at = self.iter().count();
+        assert!(at < 3, "{at} encodings already in the list");
+        self.0 |= (encoding as u8) << (2 * at);
+    }
+
+    /// Whether it is the empty list: identity only.
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Best first.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Encoding> {
+        (0..3).map_while(move |at| match (self.0 >> (2 * at)) & 3 {
+            1 => Some(Encoding::Br),
+            2 => Some(Encoding::Zstd),
+            3 => Some(Encoding::Gzip),
+            _ => None,
+        })
+    }
+}
+
+/// How a directory listing shall look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum ListingFormat {
+    /// A page for people.
+    #[default]
+    Html,
+    /// For programs: `Accept: application/json` or `?format=json`.
+    Json,
+}
+
+/// How a directory listing shall be sorted: `?sort=name|size|time` and `&order=asc|desc`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ListingSort {
+    /// By what.
+    pub(crate) by: SortKey,
+    /// Greatest, newest or last name first.
+    pub(crate) descending: bool,
+}
+
+/// The column by which a listing is sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum SortKey {
+    /// By name.
+    #[default]
+    Name,
+    /// By length in bytes.
+    Size,
+    /// By time of modification.
+    Time,
+}

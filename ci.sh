@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# The one menu of commands, for people and for CI. `./ci.sh help` lists it.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+target=${CARGO_TARGET_DIR:-target}
+
+#: help                 this list
+cmd_help() {
+    echo "usage: ./ci.sh COMMAND [ARGS]"
+    echo
+    sed -n 's/^#: /  /p' "$0"
+}
+
+#: test [ARGS]          every test that needs only Rust; ARGS go to cargo test
+cmd_test() {
+    run cargo test --workspace "$@"
+}
+
+#: fmt                  check the format (cargo fmt --all mends it)
+cmd_fmt() {
+    run cargo fmt --all --check
+}
+
+#: lint                 clippy over everything, warnings are errors
+cmd_lint() {
+    run cargo clippy --workspace --all-targets -- -D warnings
+}
+
+#: docs                 build the crates' documentation, warnings are errors
+cmd_docs() {
+    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps --document-private-items
+}
+
+#: tidy                 crate arrows, links, golden files, line rules: what style a program can check
+cmd_tidy() {
+    run cargo test --package weftwork --test tidy
+}
+
+#: build                the release binary
+cmd_build() {
+    run cargo build --release --package weftwork
+}
+
+#: site [DIR]           examples/site with compressed variants and a large file, in target/site or DIR
+cmd_site() {
+    need python3 python3-minimal
+    need brotli brotli
+    need zstd zstd
+    need gzip gzip
+    local site=${1:-$target/site} file
+    say "site in $site"
+    rm -rf "$site"
+    mkdir -p "$(dirname "$site")"
+    cp -R examples/site "$site"
+    while IFS= read -r -d '' file; do
+        # -n: no name and no time inside, so that the same site gives the same bytes.
+        gzip -9 -n -k "$file"
+        brotli -q 11 -k "$file"
+        zstd -q -19 -k "$file"
+    done < <(find "$site" -type f \( -name '*.html' -o -name '*.css' -o -name '*.svg' -o -name '*.txt' \
+        -o -name '*.csv' -o -name '*.tsv' -o -name '*.json' \) -size +512c -print0)
+    python3 examples/draw.py sound "$site/data/loom.wav" 40
+    du -sh "$site"
+}
+
+#: fuzz [SECONDS]       fuzz every target, each for SECONDS (60)
+cmd_fuzz() {
+    local seconds=${1:-60} fuzzer
+    for fuzzer in $(fuzz_targets); do
+        fuzz_one "$fuzzer" "$seconds"
+    done
+}
+
+#: system [ARGS]        the system suite (root): real clients against the release binary; ARGS as in tests/system/run.py
+cmd_system() {
+    [[ $(id -u) == 0 ]] || die "the system suite needs root: it sets limits, drops privileges and turns io_uring off and on"
+    need python3 python3-minimal
+    need curl curl
+    need wget wget
+    need ab apache2-utils
+    need wrk wrk
+    need httperf httperf
+    need chromium chromium
+    need systemd-socket-activate systemd
+    cmd_build
+    cmd_site
+    run python3 tests/system/run.py --binary "$target/release/weft" --site "$target/site" "$@"
+}
+
+#: bench [ARGS]         the benchmarks of docs/performance.md (root); ARGS go to the script
+cmd_bench() {
+    [[ $(id -u) == 0 ]] || die "the benchmarks need root: they make a network namespace"
+    cmd_build
+    run bash bench/run.sh "$@"
+}
+
+#: all                  what CI runs: test, fmt, lint, docs, fuzz (60 s each), system
+cmd_all() {
+    cmd_test
+    cmd_fmt
+    cmd_lint
+    cmd_docs
+    cmd_fuzz 60
+    cmd_system
+}
+
+# ---- helpers
+
+say() { printf '\n── %s\n' "$*"; }
+
+run() {
+    say "$*"
+    "$@"
+}
+
+die() {
+    printf 'ci.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+# need COMMAND PACKAGE: installs PACKAGE with apt-get when COMMAND is missing, and fails when that fails:
+# a check that cannot run has not passed.
+need() {
+    command -v "$1" >/dev/null && return
+    say "installing $2, for $1"
+    command -v apt-get >/dev/null || die "$1 is missing, and there is no apt-get: install it and start again"
+    [[ $(id -u) == 0 ]] || die "$1 is missing: install the package $2 (as root: apt-get install $2)"
+    if ! apt_get install "$2"; then
+        apt_get update && apt_get install "$2" || die "the package $2 could not be installed"
+    fi
+    command -v "$1" >/dev/null || die "the package $2 was installed, but has no $1"
+}
+
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" </dev/null
+}
+
+fuzz_targets() {
+    sed -n '/^\[\[bin\]\]/,/^$/s/^name = "\(.*\)"/\1/p' fuzz/Cargo.toml
+}
+
+# libFuzzer with stable Rust: the coverage pass is in the compiler, only AddressSanitizer would want nightly. The
+# crates under fuzz forbid unsafe code, so there is little for it to find.
+fuzz_one() {
+    local fuzzer=$1 seconds=$2 corpus=$target/fuzz/corpus/$1
+    mkdir -p "$corpus" "$target/fuzz/artifacts"
+    say "fuzz $fuzzer for $seconds s"
+    (
+        export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions"
+        cargo build --release --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz/build" --bin "$fuzzer"
+    )
+    local seeds=()
+    [[ -d fuzz/seeds/$fuzzer ]] && seeds=("fuzz/seeds/$fuzzer")
+    "$target/fuzz/build/release/$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        -artifact_prefix="$target/fuzz/artifacts/$fuzzer-" "$corpus" "${seeds[@]}" \
+        || die "fuzz $fuzzer found something; the input is in $target/fuzz/artifacts"
+}
+
+command=${1:-help}
+shift || true
+declare -F "cmd_$command" >/dev/null || { cmd_help >&2; die "there is no command '$command'"; }
+"cmd_$command" "$@"

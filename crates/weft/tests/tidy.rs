@@ -1,0 +1,477 @@
+//! What the house style asks and a program can check, over every file of the workspace.
+//!
+//! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding is
+//! printed as `file:line: what is wrong`, all findings of a test at once.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Who may depend on whom: the folder list is the architecture (ARCHITECTURE.md, "Code map").
+/// The second list is what only a crate's tests may use.
+const ARROWS: &[(&str, &[&str], &[&str])] = &[
+    ("session", &[], &[]),
+    ("web", &["session"], &[]),
+    ("fiber", &[], &[]),
+    ("serve", &["session", "fiber"], &["web"]),
+    ("weft", &["session", "web", "fiber", "serve"], &[]),
+];
+
+/// Crates without a line of unsafe code.
+const SAFE_CRATES: &[&str] = &["session", "web"];
+
+const RUST_LINES_MAX: usize = 900;
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    let mut findings = Findings::default();
+    let crates = subdirectories(&root().join("crates"));
+    for name in &crates {
+        let Some((_, allowed, in_tests)) = ARROWS.iter().find(|(from, ..)| from == name) else {
+            findings.add(
+                format!("crates/{name}"),
+                "has no row in the table of arrows",
+            );
+            continue;
+        };
+        let manifest = format!("crates/{name}/Cargo.toml");
+        let read: toml::Table = read(&root().join(&manifest)).parse().unwrap();
+        for (section, to) in workspace_dependencies(&read, &crates) {
+            let for_tests = section == "dev-dependencies";
+            if !allowed.contains(&&*to) && !(for_tests && in_tests.contains(&&*to)) {
+                findings.add(&manifest, format!("{section}: {name} must not know {to}"));
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+/// The dependencies of a manifest that are crates of this workspace, with the section they stand in.
+fn workspace_dependencies(manifest: &toml::Table, crates: &[String]) -> Vec<(String, String)> {
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let per_target = targets.into_iter().flat_map(toml::Table::values);
+    let tables = per_target
+        .filter_map(toml::Value::as_table)
+        .chain([manifest]);
+    let mut found = Vec::new();
+    for table in tables {
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let names = table
+                .get(section)
+                .and_then(toml::Value::as_table)
+                .into_iter();
+            for name in names.flat_map(toml::Table::keys) {
+                let name = name.trim_start_matches("weftwork-");
+                if crates.iter().any(|known| known == name) {
+                    found.push((section.to_owned(), name.to_owned()));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn safe_crates_forbid_unsafe_code() {
+    for name in SAFE_CRATES {
+        let lib = read(&root().join(format!("crates/{name}/src/lib.rs")));
+        assert!(
+            lib.contains("#![forbid(unsafe_code)]"),
+            "crates/{name}/src/lib.rs allows unsafe"
+        );
+    }
+}
+
+#[test]
+fn every_unsafe_block_is_argued() {
+    // clippy's undocumented_unsafe_blocks is exact and runs in CI; this one runs for everybody.
+    const ARGUED_WITHIN_LINES: usize = 12;
+    let mut findings = Findings::default();
+    for file in rust_files() {
+        let lines: Vec<_> = file.text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if !code.contains("unsafe {") && !code.contains("unsafe impl") {
+                continue;
+            }
+            let nearby = &lines[at.saturating_sub(ARGUED_WITHIN_LINES)..=at];
+            if !is_this_file(&file) && !nearby.iter().any(|line| line.contains("SAFETY:")) {
+                findings.add_line(&file, at, "unsafe without a SAFETY comment");
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn nothing_is_async() {
+    let mut findings = Findings::default();
+    for file in rust_files().into_iter().filter(|file| !is_this_file(file)) {
+        for (at, line) in file.text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if code.contains("async fn") || code.contains("async move") || code.contains(".await") {
+                findings.add_line(&file, at, "async");
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn protocols_have_no_sockets_and_no_clock() {
+    // The exceptions: Now::read, with which drivers read the clocks for their sessions, and the
+    // replay harness, which makes up a time.
+    const CLOCKS: &[&str] = &["crates/session/src/lib.rs", "crates/session/src/replay.rs"];
+    const FORBIDDEN: &[&str] = &[
+        "std::net",
+        "TcpStream",
+        "UdpSocket",
+        "::now()",
+        "thread::sleep",
+    ];
+    let mut findings = Findings::default();
+    for name in ["session", "web"] {
+        let sources = format!("crates/{name}/src/");
+        for file in rust_files()
+            .into_iter()
+            .filter(|file| file.name.starts_with(&sources))
+        {
+            let tests = file.text.find("#[cfg(test)]").unwrap_or(file.text.len());
+            for (at, line) in file.text[..tests].lines().enumerate() {
+                let code = line.split("//").next().unwrap_or_default();
+                let allowed = CLOCKS.contains(&&*file.name) && line.contains("::now()");
+                if !allowed && FORBIDDEN.iter().any(|word| code.contains(word)) {
+                    findings.add_line(&file, at, "a protocol with a socket or a clock");
+                }
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn relative_links_and_anchors_exist() {
+    let mut findings = Findings::default();
+    for file in files(&["md"]) {
+        let here = root().join(&file.name);
+        for (at, target) in links(&file.text) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let to = match path {
+                "" => here.clone(),
+                _ => here.parent().unwrap().join(path),
+            };
+            if !to.exists() {
+                findings.add_line(&file, at, format!("{target}: there is no such file"));
+            } else if !anchor.is_empty() && to.extension().is_some_and(|ext| ext == "md") {
+                if !anchors(&read(&to)).contains(anchor) {
+                    findings.add_line(&file, at, format!("{target}: there is no such heading"));
+                }
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+/// The targets of `[text](target)` outside of code, with their lines counted from 0.
+fn links(markdown: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, line) in prose_lines(markdown) {
+        for part in without_code_spans(line).split("](").skip(1) {
+            let target = part.split([')', ' ']).next().unwrap_or_default();
+            found.push((at, target.to_owned()));
+        }
+    }
+    found
+}
+
+/// The anchors that GitHub makes of a file's headings.
+fn anchors(markdown: &str) -> BTreeSet<String> {
+    let headings = prose_lines(markdown).filter(|(_, line)| line.starts_with('#'));
+    let slug = |text: &str| -> String {
+        let kept = text
+            .trim()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        kept.map(|c| {
+            if c == ' ' {
+                '-'
+            } else {
+                c.to_ascii_lowercase()
+            }
+        })
+        .collect()
+    };
+    headings
+        .map(|(_, line)| slug(line.trim_start_matches('#')))
+        .collect()
+}
+
+fn prose_lines(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    markdown.lines().enumerate().filter(move |(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fence && !fenced
+    })
+}
+
+fn without_code_spans(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_golden_file_is_used() {
+    let mut findings = Findings::default();
+    let rust = rust_files();
+    for name in all_files() {
+        let Some((before, within)) = name.split_once("/transcripts/") else {
+            continue;
+        };
+        let Some((package, _)) = before.split_once("/tests") else {
+            continue;
+        };
+        let used = rust
+            .iter()
+            .filter(|file| file.name.starts_with(package))
+            .any(|file| {
+                let listed = file.text.contains("read_dir") && file.text.contains("transcripts");
+                listed || file.text.contains(within)
+            });
+        if !used {
+            findings.add(&name, "no test loads it");
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn source_files_stay_readable() {
+    let mut findings = Findings::default();
+    for file in rust_files() {
+        let lines = file.text.lines().count();
+        if lines > RUST_LINES_MAX {
+            findings.add(
+                &file.name,
+                format!("{lines} lines, more than {RUST_LINES_MAX}"),
+            );
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn lines_have_no_tabs_and_no_trailing_blanks() {
+    let mut findings = Findings::default();
+    for file in files(&[
+        "rs", "toml", "md", "py", "sh", "html", "css", "svg", "json", "lua",
+    ]) {
+        for (at, line) in file.text.lines().enumerate() {
+            if line.contains('\t') {
+                findings.add_line(&file, at, "a tab");
+            }
+            if line.ends_with([' ', '\r']) {
+                findings.add_line(&file, at, "trailing blanks");
+            }
+        }
+        if !file.text.is_empty() && !file.text.ends_with('\n') {
+            findings.add(&file.name, "no newline at its end");
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    // Put together here, so that this file does not find itself.
+    let marks = [
+        ["TO", "DO"],
+        ["FIX", "ME"],
+        ["XX", "X"],
+        ["dbg", "!("],
+        ["todo", "!("],
+    ];
+    let marks = marks.map(|halves| halves.concat());
+    let mut findings = Findings::default();
+    for file in files(&["rs", "toml", "md", "py", "sh", "html", "css", "lua"]) {
+        for (at, line) in file.text.lines().enumerate() {
+            if let Some(mark) = marks.iter().find(|mark| has_word(line, mark)) {
+                findings.add_line(&file, at, format!("{mark} is left"));
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn no_path_of_anybodys_machine() {
+    let homes = [
+        ["/ho", "me/"],
+        ["/ro", "ot/"],
+        ["/wo", "rk/"],
+        ["/tmp/", "target"],
+    ];
+    let homes = homes.map(|halves| halves.concat());
+    let mut findings = Findings::default();
+    for file in files(&[
+        "rs", "toml", "md", "py", "sh", "html", "css", "svg", "json", "lua",
+    ]) {
+        for (at, line) in file.text.lines().enumerate() {
+            if let Some(home) = homes.iter().find(|home| line.contains(*home)) {
+                findings.add_line(&file, at, format!("a path under {home}"));
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+#[test]
+fn one_word_for_one_idea() {
+    // A fiber is a fiber. The FAQ may say what it is not; code spans name other people's things.
+    let banned = [
+        ["corou", "tine"],
+        ["green ", "thread"],
+        ["light", "weight thread"],
+    ];
+    let banned = banned.map(|halves| halves.concat());
+    let mut findings = Findings::default();
+    for file in files(&["rs", "md"]) {
+        for (at, line) in file.text.lines().enumerate() {
+            let is_doc = ["//!", "///"]
+                .iter()
+                .any(|mark| line.trim_start().starts_with(mark));
+            if !is_doc && !file.name.ends_with(".md") {
+                continue;
+            }
+            let prose = without_code_spans(line).to_lowercase();
+            if let Some(word) = banned.iter().find(|word| prose.contains(*word)) {
+                findings.add_line(&file, at, format!("'{word}' means a fiber, so say fiber"));
+            }
+            // Linux has tasks, and the ring has task work; a fiber is neither.
+            let in_runtime = is_doc && file.name.starts_with("crates/fiber/");
+            let prose = prose.replace("task-work", "").replace("task work", "");
+            if in_runtime && (has_word(&prose, "task") || has_word(&prose, "tasks")) {
+                findings.add_line(
+                    &file,
+                    at,
+                    "'task' is not our word: fiber, job or kernel thread",
+                );
+            }
+        }
+    }
+    findings.assert_none();
+}
+
+// ---- the workspace as files
+
+struct Source {
+    /// Relative to the workspace, with slashes.
+    name: String,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+fn is_this_file(file: &Source) -> bool {
+    file.name == "crates/weft/tests/tidy.rs"
+}
+
+fn rust_files() -> Vec<Source> {
+    files(&["rs"])
+}
+
+/// The text files with one of these extensions. Shell scripts without one count as "sh".
+fn files(extensions: &[&str]) -> Vec<Source> {
+    let wanted = |name: &String| {
+        let extension = Path::new(name)
+            .extension()
+            .and_then(|extension| extension.to_str());
+        extensions.contains(&extension.unwrap_or(if name == ".ci/run" { "sh" } else { "" }))
+    };
+    let source = |name: String| Source {
+        text: read(&root().join(&name)),
+        name,
+    };
+    all_files().into_iter().filter(wanted).map(source).collect()
+}
+
+/// Every file of the workspace that is not made by a build or a tool, in order.
+fn all_files() -> Vec<String> {
+    const MADE: &[&str] = &[
+        "target",
+        ".git",
+        "__pycache__",
+        "corpus",
+        "artifacts",
+        "coverage",
+    ];
+    let (root, mut found, mut open) = (root(), Vec::new(), vec![root()]);
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() && !MADE.contains(&&*entry.file_name().to_string_lossy()) {
+                open.push(entry.path());
+            } else if kind.is_file() {
+                let path = entry.path();
+                let name = path.strip_prefix(&root).unwrap();
+                found.push(name.to_str().expect("file names are UTF-8").to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn subdirectories(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let directories = entries.filter(|entry| entry.path().is_dir());
+    directories
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Whether `word` stands in `line` by itself, not inside a longer word.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_inner = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !before.is_some_and(is_inner) && (word.ends_with('(') || !after.is_some_and(is_inner))
+    })
+}
+
+#[derive(Default)]
+struct Findings(Vec<String>);
+
+impl Findings {
+    fn add(&mut self, place: impl Display, what: impl Display) {
+        self.0.push(format!("{place}: {what}"));
+    }
+
+    fn add_line(&mut self, file: &Source, line_index: usize, what: impl Display) {
+        self.add(format_args!("{}:{}", file.name, line_index + 1), what);
+    }
+
+    fn assert_none(self) {
+        let Findings(findings) = self;
+        assert!(
+            findings.is_empty(),
+            "{} findings\n{}",
+            findings.len(),
+            findings.join("\n")
+        );
+    }
+}

@@ -34,12 +34,14 @@ COLD_LOAD = Load(
     COLD_CONNECTIONS,
     COLD_BYTES,
     ("walk", "/cold/%04d.html", str(COLD_FILES)),
+    latencies=True,
 )
 HOT_LOAD = Load(
     "/hot/0000.html",
     HOT_CONNECTIONS,
     HOT_BYTES,
     ("walk", "/hot/%04d.html", str(HOT_FILES)),
+    latencies=True,
 )
 
 
@@ -140,7 +142,7 @@ class ColdBench:
 
 def subjects_for(weft: WeftCommand | None) -> list[Subject]:
     ours = [weft.subject()] if weft else []
-    return [*ours, subjects.NGINX_SENDFILE, subjects.NGINX_THREADS]
+    return [*ours, subjects.NGINX_PLAIN, subjects.NGINX_THREADS]
 
 
 def summarise(samples: list[Sample]) -> list[dict]:
@@ -178,9 +180,9 @@ def figures(sample: Sample) -> dict[str, float]:
     return {
         "cold_per_s": cold.requests_per_s,
         "hot_per_s": hot.requests_per_s,
-        "hot_p50_us": hot.p50_us,
-        "hot_p99_us": hot.p99_us,
-        "hot_p999_us": hot.p999_us,
+        "hot_p50_us": hot.latency_us["p50"],
+        "hot_p99_us": hot.latency_us["p99"],
+        "hot_p999_us": hot.latency_us["p999"],
         "busy_percent": sample.server_busy_percent,
         "from_disk_percent": 100 * sample.storage_read_bytes / (cold.requests * COLD_BYTES),
     }

@@ -8,7 +8,7 @@ import resource
 import socket
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import meter
@@ -28,12 +28,14 @@ class Load:
     body_bytes: int
     script_args: tuple[str, ...] = ()
     close: bool = False
+    latencies: bool = False
 
     def argv(self, port: int, seconds: int) -> list[str]:
         options = ["-t1", f"-c{self.connections}", f"-d{seconds}s", f"--timeout={TIMEOUT_S}s"]
         header = ["-H", "Connection: close"] if self.close else []
         url = f"http://127.0.0.1:{port}{self.path}"
-        return ["wrk", *options, *header, "-s", str(SCRIPT), url, *self.script_args]
+        wrk = ["env", "WRK_HISTOGRAM=1", "wrk"] if self.latencies else ["wrk"]
+        return [*wrk, *options, *header, "-s", str(SCRIPT), url, *self.script_args]
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,32 @@ class Outcome:
     requests: int
     bytes: int
     duration_us: int
-    p50_us: int
-    p99_us: int
-    p999_us: int
     connect_errors: int
     read_errors: int
     write_errors: int
     status_errors: int
     timeouts: int
+    latency_us: dict[str, int] | None = None
+
+    @classmethod
+    def parse(cls, line: str, load: Load) -> Outcome:
+        """The JSON that wrk.lua printed."""
+        fields = json.loads(line)
+        histogram = fields.pop("histogram", None)
+        outcome = cls(**fields)
+        if histogram is None:
+            return outcome
+        seen = {int(us): count for us, count in histogram.items()}
+        true = uncorrected(seen, outcome.expected_interval_us(load))
+        if sum(true.values()) != outcome.requests - outcome.timeouts:
+            raise GeneratorFailed(
+                f"wrk: {sum(true.values())} latencies of {outcome.requests} requests"
+            )
+        return replace(outcome, latency_us=percentiles(true))
+
+    def expected_interval_us(self, load: Load) -> int:
+        """How often wrk thinks that a connection should have asked, rounded as it rounds."""
+        return self.duration_us // max(self.requests // load.connections, 1)
 
     @property
     def requests_per_s(self) -> float:
@@ -69,6 +89,37 @@ class Outcome:
         if not load.body_bytes < per_request < load.body_bytes + 1024 + under_way:
             found.append(f"{per_request:.0f} bytes per reply for a body of {load.body_bytes}")
         return found
+
+
+def uncorrected(histogram: dict[int, int], interval_us: int) -> dict[int, int]:
+    """The latencies that wrk saw, without those that it made up.
+
+    wrk "corrects for coordinated omission": to each latency L it adds L - i, L - 2i, … down to i,
+    where i is the mean time between a connection's requests. In a closed loop those requests were
+    never due, and one stall of 40 ms becomes a hundred. From the greatest latency down nothing
+    has been added yet, so what each one added can be taken away exactly. (wrk 4.1, stats_correct)
+    """
+    counts = dict(histogram)
+    for us in sorted(histogram, reverse=True):
+        if us < 2 * interval_us:
+            break
+        for made_up_us in range(us - interval_us, interval_us, -interval_us):
+            if counts[us]:
+                counts[made_up_us] -= counts[us]
+    return {us: count for us, count in counts.items() if count}
+
+
+def percentiles(histogram: dict[int, int]) -> dict[str, int]:
+    """p50, p99 and p999 of latencies with their counts."""
+    total = sum(histogram.values())
+    found, below = {}, 0
+    wanted = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+    for us in sorted(histogram):
+        below += histogram[us]
+        for name, share in wanted.items():
+            if below >= share * total:
+                found.setdefault(name, us)
+    return found
 
 
 @dataclass
@@ -99,7 +150,7 @@ class Run:
         line = re.search(r"^JSON (.*)$", report, re.MULTILINE)
         if line is None:
             raise GeneratorFailed(f"wrk: {report} {self.log.read_text()}")
-        return Outcome(**json.loads(line.group(1)))
+        return Outcome.parse(line.group(1), self.load)
 
 
 class GeneratorFailed(Exception):

@@ -131,6 +131,7 @@ class Patience:
     def __init__(self, samples: int) -> None:
         self.repeats_left = int(samples * REPEATS_SHARE_MAX)
         self.discarded: list[Sample] = []
+        self.noisy_kept = 0
 
     def quietest(self, take_once: Callable[[], Sample], noise: Callable[[Sample], float]) -> Sample:
         """The first sample below the noise limit, else the quietest of those taken."""
@@ -142,7 +143,12 @@ class Patience:
             again = take_once()
             best, worse = sorted((best, again), key=noise)
             self.discarded.append(worse)
+        self.noisy_kept += noise(best) > NOISE_PERCENT_MAX
         return best
+
+    def words(self) -> str:
+        """How noisy the run was."""
+        return f"{len(self.discarded)} noisy samples repeated, {self.noisy_kept} kept"
 
 
 def run_delay(sample: Sample) -> float:

@@ -159,8 +159,7 @@ def measure_rows(session: Session) -> dict:
     result = session.result(
         "rows",
         bench.subjects(wanted[0]),
-        f"{restarts} restarts of every server in turn, {seconds} s each, "
-        f"{len(bench.patience.discarded)} noisy samples repeated",
+        f"{restarts} restarts of every server in turn, {seconds} s each, {bench.patience.words()}",
         summaries=summaries,
         samples=[sample.as_json() for sample in bench.samples],
         discarded=[sample.as_json() for sample in bench.patience.discarded],
@@ -201,7 +200,7 @@ def measure_cold(session: Session) -> dict:
         "cold",
         servers,
         f"{restarts} restarts of every server in turn, {seconds} s each, "
-        f"{len(bench.patience.discarded)} noisy samples repeated, "
+        f"{bench.patience.words()}, "
         f"{cold.MEMORY_LIMIT_BYTES // 10**6} MB memory limit",
         summaries=summaries,
         samples=[sample.as_json() for sample in bench.samples],

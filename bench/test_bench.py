@@ -23,9 +23,6 @@ SOUND = Outcome(
     requests=1000,
     bytes=1000 * 640,
     duration_us=1_000_000,
-    p50_us=1,
-    p99_us=2,
-    p999_us=3,
     connect_errors=0,
     read_errors=0,
     write_errors=0,
@@ -94,6 +91,25 @@ class Faults(unittest.TestCase):
 
     def test_a_connection_for_every_request_may_open_many(self):
         self.assertEqual(sample.all_faults([replace(LOAD, close=True)], [SOUND], opened=1064), [])
+
+
+class Latencies(unittest.TestCase):
+    def test_what_wrk_made_up_is_taken_away_again(self):
+        seen = {90: 500, 110: 400, 250: 3, 1000: 2, 1010: 1}
+        interval_us = 100
+        corrected = dict(seen)
+        for us, times in seen.items():
+            if us >= 2 * interval_us:
+                made_up_us = us - interval_us
+                while made_up_us > interval_us:
+                    corrected[made_up_us] = corrected.get(made_up_us, 0) + times
+                    made_up_us -= interval_us
+        self.assertGreater(sum(corrected.values()), sum(seen.values()))
+        self.assertEqual(generator.uncorrected(corrected, interval_us), seen)
+
+    def test_percentiles(self):
+        histogram = {10: 500, 20: 490, 30: 9, 40: 1}
+        self.assertEqual(generator.percentiles(histogram), {"p50": 10, "p99": 20, "p999": 30})
 
 
 class Replies(unittest.TestCase):
@@ -168,9 +184,10 @@ class Summaries(unittest.TestCase):
 
     def test_cold_goals_compare_with_nginx_on_threads(self):
         def found(server: str, cold_count: int, hot_count: int, p99_us: int) -> Sample:
+            latency_us = {"p50": 1, "p99": p99_us, "p999": 1}
             outcomes = [
                 replace(SOUND, requests=cold_count),
-                replace(SOUND, requests=hot_count, p99_us=p99_us),
+                replace(SOUND, requests=hot_count, latency_us=latency_us),
             ]
             return sample_of(server, 0, 1.0, outcomes=outcomes)
 

@@ -4,6 +4,9 @@
 --   wrk … URL pipeline DEPTH        DEPTH requests in one write
 --   wrk … URL walk FORMAT COUNT     the files FORMAT % 0 … COUNT - 1 in turn, whichever
 --                                   connection asks next
+--
+-- With WRK_HISTOGRAM in the environment the line also has every latency. That takes wrk a while,
+-- so only where it is wanted.
 
 local function pipeline(depth)
    -- wrk keeps what wrk.format() gives after init() as its one request, so replacing it costs no
@@ -37,9 +40,6 @@ function done(summary, latency)
       requests = summary.requests,
       bytes = summary.bytes,
       duration_us = summary.duration,
-      p50_us = latency:percentile(50),
-      p99_us = latency:percentile(99),
-      p999_us = latency:percentile(99.9),
       connect_errors = summary.errors.connect,
       read_errors = summary.errors.read,
       write_errors = summary.errors.write,
@@ -50,5 +50,18 @@ function done(summary, latency)
    for name, value in pairs(fields) do
       parts[#parts + 1] = string.format('"%s": %.0f', name, value)
    end
+   if os.getenv("WRK_HISTOGRAM") then
+      parts[#parts + 1] = '"histogram": {' .. histogram(latency) .. '}'
+   end
    print("JSON {" .. table.concat(parts, ", ") .. "}")
+end
+
+-- Each latency in µs that was seen, and how often.
+function histogram(latency)
+   local counts = {}
+   for i = 1, #latency do
+      local us, count = latency(i)
+      counts[i] = string.format('"%.0f": %.0f', us, count)
+   end
+   return table.concat(counts, ", ")
 end

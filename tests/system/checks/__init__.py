@@ -1,0 +1,3 @@
+"""The checks, in the order in which they run: each module registers its own."""
+
+from . import clients, load, lifecycle, crowds, starts  # noqa: F401

@@ -1,0 +1,181 @@
+"""Very many connections, slow ones, dead ones, and no descriptors left."""
+
+import os
+import resource
+import selectors
+import signal
+import socket
+import threading
+import time
+
+from world import ALL, FIBERS, check, expect, expect_equal, read_reply, request, wait_for
+
+CROWD = 10_000
+
+
+class Crowd:
+    """Connections, half of which dribble a request head byte by byte while the others idle between two requests."""
+
+    def __init__(self, server, count, dribbling):
+        needed = count + 200
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        expect(soft >= needed, f"this process may open {soft} files and needs {needed}: raise the hard limit (ulimit -Hn)")
+        self.sockets = [server.connect(timeout=20) for _ in range(count)]
+        self.dribblers, idlers = self.sockets[:dribbling], self.sockets[dribbling:]
+        self.head = request("/style.css", X_Slow="x" * 200)
+        for at in range(0, len(idlers), 500):
+            self.ask_once(idlers[at:at + 500])
+        self.at, self.stopping = 0, threading.Event()
+        self.thread = threading.Thread(target=self.dribble, daemon=True)
+        if dribbling:
+            self.thread.start()
+
+    def ask_once(self, idlers):
+        for idler in idlers:
+            idler.sendall(request("/favicon.svg"))
+        for idler in idlers:
+            with idler.makefile("rb") as file:
+                expect_equal("an idler's first reply", read_reply(file).status, 200)
+
+    def dribble(self, every_s=3.0):
+        """One byte to each, spread over three seconds, again and again."""
+        while not self.stopping.is_set():
+            for part in range(30):
+                for slow in self.dribblers[part::30]:
+                    try:
+                        slow.send(self.head[self.at:self.at + 1], socket.MSG_NOSIGNAL)
+                    except OSError:
+                        pass  # the server may have given up on it: that is its right
+                if self.stopping.wait(every_s / 30):
+                    return
+            self.at += 1
+
+    def closed_by_server(self):
+        """How many of the connections the server has ended."""
+        with selectors.DefaultSelector() as selector:
+            for connection in self.sockets:
+                selector.register(connection, selectors.EVENT_READ)
+            return len(selector.select(0))
+
+    def leave(self):
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(10)
+        for connection in self.sockets:
+            connection.close()
+
+
+@check(*FIBERS, limit_s=120)
+def ten_thousand_slow_connections_stop_nobody(world):
+    with world.server("--head-timeout", "60s") as server:
+        crowd = Crowd(server, CROWD, dribbling=CROWD // 2)
+        try:
+            expect(server.metric("weft_connections_active") >= CROWD, "fewer connections are open than were made")
+            worst_s = slowest_of(server, 300)
+            others = world.output_of("ab", "-q", "-k", "-n", 5000, "-c", 50, server.url("/style.css"), seconds=30).decode()
+            expect("Failed requests:        0" in others and "Non-2xx" not in others, f"ab beside the crowd: {others}")
+            expect(worst_s < 1.0, f"the slowest of 300 others was served after {worst_s:.2f} s")
+            expect_equal("connections that the server ended meanwhile", crowd.closed_by_server(), 0)
+            world.note = f"slowest other {worst_s * 1000:.0f} ms"
+        finally:
+            crowd.leave()
+        wait_for("the crowd is forgotten", lambda: server.metric("weft_connections_active") == 0, 20)
+
+
+def slowest_of(server, count):
+    worst_s = 0
+    for _ in range(count):
+        began = time.monotonic()
+        expect_equal("status beside the crowd", server.get("/style.css").status, 200)
+        worst_s = max(worst_s, time.monotonic() - began)
+    return worst_s
+
+
+@check("thread", limit_s=120)
+def two_thousand_slow_connections_stop_nobody(world):
+    with world.server("--head-timeout", "60s") as server:
+        crowd = Crowd(server, 2000, dribbling=1000)
+        try:
+            worst_s = slowest_of(server, 100)
+            expect(worst_s < 2.0, f"the slowest of 100 others was served after {worst_s:.2f} s")
+            world.note = f"slowest other {worst_s * 1000:.0f} ms"
+        finally:
+            crowd.leave()
+        wait_for("the crowd is forgotten", lambda: server.metric("weft_connections_active") == 0, 20)
+
+
+@check(*ALL, limit_s=60)
+def a_dribbled_head_times_out(world):
+    with world.server("--head-timeout", "1s") as server, server.connect() as slow:
+        began = time.monotonic()
+        slow.sendall(b"GET / HT")
+        with slow.makefile("rb") as file:
+            expect_equal("the status for a head that never ends", read_reply(file).status, 408)
+            expect_equal("what comes after it", file.read(1), b"")
+        expect(0.9 < time.monotonic() - began < 10, "the time-out of one second came at another time")
+
+
+@check(*FIBERS, limit_s=120)
+def an_idle_connection_costs_five_kib(world):
+    """10,000 kept-alive connections after their first request, by resident memory."""
+    with world.server("--workers", 1) as server:
+        server.get("/favicon.svg")
+        before_kib = int(server.status("VmRSS").split()[0])
+        crowd = Crowd(server, CROWD, dribbling=0)
+        try:
+            per_connection = (int(server.status("VmRSS").split()[0]) - before_kib) / CROWD
+            world.note = f"{per_connection:.2f} KiB each"
+            expect(per_connection <= 5.0, f"an idle connection costs {per_connection:.2f} KiB, more than 5")
+        finally:
+            crowd.leave()
+
+
+@check(*ALL, limit_s=60)
+def killed_clients_leave_nothing_behind(world):
+    with world.server() as server:
+        server.get("/data/loom.wav")
+        fds = server.fd_count()
+        for turn in range(3):
+            curls = [world.start("curl", "-s", "--limit-rate", "100K", "-o", "/dev/null", server.url("/data/loom.wav")) for _ in range(50)]
+            wait_for("50 downloads are under way", lambda: server.metric("weft_connections_active") >= 50)
+            for curl in curls:
+                os.kill(curl.pid, signal.SIGKILL)
+            wait_for("no connection is left", lambda: server.metric("weft_connections_active") == 0)
+            wait_for(f"turn {turn}: no descriptor is left ({fds} before, {server.fd_count()} now)",
+                     lambda: server.fd_count() <= fds + 2)
+        live = [name for name, value in server.metrics().items() if name.endswith("_in_flight") and value > 0]
+        expect_equal("what is still in flight", [name for name in live if "admin" not in name], [])
+        expect_equal("the next download", server.get("/data/loom.wav").status, 200)
+
+
+@check(*ALL, limit_s=60)
+def no_descriptors_left_is_survived(world):
+    """64 descriptors and 150 clients: those without room wait or are told so; nobody is reset, no processor spins."""
+    for flags in ((), ("--max-connections", 1000)):
+        with world.server(*flags, nofile=64) as server:
+            clients = [server.connect() for _ in range(150)]
+            for client in clients:
+                client.sendall(request("/style.css", close=True))
+            statuses = [status_or_none(client) for client in clients]
+            expect(set(statuses) <= {200, 503}, f"the 150 clients got {dict((s, statuses.count(s)) for s in set(statuses))}")
+            expect(statuses.count(200) >= 20, f"only {statuses.count(200)} of 150 were served")
+            world.note = f"{statuses.count(200)} served, {statuses.count(503)} told 503"
+            # Idle while the queue is full: hold connections open and see whether the server rests.
+            held = [server.connect() for _ in range(100)]
+            cpu_s = server.cpu_s()
+            time.sleep(1)  # not for a result: the length of the measurement
+            spent = server.cpu_s() - cpu_s
+            expect(spent < 0.5, f"{spent:.2f} s of CPU in one second while nothing happened")
+            for client in held:
+                client.close()
+            wait_for("it serves again", lambda: server.get("/style.css").status == 200)
+
+
+def status_or_none(client):
+    try:
+        with client, client.makefile("rb") as file:
+            return read_reply(file).status
+    except OSError as error:
+        return type(error).__name__
+    except Exception as error:
+        return str(error)

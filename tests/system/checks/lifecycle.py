@@ -1,0 +1,219 @@
+"""Signals, reloads, rotated logs, changing files: what happens to a server in its life, under load."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+from world import ALL, Incomplete, check, expect, expect_equal, read_reply, request, wait_for
+
+from .load import expect_no_error
+
+
+class Clients:
+    """Closed-loop clients in threads, each of which knows what became of every request."""
+
+    def __init__(self, server, count, path="/style.css", close=False):
+        self.server, self.path, self.close = server, path, close
+        self.whole = (server.site / path[1:]).read_bytes()
+        self.complete, self.lost, self.refused = 0, [], 0
+        self.lock, self.stopping = threading.Lock(), threading.Event()
+        self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self):
+        while not self.stopping.is_set():
+            try:
+                connection = self.server.connect()
+            except OSError:
+                with self.lock:
+                    self.refused += 1
+                return
+            with connection:
+                self.converse(connection)
+
+    def converse(self, connection):
+        with connection.makefile("rb") as file:
+            served = 0
+            while not self.stopping.is_set():
+                try:
+                    connection.sendall(request(self.path, close=self.close))
+                    reply = read_reply(file)
+                except (OSError, Incomplete) as error:
+                    return self.record_lost(served, error)
+                served += 1
+                if reply.status != 200 or reply.body != self.whole:
+                    return self.record_lost(served, f"status {reply.status}, {len(reply.body)} bytes")
+                with self.lock:
+                    self.complete += 1
+                if reply.header("connection", "").lower() == "close":
+                    return None
+        return None
+
+    def record_lost(self, served, why):
+        with self.lock:
+            self.lost.append(f"request {served + 1} of its connection: {why}")
+
+    def stop(self):
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join(10)
+
+
+@check(*ALL)
+def sigterm_loses_no_request(world):
+    """Every request on a connection that was accepted is answered whole; later connections are refused."""
+    for close in (False, True):
+        server = world.server()
+        clients = Clients(server, 16, close=close)
+        wait_for("the clients are at work", lambda: clients.complete > 500)
+        server.signal(signal.SIGTERM)
+        status = server.wait_end(15)
+        clients.stop()
+        kind = "a connection each" if close else "keep-alive"
+        expect_equal(f"exit status ({kind})", status, 0)
+        expect(not clients.lost, f"{len(clients.lost)} of {clients.complete} lost ({kind}), such as {clients.lost[:1]}")
+
+
+@check(*ALL)
+def sigterm_lets_downloads_and_heads_finish(world):
+    whole = (world.site / "data/loom.wav").read_bytes()
+    server = world.server()
+    download = server.connect()
+    download.sendall(request("/data/loom.wav"))
+    # Held back by not reading: the sockets' buffers hold but a part of it.
+    wait_for("the reply has begun", lambda: download.recv(1, 0x02))  # MSG_PEEK
+    half = server.connect()
+    half.sendall(request("/style.css")[:-9])
+    wait_for("both are accepted", lambda: server.metric("weft_connections_active") >= 2)
+    server.signal(signal.SIGTERM)
+    wait_for("new connections are refused", lambda: is_refused(server))
+    half.sendall(request("/style.css")[-9:])
+    with half, half.makefile("rb") as file:
+        expect_equal("the half-sent request", read_reply(file).status, 200)
+    with download, download.makefile("rb") as file:
+        expect_equal("the download", read_reply(file).body, whole)
+    expect_equal("exit status", server.wait_end(15), 0)
+
+
+def is_refused(server):
+    try:
+        server.connect().close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@check(*ALL)
+def the_drain_has_a_deadline(world):
+    server = world.server("--drain-timeout", "1s")
+    with server.connect() as stuck:
+        stuck.sendall(request("/data/loom.wav"))
+        wait_for("the reply has begun", lambda: stuck.recv(1, 0x02))
+        server.signal(signal.SIGTERM)
+        server.wait_end(10)
+
+
+@check(*ALL)
+def a_second_signal_ends_at_once(world):
+    server = world.server("--drain-timeout", "10m")
+    with server.connect() as stuck:
+        stuck.sendall(request("/data/loom.wav"))
+        wait_for("the reply has begun", lambda: stuck.recv(1, 0x02))
+        server.signal(signal.SIGINT)
+        wait_for("new connections are refused", lambda: is_refused(server))
+        server.signal(signal.SIGINT)
+        server.wait_end(10)
+
+
+@check(*ALL, limit_s=60)
+def sighup_under_load_drops_no_connection(world):
+    config = world.scratch / "weft.toml"
+    config.write_text('[headers]\n"X-Turn" = "0"\n')
+    with world.server("--config", config) as server:
+        wrk = world.start("wrk", "-t1", "-c64", "-d4s", server.url("/style.css"))
+        for turn in range(1, 11):
+            config.write_text(f'[headers]\n"X-Turn" = "{turn}"\n')
+            server.signal(signal.SIGHUP)
+            wait_for(f"reload {turn} is seen", lambda: server.get("/style.css").header("X-Turn") == str(turn))
+        expect(wrk.poll() is None, "wrk ended before the last reload")
+        expect_no_error(wrk.communicate(timeout=20)[0].decode())
+
+
+@check(*ALL)
+def a_broken_configuration_changes_nothing(world):
+    config = world.scratch / "weft.toml"
+    config.write_text('[headers]\n"X-Kept" = "yes"\n')
+    with world.server("--config", config) as server:
+        config.write_text("listing = [nonsense\n")
+        server.signal(signal.SIGHUP)
+        wait_for("the server says what is wrong", lambda: "weft.toml" in server.output().split("\n", 1)[1])
+        expect_equal("the old header", server.get("/").header("X-Kept"), "yes")
+
+
+@check(*ALL, limit_s=60)
+def rotated_logs_lose_no_line(world):
+    log = world.scratch / "access.log"
+    with world.server("--access-log", log) as server:
+        clients = Clients(server, 4, path="/favicon.svg")
+        for turn in range(3):
+            before = clients.complete
+            wait_for("the clients are at work", lambda: clients.complete > before + 200)
+            os.rename(log, world.scratch / f"access.log.{turn}")
+            server.signal(signal.SIGHUP)
+            wait_for("the log is opened anew", log.exists)
+        clients.stop()
+        expect(not clients.lost, f"{clients.lost[:1]}")
+    logs = [log, *(world.scratch / f"access.log.{turn}" for turn in range(3))]
+    lines = [line for file in logs for line in file.read_text().splitlines()]
+    whole = [line for line in lines if re.fullmatch(r'\S+ - - \[[^]]+\] "GET /favicon.svg HTTP/1.1" 200 \d+ "[^"]*" "[^"]*"', line)]
+    expect_equal("torn or strange lines", [line for line in lines if line not in set(whole)][:3], [])
+    # A client that is stopped may leave the last request of its connection unread; it is logged all the same.
+    expect(0 <= len(whole) - clients.complete <= 4, f"{len(whole)} lines for {clients.complete} requests")
+
+
+@check(*ALL, limit_s=60)
+def a_changing_file_is_never_mixed(world):
+    """Two contents, swapped by rename under load: each reply is one of them, with its own length and tag."""
+    contents = [b"a" * 70_001, b"b" * 300_007]
+    site = world.folder(file__txt=contents[0])
+    with world.server("--recheck", "10ms", site=site) as server:
+        seen, stop, wrong = {}, threading.Event(), []
+
+        def read():
+            while not stop.is_set():
+                reply = server.get("/file.txt")
+                if reply.status != 200 or reply.body not in contents:
+                    wrong.append(f"status {reply.status}, {len(reply.body)} bytes, starts with {reply.body[:1]}")
+                # Each swap is a new file with a new tag, but never one tag for two contents.
+                if seen.setdefault(reply.header("ETag"), reply.body) != reply.body:
+                    wrong.append(f"one tag for two contents: {reply.header('ETag')}")
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for turn in range(60):
+            fresh = world.scratch / "fresh"
+            fresh.write_bytes(contents[turn % 2])
+            os.rename(fresh, site / "file.txt")
+            time.sleep(0.03)  # not for a result: the length of the experiment
+        stop.set()
+        for reader in readers:
+            reader.join(10)
+        expect(not wrong, f"{len(wrong)} wrong, such as: {wrong[:1]}")
+        expect(len(seen) > 10, f"only {len(seen)} versions of the file were seen in 60 swaps")
+
+
+@check(*ALL)
+def a_changed_file_is_seen_within_the_bound(world):
+    site = world.folder(file__txt=b"old")
+    with world.server(site=site) as server:
+        expect_equal("before", server.get("/file.txt").body, b"old")
+        (site / "file.txt").write_bytes(b"newer")
+        wait_for("the new content is served (--recheck is 1 s)", lambda: server.get("/file.txt").body == b"newer", 3)
+        (site / "file.txt").unlink()
+        wait_for("the file is gone", lambda: server.get("/file.txt").status == 404, 3)
+        (site / "late.txt").write_bytes(b"late")
+        wait_for("a file that came later is served", lambda: server.get("/late.txt").body == b"late", 3)

@@ -1,0 +1,148 @@
+"""Where it listens, as whom it runs, what it says when something is not allowed."""
+
+import os
+import pathlib
+import pwd
+import signal
+import socket
+import stat
+
+from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
+
+DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
+
+
+@check(*ALL)
+def a_unix_socket_serves(world):
+    path = world.scratch / "weft.sock"
+    page = (world.site / "index.html").read_bytes()
+    with world.server(listen=[f"unix:{path}"]):
+        wait_for("the socket is there", path.exists)
+        expect(stat.S_ISSOCK(path.stat().st_mode), "it is no socket")
+        expect_equal("the page", world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/"), page)
+    expect(not path.exists(), "the socket is left behind")
+
+
+@check(*ALL)
+def a_stale_unix_socket_is_replaced_and_a_live_one_is_not(world):
+    path = world.scratch / "weft.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    with world.server(listen=[f"unix:{path}"]):
+        world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/")
+        second = world.server(listen=[f"unix:{path}"], expect_ready=False)
+        expect(second.wait_end() != 0, "a second server took the first one's socket")
+        world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/")
+
+
+@check(*ALL)
+def ipv6_serves(world):
+    with world.server(host="::1") as server:
+        expect_equal("the page", world.output_of("curl", "-sfg", server.url("/")), (world.site / "index.html").read_bytes())
+
+
+@check(*ALL)
+def many_listeners_serve(world):
+    ports = [free_port() for _ in range(3)]
+    path = world.scratch / "weft.sock"
+    with world.server(listen=[*(f"127.0.0.1:{port}" for port in ports), f"[::1]:{ports[0]}", f"unix:{path}"]):
+        for port in ports:
+            world.output_of("curl", "-sf", f"http://127.0.0.1:{port}/")
+        world.output_of("curl", "-sfg", f"http://[::1]:{ports[0]}/")
+        world.output_of("curl", "-sf", "--unix-socket", path, "http://weft/")
+
+
+@check(*ALL)
+def systemd_passes_the_socket(world):
+    port = free_port()
+    wrap = ["systemd-socket-activate", "-l", f"127.0.0.1:{port}"]
+    server = world.server(listen=[], wrap=wrap, expect_ready=False)
+    page = wait_for("the activated server answers", lambda: page_or_none(world, f"http://127.0.0.1:{port}/"))
+    expect_equal("the page", page, (world.site / "index.html").read_bytes())
+    with server:
+        pass
+
+
+def page_or_none(world, url):
+    try:
+        return world.output_of("curl", "-sf", url)
+    except Failure:
+        return None
+
+
+@check(*ALL)
+def user_drops_every_privilege(world):
+    world.scratch.chmod(0o755)
+    site = world.folder(index__html=b"in", private__txt=b"not for nobody")
+    (site / "private.txt").chmod(0o600)
+    nobody = pwd.getpwnam("nobody")
+    # A port below 1024 shows that the listener is opened before.
+    port = next(port for port in range(1023, 512, -1) if is_free(port))
+    with world.server("--user", "nobody", site=site, listen=[f"127.0.0.1:{port}"]) as server:
+        expect_equal("the user ids", set(server.status("Uid").split()), {str(nobody.pw_uid)})
+        expect_equal("the group ids", set(server.status("Gid").split()), {str(nobody.pw_gid)})
+        expect(set(server.status("Groups").split()) <= {str(nobody.pw_gid)}, f"groups {server.status('Groups')}")
+        expect_equal("the capabilities", int(server.status("CapEff"), 16), 0)
+        threads = [pathlib.Path(f"/proc/{server.pid}/task/{thread}/status").read_text() for thread in os.listdir(f"/proc/{server.pid}/task")]
+        expect(all(f"Uid:\t{nobody.pw_uid}\t" in text for text in threads), "a thread is still root")
+        expect_equal("the page", world.output_of("curl", "-sf", f"http://127.0.0.1:{port}/"), b"in")
+        private = world.output_of("curl", "-s", "-o", world.scratch / "body", "-w", "%{http_code}", f"http://127.0.0.1:{port}/private.txt")
+        expect(private in (b"403", b"404"), f"a file of root's alone is answered with {private}")
+
+
+def is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+            return True
+        except OSError:
+            return False
+
+
+@check()
+def without_io_uring_it_serves_and_says_why(world):
+    expect(DISABLED.exists(), f"{DISABLED} does not exist: this kernel has no such switch (Linux 6.6 and newer do)")
+    before = DISABLED.read_text()
+    world.at_end(lambda: DISABLED.write_text(before))
+    DISABLED.write_text("2")
+    with world.server(variant="auto") as server:
+        said = server.output().split("\n", 1)[1]
+        expect("epoll" in said and "io_uring_disabled" in said, f"the start says {said!r}")
+        expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
+    refused = world.server("--io", "uring", variant="auto", expect_ready=False)
+    expect(refused.wait_end() != 0, "--io uring started without io_uring")
+    expect("io_uring_disabled" in refused.output(), f"--io uring says {refused.output()!r}")
+    doctor = world.start(world.binary, "doctor")
+    out, err = doctor.communicate(timeout=10)
+    expect(b"io_uring_disabled" in out + err, f"doctor says {out!r}")
+
+
+@check()
+def with_io_uring_auto_takes_it(world):
+    with world.server(variant="auto") as server:
+        expect("io_uring" in server.output().split("\n", 1)[1], f"the start says {server.output()!r}")
+
+
+@check()
+def a_taken_port_is_named(world):
+    with world.server() as server:
+        second = world.server(listen=[f"127.0.0.1:{server.port}"], expect_ready=False)
+        expect(second.wait_end() != 0, "a second server started on the same port")
+        said = second.output().split("\n", 1)[1]
+        expect(str(server.port) in said and "in use" in said, f"it says {said!r}")
+        expect("panicked" not in said, f"it says {said!r}")
+
+
+@check()
+def a_missing_folder_is_named(world):
+    gone = world.scratch / "gone"
+    server = world.server(site=gone, expect_ready=False)
+    expect(server.wait_end() != 0, "it started without a folder")
+    said = server.output().split("\n", 1)[1]
+    expect(str(gone) in said and "panicked" not in said, f"it says {said!r}")
+
+
+@check()
+def doctor_and_help_speak(world):
+    for words in (["doctor"], ["--help"], ["serve", "--help"], ["--version"]):
+        expect(world.output_of(world.binary, *words), f"weft {' '.join(words)} says nothing")

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The system suite: real clients, real signals and real limits against the release binary.
+
+    tests/system/run.py --binary target/release/weft --site target/site [--only TEXT] [--list]
+
+Started by `./ci.sh system`, which builds both and installs the clients. Needs root. Every check runs by itself
+against servers of its own, within a bounded time, and ends what it started by process id. It prints
+
+    ok NAME (SECONDS)           or           FAIL NAME: why
+
+and at last how many of each. Files of a failed check stay below target/system.
+"""
+
+import argparse
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+
+from world import REGISTRY, Failure, TookTooLong, World
+import checks  # noqa: F401: importing the package registers every check
+
+
+def main():
+    options = parse()
+    if options.list:
+        print(*(check.name for check in REGISTRY), sep="\n")
+        return 0
+    if os.geteuid() != 0:
+        sys.exit("the system suite needs root: it sets limits, drops privileges and turns io_uring off and on")
+    raise_open_files()
+    # Ctrl-C and a CI that gives up must leave no server and no changed sysctl behind: both unwind the stack.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    wanted = [check for check in REGISTRY if any(text in check.name for text in options.only or [""])]
+    if not wanted:
+        sys.exit(f"no check has {' or '.join(options.only)} in its name; see --list")
+    failed = sum(not passes(check, options) for check in wanted)
+    print(f"{len(wanted) - failed} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--binary", type=pathlib.Path, default="target/release/weft", help="the weft to test")
+    parser.add_argument("--site", type=pathlib.Path, default="target/site", help="what ./ci.sh site made")
+    parser.add_argument("--scratch", type=pathlib.Path, help="where logs and screenshots go (beside the site)")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="only checks with TEXT in their name; may be repeated")
+    parser.add_argument("--list", action="store_true", help="list the checks and run none")
+    options = parser.parse_args()
+    options.scratch = (options.scratch or options.site.parent / "system").resolve()
+    options.binary, options.site = options.binary.resolve(), options.site.resolve()
+    if not options.list:
+        for path in (options.binary, options.site):
+            if not path.exists():
+                parser.error(f"{path} does not exist; ./ci.sh system makes it")
+    return options
+
+
+def raise_open_files():
+    """Ten thousand connections need as many descriptors in the server and in this process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def passes(check, options):
+    scratch = options.scratch / check.name.replace("/", "-")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    world = World(options.binary, options.site, scratch, check.variant)
+    began, why = time.monotonic(), None
+    signal.signal(signal.SIGALRM, took_too_long)
+    signal.alarm(check.limit_s)
+    try:
+        check.run(world)
+    except Failure as failure:
+        why = str(failure)
+    except TookTooLong:
+        where = traceback.extract_tb(sys.exc_info()[2])[-1]
+        why = f"not finished after {check.limit_s} s, at {pathlib.Path(where.filename).name}:{where.lineno}"
+    except Exception as error:
+        where = [frame for frame in traceback.extract_tb(error.__traceback__) if "/system/" in frame.filename][-1]
+        why = f"{type(error).__name__}: {error} at {pathlib.Path(where.filename).name}:{where.lineno}"
+    finally:
+        signal.alarm(0)
+        world.end()
+    took = time.monotonic() - began
+    if why is None:
+        note = f", {world.note}" if world.note else ""
+        print(f"ok {check.name} ({took:.1f} s{note})", flush=True)
+    else:
+        print(f"FAIL {check.name}: {why}", flush=True)
+        print(world.last_words(), end="", flush=True)
+    return why is None
+
+
+def took_too_long(*_):
+    raise TookTooLong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

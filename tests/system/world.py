@@ -1,0 +1,321 @@
+"""What checks stand on: servers of their own, clients as processes, replies, waiting with a bound."""
+
+import http.client
+import os
+import pathlib
+import re
+import resource
+import signal
+import socket
+import subprocess
+import time
+
+# Below ip_local_port_range (32768 and up, Linux' default): a client's own port in TIME_WAIT there would
+# take a server's.
+PORTS = iter(range(20_100, 32_000))
+
+# What carries the connections, as flags. The promises are the same under each.
+VARIANTS = {
+    "uring": ["--engine", "fiber", "--io", "uring"],
+    "epoll": ["--engine", "fiber", "--io", "epoll"],
+    "thread": ["--engine", "thread"],
+}
+ALL = tuple(VARIANTS)
+FIBERS = ("uring", "epoll")
+
+
+class Failure(Exception):
+    """A promise that was not kept."""
+
+
+class TookTooLong(BaseException):
+    """The check's time is over. No `except Exception` of a check may catch it."""
+
+
+class Check:
+    def __init__(self, name, run, variant, limit_s):
+        self.name, self.run, self.variant, self.limit_s = name, run, variant, limit_s
+
+
+REGISTRY = []
+
+
+def check(*variants, limit_s=30):
+    """Registers a function of a world as a check under each of these variants; once, if there are none."""
+
+    def register(run):
+        for variant in variants or (None,):
+            name = f"{variant}/{run.__name__}" if variant else run.__name__
+            REGISTRY.append(Check(name, run, variant or "uring", limit_s))
+        return run
+
+    return register
+
+
+def expect(kept, why):
+    if not kept:
+        raise Failure(why)
+
+
+def expect_equal(what, is_, should):
+    if is_ != should:
+        raise Failure(f"{what} is {shorten(is_)}, not {shorten(should)}")
+
+
+def shorten(value):
+    text = repr(value)
+    return text if len(text) < 200 else f"{text[:120]} … ({len(value)} long)"
+
+
+def wait_for(what, holds, seconds=10.0):
+    """Waits until `holds()` is true, and fails after `seconds`: never a sleep that hopes."""
+    end = time.monotonic() + seconds
+    while True:
+        value = holds()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise Failure(f"{what}: still not so after {seconds:g} s")
+        time.sleep(0.02)
+
+
+def free_port(host="127.0.0.1"):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in PORTS:
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((host, port))
+                return port
+            except OSError:
+                continue
+    raise Failure("no free port below the local port range")
+
+
+class World:
+    """One check's servers, processes and files."""
+
+    def __init__(self, binary, site, scratch, variant):
+        self.binary, self.site, self.scratch = binary, site, scratch
+        self.variant = variant
+        self.servers, self.processes, self.cleanups = [], [], []
+        self.note = ""
+
+    def server(self, *flags, **options):
+        """A running server; leave it with `with`, which demands that it ends well."""
+        server = Server(self, [str(flag) for flag in flags], **options)
+        self.servers.append(server)
+        server.start()
+        return server
+
+    def start(self, *command, **options):
+        """A process that is ended with the check."""
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        process = subprocess.Popen([str(word) for word in command], **options)
+        self.processes.append(process)
+        return process
+
+    def output_of(self, *command, status=0, seconds=25):
+        """What a client prints, as bytes. Fails if it ends with another status."""
+        process = self.start(*command)
+        out, err = process.communicate(timeout=seconds)
+        statuses = status if isinstance(status, tuple) else (status,)
+        if process.returncode not in statuses:
+            last = err.decode(errors="replace").strip().splitlines()[-3:]
+            raise Failure(f"{pathlib.Path(str(command[0])).name} ended with {process.returncode}: {' | '.join(last)}")
+        return out
+
+    def folder(self, name="site", **files):
+        """A site of the check's own. A name's `__` stands for a dot."""
+        folder = self.scratch / name
+        folder.mkdir()
+        folder.chmod(0o755)
+        for file, content in files.items():
+            (folder / file.replace("__", ".")).write_bytes(content)
+        return folder
+
+    def at_end(self, cleanup):
+        """Runs `cleanup` when the check is over, however it ended."""
+        self.cleanups.append(cleanup)
+
+    def end(self):
+        for process in self.processes + [server.process for server in self.servers if server.process]:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe:
+                    pipe.close()
+        for cleanup in reversed(self.cleanups):
+            cleanup()
+
+    def last_words(self):
+        lines = [line for server in self.servers for line in server.output().splitlines()[-12:]]
+        return "".join(f"    | {line}\n" for line in lines)
+
+
+class Reply:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    def header(self, name, default=None):
+        return self.headers.get(name, default)
+
+
+class Server:
+    """A `weft serve` process on ports of its own, with an admin listener."""
+
+    def __init__(self, world, flags, site=None, variant=None, host="127.0.0.1", listen=None, wrap=(), nofile=None,
+                 env=None, expect_ready=True):
+        self.world, self.host = world, host
+        self.port, self.admin_port = free_port(host), free_port()
+        self.site = site or world.site
+        self.log = world.scratch / f"server-{len(world.servers)}.log"
+        bracketed = f"[{host}]" if ":" in host else host
+        self.origin = f"http://{bracketed}:{self.port}"
+        listens = [f"{bracketed}:{self.port}"] if listen is None else listen
+        engine = VARIANTS[variant or world.variant] if variant != "auto" else []
+        self.command = [*wrap, str(world.binary), "serve", str(self.site), *engine,
+                        *(word for address in listens for word in ("--listen", str(address))),
+                        "--admin", f"127.0.0.1:{self.admin_port}", "--color", "never", *flags]
+        self.nofile, self.env, self.expect_ready = nofile, env, expect_ready
+        self.process = None
+
+    def start(self):
+        def limit():
+            if self.nofile:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (self.nofile, self.nofile))
+
+        with open(self.log, "ab") as log:
+            log.write(f"$ {' '.join(self.command)}\n".encode())
+            log.flush()
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            preexec_fn=limit, env={**os.environ, **(self.env or {})})
+        if self.expect_ready:
+            wait_for("the server is healthy", self.is_healthy)
+
+    def is_healthy(self):
+        expect(self.process.poll() is None, f"the server ended with {self.process.returncode} at its start")
+        try:
+            return self.admin("/healthz").status == 200
+        except OSError:
+            return False
+
+    # ---- asking it
+
+    def url(self, path="/"):
+        return self.origin + path
+
+    def get(self, path="/", method="GET", body=None, **headers):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        try:
+            headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body=body, headers=headers)
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.headers, reply.read())
+        finally:
+            connection.close()
+
+    def connect(self, timeout=10):
+        return socket.create_connection((self.host, self.port), timeout=timeout)
+
+    def admin(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.headers, reply.read())
+        finally:
+            connection.close()
+
+    def metrics(self):
+        """The metrics without labels summed up under their plain names."""
+        found = {}
+        for line in self.admin("/metrics").body.decode().splitlines():
+            match = re.fullmatch(r"(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)", line)
+            if match:
+                found[match[1]] = found.get(match[1], 0) + float(match[2])
+        return found
+
+    def metric(self, name):
+        metrics = self.metrics()
+        expect(name in metrics, f"/metrics has no {name}; it has {', '.join(sorted(metrics))}")
+        return metrics[name]
+
+    # ---- looking at it from outside
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def fd_count(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def status(self, field):
+        """A line of /proc/PID/status: `VmRSS`, `Uid`, `Threads`…"""
+        text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        return re.search(rf"^{field}:\s*(.*)$", text, re.M)[1]
+
+    def cpu_s(self):
+        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def output(self):
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    # ---- ending it
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait_end(self, seconds=10):
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"the server has not ended after {seconds} s") from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            return
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            self.wait_end(15)
+        expect_equal("the server's exit status", self.process.returncode, 0)
+        expect("panicked" not in self.output(), "the server panicked on the way")
+
+
+# ---- talking bytes
+
+def request(path="/", host="127.0.0.1", method="GET", close=False, **headers):
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    lines += ["Connection: close"] if close else []
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+class Incomplete(Exception):
+    """The connection ended before the reply did. `received` says how many bytes had come."""
+
+    def __init__(self, received):
+        super().__init__(f"the connection ended after {received} bytes of a reply")
+        self.received = received
+
+
+def read_reply(file):
+    """One reply with a Content-Length from a socket's file."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        line = file.readline()
+        if not line:
+            raise Incomplete(len(head))
+        head += line
+    status = int(head.split(b" ", 2)[1])
+    headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:] if line)
+    headers = {name.lower(): value for name, value in headers.items()}
+    length = int(headers.get("content-length", 0)) if status not in (204, 304) else 0
+    body = file.read(length)
+    if len(body) < length:
+        raise Incomplete(len(head) + len(body))
+    return Reply(status, headers, body)

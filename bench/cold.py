@@ -45,13 +45,17 @@ HOT_LOAD = Load(
 )
 
 
+def check_disk(folder: Path) -> None:
+    """Files in memory are never cold."""
+    kind = place.filesystem_of(folder.resolve())
+    if kind in NOT_A_DISK:
+        raise place.Unfit(f"{folder} lies on {kind}: name a folder on a disk with --scratch")
+
+
 class FileSet:
     """The cold and the hot files, on a real disk."""
 
     def __init__(self, site: Path) -> None:
-        kind = place.filesystem_of(site.parent.resolve())
-        if kind in NOT_A_DISK:
-            raise place.Unfit(f"{site} lies on {kind}: name a folder on a disk with --scratch")
         self.site = site
         self.paths = [
             *write_files(site / "cold", COLD_FILES, COLD_BYTES),

@@ -66,8 +66,16 @@ def require(tools: list[str]) -> None:
         raise Unfit(f"missing tools: apt-get install --no-install-recommends {' '.join(missing)}")
     if os.geteuid() != 0:
         raise Unfit("root is needed (network namespace, priority, memory group): use sudo")
-    if len(os.sched_getaffinity(0)) < 2:
-        raise Unfit("two cores are needed: one for the server, one for the generator")
+
+
+def require_cores(server: int, generator: int) -> None:
+    """Both cores exist, may be used, and are not the same."""
+    usable = os.sched_getaffinity(0)
+    if server == generator or not {server, generator} <= usable:
+        raise Unfit(
+            f"cores {server} and {generator}: two different ones of {sorted(usable)} are needed, "
+            "for the server and for the generator"
+        )
 
 
 def enter_own_network() -> None:

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from place import Unfit
+
 
 class Progress:
     """One live line on a terminal; in a log, a line for every tenth of the way."""
@@ -122,10 +124,15 @@ def write_json(path: Path, results: list[dict]) -> None:
 
 def write_between(document: Path, name: str, text: str) -> None:
     """Replace what stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`."""
-    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-    old = document.read_text()
-    if old.count(begin) != 1 or old.count(end) != 1 or old.index(begin) > old.index(end):
-        raise ValueError(f"{document}: wants {begin} and {end} once each, in this order")
-    head, rest = old.split(begin)
-    _, tail = rest.split(end)
-    document.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
+    head, tail = split_at_markers(document.read_text(), name)
+    document.write_text(f"{head}\n{text}\n{tail}")
+
+
+def split_at_markers(text: str, name: str) -> tuple[str, str]:
+    """A document up to its begin marker and from its end marker on, both included."""
+    found = re.fullmatch(
+        rf"(.*<!-- begin: {name} -->)\n.*(<!-- end: {name} -->.*)", text, re.DOTALL
+    )
+    if found is None:
+        raise Unfit(f"the document wants <!-- begin: {name} --> and <!-- end: {name} -->")
+    return found.group(1), found.group(2)

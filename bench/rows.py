@@ -93,9 +93,9 @@ class Row:
             way = "a connection for every request"
         if self.pipelined:
             way = f"pipelined × {PIPELINE_DEPTH}"
-        return f"{size_words(self.size_bytes)}, {way}, {self.connections} connections" + (
-            ", epoll" if self.epoll else ""
-        )
+        size = size_words(self.size_bytes)
+        io = ", epoll" if self.epoll else ""
+        return f"{size}, {way}, {self.connections} connections{io}"
 
 
 def size_words(size_bytes: int) -> str:

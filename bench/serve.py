@@ -89,7 +89,7 @@ def count(text: str) -> int:
     return value
 
 
-class Session:
+class Command:
     """One run of the command: what was asked for, and where it happens."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
@@ -146,17 +146,17 @@ def chosen_servers(
     return [PEERS[name] for name in names if name != "weft"], weft
 
 
-def measure_rows(session: Session) -> dict:
+def measure_rows(command: Command) -> dict:
     """CPU per request: the main table."""
-    wanted = [rows.Row.parse(name) for name in session.options.rows.split(",")]
-    restarts, seconds = session.restarts(7), session.seconds(2)
-    strace = not (session.options.no_strace or session.options.quick)
+    wanted = [rows.Row.parse(name) for name in command.options.rows.split(",")]
+    restarts, seconds = command.restarts(7), command.seconds(2)
+    strace = not (command.options.no_strace or command.options.quick)
     bench = rows.Bench(
-        wanted, session.peers, session.weft, session.cores, session.folder_for("rows"), seconds
+        wanted, command.peers, command.weft, command.cores, command.folder_for("rows"), seconds
     )
-    interrupted = unless_interrupted(lambda: bench.run(restarts, strace, session.progress))
+    interrupted = unless_interrupted(lambda: bench.run(restarts, strace, command.progress))
     summaries = rows.summarise(wanted, bench.samples, bench.failed_rows)
-    result = session.result(
+    result = command.result(
         "rows",
         bench.subjects(wanted[0]),
         f"{restarts} restarts of every server in turn, {seconds} s each, {bench.patience.words()}",
@@ -170,33 +170,33 @@ def measure_rows(session: Session) -> dict:
     return result | {"interrupted": interrupted}
 
 
-def measure_idle(session: Session) -> dict:
+def measure_idle(command: Command) -> dict:
     """Memory per idle connection."""
-    peers = [peer for peer in session.peers if peer is not subjects.NGINX_COPY]
-    connections = session.options.connections
+    peers = [peer for peer in command.peers if peer is not subjects.NGINX_COPY]
+    connections = command.options.connections
     found, errors = idle.run(
         peers,
-        session.weft,
-        session.cores,
-        session.folder_for("idle"),
+        command.weft,
+        command.cores,
+        command.folder_for("idle"),
         connections,
-        session.progress,
+        command.progress,
     )
-    servers = [*([session.weft.subject()] if session.weft else []), *peers]
+    servers = [*([command.weft.subject()] if command.weft else []), *peers]
     settings = f"{connections:,} connections, one request each, then held open"
-    return session.result(
+    return command.result(
         "idle", servers, settings, found=found, errors=errors, table=idle.idle_table(found)
     )
 
 
-def measure_cold(session: Session) -> dict:
+def measure_cold(command: Command) -> dict:
     """A file set three times the memory."""
-    servers = cold.subjects_for(session.weft)
-    restarts, seconds = session.restarts(5), session.seconds(3)
-    bench = cold.ColdBench(servers, session.cores, session.folder_for("cold"), seconds)
-    interrupted = unless_interrupted(lambda: bench.run(restarts, session.progress))
+    servers = cold.subjects_for(command.weft)
+    restarts, seconds = command.restarts(5), command.seconds(3)
+    bench = cold.ColdBench(servers, command.cores, command.folder_for("cold"), seconds)
+    interrupted = unless_interrupted(lambda: bench.run(restarts, command.progress))
     summaries = cold.summarise(bench.samples)
-    result = session.result(
+    result = command.result(
         "cold",
         servers,
         f"{restarts} restarts of every server in turn, {seconds} s each, "
@@ -211,7 +211,7 @@ def measure_cold(session: Session) -> dict:
     return result | {"interrupted": interrupted}
 
 
-MEASURES: dict[str, Callable[[Session], dict]] = {
+MEASURES: dict[str, Callable[[Command], dict]] = {
     "rows": measure_rows,
     "idle": measure_idle,
     "cold": measure_cold,
@@ -243,37 +243,53 @@ def answer_promptly() -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, print, write; the exit code."""
     kinds = tuple(MARKERS) if options.kind == "all" else (options.kind,)
-    place.require(["nginx", "lighttpd", "wrk", "strace"])
+    refuse_early(options, kinds)
+    results: list[dict] = []
     with place.scratch(options.scratch) as folder:
-        session = Session(options, folder)
+        command = Command(options, folder)
         place.enter_own_network()
         answer_promptly()
-        results = []
         for kind in kinds:
-            results.append(MEASURES[kind](session))
-            if results[-1]["interrupted"]:
-                break
-        session.progress.end()
-    publish(options, results)
-    if any(result["interrupted"] for result in results):
-        return 130
+            result = MEASURES[kind](command)
+            command.progress.end()
+            results.append(result)
+            publish(options, results)
+            if result["interrupted"]:
+                return 130
     return 1 if any(result["errors"] for result in results) else 0
 
 
+def refuse_early(options: argparse.Namespace, kinds: tuple[str, ...]) -> None:
+    """Whatever would fail in the end fails now, before ten minutes of measuring."""
+    place.require(["nginx", "lighttpd", "wrk", "strace"])
+    place.require_cores(options.server_core, options.generator_core)
+    if "idle" in kinds:
+        idle.check_file_limit(options.connections)
+    if "cold" in kinds:
+        place.memory_hierarchy()
+        cold.check_disk(Path(options.scratch))
+    if options.json and not options.json.resolve().parent.is_dir():
+        raise place.Unfit(f"{options.json}: its folder is not there")
+    if options.write:
+        for kind in kinds:
+            report.split_at_markers(options.write.read_text(), MARKERS[kind])
+
+
 def publish(options: argparse.Namespace, results: list[dict]) -> None:
-    """Tables to stdout, JSON and the document where asked for."""
+    """The newest table to stdout and into the document, all results so far to the JSON."""
+    newest = results[-1]
+    text = report.section(newest)
+    print(f"{text}\n", flush=True)
     if options.json:
         report.write_json(options.json, results)
-    for result in results:
-        print(f"{report.section(result)}\n")
-        if options.write and not result["interrupted"]:
-            report.write_between(options.write, MARKERS[result["kind"]], report.section(result))
+    if options.write and not newest["interrupted"]:
+        report.write_between(options.write, MARKERS[newest["kind"]], text)
 
 
 def main() -> int:
     try:
         return run(arguments(sys.argv[1:]))
-    except (place.Unfit, ValueError) as error:
+    except place.Unfit as error:
         print(f"bench/serve.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

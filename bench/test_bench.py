@@ -217,7 +217,7 @@ class Texts(unittest.TestCase):
             report.write_between(document, "rows", "new")
             expected = "a\n<!-- begin: rows -->\nnew\n<!-- end: rows -->\nb\n"
             self.assertEqual(document.read_text(), expected)
-            self.assertRaises(ValueError, report.write_between, document, "idle", "new")
+            self.assertRaises(Unfit, report.write_between, document, "idle", "new")
 
     def test_figures_have_three_digits(self):
         texts = [report.digits(value) for value in (4.114, 12.34, 939.4, 131072.0)]

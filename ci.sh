@@ -44,7 +44,7 @@ cmd_build() {
 
 #: site [DIR]           examples/site with compressed variants and a large file, in target/site or DIR
 cmd_site() {
-    need python3 python3-minimal
+    need python3 python3
     need brotli brotli
     need zstd zstd
     need gzip gzip
@@ -75,7 +75,7 @@ cmd_fuzz() {
 #: system [ARGS]        the system suite (root): real clients against the release binary; ARGS as in tests/system/run.py
 cmd_system() {
     [[ $(id -u) == 0 ]] || die "the system suite needs root: it sets limits, drops privileges and turns io_uring off and on"
-    need python3 python3-minimal
+    need python3 python3
     need curl curl
     need wget wget
     need ab apache2-utils
@@ -88,11 +88,16 @@ cmd_system() {
     run python3 tests/system/run.py --binary "$target/release/weft" --site "$target/site" "$@"
 }
 
-#: bench [ARGS]         the benchmarks of docs/performance.md (root); ARGS go to the script
+#: bench [ARGS]         the benchmarks of docs/performance.md (root); ARGS as in bench/README.md
 cmd_bench() {
     [[ $(id -u) == 0 ]] || die "the benchmarks need root: they make a network namespace"
+    need python3 python3
+    need nginx nginx-light
+    need lighttpd lighttpd
+    need wrk wrk
+    need strace strace
     cmd_build
-    run bash bench/run.sh "$@"
+    run python3 bench/serve.py "$@"
 }
 
 #: all                  what CI runs: test, fmt, lint, docs, fuzz (60 s each), system

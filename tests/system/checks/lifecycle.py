@@ -125,7 +125,7 @@ def a_second_signal_ends_at_once(world):
         server.signal(signal.SIGINT)
         wait_for("new connections are refused", lambda: is_refused(server))
         server.signal(signal.SIGINT)
-        server.wait_end(10)
+        expect_equal("exit status", server.wait_end(10), 1)
 
 
 @check(*ALL, limit_s=60)

@@ -3,9 +3,10 @@
 import os
 import pathlib
 import pwd
-import signal
+import shutil
 import socket
 import stat
+import tempfile
 
 from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
 
@@ -72,8 +73,10 @@ def page_or_none(world, url):
 
 @check(*ALL)
 def user_drops_every_privilege(world):
-    world.scratch.chmod(0o755)
-    site = world.folder(index__html=b"in", private__txt=b"not for nobody")
+    # The checkout may lie where nobody else may look.
+    site = world.folder(pathlib.Path(tempfile.mkdtemp(prefix="weft-")) / "site", index__html=b"in", private__txt=b"not for nobody")
+    site.parent.chmod(0o755)
+    world.at_end(lambda: shutil.rmtree(site.parent))
     (site / "private.txt").chmod(0o600)
     nobody = pwd.getpwnam("nobody")
     # A port below 1024 shows that the listener is opened before.

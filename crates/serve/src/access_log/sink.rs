@@ -1,0 +1,175 @@
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::Target;
+
+/// What the log is written to. Nothing but a disk can make it wait for longer than it is told.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// A file; or a pipe, FIFO or terminal, opened with `O_NONBLOCK`.
+    File(OwnedFd),
+    /// A socket, such as journald gives a service for its standard output.
+    Socket(OwnedFd),
+}
+
+impl Sink {
+    pub(super) fn open(target: &Target) -> io::Result<Sink> {
+        let path = match target {
+            Target::Stdout => return Sink::of(io::stdout().as_fd()),
+            Target::File(path) => path,
+        };
+        let opened = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o640)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path);
+        match opened {
+            Ok(file) => Ok(Sink::File(file.into())),
+            // fifo(7)
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => Err(io::Error::new(
+                error.kind(),
+                "nobody has the FIFO open for reading",
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A sink that ends where `fd` ends.
+    fn of(fd: BorrowedFd<'_>) -> io::Result<Sink> {
+        let owned = fd.try_clone_to_owned()?;
+        let kind = File::from(owned.try_clone()?).metadata()?.file_type();
+        if kind.is_socket() {
+            return Ok(Sink::Socket(owned));
+        }
+        if kind.is_fifo() || kind.is_char_device() {
+            // `O_NONBLOCK` belongs to the open file, which others share (a shell, the terminal's
+            // other users), so it is set on one of our own. Not for regular files: the offset
+            // belongs to the open file, too. open(2), proc(5)
+            let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&owned));
+            let own = OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(link);
+            // Another user's terminal or pipe may refuse it (after su, in some containers).
+            return Ok(Sink::File(own.map_or(owned, OwnedFd::from)));
+        }
+        Ok(Sink::File(owned))
+    }
+
+    /// Writes some of `bytes`; `None` if nothing was taken for `patience`.
+    pub(super) fn write(&self, bytes: &[u8], patience: Duration) -> io::Result<Option<usize>> {
+        loop {
+            match self.try_write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => return Ok(Some(len)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if !self.wait(patience)? {
+                        return Ok(None);
+                    }
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match self {
+            Sink::File(fd) => rustix::io::write(fd, bytes),
+            Sink::Socket(fd) => {
+                rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+        }
+    }
+
+    fn wait(&self, patience: Duration) -> io::Result<bool> {
+        let (Sink::File(fd) | Sink::Socket(fd)) = self;
+        let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT)];
+        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut polled, Some(&patience)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+    use std::os::unix::net::UnixStream;
+
+    const SOON: Duration = Duration::from_millis(10);
+
+    /// Writes until the sink takes no more; returns how much that was.
+    fn fill(sink: &Sink) -> usize {
+        let mut filled = 0;
+        while let Some(len) = sink.write(&[b'x'; 4096], SOON).unwrap() {
+            filled += len;
+            assert!(filled < 64 << 20, "it never fills");
+        }
+        filled
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_does_not_block_and_keeps_its_mode() {
+        let (reader, writer) = io::pipe().unwrap();
+        let sink = Sink::of(writer.as_fd()).unwrap();
+        assert!(fill(&sink) >= 4096);
+        let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+        assert!(
+            !flags.contains(rustix::fs::OFlags::NONBLOCK),
+            "others share this pipe"
+        );
+        drop(reader);
+        let error = sink.write(b"x", SOON).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_does_not_block() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let sink = Sink::of(ours.as_fd()).unwrap();
+        assert!(matches!(sink, Sink::Socket(_)));
+        assert!(fill(&sink) >= 4096);
+    }
+
+    #[test]
+    fn a_redirected_file_is_written_where_it_stands() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"before ").unwrap();
+        Sink::of(file.as_fd())
+            .unwrap()
+            .write(b"after", SOON)
+            .unwrap();
+        file.rewind().unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before after");
+    }
+
+    #[test]
+    fn a_fifo_without_a_reader_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let error = Sink::open(&Target::File(path)).unwrap_err().to_string();
+        assert!(error.contains("open for reading"), "{error}");
+    }
+}

@@ -1,0 +1,345 @@
+use super::*;
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+
+/// A log into a file of its own folder, and what it reports.
+struct World {
+    folder: tempfile::TempDir,
+    log: AccessLog,
+    reports: Receiver<String>,
+}
+
+const NEVER: Duration = Duration::from_secs(3600);
+const LONG: Duration = Duration::from_secs(10);
+
+fn open_at(folder: tempfile::TempDir, path: PathBuf, options: &Options) -> World {
+    let (tell, reports) = channel();
+    let report = move |text: &str| drop(tell.send(text.to_owned()));
+    let log = AccessLog::open(Target::File(path), options, report).unwrap();
+    World {
+        folder,
+        log,
+        reports,
+    }
+}
+
+fn open(options: &Options) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("access.log");
+    open_at(folder, path, options)
+}
+
+/// Writes as soon as it can.
+fn prompt() -> Options {
+    Options {
+        flush_interval: Duration::from_millis(1),
+        ..Options::default()
+    }
+}
+
+impl World {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("access.log")
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.path()).unwrap()
+    }
+}
+
+/// Waits for what another thread brings about.
+fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !happened() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn closing_writes_everything_in_order() {
+    let world = open(&Options {
+        flush_interval: NEVER,
+        ..Options::default()
+    });
+    world.log.write(b"one\n");
+    world.log.write(b"two\nthree\n");
+    assert!(world.log.close(LONG));
+    assert_eq!(world.text(), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn a_line_is_written_within_the_flush_interval() {
+    let world = open(&Options::default());
+    let start = Instant::now();
+    world.log.write(b"line\n");
+    eventually("the line is not written", || !world.text().is_empty());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "after {:?}",
+        start.elapsed()
+    );
+    // And again, after the writer has gone back to sleep.
+    world.log.write(b"line\n");
+    eventually("the second line is not written", || {
+        world.text() == "line\nline\n"
+    });
+}
+
+#[test]
+fn half_a_buffer_is_written_without_waiting() {
+    let world = open(&Options {
+        flush_interval: NEVER,
+        ..Options::default()
+    });
+    let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
+    for _ in 0..world.log.shared.buffer_len_max / 2 / line.len() {
+        world.log.write(&line);
+    }
+    // One or two may have gone to a neighbour while the writer looked into this thread's buffer.
+    eventually("half a buffer is not written", || {
+        world.log.write(&line);
+        !world.text().is_empty()
+    });
+    assert_eq!(world.log.lines_dropped(), 0);
+}
+
+#[test]
+fn lines_of_many_threads_stay_whole_and_none_is_lost() {
+    const THREADS: usize = 8;
+    const LINES: usize = 5_000;
+    let world = open(&prompt());
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let log = &world.log;
+            scope.spawn(move || {
+                for line in 0..LINES {
+                    log.write(format!("thread {thread} line {line}\n").as_bytes());
+                }
+            });
+        }
+    });
+    assert!(world.log.close(LONG));
+    assert_eq!(world.log.lines_dropped(), 0);
+    let text = world.text();
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    for line in text.lines() {
+        *seen.entry(line).or_default() += 1;
+    }
+    assert_eq!(seen.len(), THREADS * LINES);
+    assert!(seen.values().all(|times| *times == 1));
+    assert!(seen.contains_key(format!("thread 7 line {}", LINES - 1).as_str()));
+}
+
+#[test]
+fn after_rotation_lines_go_to_the_new_file() {
+    let world = open(&prompt());
+    let old = world.folder.path().join("access.log.1");
+    world.log.write(b"old\n");
+    eventually("the first line is not written", || world.text() == "old\n");
+    fs::rename(world.path(), &old).unwrap();
+    world.log.reopen().unwrap();
+    world.log.write(b"new\n");
+    assert!(world.log.close(LONG));
+    assert_eq!(
+        (fs::read_to_string(old).unwrap(), world.text()),
+        ("old\n".into(), "new\n".into())
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_reopened_leaves_the_old_one_in_use() {
+    let world = open(&prompt());
+    let moved = world.folder.path().join("moved");
+    fs::rename(world.path(), &moved).unwrap();
+    fs::create_dir(world.path()).unwrap();
+    assert!(world.log.reopen().is_err());
+    world.log.write(b"line\n");
+    assert!(world.log.close(LONG));
+    assert_eq!(fs::read_to_string(moved).unwrap(), "line\n");
+}
+
+#[test]
+fn a_full_disk_is_reported_and_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("access.log");
+    symlink("/dev/full", &path).unwrap();
+    let world = open_at(folder, path.clone(), &prompt());
+    world.log.write(b"one\n");
+    let report = world.reports.recv_timeout(LONG).unwrap();
+    assert!(report.contains("No space left on device"), "{report}");
+    eventually("it is tried again", || world.log.write_errors() >= 3);
+
+    // There is space again: what had queued up is written.
+    fs::remove_file(&path).unwrap();
+    world.log.write(b"two\n");
+    world.log.reopen().unwrap();
+    assert!(world.log.close(LONG));
+    assert_eq!(world.text(), "one\ntwo\n");
+    assert_eq!(world.log.lines_dropped(), 0);
+    assert_eq!(
+        world.reports.try_iter().count(),
+        0,
+        "more than one report within a minute"
+    );
+}
+
+#[test]
+fn what_a_full_disk_has_no_room_for_is_counted_as_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = open_at(folder, "/dev/full".into(), &prompt());
+    world.log.write(b"one\ntwo\n");
+    world.log.write(b"three\n");
+    assert!(!world.log.close(Duration::from_millis(20)));
+    assert_eq!(world.log.lines_dropped(), 3);
+    world.log.write(b"after the end\n");
+    assert_eq!(world.log.lines_dropped(), 4);
+    let last = world.reports.try_iter().last().unwrap();
+    assert!(last.contains("3 lines were lost"), "{last}");
+}
+
+#[test]
+fn a_blocked_pipe_costs_lines_and_neither_time_nor_memory() {
+    let (mut reader, pipe) = io::pipe().unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", pipe.as_raw_fd()));
+    let options = Options {
+        queued_len_max: 256 * 1024,
+        ..prompt()
+    };
+    let world = open_at(tempfile::tempdir().unwrap(), path, &options);
+
+    let line = [b"x".repeat(99), b"\n".to_vec()].concat();
+    let (mut sent, mut longest) = (0, Duration::ZERO);
+    while world.log.lines_dropped() < 1000 {
+        let start = Instant::now();
+        world.log.write(&line);
+        longest = longest.max(start.elapsed());
+        sent += 1;
+        assert!(sent < 1_000_000, "nothing is dropped");
+    }
+    assert!(longest < Duration::from_secs(1), "a write took {longest:?}");
+    let report = world.reports.recv_timeout(LONG).unwrap();
+    assert!(report.contains("fast enough"), "{report}");
+
+    // The reader wakes up: whole lines come, and all that were not dropped.
+    let reading = thread::spawn(move || {
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).map(|_| text)
+    });
+    drop(pipe);
+    assert!(world.log.close(LONG));
+    let dropped = world.log.lines_dropped();
+    drop(world);
+    let text = reading.join().unwrap().unwrap();
+    assert!(text.chunks(line.len()).all(|got| got == line));
+    assert_eq!(text.len() / line.len(), sent - dropped as usize);
+}
+
+#[test]
+fn closing_does_not_wait_for_a_pipe_that_nobody_reads() {
+    let (_reader, pipe) = io::pipe().unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", pipe.as_raw_fd()));
+    let world = open_at(tempfile::tempdir().unwrap(), path, &prompt());
+    for _ in 0..1000 {
+        world.log.write(&[&[b'x'; 999], &b"\n"[..]].concat());
+    }
+    let start = Instant::now();
+    assert!(!world.log.close(Duration::from_millis(50)));
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(world.log.lines_dropped() > 0);
+}
+
+#[test]
+fn a_torn_line_begins_anew_in_the_new_file() {
+    let mut batch = Batch {
+        lines: b"one\ntwo\nthree\n".to_vec(),
+        written: 6,
+    };
+    batch.rewind_to_line();
+    assert_eq!(batch.unwritten(), b"two\nthree\n");
+    batch.written = 2;
+    batch.rewind_to_line();
+    assert_eq!(batch.unwritten(), b"one\ntwo\nthree\n");
+}
+
+#[test]
+fn news_are_told_once_a_minute() {
+    let shared = Shared::new(&Options::default()).unwrap();
+    let (tell, told) = channel();
+    let mut news = News::new("access.log".into(), move |text: &str| {
+        tell.send(text.to_owned()).unwrap();
+    });
+    let told = || told.try_iter().collect::<Vec<_>>().join("|");
+    let start = Instant::now();
+    let full = || Some(io::Error::from(rustix::io::Errno::NOSPC));
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+
+    news.tell(&shared, start);
+    assert_eq!(told(), "", "nothing has happened");
+    news.trouble = full();
+    news.tell(&shared, start);
+    assert!(told().contains("cannot be written (No space left"));
+    shared.count_dropped(b"a\nb\n");
+    news.tell(&shared, start + second);
+    assert_eq!(told(), "", "too soon");
+    news.tell(&shared, start + minute);
+    assert!(told().contains("2 lines were lost"));
+
+    // The recovery comes too soon, and is told when it may be.
+    news.trouble = None;
+    news.tell(&shared, start + minute + second);
+    assert_eq!(told(), "");
+    assert_eq!(news.due(), Some(start + minute * 2));
+    news.tell(&shared, start + minute * 2);
+    assert_eq!(told(), "the access log access.log is being written again");
+    news.tell(&shared, start + minute * 4);
+    assert_eq!((told(), news.due()), (String::new(), None));
+}
+
+#[test]
+fn the_target_is_read_as_it_is_typed() {
+    assert_eq!("-".parse(), Ok(Target::Stdout));
+    assert_eq!(
+        "/var/log/weft.log".parse(),
+        Ok(Target::File("/var/log/weft.log".into()))
+    );
+    assert_eq!(Target::File("a".into()).to_string(), "a");
+}
+
+#[test]
+fn a_missing_folder_is_an_error_at_the_start() {
+    let missing = Target::File(Path::new("/nonexistent/access.log").into());
+    assert!(AccessLog::open(missing, &Options::default(), |_| {}).is_err());
+}
+
+/// The receipt for the cost of a line: `cargo test --release -p weftwork-serve what_a_line_costs --
+/// --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn what_a_line_costs() {
+    const LINES: u32 = 2_000_000;
+    let world = open_at(
+        tempfile::tempdir().unwrap(),
+        "/dev/null".into(),
+        &Options::default(),
+    );
+    let line = [b"x".repeat(119), b"\n".to_vec()].concat();
+    let start = Instant::now();
+    for _ in 0..LINES {
+        world.log.write(&line);
+    }
+    let each = start.elapsed() / LINES;
+    println!(
+        "{each:?} for each line, {} dropped",
+        world.log.lines_dropped()
+    );
+}

@@ -1,0 +1,131 @@
+//! The time as sessions get it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use session::Now;
+
+/// The time for sessions, at the price of one clock instead of two (34 ns instead of 52, AMD EPYC).
+///
+/// The monotonic clock is read at every call. The wall clock is that plus a base, which is read
+/// anew at least once a second: when the system clock is stepped, sessions see it within a second.
+///
+/// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`) and costs
+/// nothing to make.
+#[derive(Debug)]
+pub struct Clock {
+    base: Cell<Base>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    monotonic: Instant,
+    since_epoch: Duration,
+}
+
+/// How old the base may become.
+const BASE_AGE_MAX: Duration = Duration::from_secs(1);
+
+impl Clock {
+    /// A clock that has just read both.
+    pub fn new() -> Clock {
+        let base = Base {
+            monotonic: Instant::now(),
+            since_epoch: wall(),
+        };
+        Clock {
+            base: Cell::new(base),
+        }
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Now {
+        self.at(Instant::now(), wall)
+    }
+
+    fn at(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Now {
+        let base = self.base.get();
+        let age = monotonic.saturating_duration_since(base.monotonic);
+        if age < BASE_AGE_MAX {
+            return Now {
+                monotonic,
+                since_epoch: base.since_epoch + age,
+            };
+        }
+        let base = Base {
+            monotonic,
+            since_epoch: wall(),
+        };
+        self.base.set(base);
+        Now {
+            monotonic,
+            since_epoch: base.since_epoch,
+        }
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new()
+    }
+}
+
+fn wall() -> Duration {
+    // A clock before 1970 is an operator's mistake that no reply depends on.
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Duration = Duration::from_secs(1_795_176_000);
+
+    fn clock_at_noon() -> (Clock, Instant) {
+        let monotonic = Instant::now();
+        let base = Base {
+            monotonic,
+            since_epoch: NOON,
+        };
+        (
+            Clock {
+                base: Cell::new(base),
+            },
+            monotonic,
+        )
+    }
+
+    #[test]
+    fn the_wall_moves_with_the_monotonic_clock() {
+        let (clock, start) = clock_at_noon();
+        let half = Duration::from_millis(500);
+        let now = clock.at(start + half, || panic!("read too early"));
+        assert_eq!(
+            (now.monotonic, now.since_epoch),
+            (start + half, NOON + half)
+        );
+    }
+
+    #[test]
+    fn a_step_of_the_system_clock_is_seen_within_a_second() {
+        let (clock, start) = clock_at_noon();
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let stepped_back = NOON - hour;
+        assert_eq!(
+            clock.at(start + second, || stepped_back).since_epoch,
+            stepped_back
+        );
+        let now = clock.at(start + second * 3 / 2, || panic!("read too early"));
+        assert_eq!(now.since_epoch, stepped_back + second / 2);
+    }
+
+    #[test]
+    fn both_clocks_are_the_systems() {
+        let (before, now, after) = (Now::read(), Clock::new().now(), Now::read());
+        assert!(before.monotonic <= now.monotonic && now.monotonic <= after.monotonic);
+        let off = now.since_epoch.abs_diff(after.since_epoch);
+        assert!(off < Duration::from_secs(5), "off by {off:?}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Named limits with argued defaults.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What a peer may take of the server, and for how long.
+///
+/// Every wait for a peer ends: one that sends a header byte every few seconds, reads nothing, or
+/// vanishes without a FIN holds its connection for a bounded time. There is no limit on the
+/// requests of one connection; nginx has one only to give back memory that it collects per
+/// connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many connections may be open at once, over all listeners. See
+    /// [`Limits::for_descriptors`] for the default.
+    pub connections_max: usize,
+
+    /// From the first byte of a request's head to its last, however the bytes are spread: 20 s.
+    ///
+    /// Apache starts with 20 s as well (mod_reqtimeout); nginx allows 60 s. A head is a few
+    /// packets, and even one that is lost four times in a row arrives after 1 + 2 + 4 + 8 = 15 s
+    /// (RFC 6298), so whoever needs longer is not slow but holding the connection. The first
+    /// request of a connection has this long, too, counted from accept: a peer that connects and
+    /// is silent has not earned the patience of `idle_timeout`.
+    pub head_timeout: Duration,
+
+    /// Between two reads of a request's body: 60 s, as nginx (`client_body_timeout`). A body may
+    /// be of any length, so a limit on the whole would refuse honest slow uploads.
+    pub body_timeout: Duration,
+
+    /// Between two requests of a connection: 75 s, as nginx (`keepalive_timeout`). It is above the
+    /// 60 s for which common balancers keep idle connections, so it is they who close first, and no
+    /// request of theirs crosses our FIN.
+    pub idle_timeout: Duration,
+
+    /// While sending, without the peer taking a single byte: 60 s, as nginx (`send_timeout`).
+    pub send_timeout: Duration,
+
+    /// Bytes per second that a peer must take while there is something to send, averaged over
+    /// [`send_rate_window`](Limits::send_rate_window); 0 is no minimum. Default 500, the rate that
+    /// Apache demands of senders (mod_reqtimeout `MinRate`): below the slowest modem, far above the
+    /// trickle of a slow-read attack.
+    pub send_rate_min: u64,
+
+    /// What [`send_rate_min`](Limits::send_rate_min) is averaged over: 60 s. The kernel takes
+    /// bytes in bursts of a third of a socket buffer, so a short window would see a slow reader as
+    /// a dead one.
+    pub send_rate_window: Duration,
+
+    /// From the order to stop until the connections that are still open are cut: 25 s. Kubernetes
+    /// kills 30 s after SIGTERM, so this leaves time to write the log out and say what was cut.
+    pub drain_deadline: Duration,
+}
+
+/// Descriptors that are not for connections: listeners, rings, logs, and the files being served.
+const RESERVE_MIN: u64 = 64;
+const RESERVE_MAX: u64 = 16 * 1024;
+
+/// Above this a default is no longer a limit. Some container engines set a descriptor limit of
+/// 2^30.
+const CONNECTIONS_DEFAULT_MAX: u64 = 1_000_000;
+
+impl Limits {
+    /// The defaults for a process that may open `nofile` descriptors: seven eighths of them are for
+    /// connections, the rest (64 to 16,384) for files and the server's own needs.
+    pub fn for_descriptors(nofile: u64) -> Limits {
+        let reserve = (nofile / 8).clamp(RESERVE_MIN, RESERVE_MAX);
+        let connections = nofile
+            .saturating_sub(reserve)
+            .clamp(1, CONNECTIONS_DEFAULT_MAX);
+        Limits {
+            connections_max: connections as usize,
+            head_timeout: Duration::from_secs(20),
+            body_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
+            send_timeout: Duration::from_secs(60),
+            send_rate_min: 500,
+            send_rate_window: Duration::from_secs(60),
+            drain_deadline: Duration::from_secs(25),
+        }
+    }
+}
+
+/// The limits for 1024 descriptors, which is what Linux gives a process that does not ask for more.
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::for_descriptors(1024)
+    }
+}
+
+/// Raises the soft limit on open descriptors to the hard one, and returns both as they are now
+/// (`u64::MAX` for none). The soft limit of 1024 is there for programs that use select(2).
+///
+/// # Errors
+/// What `setrlimit(2)` reports; the limit is then as it was.
+pub fn raise_nofile() -> io::Result<(u64, u64)> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limit.maximum,
+                maximum: limit.maximum,
+            },
+        )?;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    Ok((
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_room_for_files() {
+        let check = |nofile, expected| {
+            assert_eq!(
+                Limits::for_descriptors(nofile).connections_max,
+                expected,
+                "{nofile}"
+            );
+        };
+        check(1, 1);
+        check(64, 1);
+        check(256, 192);
+        check(1024, 896);
+        check(65_536, 57_344);
+        check(524_288, 507_904);
+        check(1 << 30, 1_000_000);
+        check(u64::MAX, 1_000_000);
+    }
+
+    #[test]
+    fn raising_the_limit_reaches_the_hard_one_and_is_idempotent() {
+        let (soft, hard) = raise_nofile().unwrap();
+        assert_eq!(soft, hard);
+        assert_eq!(raise_nofile().unwrap(), (soft, hard));
+    }
+}

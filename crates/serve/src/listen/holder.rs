@@ -1,0 +1,186 @@
+//! Who holds a port or a socket file: for error messages only, so whatever cannot be found out is
+//! simply not said.
+
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+/// The process that listens.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pid: u32,
+    name: String,
+}
+
+impl Holder {
+    pub(super) fn is_this_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (process {})", self.name, self.pid)
+    }
+}
+
+/// The process whose listening TCP socket is in the way of `wanted`. `None` if there is none, or it
+/// is another user's and this process may not look.
+pub(super) fn of_tcp(wanted: SocketAddr) -> Option<Holder> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
+    let rows: Vec<String> = tables
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .collect();
+    let mut listening = rows
+        .iter()
+        .flat_map(|table| table.lines())
+        .filter_map(parse_listening);
+    let (_, inode) = listening.find(|(held, _)| conflicts(*held, wanted))?;
+    of_inode(inode)
+}
+
+/// The process that listens at the socket file `path`.
+pub(super) fn of_unix(path: &Path) -> Option<Holder> {
+    let table = fs::read_to_string("/proc/net/unix").ok()?;
+    let path = path.to_str()?;
+    // Num RefCount Protocol Flags Type St Inode Path. proc(5)
+    let rows = table
+        .lines()
+        .map(|row| row.split_whitespace().collect::<Vec<_>>());
+    // Connections that nobody has accepted yet bear the path as well; their inode is 0.
+    let mut inodes = rows
+        .filter(|row| row.get(7) == Some(&path) && row[6] != "0")
+        .map(|row| row[6]);
+    of_inode(inodes.next()?)
+}
+
+/// Address and inode of a row in `/proc/net/tcp{,6}`, if it is a listener's.
+fn parse_listening(row: &str) -> Option<(SocketAddr, &str)> {
+    // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
+    let mut fields = row.split_whitespace();
+    let local = fields.nth(1)?;
+    let state = fields.nth(1)?;
+    const TCP_LISTEN: &str = "0A";
+    if state != TCP_LISTEN {
+        return None;
+    }
+    let (ip, port) = local.split_once(':')?;
+    let address = SocketAddr::new(parse_hex_ip(ip)?, u16::from_str_radix(port, 16).ok()?);
+    Some((address, fields.nth(5)?))
+}
+
+/// The kernel prints an address as 32-bit words, each as a number of this machine's byte order.
+fn parse_hex_ip(hex: &str) -> Option<IpAddr> {
+    let word = |at: usize| u32::from_str_radix(hex.get(at * 8..at * 8 + 8)?, 16).ok();
+    match hex.len() {
+        8 => Some(Ipv4Addr::from(word(0)?.to_ne_bytes()).into()),
+        32 => {
+            let mut bytes = [0; 16];
+            for (at, four) in bytes.chunks_exact_mut(4).enumerate() {
+                four.copy_from_slice(&word(at)?.to_ne_bytes());
+            }
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+/// Whether two listeners exclude each other. `[::]` may or may not take IPv4: the table does not
+/// say, and it usually does.
+fn conflicts(held: SocketAddr, wanted: SocketAddr) -> bool {
+    let (held_ip, wanted_ip) = (held.ip().to_canonical(), wanted.ip().to_canonical());
+    let wildcard = |ip: IpAddr, other: IpAddr| {
+        ip.is_unspecified() && (ip.is_ipv6() || other.is_ipv4() || other.is_unspecified())
+    };
+    held.port() == wanted.port()
+        && (held_ip == wanted_ip || wildcard(held_ip, wanted_ip) || wildcard(wanted_ip, held_ip))
+}
+
+/// The oldest process that has the socket open: of a server with workers that is the master.
+fn of_inode(inode: &str) -> Option<Holder> {
+    let link = format!("socket:[{inode}]");
+    let pids = fs::read_dir("/proc").ok()?.flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pid = pids.filter(|pid| has_open(*pid, &link)).min()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(Holder {
+        pid,
+        name: name.trim_end().to_owned(),
+    })
+}
+
+fn has_open(pid: u32, link: &str) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors
+        .flatten()
+        .any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(link)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_listener_is_found_by_its_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let holder = of_tcp(listener.local_addr().unwrap()).unwrap();
+        assert!(holder.is_this_process(), "{holder}");
+        assert!(holder.to_string().contains(&std::process::id().to_string()));
+    }
+
+    #[test]
+    fn a_listener_on_ipv6_is_found_too() {
+        let Ok(listener) = TcpListener::bind("[::1]:0") else {
+            return; // a kernel without IPv6
+        };
+        assert!(
+            of_tcp(listener.local_addr().unwrap())
+                .unwrap()
+                .is_this_process()
+        );
+    }
+
+    #[test]
+    fn a_socket_file_is_found_by_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(of_unix(&path).unwrap().is_this_process());
+        assert_eq!(of_unix(&folder.path().join("other")), None);
+    }
+
+    #[test]
+    fn only_addresses_that_overlap_are_in_the_way() {
+        let check = |held: &str, wanted: &str, expected: bool| {
+            let got = conflicts(held.parse().unwrap(), wanted.parse().unwrap());
+            assert_eq!(got, expected, "{held} against {wanted}");
+        };
+        check("127.0.0.1:80", "127.0.0.1:80", true);
+        check("127.0.0.1:80", "127.0.0.1:81", false);
+        check("127.0.0.1:80", "127.0.0.2:80", false);
+        check("0.0.0.0:80", "127.0.0.1:80", true);
+        check("127.0.0.1:80", "0.0.0.0:80", true);
+        check("127.0.0.1:80", "[::]:80", true);
+        check("[::]:80", "127.0.0.1:80", true);
+        check("0.0.0.0:80", "[::1]:80", false);
+        check("[::1]:80", "0.0.0.0:80", false);
+    }
+
+    #[test]
+    fn odd_rows_are_passed_over() {
+        for row in [
+            "",
+            "  sl  local_address rem_address   st",
+            "0: 0100007F:1F90 x 0A",
+            "0: a:b c 0A",
+        ] {
+            assert_eq!(parse_listening(row), None, "{row}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Unix sockets leave files behind; this takes care of them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{Address, Backlog, BindError, Bound, holder};
+
+pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, BindError> {
+    let refuse = |errno| BindError::unix(path, errno);
+    let name = SocketAddrUnix::new(path).map_err(refuse)?;
+    let _turn = lock_directory(path);
+    clear_the_way(path, &name)?;
+    let socket = stream_socket(SocketFlags::CLOEXEC).map_err(refuse)?;
+    rustix::net::bind(&socket, &name).map_err(refuse)?;
+    // Until listen(2) every connect(2) is refused, so nobody gets in before the mode is right.
+    let file = SocketFile::adopt(path, mode).map_err(|error| {
+        BindError::new(format_args!("unix:{}", path.display()), error.to_string())
+    })?;
+    rustix::net::listen(&socket, backlog.0).map_err(refuse)?;
+    let address = Address::Unix {
+        path: path.to_owned(),
+        mode,
+    };
+    Ok(Bound {
+        address,
+        socket,
+        file: Some(file),
+    })
+}
+
+fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Keeps two servers that start at once from taking each other's socket, bound but not yet
+/// listening, for a stale one. Where the directory cannot be locked, it goes without.
+fn lock_directory(path: &Path) -> Option<OwnedFd> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
+    // A start takes milliseconds. Whoever holds the lock longer has another use for it.
+    for _ in 0..50 {
+        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Some(folder);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    None
+}
+
+/// Removes a socket that nobody listens at. Anything else in the way is the operator's to decide.
+fn clear_the_way(path: &Path, name: &SocketAddrUnix) -> Result<(), BindError> {
+    let refuse = |advice: String| {
+        Err(BindError::new(
+            format_args!("unix:{}", path.display()),
+            advice,
+        ))
+    };
+    match fs::symlink_metadata(path) {
+        // Whatever keeps us from looking keeps us from binding as well, and bind(2) says it better.
+        Err(_) => return Ok(()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return refuse("a file that is not a socket has this name; choose another path".into());
+        }
+        Ok(_) => {}
+    }
+    match probe(name) {
+        Err(Errno::CONNREFUSED) => remove_stale(path),
+        Err(Errno::NOENT) => Ok(()),
+        // AGAIN: it listens and its backlog is full. PROTOTYPE: a datagram socket, and alive.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => refuse(match holder::of_unix(path) {
+            Some(holder) => format!("{holder} listens there; stop it or choose another path"),
+            None => "another process listens there; stop it or choose another path".to_owned(),
+        }),
+        Err(errno) => refuse(format!(
+            "there is a socket and no telling whether it is alive ({}); remove it if it is not",
+            io::Error::from(errno)
+        )),
+    }
+}
+
+fn probe(name: &SocketAddrUnix) -> rustix::io::Result<()> {
+    // Blocking, it would wait for room in a full backlog.
+    let socket = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::connect(&socket, name)
+}
+
+fn remove_stale(path: &Path) -> Result<(), BindError> {
+    match rustix::fs::unlink(path) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(BindError::new(
+            format_args!("unix:{}", path.display()),
+            "a stale socket is in the way and this user may not remove it",
+        )
+        .because(errno)),
+    }
+}
+
+/// The file of a socket that this process bound; dropping it removes the file, if it is still ours.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode number.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    /// Takes the file that bind(2) has just made, and gives it its mode (bind(2) applied the
+    /// umask).
+    fn adopt(path: &Path, mode: u32) -> io::Result<SocketFile> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let pinned = rustix::fs::open(path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&pinned)?;
+        // In a directory of another user the name may by now lead to /etc/shadow. So the mode goes
+        // to the inode that was looked at, never to what the name means a moment later.
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return Err(io::Error::other(
+                "the socket was replaced while it was set up",
+            ));
+        }
+        let file = SocketFile {
+            path: path.to_owned(),
+            id: (stat.st_dev, stat.st_ino),
+        };
+        let inode = format!("/proc/self/fd/{}", pinned.as_raw_fd());
+        fs::set_permissions(inode, fs::Permissions::from_mode(mode))?;
+        Ok(file)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours =
+            rustix::fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id);
+        if ours {
+            // After privileges were dropped this may fail; the next start finds it stale.
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::bind as listen_at;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Place {
+            Place(tempfile::tempdir().unwrap())
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.path().join("weft.sock")
+        }
+
+        fn bind(&self, mode: u32) -> Result<Bound, BindError> {
+            let address = Address::Unix {
+                path: self.path(),
+                mode,
+            };
+            listen_at(&address, None).map(|mut bound| bound.remove(0))
+        }
+
+        fn refusal(&self) -> String {
+            self.bind(0o600).unwrap_err().to_string()
+        }
+    }
+
+    #[test]
+    fn the_mode_is_what_was_asked_whatever_the_umask() {
+        for mode in [0o600, 0o660, 0o666, 0o777] {
+            let place = Place::new();
+            let bound = place.bind(mode).unwrap();
+            let got = fs::metadata(place.path()).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(got, mode, "{got:o} for {mode:o}");
+            UnixStream::connect(place.path()).unwrap();
+            assert_eq!(bound.urls(), [bound.address.to_string()]);
+        }
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced() {
+        let place = Place::new();
+        drop(UnixListener::bind(place.path()).unwrap());
+        assert!(place.path().exists());
+        let _bound = place.bind(0o600).unwrap();
+        UnixStream::connect(place.path()).unwrap();
+    }
+
+    #[test]
+    fn a_live_socket_is_left_alone() {
+        let place = Place::new();
+        let listener = UnixListener::bind(place.path()).unwrap();
+        let refused = place.refusal();
+        assert!(
+            refused.contains(&format!("process {}", std::process::id())),
+            "{refused}"
+        );
+        let _client = UnixStream::connect(place.path()).unwrap();
+        listener.accept().unwrap();
+    }
+
+    #[test]
+    fn a_live_socket_with_a_full_backlog_is_left_alone() {
+        let place = Place::new();
+        let address = Address::Unix {
+            path: place.path(),
+            mode: 0o600,
+        };
+        let _bound = listen_at(&address, Some(0)).unwrap();
+        let name = SocketAddrUnix::new(place.path()).unwrap();
+        let waiting = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
+        rustix::net::connect(&waiting, &name).unwrap();
+        assert_eq!(probe(&name), Err(Errno::AGAIN));
+        assert!(place.refusal().contains("listens there"));
+    }
+
+    #[test]
+    fn a_live_datagram_socket_is_left_alone() {
+        let place = Place::new();
+        let _socket = UnixDatagram::bind(place.path()).unwrap();
+        assert!(place.refusal().contains("listens there"));
+    }
+
+    #[test]
+    fn a_file_is_never_removed() {
+        let place = Place::new();
+        fs::write(place.path(), "precious").unwrap();
+        assert!(place.refusal().contains("not a socket"));
+        assert_eq!(fs::read(place.path()).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let place = Place::new();
+        symlink("elsewhere", place.path()).unwrap();
+        assert!(place.refusal().contains("not a socket"));
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let place = Place::new();
+        let path = place.0.path().join("missing/weft.sock");
+        let refused = listen_at(&Address::Unix { path, mode: 0o600 }, None)
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("missing does not exist"), "{refused}");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_said_so() {
+        let place = Place::new();
+        let path = place.0.path().join("x".repeat(120));
+        let refused = listen_at(&Address::Unix { path, mode: 0o600 }, None)
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("at most 107"), "{refused}");
+    }
+
+    #[test]
+    fn dropping_removes_our_file_and_only_ours() {
+        let place = Place::new();
+        drop(place.bind(0o600).unwrap());
+        assert!(!place.path().exists());
+
+        let bound = place.bind(0o600).unwrap();
+        fs::remove_file(place.path()).unwrap();
+        let _other = UnixListener::bind(place.path()).unwrap();
+        drop(bound);
+        assert!(place.path().exists(), "another server's socket was removed");
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_one_wins() {
+        let place = Place::new();
+        drop(UnixListener::bind(place.path()).unwrap());
+        let won: Vec<_> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| place.bind(0o600).ok()))
+                .collect();
+            starts
+                .into_iter()
+                .filter_map(|start| start.join().unwrap())
+                .collect()
+        });
+        assert_eq!(won.len(), 1);
+        UnixStream::connect(place.path()).unwrap();
+    }
+}

@@ -1,0 +1,296 @@
+//! Signals, as values on a thread of their own.
+//!
+//! | signal | becomes | the server |
+//! |---|---|---|
+//! | SIGTERM, SIGINT | [`Signal::Terminate`], [`Signal::Interrupt`] | drains and exits |
+//! | a second one of them | (exit status 143 or 130 at once, whatever else hangs) | |
+//! | SIGHUP | [`Signal::Reload`], or [`Signal::TerminalGone`] | reloads, or drains and exits |
+//! | SIGUSR1 | [`Signal::Dump`] | writes down what it is doing |
+//! | SIGPIPE | (ignored) | gets `EPIPE` from the call |
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
+use signal_hook::flag;
+use signal_hook::iterator::{Handle, Signals as Pending};
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM: stop, letting requests finish.
+    Terminate,
+    /// SIGINT, from Ctrl-C: stop, letting requests finish.
+    Interrupt,
+    /// SIGHUP: read the configuration and reopen the logs.
+    Reload,
+    /// SIGHUP because the terminal that the server was started from was closed: stop.
+    TerminalGone,
+    /// SIGUSR1: write down what the server is doing.
+    Dump,
+}
+
+impl Signal {
+    /// Whether the server is asked to stop.
+    pub fn is_stop(self) -> bool {
+        matches!(
+            self,
+            Signal::Terminate | Signal::Interrupt | Signal::TerminalGone
+        )
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Signal::Terminate => "SIGTERM",
+            Signal::Interrupt => "SIGINT",
+            Signal::Reload => "SIGHUP",
+            Signal::TerminalGone => "SIGHUP (the terminal was closed)",
+            Signal::Dump => "SIGUSR1",
+        })
+    }
+}
+
+/// The thread that receives signals. Dropping it ends the thread; the signals then do nothing,
+/// except that a second order to stop still ends the process.
+#[derive(Debug)]
+pub struct Signals {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Signals {
+    /// Begins to receive signals, and calls `act` with each on a thread of its own, one at a time.
+    /// Start it once, before other threads.
+    ///
+    /// Other threads need do nothing: whichever the kernel interrupts only notes the signal, and
+    /// its system call is restarted where the kernel does that (`SA_RESTART`; signal(7) lists the
+    /// others, poll(2) and io_uring_enter(2) among them, which return `EINTR`).
+    ///
+    /// # Errors
+    /// If handlers cannot be installed, or there is no descriptor or thread to be had.
+    pub fn start(act: impl FnMut(Signal) + Send + 'static) -> io::Result<Signals> {
+        ignore_sigpipe()?;
+        let hangup = Hangup::at_start();
+        exit_at_second(&[SIGTERM, SIGINT])?;
+        let pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+        let handle = pending.handle();
+        let thread = thread::Builder::new()
+            .name("weft-signals".to_owned())
+            .spawn(move || receive(pending, hangup, act))?;
+        Ok(Signals {
+            handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            // A panic there was printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn receive(mut pending: Pending, hangup: Hangup, mut act: impl FnMut(Signal)) {
+    for number in pending.forever() {
+        act(match number {
+            SIGTERM => Signal::Terminate,
+            SIGINT => Signal::Interrupt,
+            SIGHUP => hangup.meaning(),
+            SIGUSR1 => Signal::Dump,
+            other => unreachable!("signal {other} was not asked for"),
+        });
+    }
+}
+
+/// The second of these signals ends the process inside the handler, so that it works when every
+/// thread of the server is stuck.
+fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
+    let seen = Arc::new(AtomicBool::new(false));
+    for &number in numbers {
+        // The order matters: the check comes before the signal that it is about sets the flag.
+        // A shell reports a death by signal as 128 + its number.
+        flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&seen))?;
+        flag::register(number, Arc::clone(&seen))?;
+    }
+    Ok(())
+}
+
+/// Rust's runtime does this for programs whose `main` is Rust's; a library cannot count on that.
+fn ignore_sigpipe() -> io::Result<()> {
+    // SAFETY: SIG_IGN runs no code of ours. signal(2)
+    match unsafe { libc::signal(SIGPIPE, libc::SIG_IGN) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// What SIGHUP means. Daemons take it for "reload", and a server in a terminal gets it when the
+/// window is closed, where everybody expects it to end. nohup(1) sets it to ignored for those who
+/// do not.
+#[derive(Clone, Copy, Debug)]
+struct Hangup {
+    had_terminal: bool,
+    was_ignored: bool,
+}
+
+impl Hangup {
+    fn at_start() -> Hangup {
+        Hangup {
+            had_terminal: has_terminal(),
+            was_ignored: is_ignored(SIGHUP),
+        }
+    }
+
+    fn meaning(self) -> Signal {
+        self.meaning_now(has_terminal())
+    }
+
+    fn meaning_now(self, has_terminal: bool) -> Signal {
+        match self.had_terminal && !has_terminal && !self.was_ignored {
+            true => Signal::TerminalGone,
+            false => Signal::Reload,
+        }
+    }
+}
+
+/// Opening /dev/tty fails without a controlling terminal. tty(4)
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
+/// Whether this process ignores a signal, by the mask in /proc/self/status. proc(5)
+fn is_ignored(number: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0) >> (number - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Pid, Signal as Number, kill_process};
+    use std::io::{BufRead, BufReader, Lines};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, ChildStdout, Command, Stdio};
+
+    /// A second process with this module's thread, because signals are the whole process's.
+    struct Server {
+        child: Child,
+        said: Lines<BufReader<ChildStdout>>,
+    }
+
+    const CHILD: &str = "WEFT_TEST_SIGNALS_CHILD";
+
+    impl Server {
+        fn start() -> Server {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "signals::tests::the_child", "--nocapture"])
+                .env(CHILD, "1")
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut server = Server {
+                said: BufReader::new(child.stdout.take().unwrap()).lines(),
+                child,
+            };
+            server.expect("ready");
+            server
+        }
+
+        fn send(&self, number: Number) {
+            kill_process(Pid::from_child(&self.child), number).unwrap();
+        }
+
+        fn expect(&mut self, word: &str) {
+            let line = self
+                .said
+                .find(|line| line.as_ref().is_ok_and(|l| l.contains(word)));
+            assert!(line.is_some(), "the child ended before it said {word:?}");
+        }
+    }
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Not a test by itself: what [`Server`] runs.
+    #[test]
+    fn the_child() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let _signals = Signals::start(|signal| println!("got {signal}")).unwrap();
+        assert!(is_ignored(SIGPIPE));
+        println!("ready");
+        // A test that fails to end it must not leave it behind.
+        thread::sleep(std::time::Duration::from_secs(20));
+    }
+
+    #[test]
+    fn each_signal_arrives_by_its_meaning() {
+        let mut server = Server::start();
+        for (number, word) in [
+            (Number::USR1, "got SIGUSR1"),
+            (Number::HUP, "got SIGHUP"),
+            (Number::HUP, "got SIGHUP"),
+            (Number::TERM, "got SIGTERM"),
+        ] {
+            server.send(number);
+            server.expect(word);
+        }
+    }
+
+    #[test]
+    fn the_second_order_to_stop_ends_the_process_at_once() {
+        for (first, second, status) in [
+            (Number::TERM, Number::TERM, 143),
+            (Number::INT, Number::INT, 130),
+            (Number::TERM, Number::INT, 130),
+        ] {
+            let mut server = Server::start();
+            server.send(first);
+            server.expect("got SIG");
+            server.send(second);
+            let ended = server.child.wait().unwrap();
+            assert_eq!((ended.code(), ended.signal()), (Some(status), None));
+        }
+    }
+
+    #[test]
+    fn a_closed_terminal_stops_the_server_and_nohup_does_not() {
+        let meaning = |had_terminal, was_ignored, has_terminal| {
+            Hangup {
+                had_terminal,
+                was_ignored,
+            }
+            .meaning_now(has_terminal)
+        };
+        assert_eq!(meaning(true, false, false), Signal::TerminalGone);
+        assert_eq!(meaning(true, false, true), Signal::Reload);
+        assert_eq!(meaning(true, true, false), Signal::Reload);
+        assert_eq!(meaning(false, false, false), Signal::Reload);
+    }
+
+    #[test]
+    fn stopping_is_what_stops() {
+        assert!(Signal::Terminate.is_stop() && Signal::Interrupt.is_stop());
+        assert!(Signal::TerminalGone.is_stop());
+        assert!(!Signal::Reload.is_stop() && !Signal::Dump.is_stop());
+    }
+}

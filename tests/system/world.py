@@ -165,7 +165,7 @@ class Server:
     """A `weft serve` process on ports of its own, with an admin listener."""
 
     def __init__(self, world, flags, site=None, variant=None, host="127.0.0.1", listen=None, wrap=(), nofile=None,
-                 env=None, expect_ready=True):
+                 before_exec=None, expect_ready=True):
         self.world, self.host = world, host
         self.port, self.admin_port = free_port(host), free_port()
         self.site = site or world.site
@@ -177,19 +177,21 @@ class Server:
         self.command = [*wrap, str(world.binary), "serve", str(self.site), *engine,
                         *(word for address in listens for word in ("--listen", str(address))),
                         "--admin", f"127.0.0.1:{self.admin_port}", "--color", "never", *flags]
-        self.nofile, self.env, self.expect_ready = nofile, env, expect_ready
+        self.nofile, self.before_exec, self.expect_ready = nofile, before_exec, expect_ready
         self.process = None
 
     def start(self):
-        def limit():
+        def before_exec():
             if self.nofile:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (self.nofile, self.nofile))
+            if self.before_exec:
+                self.before_exec()
 
         with open(self.log, "ab") as log:
             log.write(f"$ {' '.join(self.command)}\n".encode())
             log.flush()
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            preexec_fn=limit, env={**os.environ, **(self.env or {})})
+                                            preexec_fn=before_exec)
         if self.expect_ready:
             wait_for("the server is healthy", self.is_healthy)
 

@@ -115,6 +115,36 @@ def a_dribbled_head_times_out(world):
         expect(0.9 < time.monotonic() - began < 10, "the time-out of one second came at another time")
 
 
+@check(*ALL, limit_s=60)
+def a_silent_connection_is_closed_without_a_word(world):
+    with world.server("--idle-timeout", "1s") as server, server.connect() as idle:
+        idle.sendall(request("/favicon.svg"))
+        with idle.makefile("rb") as file:
+            expect_equal("the first reply", read_reply(file).status, 200)
+            expect_equal("what comes before the end", file.read(1), b"")
+
+
+@check(*ALL, limit_s=60)
+def a_client_that_takes_nothing_is_let_go(world):
+    with world.server("--send-timeout", "1s") as server, server.connect() as stuck:
+        stuck.sendall(request("/data/loom.wav"))
+        wait_for("the download is open", lambda: server.metric("weft_connections_active") == 1)
+        wait_for("the server gives up on it", lambda: server.metric("weft_connections_active") == 0, 15)
+        expect_equal("another client's status", server.get("/").status, 200)
+
+
+@check(*ALL, limit_s=60)
+def few_fibers_serve_many_clients_in_turn(world):
+    """The model of the seed: a fixed number of fibers (or threads), each of which accepts and then serves."""
+    for flags in (("--fibers", 8), ("--max-connections", 8)):
+        with world.server(*flags) as server:
+            clients = [server.connect() for _ in range(100)]
+            for client in clients:
+                client.sendall(request("/style.css", close=True))
+            statuses = [status_or_none(client) for client in clients]
+            expect_equal(f"the statuses with {flags[0]} 8", set(statuses), {200})
+
+
 @check(*FIBERS, limit_s=120)
 def an_idle_connection_costs_five_kib(world):
     """10,000 kept-alive connections after their first request, by resident memory."""

@@ -1,11 +1,13 @@
 """Where it listens, as whom it runs, what it says when something is not allowed."""
 
+import ctypes
 import os
 import pathlib
 import pwd
 import shutil
 import socket
 import stat
+import struct
 import tempfile
 
 from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
@@ -118,6 +120,28 @@ def without_io_uring_it_serves_and_says_why(world):
     doctor = world.start(world.binary, "doctor")
     out, err = doctor.communicate(timeout=10)
     expect(b"io_uring_disabled" in out + err, f"doctor says {out!r}")
+
+
+@check()
+def behind_a_seccomp_filter_it_serves_and_says_why(world):
+    """What container runtimes do: io_uring_setup fails with EPERM for this process alone."""
+    with world.server(variant="auto", before_exec=deny_io_uring) as server:
+        said = server.output().split("\n", 1)[1]
+        expect("epoll" in said and "seccomp" in said, f"the start says {said!r}")
+        expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
+
+
+def deny_io_uring():
+    """Installs a filter of classic BPF: load the call's number; 425 (io_uring_setup, everywhere) → EPERM. seccomp(2)"""
+    load, jump_if_equal, give = 0x20, 0x15, 0x06
+    allow, fail_with_eperm = 0x7FFF0000, 0x00050001
+    program = [(load, 0, 0, 0), (jump_if_equal, 0, 1, 425), (give, 0, 0, fail_with_eperm), (give, 0, 0, allow)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+    filter_ = struct.pack("=H6xQ", len(program), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    pr_set_no_new_privs, pr_set_seccomp, seccomp_mode_filter = 38, 22, 2
+    if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) or libc.prctl(pr_set_seccomp, seccomp_mode_filter, filter_, 0, 0):
+        raise OSError(ctypes.get_errno(), "the seccomp filter was not accepted")
 
 
 @check()

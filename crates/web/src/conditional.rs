@@ -1,0 +1,264 @@
+//! Conditional requests, in the order of RFC 9110 13.2.2.
+
+use crate::date;
+use crate::request::{Fields, Name, fields::trim};
+
+/// What a request's conditions are compared with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Validators<'a> {
+    /// Strong, with its quotes.
+    pub(crate) etag: &'a str,
+    /// Seconds since 1970.
+    pub(crate) modified_s: u64,
+    /// Whether the date may stand in for the ETag in `If-Range`. RFC 9110 8.8.2.2
+    pub(crate) modified_is_strong: bool,
+}
+
+/// What the conditions come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Do what the request asks.
+    Perform,
+    /// 304: the client has it.
+    NotModified,
+    /// 412: it is not what the client thinks.
+    Failed,
+}
+
+/// Judges the conditions of a `GET` or `HEAD` whose answer would otherwise be a 200.
+#[inline]
+pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
+    if request.get(Name::IfMatch).is_some() {
+        if !list_names(request, Name::IfMatch, current.etag, Comparison::Strong) {
+            return Verdict::Failed;
+        }
+    } else if let Some(since) = date_of(request, Name::IfUnmodifiedSince) {
+        if current.modified_s > since {
+            return Verdict::Failed;
+        }
+    }
+    if request.get(Name::IfNoneMatch).is_some() {
+        if list_names(request, Name::IfNoneMatch, current.etag, Comparison::Weak) {
+            return Verdict::NotModified;
+        }
+    } else if let Some(since) = date_of(request, Name::IfModifiedSince) {
+        if current.modified_s <= since {
+            return Verdict::NotModified;
+        }
+    }
+    Verdict::Perform
+}
+
+/// Whether `Range` is to be looked at: there is no `If-Range`, or it names what we have. RFC 9110 13.1.5
+pub(crate) fn range_applies(request: &Fields<'_>, current: Validators<'_>) -> bool {
+    if request.get(Name::IfRange).is_none() {
+        return true;
+    }
+    match request.single(Name::IfRange) {
+        // Strong comparison: a weak tag never matches.
+        Some(tag @ [b'"', ..]) => tag == current.etag.as_bytes(),
+        // The date must be exactly ours, and strong.
+        Some(date) => current.modified_is_strong && date::parse(date) == Some(current.modified_s),
+        None => false,
+    }
+}
+
+/// RFC 9110 13.1.3 and 13.1.4: what is not one valid date is ignored.
+fn date_of(request: &Fields<'_>, name: Name) -> Option<u64> {
+    date::parse(request.single(name)?)
+}
+
+/// How two tags are compared. RFC 9110 8.8.3.2
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Strong,
+    Weak,
+}
+
+/// Whether a list of entity tags names `etag`, or is `*`: whatever is there.
+fn list_names(request: &Fields<'_>, name: Name, etag: &str, comparison: Comparison) -> bool {
+    request.all(name).any(|value| {
+        let value = trim(value);
+        value == b"*" || Tags(value).any(|tag| tag.is(etag, comparison))
+    })
+}
+
+/// A tag of a list, without its quotes.
+struct Tag<'a> {
+    is_weak: bool,
+    opaque: &'a [u8],
+}
+
+impl Tag<'_> {
+    fn is(&self, etag: &str, comparison: Comparison) -> bool {
+        let ours = etag.trim_matches('"').as_bytes();
+        self.opaque == ours && (comparison == Comparison::Weak || !self.is_weak)
+    }
+}
+
+/// The tags of one value. A comma may stand inside the quotes, so this is not the usual list; it ends at
+/// the first thing that is no tag. RFC 9110 8.8.3
+struct Tags<'a>(&'a [u8]);
+
+impl<'a> Iterator for Tags<'a> {
+    type Item = Tag<'a>;
+
+    fn next(&mut self) -> Option<Tag<'a>> {
+        while let [b' ' | b'\t' | b',', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+        let (is_weak, quoted) = match self.0.strip_prefix(b"W/") {
+            Some(rest) => (true, rest),
+            None => (false, self.0),
+        };
+        let inside = quoted.strip_prefix(b"\"")?;
+        let len = memchr::memchr(b'"', inside)?;
+        self.0 = &inside[len + 1..];
+        Some(Tag {
+            is_weak,
+            opaque: &inside[..len],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+    use crate::request::{Parsed, parse};
+
+    const CURRENT: Validators<'_> = Validators {
+        etag: "\"abc\"",
+        modified_s: 784_111_777,
+        modified_is_strong: true,
+    };
+    const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
+        let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
+        match parse(head.as_bytes(), &Limits::default()) {
+            Parsed::Head(head) => read(&head.fields),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(fields: &str, verdict: Verdict) {
+        assert_eq!(
+            with_head(fields, |fields| judge(fields, CURRENT)),
+            verdict,
+            "{fields}"
+        );
+    }
+
+    #[test]
+    fn if_none_match_compares_weakly_and_takes_lists() {
+        for value in [
+            "\"abc\"",
+            "W/\"abc\"",
+            "*",
+            "\"x\", \"abc\"",
+            "\"a,b\" , W/\"abc\"",
+            ",\"abc\",",
+        ] {
+            check(&format!("If-None-Match: {value}"), Verdict::NotModified);
+        }
+        for value in [
+            "\"ABC\"",
+            "abc",
+            "\"abc",
+            "w/\"abc\"",
+            "",
+            "\"x\"",
+            "\"a\"b\"abc\"",
+            "\"*\"",
+        ] {
+            check(&format!("If-None-Match: {value}"), Verdict::Perform);
+        }
+        check(
+            "If-None-Match: \"x\"\r\nIf-None-Match: \"abc\"",
+            Verdict::NotModified,
+        );
+    }
+
+    #[test]
+    fn if_match_compares_strongly() {
+        for value in ["\"abc\"", "*", "\"x\",\"abc\""] {
+            check(&format!("If-Match: {value}"), Verdict::Perform);
+        }
+        for value in ["W/\"abc\"", "\"x\"", "", "abc"] {
+            check(&format!("If-Match: {value}"), Verdict::Failed);
+        }
+    }
+
+    #[test]
+    fn dates_are_compared_by_the_second_and_bad_ones_ignored() {
+        check(&format!("If-Modified-Since: {BEFORE}"), Verdict::Perform);
+        check(&format!("If-Modified-Since: {SAME}"), Verdict::NotModified);
+        check(&format!("If-Modified-Since: {AFTER}"), Verdict::NotModified);
+        check(
+            "If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT",
+            Verdict::NotModified,
+        );
+        check(
+            "If-Modified-Since: Sun Nov  6 08:49:37 1994",
+            Verdict::NotModified,
+        );
+        check("If-Modified-Since: soon", Verdict::Perform);
+        check(
+            &format!("If-Modified-Since: {SAME}\r\nIf-Modified-Since: {SAME}"),
+            Verdict::Perform,
+        );
+        check(&format!("If-Unmodified-Since: {BEFORE}"), Verdict::Failed);
+        check(&format!("If-Unmodified-Since: {SAME}"), Verdict::Perform);
+        check("If-Unmodified-Since: soon", Verdict::Perform);
+    }
+
+    #[test]
+    fn tags_go_before_dates_and_match_goes_before_none_match() {
+        check(
+            &format!("If-Match: \"abc\"\r\nIf-Unmodified-Since: {BEFORE}"),
+            Verdict::Perform,
+        );
+        check(
+            &format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {AFTER}"),
+            Verdict::Perform,
+        );
+        check("If-Match: \"x\"\r\nIf-None-Match: \"abc\"", Verdict::Failed);
+        check(
+            "If-Match: \"abc\"\r\nIf-None-Match: \"abc\"",
+            Verdict::NotModified,
+        );
+        check(
+            &format!("If-Unmodified-Since: {BEFORE}\r\nIf-None-Match: \"abc\""),
+            Verdict::Failed,
+        );
+    }
+
+    #[test]
+    fn if_range_wants_exactly_what_there_is() {
+        let applies = |fields: &str, current| with_head(fields, |f| range_applies(f, current));
+        assert!(applies("Range: bytes=0-", CURRENT));
+        assert!(applies("If-Range: \"abc\"", CURRENT));
+        assert!(applies(&format!("If-Range: {SAME}"), CURRENT));
+        for value in [
+            "\"x\"",
+            "W/\"abc\"",
+            BEFORE,
+            AFTER,
+            "*",
+            "abc",
+            "\"abc\", \"x\"",
+        ] {
+            assert!(!applies(&format!("If-Range: {value}"), CURRENT), "{value}");
+        }
+        let young = Validators {
+            modified_is_strong: false,
+            ..CURRENT
+        };
+        assert!(!applies(&format!("If-Range: {SAME}"), young));
+        assert!(!applies("If-Range: \"abc\"\r\nIf-Range: \"abc\"", CURRENT));
+    }
+}

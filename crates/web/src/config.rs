@@ -1,0 +1,184 @@
+use std::fmt;
+use std::time::Duration;
+
+use crate::LogFormat;
+
+/// How the protocol half behaves; the site has a configuration of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceConfig {
+    /// What a request may be like.
+    pub limits: Limits,
+    /// Value of `Server`; `None` sends no such field. RFC 9110 10.2.4
+    pub server_name: Option<String>,
+    /// How access-log lines are written, if the driver wants any.
+    pub log_format: LogFormat,
+    /// Value of `Retry-After` in the 503 of an overloaded server.
+    pub retry_after: Duration,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> ServiceConfig {
+        ServiceConfig {
+            limits: Limits::default(),
+            server_name: Some("weft".to_owned()),
+            log_format: LogFormat::default(),
+            retry_after: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a request may be like. What exceeds a limit is answered with the status beside it.
+///
+/// A driver's input buffer must hold a whole head ([`head_len_max`](Limits::head_len_max)); a body is
+/// taken piece by piece, however long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request line without its CRLF: 414. RFC 9112 3 asks for 8000 at least.
+    pub request_line_len_max: usize,
+    /// Bytes of a whole head, from the request line to the blank line: 431.
+    pub head_len_max: usize,
+    /// Header fields of one request: 431.
+    pub field_count_max: usize,
+    /// Bytes of a request body, which is read and thrown away: 413.
+    pub body_len_max: u64,
+    /// Bytes of chunk extensions in one body, all together: 400. Without it a peer could send a
+    /// megabyte of extensions for each byte of body.
+    pub chunk_extensions_len_max: usize,
+    /// Bytes of a chunked body's trailer section: 431.
+    pub trailers_len_max: usize,
+    /// Empty lines before a request line: 400. RFC 9112 2.2 asks for one at least.
+    pub blank_lines_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            request_line_len_max: 8 * 1024,
+            head_len_max: 16 * 1024,
+            field_count_max: 100,
+            body_len_max: 1024 * 1024,
+            chunk_extensions_len_max: 4 * 1024,
+            trailers_len_max: 4 * 1024,
+            blank_lines_max: 4,
+        }
+    }
+}
+
+impl Limits {
+    /// Nothing is too much: for what was within the limits when it came.
+    pub(crate) const NONE: Limits = Limits {
+        request_line_len_max: usize::MAX / 2,
+        head_len_max: usize::MAX / 2,
+        field_count_max: usize::MAX,
+        body_len_max: u64::MAX,
+        chunk_extensions_len_max: usize::MAX,
+        trailers_len_max: usize::MAX,
+        blank_lines_max: usize::MAX,
+    };
+}
+
+impl ServiceConfig {
+    /// Finds what would break replies or refuse every request.
+    ///
+    /// # Errors
+    /// Says which setting, what it is, and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if let Some(name) = &self.server_name {
+            let is_field_value = |c: char| c == ' ' || c.is_ascii_graphic();
+            if name.trim() != name || name.is_empty() || !name.chars().all(is_field_value) {
+                return Err(ConfigError::ServerName(name.clone()));
+            }
+        }
+        let Limits {
+            request_line_len_max,
+            head_len_max,
+            ..
+        } = self.limits;
+        if request_line_len_max < REQUEST_LINE_LEN_LEAST || head_len_max < request_line_len_max {
+            return Err(ConfigError::HeadLimits {
+                request_line_len_max,
+                head_len_max,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Below this not even a short path fits.
+const REQUEST_LINE_LEN_LEAST: usize = 64;
+
+/// A [`ServiceConfig`] that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The server name cannot stand in a header field.
+    ServerName(String),
+    /// The limits leave no room for a request.
+    HeadLimits {
+        /// As configured.
+        request_line_len_max: usize,
+        /// As configured.
+        head_len_max: usize,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::ServerName(name) => write!(
+                f,
+                "server name {name:?} cannot stand in a header field: \
+                 use visible ASCII characters, or switch it off"
+            ),
+            ConfigError::HeadLimits {
+                request_line_len_max,
+                head_len_max,
+            } => write!(
+                f,
+                "limits leave no room for a request: request line {request_line_len_max} bytes \
+                 (at least {REQUEST_LINE_LEN_LEAST}), whole head {head_len_max} bytes \
+                 (at least as much as the request line)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_name_cannot_smuggle_a_header_line() {
+        let named = |name: &str| ServiceConfig {
+            server_name: Some(name.to_owned()),
+            ..ServiceConfig::default()
+        };
+        assert_eq!(named("weft/0.1 (lab)").check(), Ok(()));
+        for name in ["", " weft", "a\r\nSet-Cookie: x", "wéft"] {
+            assert_eq!(
+                named(name).check(),
+                Err(ConfigError::ServerName(name.to_owned()))
+            );
+        }
+    }
+
+    #[test]
+    fn limits_leave_room_for_a_request() {
+        let limits = Limits {
+            head_len_max: 100,
+            ..Limits::default()
+        };
+        let config = ServiceConfig {
+            limits,
+            ..ServiceConfig::default()
+        };
+        assert!(
+            config
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("whole head 100 bytes")
+        );
+    }
+}

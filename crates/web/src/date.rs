@@ -1,0 +1,117 @@
+//! Dates as text, made once per second and kernel thread.
+
+use std::cell::RefCell;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// One second, in the three ways in which a reply and its log line write it.
+#[derive(Debug)]
+pub(crate) struct Dates {
+    second: u64,
+    /// `Date: Fri, 20 Nov 2026 12:00:00 GMT` and CRLF. RFC 9110 5.6.7
+    pub(crate) http_line: [u8; 37],
+    /// `20/Nov/2026:12:00:00 +0000`, for the combined log format.
+    pub(crate) clf: [u8; 26],
+    /// `2026-11-20T12:00:00Z`. RFC 3339
+    pub(crate) rfc3339: [u8; 20],
+}
+
+thread_local! {
+    // Read and written inside one call that cannot suspend, so a fiber that moves to another
+    // kernel thread never carries it along.
+    static DATES: RefCell<Dates> = const { RefCell::new(Dates::UNSET) };
+}
+
+/// Shows the texts for the second that `since_epoch` lies in.
+pub(crate) fn with<R>(since_epoch: Duration, read: impl FnOnce(&Dates) -> R) -> R {
+    DATES.with_borrow_mut(|dates| {
+        if dates.second != since_epoch.as_secs() {
+            *dates = Dates::of(since_epoch.as_secs());
+        }
+        read(dates)
+    })
+}
+
+/// Seconds since 1970 in an HTTP-date of any of the three formats (RFC 9110 5.6.7), or `None` if it is
+/// not one: such a field is ignored.
+pub(crate) fn parse(value: &[u8]) -> Option<u64> {
+    let date = httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()?;
+    Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}
+
+/// The last second that four digits of a year can write: 9999-12-31 23:59:59.
+const SECOND_MAX: u64 = 253_402_300_799;
+
+impl Dates {
+    /// A second that no clock shows, so that the first use fills the texts in.
+    const UNSET: Dates = Dates {
+        second: u64::MAX,
+        http_line: [0; 37],
+        clf: [0; 26],
+        rfc3339: [0; 20],
+    };
+
+    fn of(second: u64) -> Dates {
+        let shown = second.min(SECOND_MAX);
+        let http = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(shown));
+        // Fri, 20 Nov 2026 12:00:00 GMT: all other forms are made of its parts.
+        let (day, month, year, clock) = (&http[5..7], &http[8..11], &http[12..16], &http[17..25]);
+        Dates {
+            second,
+            http_line: exactly(&format!("Date: {http}\r\n")),
+            clf: exactly(&format!("{day}/{month}/{year}:{clock} +0000")),
+            rfc3339: exactly(&format!("{year}-{:02}-{day}T{clock}Z", month_number(month))),
+        }
+    }
+}
+
+fn month_number(name: &str) -> usize {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    MONTHS.find(name).map_or(0, |at| at / 3 + 1)
+}
+
+fn exactly<const N: usize>(text: &str) -> [u8; N] {
+    text.as_bytes()
+        .try_into()
+        .unwrap_or_else(|_| panic!("{text:?} is not {N} bytes long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(second: u64) -> (String, String, String) {
+        with(Duration::from_secs(second), |dates| {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            (
+                text(&dates.http_line),
+                text(&dates.clf),
+                text(&dates.rfc3339),
+            )
+        })
+    }
+
+    #[test]
+    fn a_second_is_written_in_three_ways() {
+        let (http, clf, rfc3339) = shown(1_795_176_000);
+        assert_eq!(http, "Date: Fri, 20 Nov 2026 12:00:00 GMT\r\n");
+        assert_eq!(clf, "20/Nov/2026:12:00:00 +0000");
+        assert_eq!(rfc3339, "2026-11-20T12:00:00Z");
+        assert_eq!(shown(0).2, "1970-01-01T00:00:00Z");
+        assert_eq!(shown(u64::MAX - 1).2, "9999-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn the_three_http_date_formats_mean_the_same() {
+        let formats = [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ];
+        assert_eq!(
+            formats.map(|text| parse(text.as_bytes())),
+            [Some(784_111_777); 3]
+        );
+        assert_eq!(parse(b"yesterday"), None);
+        assert_eq!(parse(b"\xff"), None);
+    }
+}

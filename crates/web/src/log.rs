@@ -1,0 +1,245 @@
+//! Access-log lines: one per reply, in one of two formats, and never two by a client's doing.
+
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+
+use crate::date::Dates;
+
+/// How access-log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Apache's and nginx's combined format:
+    /// `peer - - [time] "request line" status body_bytes "referer" "user agent"`.
+    #[default]
+    Combined,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A TCP client.
+    Tcp(SocketAddr),
+    /// A client of a Unix socket, which has no address.
+    Unix,
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Peer {
+        Peer::Tcp(address)
+    }
+}
+
+/// As the log names a client: its IP address, an IPv4 one also when it came in over IPv6; or `unix:`.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Tcp(address) => address.ip().to_canonical().fmt(f),
+            Peer::Unix => f.write_str("unix:"),
+        }
+    }
+}
+
+/// What a log line tells. Whatever comes from the client may be any bytes.
+#[derive(Debug)]
+pub(crate) struct LogLine<'a> {
+    pub(crate) peer: &'a Peer,
+    /// The request line, as much of it as was understood; empty if there was none.
+    pub(crate) request: &'a [u8],
+    pub(crate) status: u16,
+    pub(crate) body_len: u64,
+    pub(crate) host: Option<&'a [u8]>,
+    pub(crate) referer: Option<&'a [u8]>,
+    pub(crate) user_agent: Option<&'a [u8]>,
+    /// Content coding of the reply.
+    pub(crate) encoding: Option<&'a [u8]>,
+    /// Our own words on what went wrong. Only the JSON format has room for them.
+    pub(crate) error: Option<&'a str>,
+}
+
+impl LogLine<'_> {
+    /// Appends the line with its end.
+    pub(crate) fn write(&self, format: LogFormat, dates: &Dates, to: &mut Vec<u8>) {
+        match format {
+            LogFormat::Combined => self.write_combined(dates, to),
+            LogFormat::Json => self.write_json(dates, to),
+        }
+    }
+
+    fn write_combined(&self, dates: &Dates, to: &mut Vec<u8>) {
+        let request = Some(self.request).filter(|line| !line.is_empty());
+        print(to, format_args!("{} - - [", self.peer));
+        to.extend_from_slice(&dates.clf);
+        to.extend_from_slice(b"] ");
+        push_quoted(request, to);
+        print(to, format_args!(" {} {} ", self.status, self.body_len));
+        push_quoted(self.referer, to);
+        to.push(b' ');
+        push_quoted(self.user_agent, to);
+        to.push(b'\n');
+    }
+
+    fn write_json(&self, dates: &Dates, to: &mut Vec<u8>) {
+        to.extend_from_slice(b"{\"time\":\"");
+        to.extend_from_slice(&dates.rfc3339);
+        print(to, format_args!("\",\"peer\":\"{}\"", self.peer));
+        push_member("request", Some(self.request), to);
+        print(
+            to,
+            format_args!(",\"status\":{},\"bytes\":{}", self.status, self.body_len),
+        );
+        push_member("host", self.host, to);
+        push_member("referer", self.referer, to);
+        push_member("user_agent", self.user_agent, to);
+        push_member("encoding", self.encoding, to);
+        push_member("error", self.error.map(str::as_bytes), to);
+        to.extend_from_slice(b"}\n");
+    }
+}
+
+fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    to.write_fmt(text).expect("a vector takes everything");
+}
+
+/// `"value"` with quotes, backslashes and everything unprintable escaped as Apache does, `"-"` if there
+/// is none.
+fn push_quoted(value: Option<&[u8]>, to: &mut Vec<u8>) {
+    to.push(b'"');
+    for &byte in value.unwrap_or(b"-") {
+        match byte {
+            b'"' | b'\\' => to.extend_from_slice(&[b'\\', byte]),
+            b' '..=b'~' => to.push(byte),
+            _ => print(to, format_args!("\\x{byte:02x}")),
+        }
+    }
+    to.push(b'"');
+}
+
+/// `,"name":"value"`, or nothing if there is no value.
+fn push_member(name: &str, value: Option<&[u8]>, to: &mut Vec<u8>) {
+    let Some(value) = value else { return };
+    print(to, format_args!(",\"{name}\":\""));
+    for piece in value.utf8_chunks() {
+        piece.valid().chars().for_each(|c| push_json_char(c, to));
+        if !piece.invalid().is_empty() {
+            push_json_char(char::REPLACEMENT_CHARACTER, to);
+        }
+    }
+    to.push(b'"');
+}
+
+/// RFC 8259 7, and beyond it everything that some reader takes for the end of a line.
+fn push_json_char(c: char, to: &mut Vec<u8>) {
+    match c {
+        '"' => to.extend_from_slice(b"\\\""),
+        '\\' => to.extend_from_slice(b"\\\\"),
+        '\u{2028}' | '\u{2029}' => print(to, format_args!("\\u{:04x}", c as u32)),
+        c if c.is_control() => print(to, format_args!("\\u{:04x}", c as u32)),
+        c => to.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::date;
+    use std::time::Duration;
+
+    fn written(line: &LogLine<'_>, format: LogFormat) -> String {
+        let mut bytes = Vec::new();
+        date::with(Duration::from_secs(1_795_176_000), |dates| {
+            line.write(format, dates, &mut bytes)
+        });
+        String::from_utf8(bytes).unwrap()
+    }
+
+    const PEER: Peer = Peer::Tcp(SocketAddr::new(
+        std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
+        5000,
+    ));
+
+    fn line<'a>(request: &'a [u8], user_agent: Option<&'a [u8]>) -> LogLine<'a> {
+        LogLine {
+            peer: &PEER,
+            request,
+            status: 200,
+            body_len: 5,
+            host: None,
+            referer: None,
+            user_agent,
+            encoding: None,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_line_tells_who_asked_what_and_what_came_of_it() {
+        let line = LogLine {
+            host: Some(b"example.org"),
+            referer: Some(b"http://a/"),
+            encoding: Some(b"br"),
+            ..line(b"GET / HTTP/1.1", Some(b"curl/8"))
+        };
+        assert_eq!(
+            written(&line, LogFormat::Combined),
+            "192.0.2.7 - - [20/Nov/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"http://a/\" \"curl/8\"\n"
+        );
+        assert_eq!(
+            written(&line, LogFormat::Json),
+            "{\"time\":\"2026-11-20T12:00:00Z\",\"peer\":\"192.0.2.7\",\"request\":\"GET / HTTP/1.1\",\
+             \"status\":200,\"bytes\":5,\"host\":\"example.org\",\"referer\":\"http://a/\",\
+             \"user_agent\":\"curl/8\",\"encoding\":\"br\"}\n"
+        );
+    }
+
+    #[test]
+    fn a_client_can_neither_forge_a_line_nor_break_the_json() {
+        let nasty: Vec<u8> = (0..=255).chain("\u{2028}\u{85}é".bytes()).collect();
+        let line = line(&nasty, Some(&nasty));
+        for format in [LogFormat::Combined, LogFormat::Json] {
+            let text = written(&line, format);
+            assert_eq!(text.lines().count(), 1);
+            assert!(
+                !text
+                    .trim_end_matches('\n')
+                    .contains(|c: char| c.is_control()),
+                "{text:?}"
+            );
+        }
+        let json = written(&line, LogFormat::Json);
+        let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(
+            parsed["user_agent"]
+                .as_str()
+                .unwrap()
+                .ends_with("\u{2028}\u{85}é")
+        );
+        assert_eq!(parsed["status"], 200);
+    }
+
+    #[test]
+    fn what_is_missing_is_a_dash_or_left_out() {
+        let line = LogLine {
+            peer: &Peer::Unix,
+            ..line(b"", None)
+        };
+        assert!(written(&line, LogFormat::Combined).starts_with("unix: - - ["));
+        assert!(written(&line, LogFormat::Combined).ends_with("] \"-\" 200 5 \"-\" \"-\"\n"));
+        assert!(
+            written(&line, LogFormat::Json)
+                .ends_with("\"request\":\"\",\"status\":200,\"bytes\":5}\n")
+        );
+    }
+
+    #[test]
+    fn an_ipv4_client_looks_the_same_on_a_socket_that_serves_both() {
+        let mapped = Peer::Tcp("[::ffff:192.0.2.7]:80".parse().unwrap());
+        assert_eq!(mapped.to_string(), "192.0.2.7");
+        assert_eq!(
+            Peer::Tcp("[2001:db8::1]:80".parse().unwrap()).to_string(),
+            "2001:db8::1"
+        );
+    }
+}

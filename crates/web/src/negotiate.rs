@@ -1,0 +1,255 @@
+//! What the client would like: content codings, and the look of a listing. RFC 9110 12
+
+use crate::lookup::{Encoding, Encodings, ListingFormat, ListingSort, SortKey};
+use crate::request::{Fields, Name, fields};
+
+/// The codings that `Accept-Encoding` allows, best first. RFC 9110 12.5.3
+///
+/// Identity is always served when nothing else fits, even where `identity;q=0` forbids it: the RFC
+/// permits that, and an answer helps more than a 406.
+#[inline]
+pub(crate) fn encodings(request: &Fields<'_>) -> Encodings {
+    // No field means that anything goes; but then most likely the client cannot decode.
+    match request.get(Name::AcceptEncoding) {
+        Some(_) => rank(request),
+        None => Encodings::NONE,
+    }
+}
+
+fn rank(request: &Fields<'_>) -> Encodings {
+    let mut wishes = Wishes::default();
+    for member in request.members(Name::AcceptEncoding) {
+        wishes.take(member);
+    }
+    wishes.ranked()
+}
+
+/// A weight in thousandths, `None` while the client has not said any. RFC 9110 12.4.2
+type Weight = Option<u16>;
+
+/// What a client says about each coding we know.
+#[derive(Default)]
+struct Wishes {
+    br: Weight,
+    zstd: Weight,
+    gzip: Weight,
+    identity: Weight,
+    others: Weight,
+}
+
+impl Wishes {
+    fn take(&mut self, member: &[u8]) {
+        let (coding, weight) = with_weight(member);
+        let wish = match coding {
+            // `x-gzip` is gzip: RFC 9110 8.4.1.3
+            _ if is(coding, b"gzip") || is(coding, b"x-gzip") => &mut self.gzip,
+            _ if is(coding, b"br") => &mut self.br,
+            _ if is(coding, b"zstd") => &mut self.zstd,
+            _ if is(coding, b"identity") => &mut self.identity,
+            b"*" => &mut self.others,
+            _ => return,
+        };
+        *wish = Some(weight);
+    }
+
+    fn weight(&self, encoding: Encoding) -> u16 {
+        let own = match encoding {
+            Encoding::Br => self.br,
+            Encoding::Zstd => self.zstd,
+            Encoding::Gzip => self.gzip,
+        };
+        own.or(self.others).unwrap_or(0)
+    }
+
+    /// Those that are wanted at all, and not less than the plain file, by weight and then by our taste.
+    fn ranked(&self) -> Encodings {
+        let least = self.identity.unwrap_or(0).max(1);
+        let mut ranked = Encodings::NONE;
+        let mut taken = [false; 3];
+        while let Some(at) = (0..3)
+            .filter(|&at| !taken[at] && self.weight(Encoding::ALL[at]) >= least)
+            .min_by_key(|&at| (u16::MAX - self.weight(Encoding::ALL[at]), at))
+        {
+            taken[at] = true;
+            ranked.push(Encoding::ALL[at]);
+        }
+        ranked
+    }
+}
+
+fn is(token: &[u8], lower: &[u8]) -> bool {
+    token.eq_ignore_ascii_case(lower)
+}
+
+/// `gzip;q=0.5` in its parts. A weight that is none counts as 0: what is not understood is not used.
+fn with_weight(member: &[u8]) -> (&[u8], u16) {
+    let Some(semicolon) = member.iter().position(|&byte| byte == b';') else {
+        return (member, 1000);
+    };
+    let parameter = fields::trim(&member[semicolon + 1..]);
+    let weight = match parameter {
+        [b'q' | b'Q', b'=', number @ ..] => parse_weight(number).unwrap_or(0),
+        _ => 0,
+    };
+    (fields::trim(&member[..semicolon]), weight)
+}
+
+/// RFC 9110 12.4.2 `qvalue`: 0 to 1 with at most three decimals.
+fn parse_weight(number: &[u8]) -> Option<u16> {
+    let (whole, decimals) = match number {
+        [whole] | [whole, b'.'] => (whole, &b""[..]),
+        [whole, b'.', decimals @ ..] if decimals.len() <= 3 => (whole, decimals),
+        _ => return None,
+    };
+    let mut thousandths = match whole {
+        b'0' => 0,
+        b'1' => 1000,
+        _ => return None,
+    };
+    for (digit, scale) in decimals.iter().zip([100, 10, 1]) {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        thousandths += u16::from(digit - b'0') * scale;
+    }
+    (thousandths <= 1000).then_some(thousandths)
+}
+
+/// How a listing shall look: `?format=json`, or an `Accept` that likes JSON better than HTML.
+pub(crate) fn listing_format(query: &[u8], request: &Fields<'_>) -> ListingFormat {
+    match parameter(query, b"format") {
+        Some(b"json") => ListingFormat::Json,
+        Some(_) => ListingFormat::Html,
+        None if likes_json(request) => ListingFormat::Json,
+        None => ListingFormat::Html,
+    }
+}
+
+fn likes_json(request: &Fields<'_>) -> bool {
+    let mut json = 0;
+    let mut html = 0;
+    for member in request.members(Name::Accept) {
+        let (kind, weight) = with_weight(member);
+        if is(kind, b"application/json") {
+            json = weight;
+        } else if is(kind, b"text/html") {
+            html = weight;
+        }
+    }
+    json > html
+}
+
+/// `?sort=name|size|time&order=asc|desc`; what is not understood is as if not there.
+pub(crate) fn listing_sort(query: &[u8]) -> ListingSort {
+    let by = match parameter(query, b"sort") {
+        Some(b"size") => SortKey::Size,
+        Some(b"time") => SortKey::Time,
+        _ => SortKey::Name,
+    };
+    ListingSort {
+        by,
+        descending: parameter(query, b"order") == Some(b"desc"),
+    }
+}
+
+fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
+    query
+        .split(|&byte| byte == b'&')
+        .find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+    use crate::request::{Parsed, parse};
+
+    fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
+        let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
+        match parse(head.as_bytes(), &Limits::default()) {
+            Parsed::Head(head) => read(&head.fields),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(value: &str, ranked: &str) {
+        let encodings = with_head(&format!("Accept-Encoding: {value}\r\n"), encodings);
+        let tokens: Vec<_> = encodings.iter().map(Encoding::token).collect();
+        assert_eq!(tokens.join(" "), ranked, "{value}");
+    }
+
+    #[test]
+    fn codings_are_offered_in_the_clients_order_and_then_ours() {
+        check("gzip, deflate, br, zstd", "br zstd gzip");
+        check("gzip", "gzip");
+        check("x-gzip", "gzip");
+        check("GZIP;q=1.0, br;q=0.5", "gzip br");
+        check("br; q=0.1, zstd ;Q=0.2", "zstd br");
+        check("*", "br zstd gzip");
+        check("*;q=0.5, gzip", "gzip br zstd");
+        check("br, *;q=0", "br");
+    }
+
+    #[test]
+    fn what_is_not_wanted_or_not_understood_is_not_used() {
+        check("", "");
+        check("deflate", "");
+        check("br;q=0, gzip;q=0.000", "");
+        check("br;q=2, gzip;q=0.1234, zstd;q=.5", "");
+        check("br;level=5", "");
+        check("identity, gzip;q=0.5", "");
+        check("identity;q=0.5, gzip", "gzip");
+        check("identity;q=0", "");
+        with_head("", |fields| assert!(encodings(fields).is_empty()));
+    }
+
+    #[test]
+    fn values_of_two_fields_are_one_list() {
+        let two = "Accept-Encoding: gzip\r\nAccept-Encoding: br;q=0.1\r\n";
+        let tokens: Vec<_> = with_head(two, encodings)
+            .iter()
+            .map(Encoding::token)
+            .collect();
+        assert_eq!(tokens, ["gzip", "br"]);
+    }
+
+    #[test]
+    fn a_listing_is_json_for_those_who_ask() {
+        let format = |query: &str, accept: &str| {
+            with_head(accept, |fields| listing_format(query.as_bytes(), fields))
+        };
+        assert_eq!(format("", ""), ListingFormat::Html);
+        assert_eq!(format("a=b&format=json", ""), ListingFormat::Json);
+        assert_eq!(
+            format("", "Accept: application/json\r\n"),
+            ListingFormat::Json
+        );
+        assert_eq!(
+            format("format=html", "Accept: application/json\r\n"),
+            ListingFormat::Html
+        );
+        let browser = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8\r\n";
+        assert_eq!(format("", browser), ListingFormat::Html);
+        let both = "Accept: text/html, application/json;q=0.9\r\n";
+        assert_eq!(format("", both), ListingFormat::Html);
+    }
+
+    #[test]
+    fn a_listing_is_sorted_as_the_query_says() {
+        let sort = |by, descending| ListingSort { by, descending };
+        assert_eq!(listing_sort(b""), sort(SortKey::Name, false));
+        assert_eq!(
+            listing_sort(b"sort=size&order=desc"),
+            sort(SortKey::Size, true)
+        );
+        assert_eq!(
+            listing_sort(b"order=asc&sort=time"),
+            sort(SortKey::Time, false)
+        );
+        assert_eq!(
+            listing_sort(b"sort=color&order=up"),
+            sort(SortKey::Name, false)
+        );
+    }
+}

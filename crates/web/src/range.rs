@@ -1,0 +1,211 @@
+//! Range requests. RFC 9110 14
+
+use std::ops::Range;
+
+use crate::request::fields::members;
+
+/// What a `Range` field comes to for a representation of a known length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// Send everything: the field is malformed, in another unit, or not worth its cost.
+    Whole,
+    /// Send these parts.
+    Parts(Parts),
+    /// 416: nothing of it exists.
+    Unsatisfiable,
+}
+
+/// How many ranges one request may select. RFC 9110 14.2 lets a server ignore sets of many ranges:
+/// they are an attack rather than a need (CVE-2011-3192).
+pub(crate) const RANGES_MAX: usize = 16;
+
+/// Parts in the order in which they were asked for, not overlapping, none empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    ranges: [Range<u64>; RANGES_MAX],
+    len: usize,
+}
+
+impl Parts {
+    /// The ranges, from the start of the representation.
+    pub(crate) fn as_slice(&self) -> &[Range<u64>] {
+        &self.ranges[..self.len]
+    }
+
+    fn overlap(&self, range: &Range<u64>) -> bool {
+        self.as_slice()
+            .iter()
+            .any(|other| other.start < range.end && range.start < other.end)
+    }
+}
+
+/// Reads the value of `Range` for a representation of `len` bytes.
+///
+/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: no client needs them,
+/// and so a reply is never longer than the file and its part headers.
+pub(crate) fn select(value: &[u8], len: u64) -> Selection {
+    let Some((unit, set)) = split_once(value, b'=') else {
+        return Selection::Whole;
+    };
+    if !unit.eq_ignore_ascii_case(b"bytes") {
+        return Selection::Whole;
+    }
+    let mut parts = Parts::default();
+    let mut asked = 0;
+    for spec in members(set) {
+        asked += 1;
+        let Some(range) = resolve(spec, len) else {
+            return Selection::Whole;
+        };
+        if range.is_empty() {
+            continue;
+        }
+        if asked > RANGES_MAX || parts.overlap(&range) {
+            return Selection::Whole;
+        }
+        parts.ranges[parts.len] = range;
+        parts.len += 1;
+    }
+    match (asked, parts.len) {
+        (0, _) => Selection::Whole,
+        (_, 0) => Selection::Unsatisfiable,
+        _ => Selection::Parts(parts),
+    }
+}
+
+/// The bytes that one range selects; an empty range if there are none; `None` if it is malformed.
+/// RFC 9110 14.1.1 and 14.1.2
+fn resolve(spec: &[u8], len: u64) -> Option<Range<u64>> {
+    let (first, last) = split_once(spec, b'-')?;
+    match (first, last) {
+        // A suffix of nothing is nothing, yet satisfiable; and no Content-Range can say so.
+        (b"", suffix) if len == 0 && number(suffix)? > 0 => None,
+        (b"", suffix) => Some(len - number(suffix)?.min(len)..len),
+        (first, b"") => Some(number(first)?.min(len)..len),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            (first <= last).then(|| first.min(len)..last.saturating_add(1).min(len))
+        }
+    }
+}
+
+/// Digits; what exceeds 64 bits lies behind the end of every file.
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let push = |sum: u64, digit: &u8| {
+        sum.saturating_mul(10)
+            .saturating_add(u64::from(digit - b'0'))
+    };
+    Some(digits.iter().fold(0, push))
+}
+
+fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|&byte| byte == separator)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parts(value: &str, len: u64) -> Option<Vec<Range<u64>>> {
+        match select(value.as_bytes(), len) {
+            Selection::Whole => None,
+            Selection::Parts(parts) => Some(parts.as_slice().to_vec()),
+            Selection::Unsatisfiable => Some(Vec::new()),
+        }
+    }
+
+    #[track_caller]
+    fn check<const N: usize>(value: &str, ranges: [Range<u64>; N]) {
+        assert_eq!(parts(value, 10).as_deref(), Some(&ranges[..]), "{value}");
+    }
+
+    #[test]
+    fn a_range_is_closed_open_ended_or_a_suffix() {
+        check("bytes=0-0", [0..1]);
+        check("bytes=2-4", [2..5]);
+        check("bytes=2-99", [2..10]);
+        check("bytes=2-", [2..10]);
+        check("bytes=-3", [7..10]);
+        check("bytes=-99", [0..10]);
+        check("Bytes= 2-4 , ,-1", [2..5, 9..10]);
+        check("bytes=8-9,0-1", [8..10, 0..2]);
+        check("bytes=0-99999999999999999999999", [0..10]);
+    }
+
+    #[test]
+    fn what_lies_behind_the_end_is_unsatisfiable() {
+        check("bytes=10-", []);
+        check("bytes=10-20", []);
+        check("bytes=-0", []);
+        check("bytes=99999999999999999999999-", []);
+        check("bytes=10-,0-1", [0..2]);
+        assert_eq!(parts("bytes=0-", 0), Some(vec![]));
+        assert_eq!(parts("bytes=-0", 0), Some(vec![]));
+        assert_eq!(parts("bytes=-5", 0), None);
+    }
+
+    #[test]
+    fn what_is_malformed_selects_everything() {
+        for value in [
+            "",
+            "bytes",
+            "bytes=",
+            "bytes=,",
+            "bytes=5",
+            "bytes=a-b",
+            "bytes=4-2",
+            "bytes=--5",
+            "bytes=-",
+            "bytes=1-2-3",
+            "bytes=+1-2",
+            "bytes=0-1,x",
+            "lines=0-1",
+            "bytes =0-1",
+            "bytes=1 -2",
+        ] {
+            assert_eq!(parts(value, 10), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn floods_and_overlaps_select_everything() {
+        let list = |count: u64| {
+            let specs: Vec<_> = (0..count)
+                .map(|at| format!("{}-{}", 2 * at, 2 * at))
+                .collect();
+            format!("bytes={}", specs.join(","))
+        };
+        assert_eq!(parts(&list(16), 100).unwrap().len(), 16);
+        assert_eq!(parts(&list(17), 100), None);
+        assert_eq!(parts("bytes=0-5,5-9", 10), None);
+        assert_eq!(parts("bytes=0-,-1", 10), None);
+        assert_eq!(parts("bytes=0-4,5-9", 10), Some(vec![0..5, 5..10]));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_lie_inside_and_apart_and_are_never_empty(
+            value in "(bytes=)?([0-9]{0,3}-[0-9]{0,3},? ?){0,20}", len in 0_u64..300,
+        ) {
+            if let Some(parts) = parts(&value, len) {
+                prop_assert!(parts.len() <= RANGES_MAX);
+                prop_assert!(parts.iter().all(|part| part.start < part.end && part.end <= len));
+                prop_assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
+            }
+        }
+
+        #[test]
+        fn one_closed_range_selects_its_intersection(first in 0_u64..50, more in 0_u64..50, len in 0_u64..60) {
+            let last = first + more;
+            let selected: Vec<u64> =
+                parts(&format!("bytes={first}-{last}"), len).unwrap().into_iter().flatten().collect();
+            let expected: Vec<u64> = (0..len).filter(|at| (first..=last).contains(at)).collect();
+            prop_assert_eq!(selected, expected);
+        }
+    }
+}

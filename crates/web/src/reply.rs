@@ -1,0 +1,302 @@
+//! Replies: written straight into the outbox, each with its counters and its log line.
+//!
+//! Cost of the usual one, a small file from memory: six copies into one vector (status line, date,
+//! server, the entry's ready-made header lines, blank line, body), some 50 ns together.
+
+use std::io::Write;
+use std::ops::Range;
+
+use session::{FileRange, Now, Outbox};
+
+use crate::date;
+use crate::error_page;
+use crate::handle::{Handle, Service};
+use crate::log::{LogLine, Peer};
+use crate::request::{Fields, Name, Version};
+use crate::site::{Body, Entry};
+use crate::status::Status;
+
+/// Bodies up to this length are copied behind their header, so that one `send` carries both; above it,
+/// the copy costs more than a second piece of memory.
+const COPIED_LEN_MAX: u64 = 16 * 1024;
+
+/// What writing a reply needs.
+pub(crate) struct Replier<'a> {
+    pub(crate) handle: &'a Handle,
+    pub(crate) service: &'a Service,
+    pub(crate) peer: &'a Peer,
+    pub(crate) now: Now,
+    pub(crate) out: &'a mut Outbox,
+}
+
+/// What a reply has to know of its request.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// For the log.
+    pub(crate) line: &'a [u8],
+    /// For the log, if they could be parsed.
+    pub(crate) fields: Option<&'a Fields<'a>>,
+    pub(crate) version: Version,
+    /// `HEAD`: the reply ends with its header. RFC 9110 9.3.2
+    pub(crate) wants_body: bool,
+    /// Whether the connection goes on after the reply.
+    pub(crate) persists: bool,
+}
+
+impl<'a> Asked<'a> {
+    /// A request that could not be parsed, or did not come: the connection closes.
+    pub(crate) fn unparsed(line: &'a [u8]) -> Asked<'a> {
+        let version = Version::Http11;
+        // Even if all else is wrong with a HEAD, its reply has no body.
+        let wants_body = !line.starts_with(b"HEAD ");
+        Asked {
+            line,
+            fields: None,
+            version,
+            wants_body,
+            persists: false,
+        }
+    }
+}
+
+impl Replier<'_> {
+    /// 200 with a whole entry.
+    #[inline]
+    pub(crate) fn whole(&mut self, asked: Asked<'_>, entry: &Entry) {
+        let copied: &[u8] = match &entry.body {
+            Body::Memory(bytes) if asked.wants_body && entry.len <= COPIED_LEN_MAX => bytes,
+            _ => &[],
+        };
+        self.put_head(Status::Ok, asked, &entry.head_200, &[], copied);
+        if asked.wants_body && copied.is_empty() {
+            self.put_body(&entry.body, 0..entry.len);
+        }
+        self.done(Status::Ok, asked, entry.len, Some(entry), None);
+    }
+
+    /// 206 with one part.
+    pub(crate) fn part(&mut self, asked: Asked<'_>, entry: &Entry, range: Range<u64>) {
+        let mut lines = Vec::with_capacity(160);
+        push_content_type(entry, &mut lines);
+        push_content_range(entry, &range, &mut lines);
+        print(
+            &mut lines,
+            format_args!("Content-Length: {}\r\n", range.end - range.start),
+        );
+        self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
+        self.put_body(&entry.body, range.clone());
+        self.done(
+            Status::PartialContent,
+            asked,
+            range.end - range.start,
+            Some(entry),
+            None,
+        );
+    }
+
+    /// 206 with several parts, as multipart/byteranges. RFC 9110 14.6
+    pub(crate) fn parts(&mut self, asked: Asked<'_>, entry: &Entry, ranges: &[Range<u64>]) {
+        let nonce = self.handle.nonce(&entry.etag);
+        let boundary = format!("{:016x}{:016x}", nonce[0], nonce[1]);
+        let heads: Vec<Vec<u8>> = ranges
+            .iter()
+            .map(|range| part_head(entry, range, &boundary))
+            .collect();
+        let end = format!("\r\n--{boundary}--\r\n");
+        let parts_len: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let heads_len: usize = heads.iter().map(Vec::len).sum();
+        let len = parts_len + (heads_len + end.len()) as u64;
+
+        let mut lines = Vec::with_capacity(160);
+        print(
+            &mut lines,
+            format_args!("Content-Type: multipart/byteranges; boundary={boundary}\r\n"),
+        );
+        print(&mut lines, format_args!("Content-Length: {len}\r\n"));
+        self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
+        for (head, range) in heads.iter().zip(ranges) {
+            self.out.put(head);
+            self.put_body(&entry.body, range.clone());
+        }
+        self.out.put(end.as_bytes());
+        self.done(Status::PartialContent, asked, len, Some(entry), None);
+    }
+
+    /// 304: the client's copy is good.
+    pub(crate) fn not_modified(&mut self, asked: Asked<'_>, entry: &Entry) {
+        self.put_head(Status::NotModified, asked, &entry.head_304, &[], &[]);
+        self.done(Status::NotModified, asked, 0, None, None);
+    }
+
+    /// 204 with the methods that are allowed.
+    pub(crate) fn options(&mut self, asked: Asked<'_>) {
+        self.put_head(Status::NoContent, asked, ALLOW_LINE, &[], &[]);
+        self.done(Status::NoContent, asked, 0, None, None);
+    }
+
+    /// An error or a redirect, with the site's own page or the built-in one. `lines` are further header
+    /// lines, `why` is for the log.
+    pub(crate) fn page(
+        &mut self,
+        status: Status,
+        asked: Asked<'_>,
+        lines: &[u8],
+        why: Option<&str>,
+    ) {
+        let custom = match status.is_error() {
+            true => self.service.site.error_page(status.code()),
+            false => None,
+        };
+        let body_len = match &custom {
+            Some(entry) => {
+                let head = error_page::head(&entry.content_type, entry.len);
+                self.put_head(status, asked, &head, lines, &[]);
+                if asked.wants_body {
+                    self.put_body(&entry.body, 0..entry.len);
+                }
+                entry.len
+            }
+            None => {
+                let page = self.service.page(status);
+                let body: &[u8] = if asked.wants_body { &page.body } else { &[] };
+                self.put_head(status, asked, &page.head, lines, body);
+                page.body.len() as u64
+            }
+        };
+        self.done(status, asked, body_len, None, why);
+    }
+
+    /// Asks a client that waits with its body to go on. RFC 9110 15.2.1
+    pub(crate) fn go_on(&mut self) {
+        self.out.put(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+
+    /// A whole header, and a body if it is short enough to be copied.
+    #[inline]
+    fn put_head(
+        &mut self,
+        status: Status,
+        asked: Asked<'_>,
+        lines: &[u8],
+        more: &[u8],
+        body: &[u8],
+    ) {
+        let line = status.line();
+        let server = &self.service.server_line[..];
+        let connection = connection_line(asked);
+        date::with(self.now.since_epoch, |dates| {
+            self.out.put_with(|bytes| {
+                bytes.reserve(
+                    line.len() + 128 + server.len() + lines.len() + more.len() + body.len(),
+                );
+                bytes.extend_from_slice(line);
+                bytes.extend_from_slice(&dates.http_line);
+                bytes.extend_from_slice(server);
+                bytes.extend_from_slice(connection);
+                bytes.extend_from_slice(lines);
+                bytes.extend_from_slice(more);
+                bytes.extend_from_slice(b"\r\n");
+                bytes.extend_from_slice(body);
+            });
+        });
+    }
+
+    fn put_body(&mut self, body: &Body, range: Range<u64>) {
+        match body {
+            Body::Memory(bytes) => {
+                let part = range.start as usize..range.end as usize;
+                if range.end - range.start <= COPIED_LEN_MAX {
+                    self.out.put(&bytes[part]);
+                } else {
+                    self.out.put_shared(bytes.slice(part));
+                }
+            }
+            Body::File { file, keep } => {
+                self.out.put_file(FileRange {
+                    file: file.clone(),
+                    range,
+                    keep: *keep,
+                });
+            }
+        }
+    }
+
+    /// Counts the reply, and writes its log line if anybody reads it. `body_len` is what a `GET` gets.
+    #[inline]
+    fn done(
+        &mut self,
+        status: Status,
+        asked: Asked<'_>,
+        body_len: u64,
+        entry: Option<&Entry>,
+        why: Option<&str>,
+    ) {
+        let body_len = if asked.wants_body { body_len } else { 0 };
+        self.handle.counts().replied(status, body_len);
+        let Some(log) = self.out.log() else { return };
+        let field = |name| asked.fields.and_then(|fields| fields.get(name));
+        let line = LogLine {
+            peer: self.peer,
+            request: asked.line,
+            status: status.code(),
+            body_len,
+            host: field(Name::Host),
+            referer: field(Name::Referer),
+            user_agent: field(Name::UserAgent),
+            encoding: entry.and_then(|entry| content_encoding(&entry.head_200)),
+            error: why,
+        };
+        let format = self.service.config.log_format;
+        date::with(self.now.since_epoch, |dates| line.write(format, dates, log));
+    }
+}
+
+/// RFC 9110 10.2.1
+pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
+
+/// RFC 9112 9.3: 1.1 goes on unless somebody says no; 1.0 has to be told that we go on.
+#[inline]
+fn connection_line(asked: Asked<'_>) -> &'static [u8] {
+    match (asked.persists, asked.version) {
+        (false, _) => b"Connection: close\r\n",
+        (true, Version::Http11) => b"",
+        (true, Version::Http10) => b"Connection: keep-alive\r\n",
+    }
+}
+
+fn part_head(entry: &Entry, range: &Range<u64>, boundary: &str) -> Vec<u8> {
+    let mut head = Vec::with_capacity(160);
+    print(&mut head, format_args!("\r\n--{boundary}\r\n"));
+    push_content_type(entry, &mut head);
+    push_content_range(entry, range, &mut head);
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn push_content_type(entry: &Entry, to: &mut Vec<u8>) {
+    print(to, format_args!("Content-Type: {}\r\n", entry.content_type));
+}
+
+/// RFC 9110 14.4: the last position is inside the range.
+fn push_content_range(entry: &Entry, range: &Range<u64>, to: &mut Vec<u8>) {
+    let last = range.end - 1;
+    print(
+        to,
+        format_args!(
+            "Content-Range: bytes {}-{last}/{}\r\n",
+            range.start, entry.len
+        ),
+    );
+}
+
+fn print(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    to.write_fmt(text).expect("a vector takes everything");
+}
+
+/// The coding that an entry's header lines name, for the log.
+fn content_encoding(head: &[u8]) -> Option<&[u8]> {
+    const NAME: &[u8] = b"\r\nContent-Encoding: ";
+    let start = memchr::memmem::find(head, NAME)? + NAME.len();
+    let len = memchr::memchr(b'\r', &head[start..])?;
+    Some(&head[start..start + len])
+}

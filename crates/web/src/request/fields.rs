@@ -1,0 +1,301 @@
+//! Header fields: the few that this server reads, found by length and then by comparison.
+
+use std::iter;
+
+use memchr::memchr;
+
+use super::Refusal;
+use super::head::is_token_byte;
+
+/// The fields that this server reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Name {
+    Host,
+    Connection,
+    ContentLength,
+    TransferEncoding,
+    Expect,
+    Range,
+    IfRange,
+    IfMatch,
+    IfNoneMatch,
+    IfModifiedSince,
+    IfUnmodifiedSince,
+    Accept,
+    AcceptEncoding,
+    Referer,
+    UserAgent,
+}
+
+const NAME_COUNT: usize = 15;
+
+impl Name {
+    fn bit(self) -> u16 {
+        1 << self as u8
+    }
+
+    /// `name` must consist of token bytes only: [`is_same`] relies on it.
+    #[inline]
+    fn of(name: &[u8]) -> Option<Name> {
+        let found = |is_same, name| if is_same { Some(name) } else { None };
+        match name.len() {
+            4 => found(is_same(name, b"host"), Name::Host),
+            5 => found(is_same(name, b"range"), Name::Range),
+            6 if is_same(name, b"accept") => Some(Name::Accept),
+            6 => found(is_same(name, b"expect"), Name::Expect),
+            7 => found(is_same(name, b"referer"), Name::Referer),
+            8 if is_same(name, b"if-match") => Some(Name::IfMatch),
+            8 => found(is_same(name, b"if-range"), Name::IfRange),
+            10 if is_same(name, b"user-agent") => Some(Name::UserAgent),
+            10 => found(is_same(name, b"connection"), Name::Connection),
+            13 => found(is_same(name, b"if-none-match"), Name::IfNoneMatch),
+            14 => found(is_same(name, b"content-length"), Name::ContentLength),
+            15 => found(is_same(name, b"accept-encoding"), Name::AcceptEncoding),
+            17 if is_same(name, b"if-modified-since") => Some(Name::IfModifiedSince),
+            17 => found(is_same(name, b"transfer-encoding"), Name::TransferEncoding),
+            19 => found(
+                is_same(name, b"if-unmodified-since"),
+                Name::IfUnmodifiedSince,
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a field's name, made of token bytes, is `lower` in any case.
+///
+/// Setting bit 5 makes a capital small. It would also make `-` of CR, and `~` of `^`; but CR is no
+/// token byte, and no name here has a `~`. The length is a constant, so this is a few vector
+/// instructions and not a loop.
+#[inline]
+fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+    <&[u8; N]>::try_from(name).is_ok_and(|name| {
+        name.iter()
+            .zip(lower)
+            .fold(0, |diff, (a, b)| diff | ((a | 0x20) ^ b))
+            == 0
+    })
+}
+
+/// The fields of one request. A field that came more than once is remembered as such, and its values
+/// are searched for again when somebody wants them all: that is rare.
+#[derive(Debug)]
+pub(crate) struct Fields<'a> {
+    /// All field lines, for that search.
+    block: &'a [u8],
+    /// First value of each name.
+    values: [&'a [u8]; NAME_COUNT],
+    present: u16,
+    repeated: u16,
+}
+
+impl<'a> Fields<'a> {
+    #[inline]
+    pub(super) fn new() -> Fields<'a> {
+        Fields {
+            block: &[],
+            values: [&[]; NAME_COUNT],
+            present: 0,
+            repeated: 0,
+        }
+    }
+
+    pub(super) fn set_block(&mut self, block: &'a [u8]) {
+        self.block = block;
+    }
+
+    /// Takes one field line, without its CRLF.
+    #[inline]
+    pub(super) fn push_line(&mut self, line: &'a [u8]) -> Result<(), Refusal> {
+        let (name, value) = split_line(line)?;
+        if let Some(name) = Name::of(name) {
+            if self.present & name.bit() == 0 {
+                self.present |= name.bit();
+                self.values[name as usize] = trim(value);
+            } else {
+                self.repeated |= name.bit();
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a field that may come once; if it came more often, the first.
+    #[inline]
+    pub(crate) fn get(&self, name: Name) -> Option<&'a [u8]> {
+        (self.present & name.bit() != 0).then(|| self.values[name as usize])
+    }
+
+    /// The value of a field that means nothing when it comes twice, such as a date.
+    #[inline]
+    pub(crate) fn single(&self, name: Name) -> Option<&'a [u8]> {
+        self.get(name).filter(|_| !self.is_repeated(name))
+    }
+
+    /// Whether the field came more than once.
+    #[inline]
+    pub(crate) fn is_repeated(&self, name: Name) -> bool {
+        self.repeated & name.bit() != 0
+    }
+
+    #[inline]
+    pub(crate) fn has_expectation(&self) -> bool {
+        self.present & Name::Expect.bit() != 0
+    }
+
+    /// Every value of a field, in the order in which they came.
+    pub(crate) fn all(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let is_repeated = self.is_repeated(name);
+        let first = self.get(name).filter(|_| !is_repeated);
+        let block = if is_repeated { self.block } else { &[] };
+        first
+            .into_iter()
+            .chain(lines(block).filter_map(move |line| {
+                let (line_name, value) = split_line(line).ok()?;
+                (Name::of(line_name) == Some(name)).then(|| trim(value))
+            }))
+    }
+
+    /// Every member of a list field that has no quoted strings in it, empty ones left out. RFC 9110 5.6.1
+    pub(crate) fn members(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.all(name).flat_map(members)
+    }
+
+    /// Whether a list field names `token`, in any case.
+    #[inline]
+    pub(crate) fn has_token(&self, name: Name, token: &[u8]) -> bool {
+        self.present & name.bit() != 0
+            && self
+                .members(name)
+                .any(|member| member.eq_ignore_ascii_case(token))
+    }
+}
+
+/// The members of one value of a list field, trimmed, empty ones left out. RFC 9110 5.6.1.2
+pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(trim)
+        .filter(|member| !member.is_empty())
+}
+
+/// Name and value of a field line, the value not yet trimmed.
+#[inline]
+fn split_line(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
+    let name_len = line
+        .iter()
+        .position(|&byte| !is_token_byte(byte))
+        .unwrap_or(line.len());
+    match line.get(name_len) {
+        Some(b':') if name_len > 0 => Ok((&line[..name_len], &line[name_len + 1..])),
+        // RFC 9112 5.2: a line that goes on with the one before it is refused.
+        Some(b' ' | b'\t') if name_len == 0 => Err(Refusal::FieldFolded),
+        // RFC 9112 5.1: no whitespace before the colon, either.
+        _ => Err(Refusal::FieldName),
+    }
+}
+
+fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = block;
+    iter::from_fn(move || {
+        let len = memchr(b'\n', rest)?;
+        let line = rest[..len].strip_suffix(b"\r").unwrap_or(&rest[..len]);
+        rest = &rest[len + 1..];
+        (!line.is_empty()).then_some(line)
+    })
+}
+
+/// Without spaces and tabs at both ends. RFC 9110 5.6.3
+#[inline]
+pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Fields<'_> {
+        let mut fields = Fields::new();
+        for line in lines(text.as_bytes()) {
+            fields.push_line(line).unwrap();
+        }
+        fields.set_block(text.as_bytes());
+        fields
+    }
+
+    #[test]
+    fn names_match_in_any_case_and_values_are_trimmed() {
+        let fields = fields("hOsT:\t a \r\nUSER-AGENT:b\r\nif-none-match: c\r\nX-Other: d\r\n");
+        assert_eq!(fields.get(Name::Host), Some(&b"a"[..]));
+        assert_eq!(fields.get(Name::UserAgent), Some(&b"b"[..]));
+        assert_eq!(fields.get(Name::IfNoneMatch), Some(&b"c"[..]));
+        assert_eq!(fields.get(Name::Range), None);
+    }
+
+    #[test]
+    fn every_name_that_is_read_is_recognized() {
+        let names = [
+            "Host",
+            "Connection",
+            "Content-Length",
+            "Transfer-Encoding",
+            "Expect",
+            "Range",
+            "If-Range",
+            "If-Match",
+            "If-None-Match",
+            "If-Modified-Since",
+            "If-Unmodified-Since",
+            "Accept",
+            "Accept-Encoding",
+            "Referer",
+            "User-Agent",
+        ];
+        assert_eq!(names.len(), NAME_COUNT);
+        for (at, name) in names.iter().enumerate() {
+            assert_eq!(
+                Name::of(name.as_bytes()).map(|name| name as usize),
+                Some(at),
+                "{name}"
+            );
+            let mut near = name.as_bytes().to_vec();
+            near[0] ^= 0x01;
+            assert_eq!(Name::of(&near), None, "{}", near.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn values_of_a_repeated_field_are_one_list() {
+        let fields = fields("Connection: a,,b\r\nHost: x\r\nconnection: , c ,\r\n");
+        let members: Vec<_> = fields.members(Name::Connection).collect();
+        assert_eq!(members, [b"a", b"b", b"c"]);
+        assert!(fields.is_repeated(Name::Connection));
+        assert_eq!(fields.single(Name::Connection), None);
+        assert!(fields.has_token(Name::Connection, b"C"));
+    }
+
+    #[test]
+    fn a_malformed_line_is_named() {
+        let refusal = |line: &str| Fields::new().push_line(line.as_bytes()).unwrap_err();
+        assert_eq!(refusal(" folded"), Refusal::FieldFolded);
+        assert_eq!(refusal("\tfolded"), Refusal::FieldFolded);
+        for line in [
+            "Host : x",
+            "Host\t: x",
+            ": x",
+            "no colon",
+            "na(me: x",
+            "é: x",
+            "nocolon",
+        ] {
+            assert_eq!(refusal(line), Refusal::FieldName, "{line}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The request target, and the path in it: decoded, and without dot segments.
+
+use super::Refusal;
+
+/// What a request is about. RFC 9112 3.2
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target<'a> {
+    /// A path and a query, from origin form or absolute form.
+    Path(RawPath<'a>),
+    /// `*`: the server as a whole.
+    Server,
+}
+
+/// A path as it came, percent-encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawPath<'a> {
+    /// Begins with `/`.
+    path: &'a [u8],
+    /// Behind the `?`; empty if there is none.
+    pub(crate) query: &'a [u8],
+    /// Nothing is to be decoded, merged or removed: the path is what it looks like.
+    is_plain: bool,
+}
+
+/// Why a path names nothing that could exist. The request itself was understood, so the connection
+/// goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathError {
+    /// A `%` without two hexadecimal digits, `%00`, or `%2F`: a slash that is not a separator exists
+    /// in no file name.
+    Encoding,
+    /// More `..` than there are segments.
+    AboveRoot,
+    /// Not UTF-8 once decoded. Well-formed, but no file here has such an address.
+    NotUtf8,
+}
+
+impl<'a> Target<'a> {
+    #[inline]
+    pub(super) fn parse(target: &'a [u8]) -> Result<Target<'a>, Refusal> {
+        match target {
+            [b'/', ..] => RawPath::parse(target).map(Target::Path),
+            b"*" => Ok(Target::Server),
+            _ => parse_absolute(target),
+        }
+    }
+}
+
+/// RFC 9112 3.2.2: a server takes absolute form as well. The authority is not looked at further: there
+/// is one site. Authority form (for `CONNECT`) and everything else is refused.
+fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
+    let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
+    let rest = rest.ok_or(Refusal::Target)?;
+    let authority_len = rest
+        .iter()
+        .position(|&b| matches!(b, b'/' | b'?'))
+        .unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(authority_len);
+    // RFC 9110 4.2.1: an empty host is invalid. 4.2.4: and so is one behind a user's name and password.
+    if authority.is_empty()
+        || authority
+            .iter()
+            .any(|&b| b == b'@' || !b.is_ascii_graphic())
+    {
+        return Err(Refusal::Target);
+    }
+    match path {
+        [] => Ok(Target::Path(RawPath {
+            path: b"/",
+            query: b"",
+            is_plain: true,
+        })),
+        [b'?', query @ ..] => {
+            check_query(query)?;
+            Ok(Target::Path(RawPath {
+                path: b"/",
+                query,
+                is_plain: true,
+            }))
+        }
+        _ => RawPath::parse(path).map(Target::Path),
+    }
+}
+
+fn strip_scheme<'a>(target: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
+    let (start, rest) = target.split_at_checked(scheme.len())?;
+    start.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
+impl<'a> RawPath<'a> {
+    /// Finds the query and whether the path is plain, in one step per byte.
+    #[inline]
+    fn parse(target: &'a [u8]) -> Result<RawPath<'a>, Refusal> {
+        let mut is_plain = true;
+        let mut last = 0;
+        for (at, &byte) in target.iter().enumerate() {
+            match byte {
+                b'?' => {
+                    let query = &target[at + 1..];
+                    check_query(query)?;
+                    return Ok(RawPath {
+                        path: &target[..at],
+                        query,
+                        is_plain,
+                    });
+                }
+                // A dot segment begins with `/.`, and so do hidden files: those pay for the long way.
+                b'.' | b'/' => is_plain &= last != b'/',
+                b'%' => is_plain = false,
+                _ if !is_target_byte(byte) => return Err(Refusal::Target),
+                _ => {}
+            }
+            last = byte;
+        }
+        Ok(RawPath {
+            path: target,
+            query: b"",
+            is_plain,
+        })
+    }
+
+    /// Percent-decodes the path, merges slashes, and removes dot segments (RFC 3986 5.2.4, after
+    /// decoding, so that `%2e%2e` is what it means). Uses `room` only if there is something to change.
+    #[inline]
+    pub(crate) fn normalize<'s>(&self, room: &'s mut Vec<u8>) -> Result<&'s str, PathError>
+    where
+        'a: 's,
+    {
+        let bytes = if self.is_plain {
+            self.path
+        } else {
+            rewrite(self.path, room)?
+        };
+        std::str::from_utf8(bytes).map_err(|_| PathError::NotUtf8)
+    }
+}
+
+/// RFC 3986 has no other bytes in a path or query; we let the printable rest of ASCII pass (browsers send
+/// `|` and `^` as they are), but no `#`: a fragment is never sent.
+fn is_target_byte(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b'#'
+}
+
+fn check_query(query: &[u8]) -> Result<(), Refusal> {
+    if query.iter().all(|&byte| is_target_byte(byte)) {
+        Ok(())
+    } else {
+        Err(Refusal::Target)
+    }
+}
+
+/// Writes the normalized path into `room`, segment by segment:
+///
+/// ```text
+///   /a/./b//%2e%2e/c%20d     raw
+///   /a        b              room grows by a segment, shrinks by one at `..`
+///   /a/c d                   normalized
+/// ```
+#[cold]
+fn rewrite<'s>(path: &[u8], room: &'s mut Vec<u8>) -> Result<&'s [u8], PathError> {
+    room.clear();
+    let mut names_directory = true;
+    for segment in path[1..].split(|&byte| byte == b'/') {
+        let start = room.len();
+        room.push(b'/');
+        decode(segment, room)?;
+        names_directory = matches!(&room[start + 1..], b"" | b"." | b"..");
+        match &room[start + 1..] {
+            b"" | b"." => room.truncate(start),
+            b".." => {
+                let parent = room[..start].iter().rposition(|&byte| byte == b'/');
+                room.truncate(parent.ok_or(PathError::AboveRoot)?);
+            }
+            _ => {}
+        }
+    }
+    if names_directory {
+        room.push(b'/');
+    }
+    Ok(room)
+}
+
+fn decode(segment: &[u8], room: &mut Vec<u8>) -> Result<(), PathError> {
+    let mut rest = segment;
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte != b'%' {
+            room.push(*byte);
+            continue;
+        }
+        let [high, low, after @ ..] = rest else {
+            return Err(PathError::Encoding);
+        };
+        let byte = hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low);
+        match byte {
+            Some(0 | b'/') | None => return Err(PathError::Encoding),
+            Some(byte) => room.push(byte),
+        }
+        rest = after;
+    }
+    Ok(())
+}
+
+/// The value of a hexadecimal digit.
+pub(super) fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|value| value as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn normalized(target: &str) -> Result<String, PathError> {
+        match Target::parse(target.as_bytes()).unwrap() {
+            Target::Path(raw) => raw.normalize(&mut Vec::new()).map(str::to_owned),
+            Target::Server => panic!("{target:?} names no path"),
+        }
+    }
+
+    #[track_caller]
+    fn check(target: &str, path: &str) {
+        assert_eq!(normalized(target).as_deref(), Ok(path), "{target}");
+    }
+
+    #[test]
+    fn paths_are_decoded_and_dot_segments_removed() {
+        check("/", "/");
+        check("/a/b.txt", "/a/b.txt");
+        check("/a/b.txt?c=/../d", "/a/b.txt");
+        check("/%61%2e%74", "/a.t");
+        check("/a%20b/%C3%A9", "/a b/é");
+        check("/a/./b/../c", "/a/c");
+        check("/a/b/..", "/a/");
+        check("/a/b/../", "/a/");
+        check("/a/.", "/a/");
+        check("/a/%2e%2E/b", "/b");
+        check("//evil//x/", "/evil/x/");
+        check("/...", "/...");
+        check("/.hidden", "/.hidden");
+        check("/a%5cb", "/a\\b");
+    }
+
+    #[test]
+    fn a_path_above_the_root_and_encoded_slashes_are_errors() {
+        for target in [
+            "/..",
+            "/../a",
+            "/a/../../b",
+            "/%2e%2e/etc/passwd",
+            "/a/%2e./../x",
+        ] {
+            assert_eq!(normalized(target), Err(PathError::AboveRoot), "{target}");
+        }
+        for target in ["/a%2fb", "/a%2Fb", "/%00", "/%", "/%4", "/%zz", "/%+1"] {
+            assert_eq!(normalized(target), Err(PathError::Encoding), "{target}");
+        }
+        assert_eq!(normalized("/%ff"), Err(PathError::NotUtf8));
+    }
+
+    #[test]
+    fn absolute_form_is_taken_and_the_rest_refused() {
+        check("http://example.org/a/../b?c", "/b");
+        check("HTTPS://example.org", "/");
+        check("http://example.org?query", "/");
+        assert_eq!(Target::parse(b"*"), Ok(Target::Server));
+        let refused = [
+            "",
+            "example.org:443",
+            "a",
+            "ftp://x/",
+            "http://",
+            "http:///a",
+            "http://u@x/",
+        ];
+        for target in refused
+            .into_iter()
+            .chain(["/a#b", "/a\tb", "/é", "/a?é", "*a", "/a?b#c"])
+        {
+            assert_eq!(
+                Target::parse(target.as_bytes()),
+                Err(Refusal::Target),
+                "{target}"
+            );
+        }
+    }
+
+    proptest! {
+        /// Whatever is asked for, what is looked up lies below the root and has one spelling.
+        #[test]
+        fn a_path_never_escapes_the_root(target in "(/|/[.]|/[.][.]|%2e|%2E|%5c|%20|[a-z.%]|[\\x21-\\x7e]){0,24}") {
+            let target = format!("/{target}").replace('#', "");
+            if let Ok(path) = normalized(&target) {
+                prop_assert!(path.starts_with('/'));
+                prop_assert!(!path.contains("//") && !path.contains('\0'));
+                prop_assert!(path.split('/').all(|segment| segment != "." && segment != ".."));
+            }
+        }
+
+        #[test]
+        fn a_normalized_path_stays_as_it_is(path in "(/[a-z0-9_-]{1,8}){1,5}/?") {
+            prop_assert_eq!(normalized(&path), Ok(path));
+        }
+    }
+}

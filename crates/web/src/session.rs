@@ -1,0 +1,427 @@
+use std::sync::Arc;
+
+use memchr::memchr;
+use session::{GiveUp, Next, Now, Outbox, Phase, Received};
+
+use crate::answer::{Answer, answer, asked, load};
+use crate::config::Limits;
+use crate::handle::Handle;
+use crate::log::Peer;
+use crate::reply::{Asked, Replier};
+use crate::request::body::{Expectation, Progress};
+use crate::request::{Body, Framing, Head, Method, Parsed, Refusal, parse};
+use crate::site::Found;
+use crate::status::Status;
+
+/// One HTTP connection: requests in, replies out.
+///
+/// ```text
+///           whole head without a body: answered where it lies
+///          ┌──────────────────────────┐
+///          ▼                          │
+///   ──▶ Between ── head with body ──▶ Body ── its end ──▶ Answering ── reply ──▶ Between
+///          │                                               ▲     │
+///          └─── the site would block ──────────────────────┘     └─ Next::Work, and again
+///
+///   any refusal, `Connection: close`, drain ──▶ Closed
+/// ```
+///
+/// All complete requests of one input are answered in one call, until the outbox is full. The usual
+/// one allocates nothing: it is parsed where it lies, looked up, and its reply copied into the outbox.
+#[derive(Debug)]
+pub struct Session {
+    handle: Arc<Handle>,
+    peer: Peer,
+    state: State,
+    is_draining: bool,
+    /// Where paths that need decoding are written.
+    path_room: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before a request, or inside its head.
+    Between {
+        /// Bytes at the start of the unused input in which no head ends.
+        seen: usize,
+        /// Empty lines so far.
+        blank_lines: usize,
+    },
+    /// Inside a request's body.
+    Body(Kept, Body),
+    /// A whole request was taken, and its reply is to come.
+    Answering(Kept),
+    Closed,
+}
+
+impl State {
+    const BETWEEN: State = State::Between {
+        seen: 0,
+        blank_lines: 0,
+    };
+}
+
+/// A request whose bytes were used before it could be answered.
+#[derive(Debug)]
+struct Kept {
+    /// The head as it came. It is parsed again when it is needed: this is the rare way.
+    head: Box<[u8]>,
+    /// When it came.
+    now: Now,
+    /// What [`Session::work`](session::Session::work) brought.
+    found: Option<Box<Found>>,
+}
+
+/// How much path room a connection keeps between requests.
+const PATH_ROOM_KEPT: usize = 512;
+
+/// How much of a request that could not be parsed goes into the log.
+const LOGGED_LINE_LEN_MAX: usize = 1024;
+
+impl Session {
+    /// A new connection from `peer`.
+    pub fn new(handle: Arc<Handle>, peer: impl Into<Peer>) -> Session {
+        let peer = peer.into();
+        Session {
+            handle,
+            peer,
+            state: State::BETWEEN,
+            is_draining: false,
+            path_room: Vec::new(),
+        }
+    }
+}
+
+impl session::Session for Session {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        let service = self.handle.service();
+        let mut turn = Turn {
+            replier: Replier {
+                handle: &self.handle,
+                service: &service,
+                peer: &self.peer,
+                now,
+                out,
+            },
+            is_draining: self.is_draining,
+            path_room: &mut self.path_room,
+        };
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let has_more = !rest.is_empty() || matches!(self.state, State::Answering(_));
+            if has_more && turn.replier.out.is_full() && !matches!(self.state, State::Closed) {
+                return Received {
+                    used,
+                    next: Next::Flush,
+                };
+            }
+            let step = turn.step(&mut self.state, rest);
+            used += step.used;
+            match step.next {
+                None => {}
+                // What comes behind a request that closes is not ours to read.
+                Some(Next::Close) => {
+                    return Received {
+                        used: input.len(),
+                        next: Next::Close,
+                    };
+                }
+                Some(next) => {
+                    if self.path_room.capacity() > PATH_ROOM_KEPT {
+                        self.path_room = Vec::new();
+                    }
+                    return Received { used, next };
+                }
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        if let State::Answering(kept) = &mut self.state {
+            let service = self.handle.service();
+            let head = kept_head(&kept.head);
+            let found = load(&service.site, &head, kept.now, &mut self.path_room);
+            kept.found = found.map(Box::new);
+        }
+    }
+
+    fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
+        let service = self.handle.service();
+        let status = match reason {
+            GiveUp::TimedOut(Phase::Idle) => return,
+            GiveUp::TimedOut(Phase::Head | Phase::Body) => Status::RequestTimeout,
+            GiveUp::Overloaded => Status::ServiceUnavailable,
+            GiveUp::TooLong => Status::FieldsTooLarge,
+        };
+        let mut replier = Replier {
+            handle: &self.handle,
+            service: &service,
+            peer: &self.peer,
+            now,
+            out,
+        };
+        let lines = match status {
+            Status::ServiceUnavailable => service.retry_after_line(),
+            _ => Vec::new(),
+        };
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Between { .. } => replier.page(status, Asked::unparsed(b""), &lines, None),
+            State::Body(kept, _) | State::Answering(kept) => {
+                replier.page(status, asked(&kept_head(&kept.head), false), &lines, None);
+            }
+            State::Closed => {}
+        }
+    }
+
+    fn drain(&mut self) {
+        self.is_draining = true;
+    }
+}
+
+/// What one step of the conversation came to.
+struct Step {
+    used: usize,
+    /// `None`: there may be more to do at once.
+    next: Option<Next>,
+}
+
+impl Step {
+    fn wait(next: Next) -> Step {
+        Step {
+            used: 0,
+            next: Some(next),
+        }
+    }
+}
+
+/// One call of `receive`: everything that it needs, apart from the state that it changes.
+struct Turn<'a> {
+    replier: Replier<'a>,
+    is_draining: bool,
+    path_room: &'a mut Vec<u8>,
+}
+
+impl Turn<'_> {
+    #[inline]
+    fn step(&mut self, state: &mut State, input: &[u8]) -> Step {
+        match state {
+            State::Between { .. } => self.step_between(state, input),
+            State::Body(..) => self.step_body(state, input),
+            State::Answering(_) => self.step_answering(state),
+            State::Closed => Step::wait(Next::Close),
+        }
+    }
+
+    #[inline]
+    fn step_between(&mut self, state: &mut State, input: &[u8]) -> Step {
+        let State::Between { seen, blank_lines } = state else {
+            unreachable!("called in Between")
+        };
+        if input.is_empty() {
+            return Step::wait(Next::Receive(Phase::Idle));
+        }
+        let limits = &self.replier.service.config.limits;
+        // RFC 9112 2.2: empty lines before a request are skipped.
+        if input.starts_with(b"\r\n") {
+            (*seen, *blank_lines) = (0, *blank_lines + 1);
+            return match *blank_lines <= limits.blank_lines_max {
+                true => Step {
+                    used: 2,
+                    next: None,
+                },
+                false => self.refuse(state, Refusal::BlankLines, input),
+            };
+        }
+        // Where no new line has ended there is nothing new to judge, unless a limit is near. Without
+        // this, a head that comes byte by byte would cost the square of its length.
+        let is_short = input.len() <= limits.request_line_len_max;
+        if *seen > 0 && is_short && memchr(b'\n', input.get(*seen..).unwrap_or(b"\n")).is_none() {
+            *seen = input.len();
+            return Step::wait(Next::Receive(Phase::Head));
+        }
+        match parse(input, limits) {
+            Parsed::Head(head) => self.begin(state, &head, input),
+            Parsed::Refused(refusal) => self.refuse(state, refusal, input),
+            Parsed::NeedMore => {
+                *seen = input.len();
+                Step::wait(Next::Receive(Phase::Head))
+            }
+        }
+    }
+
+    /// Takes a whole head.
+    #[inline]
+    fn begin(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Step {
+        if head.framing != Framing::None || head.fields.has_expectation() {
+            return self.begin_with_body(state, head, input);
+        }
+        let persists = self.persists(head);
+        match answer(&mut self.replier, head, persists, None, self.path_room) {
+            Answer::Sent => {
+                *state = if persists {
+                    State::BETWEEN
+                } else {
+                    State::Closed
+                };
+                Step {
+                    used: head.len,
+                    next: None,
+                }
+            }
+            Answer::Blocked => {
+                *state = State::Answering(self.keep(head, input));
+                Step {
+                    used: head.len,
+                    next: Some(Next::Work),
+                }
+            }
+        }
+    }
+
+    /// Takes a head that has a body behind it, or expects something.
+    #[cold]
+    fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Step {
+        let limit = self.replier.service.config.limits.body_len_max;
+        if matches!(head.framing, Framing::Length(len) if len > limit) {
+            return self.refuse_known(state, Refusal::BodyTooLong, asked(head, false));
+        }
+        let has_body = head.framing != Framing::None;
+        match Expectation::of(&head.fields, head.version) {
+            Expectation::Unknown => {
+                // Whether the body comes after such a reply is anybody's guess.
+                let persists = self.persists(head) && !has_body;
+                self.replier
+                    .page(Status::ExpectationFailed, asked(head, persists), &[], None);
+                *state = if persists {
+                    State::BETWEEN
+                } else {
+                    State::Closed
+                };
+                return Step {
+                    used: head.len,
+                    next: None,
+                };
+            }
+            Expectation::Continue if has_body => match head.method {
+                Method::Get | Method::Head | Method::Options => self.replier.go_on(),
+                // RFC 9110 10.1.1: the final reply at once. The client may then send its body or
+                // not, so nothing behind it can be understood.
+                Method::Forbidden | Method::Unknown => {
+                    answer(&mut self.replier, head, false, None, self.path_room);
+                    *state = State::Closed;
+                    return Step {
+                        used: head.len,
+                        next: None,
+                    };
+                }
+            },
+            Expectation::Continue | Expectation::None => {}
+        }
+        let kept = self.keep(head, input);
+        *state = match Body::new(head.framing) {
+            Some(body) => State::Body(kept, body),
+            None => State::Answering(kept),
+        };
+        Step {
+            used: head.len,
+            next: None,
+        }
+    }
+
+    fn step_body(&mut self, state: &mut State, input: &[u8]) -> Step {
+        let State::Body(kept, body) = state else {
+            unreachable!("called in Body")
+        };
+        match body.discard(input, &self.replier.service.config.limits) {
+            Ok((used, Progress::More)) => {
+                self.replier.handle.counts().discarded(used);
+                Step {
+                    used,
+                    next: Some(Next::Receive(Phase::Body)),
+                }
+            }
+            Ok((used, Progress::Whole)) => {
+                self.replier.handle.counts().discarded(used);
+                let State::Body(kept, _) = std::mem::replace(state, State::Closed) else {
+                    unreachable!("matched above")
+                };
+                *state = State::Answering(kept);
+                Step { used, next: None }
+            }
+            Err(refusal) => {
+                let bytes = std::mem::take(&mut kept.head);
+                self.refuse_known(state, refusal, asked(&kept_head(&bytes), false))
+            }
+        }
+    }
+
+    fn step_answering(&mut self, state: &mut State) -> Step {
+        let State::Answering(kept) = state else {
+            unreachable!("called in Answering")
+        };
+        let head = kept_head(&kept.head);
+        let persists = self.persists(&head);
+        let found = kept.found.take().map(|found| *found);
+        match answer(&mut self.replier, &head, persists, found, self.path_room) {
+            Answer::Sent => {
+                *state = if persists {
+                    State::BETWEEN
+                } else {
+                    State::Closed
+                };
+                Step {
+                    used: 0,
+                    next: None,
+                }
+            }
+            Answer::Blocked => Step::wait(Next::Work),
+        }
+    }
+
+    /// Refuses what could not be parsed; the connection closes.
+    #[cold]
+    fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Step {
+        self.refuse_known(state, refusal, Asked::unparsed(first_line(input)))
+    }
+
+    fn refuse_known(&mut self, state: &mut State, refusal: Refusal, asked: Asked<'_>) -> Step {
+        self.replier.handle.counts().refused(refusal);
+        self.replier
+            .page(refusal.status(), asked, &[], Some(refusal.name()));
+        *state = State::Closed;
+        Step::wait(Next::Close)
+    }
+
+    #[inline]
+    fn persists(&self, head: &Head<'_>) -> bool {
+        !self.is_draining && head.is_persistent()
+    }
+
+    fn keep(&self, head: &Head<'_>, input: &[u8]) -> Kept {
+        Kept {
+            head: input[..head.len].into(),
+            now: self.replier.now,
+            found: None,
+        }
+    }
+}
+
+/// The head of a request that was kept. It was good once, so only limits could refuse it, and those
+/// may have been changed by a reload.
+fn kept_head(bytes: &[u8]) -> Head<'_> {
+    match parse(bytes, &Limits::NONE) {
+        Parsed::Head(head) => head,
+        other => unreachable!("{other:?} for a head that was kept because it was good"),
+    }
+}
+
+/// As much of the first line as the log shall show.
+fn first_line(input: &[u8]) -> &[u8] {
+    let shown = &input[..input.len().min(LOGGED_LINE_LEN_MAX)];
+    let len = shown
+        .iter()
+        .position(|byte| b"\r\n".contains(byte))
+        .unwrap_or(shown.len());
+    &shown[..len]
+}

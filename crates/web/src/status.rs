@@ -1,0 +1,153 @@
+//! The statuses that this server answers with.
+
+/// RFC 9110 15, those that a static site needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    Ok,
+    NoContent,
+    PartialContent,
+    MovedPermanently,
+    NotModified,
+    BadRequest,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    PreconditionFailed,
+    ContentTooLarge,
+    UriTooLong,
+    RangeNotSatisfiable,
+    ExpectationFailed,
+    FieldsTooLarge,
+    InternalServerError,
+    NotImplemented,
+    ServiceUnavailable,
+    VersionNotSupported,
+}
+
+/// One row for each status: its number, what counters call it, and its status line.
+struct Row {
+    code: u16,
+    label: &'static str,
+    line: &'static str,
+    /// For people, on the built-in page.
+    sentence: &'static str,
+}
+
+macro_rules! row {
+    ($code:literal $reason:literal, $sentence:literal) => {
+        Row {
+            code: $code,
+            label: concat!("status=\"", $code, "\""),
+            line: concat!("HTTP/1.1 ", $code, " ", $reason, "\r\n"),
+            sentence: $sentence,
+        }
+    };
+}
+
+/// In the order of [`Status`].
+const ROWS: [Row; Status::COUNT] = [
+    row!(200 "OK", ""),
+    row!(204 "No Content", ""),
+    row!(206 "Partial Content", ""),
+    row!(301 "Moved Permanently", "This page has moved, and your browser was told where to."),
+    row!(304 "Not Modified", ""),
+    row!(400 "Bad Request", "The server could not make sense of this request."),
+    row!(403 "Forbidden", "The server may not show this."),
+    row!(404 "Not Found", "There is nothing at this address."),
+    row!(405 "Method Not Allowed", "Files can be read here, and nothing else be done to them."),
+    row!(408 "Request Timeout", "The request took too long to arrive."),
+    row!(412 "Precondition Failed", "The file is no longer what the request expects."),
+    row!(413 "Content Too Large", "The request carries more than the server takes."),
+    row!(414 "URI Too Long", "The address is longer than the server takes."),
+    row!(416 "Range Not Satisfiable", "The file has no such part."),
+    row!(417 "Expectation Failed", "The server cannot do what the request expects of it."),
+    row!(431 "Request Header Fields Too Large", "The request's header is longer than the server takes."),
+    row!(500 "Internal Server Error", "The server failed; the request may be good."),
+    row!(501 "Not Implemented", "The server does not know how to do this."),
+    row!(503 "Service Unavailable", "The server is busy. Please try again soon."),
+    row!(505 "HTTP Version Not Supported", "The server speaks HTTP/1.1."),
+];
+
+impl Status {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 20;
+
+    /// Every status, in the order of its number.
+    pub(crate) const ALL: [Status; Status::COUNT] = {
+        use Status::*;
+        [
+            Ok,
+            NoContent,
+            PartialContent,
+            MovedPermanently,
+            NotModified,
+            BadRequest,
+            Forbidden,
+            NotFound,
+            MethodNotAllowed,
+            RequestTimeout,
+            PreconditionFailed,
+            ContentTooLarge,
+            UriTooLong,
+            RangeNotSatisfiable,
+            ExpectationFailed,
+            FieldsTooLarge,
+            InternalServerError,
+            NotImplemented,
+            ServiceUnavailable,
+            VersionNotSupported,
+        ]
+    };
+
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// The three digits.
+    pub(crate) fn code(self) -> u16 {
+        self.row().code
+    }
+
+    /// The label of its counter, as Prometheus text.
+    pub(crate) fn label(self) -> &'static str {
+        self.row().label
+    }
+
+    /// The status line with its CRLF. A reply always names our own version: RFC 9112 2.3.
+    pub(crate) fn line(self) -> &'static [u8] {
+        self.row().line.as_bytes()
+    }
+
+    /// Code and reason: `404 Not Found`.
+    pub(crate) fn title(self) -> &'static str {
+        self.row().line.trim_start_matches("HTTP/1.1 ").trim_end()
+    }
+
+    /// A sentence for people.
+    pub(crate) fn sentence(self) -> &'static str {
+        self.row().sentence
+    }
+
+    /// Whether it tells of a mistake, and so has a page that explains it.
+    pub(crate) fn is_error(self) -> bool {
+        self.code() >= 400
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_has_its_own_row() {
+        for (at, status) in Status::ALL.into_iter().enumerate() {
+            assert_eq!(status as usize, at);
+        }
+        assert!(ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
+        assert_eq!(Status::NotFound.line(), b"HTTP/1.1 404 Not Found\r\n");
+        assert_eq!(Status::NotFound.title(), "404 Not Found");
+        assert_eq!(Status::VersionNotSupported.code(), 505);
+    }
+}

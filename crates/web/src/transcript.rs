@@ -1,0 +1,507 @@
+//! Conversations as text, and the small site over which they are held. For tests: here against a
+//! [`Session`](crate::Session), in crate `serve` against live servers.
+//!
+//! ```text
+//! == a_head_request_gets_no_body                  its name
+//! # RFC 9110 9.3.2                                 why
+//! HEAD /hello.txt HTTP/1.1                         what the client sends
+//! Host: example.org
+//!
+//! ---                                              what it must get
+//! HTTP/1.1 200 OK
+//! Date: {date}
+//! Content-Length: 6
+//! ...                                              further header lines are fine
+//!
+//! --- open                                         how it ends: open, closed or waits
+//! ```
+//!
+//! Every line ends with CRLF, unless its last character is a `\`. Escapes: `\r`, `\n`, `\t`, `\0`, `\\`,
+//! `\{`, `\xHH`. In what is sent, `{ab*100}` repeats and `{etag:/path}` or `{etag:/path br}` is the ETag that the
+//! server gives a file. In what is expected, `{date}`, `{etag}`, `{number}`, and `{boundary}` stand for any
+//! such text (the boundary for the same each time), and `{page}` for a whole body. The lines of a header may
+//! come in any order.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// One conversation.
+#[derive(Clone, Debug)]
+pub struct Transcript {
+    /// File and name: `range: a_suffix_selects_the_end`.
+    pub name: String,
+    /// How it ends.
+    pub ending: Ending,
+    sent: Vec<Piece>,
+    expected: Vec<Reply>,
+}
+
+/// How a conversation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All requests are answered, and the connection goes on until [`PROBE`] ends it.
+    Open,
+    /// The server closes.
+    Closed,
+    /// The server waits for the rest of a request.
+    Waits,
+}
+
+/// A request that tells whether a connection is [`Ending::Open`]: it is answered, and then closed.
+pub const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
+
+/// How the reply to [`PROBE`] begins.
+const PROBE_REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n";
+
+/// When every file of the site was last modified: Sun, 02 Feb 2020 02:02:02 GMT.
+pub const MODIFIED_S: u64 = 1_580_608_922;
+
+/// A reply that is expected: its header line by line, and its body.
+#[derive(Clone, Debug, Default)]
+struct Reply {
+    head: Vec<Vec<Piece>>,
+    /// There was a `...` line.
+    is_open: bool,
+    /// Empty if no body may follow, whatever the header says.
+    body: Vec<Piece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Vec<u8>),
+    Etag {
+        path: String,
+        coding: Option<String>,
+    },
+    AnyDate,
+    AnyEtag,
+    AnyNumber,
+    Boundary,
+    WholeBody,
+}
+
+/// All transcripts, in the order of their files.
+pub fn all() -> Vec<Transcript> {
+    FILES
+        .iter()
+        .flat_map(|(file, text)| parse_file(file, text))
+        .collect()
+}
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../tests/transcripts/", $name, ".txt")))),*]
+    };
+}
+
+const FILES: &[(&str, &str)] = files![
+    "basics",
+    "bodies",
+    "conditional",
+    "connection",
+    "encoding",
+    "hygiene",
+    "limits",
+    "methods",
+    "path",
+    "range",
+];
+
+/// Makes the site of the transcripts in an empty directory.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn make_site(root: &Path) -> io::Result<()> {
+    for dir in ["dir", "bare", "sp ace"] {
+        fs::create_dir(root.join(dir))?;
+    }
+    let pattern = |len: u32| (0..len).map(|at| (at % 251) as u8).collect::<Vec<u8>>();
+    let files: &[(&str, &[u8])] = &[
+        ("hello.txt", b"hello\n"),
+        ("empty.txt", b""),
+        ("ten.txt", b"0123456789"),
+        ("index.html", b"<!DOCTYPE html><title>home</title>\n"),
+        ("dir/index.html", b"<!DOCTYPE html><title>dir</title>\n"),
+        ("bare/file.txt", b"not listed\n"),
+        (
+            "sp ace/index.html",
+            b"<!DOCTYPE html><title>space</title>\n",
+        ),
+        ("\u{e9}.txt", b"accent\n"),
+        ("style.css", b"body { color: black }\n"),
+        ("style.css.br", b"[br]\n"),
+        ("style.css.zst", b"[zstd]\n"),
+        ("style.css.gz", b"[gzip]\n"),
+        (".hidden", b"secret\n"),
+        (
+            "404.html",
+            b"<!DOCTYPE html><title>no such thread</title>\n",
+        ),
+        ("medium.bin", &pattern(20_000)),
+        ("big.bin", &pattern(300_000)),
+    ];
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED_S);
+    for (path, content) in files {
+        fs::write(root.join(path), content)?;
+        fs::File::open(root.join(path))?.set_modified(modified)?;
+    }
+    symlink("/etc/passwd", root.join("link-out.txt"))
+}
+
+impl Transcript {
+    /// What the client sends, with [`PROBE`] at the end of a transcript that ends [`Ending::Open`].
+    /// `etag_of(path, coding)` finds a file's ETag; see [`etag_request`].
+    pub fn sent(&self, mut etag_of: impl FnMut(&str, Option<&str>) -> String) -> Vec<u8> {
+        let mut sent = Vec::new();
+        for piece in &self.sent {
+            match piece {
+                Piece::Text(text) => sent.extend_from_slice(text),
+                Piece::Etag { path, coding } => {
+                    sent.extend_from_slice(etag_of(path, coding.as_deref()).as_bytes());
+                }
+                other => panic!("{}: {other:?} cannot be sent", self.name),
+            }
+        }
+        if self.ending == Ending::Open {
+            sent.extend_from_slice(PROBE);
+        }
+        sent
+    }
+
+    /// Compares what the server replied: the expected replies; the one to [`PROBE`] if that was sent,
+    /// because the transcript ends [`Ending::Open`]; and no byte more.
+    ///
+    /// # Errors
+    /// Says what differs.
+    pub fn check(&self, replied: &[u8]) -> Result<(), String> {
+        let rest = self.check_replies(replied)?;
+        let is_end = match self.ending {
+            Ending::Open => rest.starts_with(PROBE_REPLY) && rest.ends_with(b"\r\n\r\n"),
+            Ending::Closed | Ending::Waits => rest.is_empty(),
+        };
+        if is_end {
+            Ok(())
+        } else {
+            Err(format!("{}: another end:\n{}", self.name, show(rest)))
+        }
+    }
+
+    fn check_replies<'r>(&self, replied: &'r [u8]) -> Result<&'r [u8], String> {
+        let mut rest = replied;
+        let mut boundary = None;
+        for (at, reply) in self.expected.iter().enumerate() {
+            rest = reply.check(rest, &mut boundary).map_err(|why| {
+                format!("{}, reply {}: {why}\n{}", self.name, at + 1, show(replied))
+            })?;
+        }
+        Ok(rest)
+    }
+}
+
+/// A request that shows a file's ETag and ends the connection.
+pub fn etag_request(path: &str, coding: Option<&str>) -> Vec<u8> {
+    let accept = coding
+        .map(|coding| format!("Accept-Encoding: {coding}\r\n"))
+        .unwrap_or_default();
+    format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n{accept}Connection: close\r\n\r\n").into_bytes()
+}
+
+/// The ETag in a reply to [`etag_request`].
+pub fn etag_in(reply: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(reply);
+    text.lines()
+        .find_map(|line| line.strip_prefix("ETag: "))
+        .map(str::to_owned)
+}
+
+impl Reply {
+    /// Returns what follows the reply.
+    fn check<'r>(
+        &self,
+        replied: &'r [u8],
+        boundary: &mut Option<Vec<u8>>,
+    ) -> Result<&'r [u8], String> {
+        let head_len = memchr::memmem::find(replied, b"\r\n\r\n").ok_or("no whole header")?;
+        let (head, rest) = (&replied[..head_len], &replied[head_len + 4..]);
+        let mut lines: Vec<&[u8]> = head
+            .split(|&b| b == b'\n')
+            .map(|l| l.trim_ascii_end())
+            .collect();
+        for (at, pattern) in self.head.iter().enumerate() {
+            let found = lines
+                .iter()
+                .position(|line| matches(pattern, line, boundary));
+            match found {
+                // The status line has its place.
+                Some(found) if at > 0 || found == 0 => drop(lines.remove(found)),
+                _ => return Err(format!("no header line like {pattern:?}")),
+            }
+        }
+        if let (Some(line), false) = (lines.first(), self.is_open) {
+            return Err(format!("unexpected header line {}", line.escape_ascii()));
+        }
+        if self.body.is_empty() {
+            return Ok(rest);
+        }
+        let len = content_length(head).ok_or("no Content-Length")?;
+        let (body, rest) = rest.split_at_checked(len).ok_or("the body is too short")?;
+        match matches(&self.body, body, boundary) {
+            true => Ok(rest),
+            false => Err(format!("the body is not {:?}", self.body)),
+        }
+    }
+}
+
+fn content_length(head: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(head).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("Content-Length: "))?
+        .parse()
+        .ok()
+}
+
+/// Whether `text` is, from start to end, what `pattern` describes.
+fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -> bool {
+    let mut bound = boundary.clone();
+    for piece in pattern {
+        let len = match piece {
+            Piece::Text(literal) if text.starts_with(literal) => literal.len(),
+            Piece::AnyDate => 29,
+            Piece::AnyEtag if text.starts_with(b"\"") => text[1..]
+                .iter()
+                .position(|&b| b == b'"')
+                .map_or(0, |len| len + 2),
+            Piece::AnyNumber => text.iter().take_while(|b| b.is_ascii_digit()).count(),
+            Piece::Boundary => {
+                let len = text
+                    .iter()
+                    .take_while(|b| b.is_ascii_alphanumeric())
+                    .count();
+                match &bound {
+                    Some(bound) if text.starts_with(bound) => bound.len(),
+                    Some(_) => return false,
+                    None => {
+                        bound = Some(text[..len].to_vec());
+                        len
+                    }
+                }
+            }
+            Piece::WholeBody => text.len(),
+            _ => return false,
+        };
+        let Some((taken, rest)) = text.split_at_checked(len) else {
+            return false;
+        };
+        let is_date = || crate::date::parse(taken).is_some();
+        if (*piece != Piece::WholeBody && taken.is_empty())
+            || (*piece == Piece::AnyDate && !is_date())
+        {
+            return false;
+        }
+        text = rest;
+    }
+    if text.is_empty() {
+        *boundary = bound;
+    }
+    text.is_empty()
+}
+
+fn show(bytes: &[u8]) -> String {
+    const SHOWN_MAX: usize = 4096;
+    let text = bytes[..bytes.len().min(SHOWN_MAX)]
+        .escape_ascii()
+        .to_string();
+    text.replace("\\r\\n", "\n")
+}
+
+/// Reads a file of transcripts.
+///
+/// # Panics
+/// If it is not one: it is a part of this crate.
+fn parse_file(file: &str, text: &str) -> Vec<Transcript> {
+    let mut transcripts = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("== ") else {
+            assert!(
+                line.is_empty() || line.starts_with('#'),
+                "{file}: {line:?} between transcripts"
+            );
+            continue;
+        };
+        let name = format!("{file}: {name}");
+        while lines.next_if(|line| line.starts_with("# ")).is_some() {}
+        let mut sent = Vec::new();
+        for line in lines.by_ref().take_while(|line| *line != "---") {
+            push_line(line, &mut sent);
+        }
+        let mut expected: Vec<Reply> = Vec::new();
+        let mut in_head = false;
+        let ending = loop {
+            let line = lines.next().unwrap_or_else(|| panic!("{name} has no end"));
+            match (line, expected.last_mut()) {
+                ("--- open", _) => break Ending::Open,
+                ("--- closed", _) => break Ending::Closed,
+                ("--- waits", _) => break Ending::Waits,
+                _ if line.starts_with("HTTP/1.") && !in_head => {
+                    in_head = true;
+                    expected.push(Reply {
+                        head: vec![parse_line(line)],
+                        ..Reply::default()
+                    });
+                }
+                (_, None) => panic!("{name}: {line:?} belongs to no reply"),
+                ("", Some(_)) if in_head => in_head = false,
+                ("...", Some(reply)) if in_head => reply.is_open = true,
+                (_, Some(reply)) if in_head => reply.head.push(parse_line(line)),
+                (_, Some(reply)) => push_line(line, &mut reply.body),
+            }
+        };
+        transcripts.push(Transcript {
+            name,
+            ending,
+            sent,
+            expected,
+        });
+    }
+    transcripts
+}
+
+fn push_line(line: &str, to: &mut Vec<Piece>) {
+    let backslashes = line.chars().rev().take_while(|&c| c == '\\').count();
+    match backslashes % 2 {
+        1 => to.extend(parse_line(&line[..line.len() - 1])),
+        _ => {
+            to.extend(parse_line(line));
+            to.push(Piece::Text(b"\r\n".to_vec()));
+        }
+    }
+}
+
+fn parse_line(line: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut text = Vec::new();
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\\' => rest = push_escape(rest, &mut text),
+            '{' => {
+                let (inside, after) = rest.split_once('}').expect("{ without }");
+                rest = after;
+                match inside.rsplit_once('*') {
+                    Some((repeated, times)) => {
+                        let times = times.parse().unwrap_or_else(|_| panic!("{line:?}"));
+                        text.extend(unescape(repeated).repeat(times));
+                    }
+                    None => {
+                        pieces.push(Piece::Text(std::mem::take(&mut text)));
+                        pieces.push(placeholder(inside));
+                    }
+                }
+            }
+            c => text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    pieces.push(Piece::Text(text));
+    pieces.retain(|piece| *piece != Piece::Text(Vec::new()));
+    pieces
+}
+
+fn placeholder(inside: &str) -> Piece {
+    match inside {
+        "date" => Piece::AnyDate,
+        "etag" => Piece::AnyEtag,
+        "number" => Piece::AnyNumber,
+        "boundary" => Piece::Boundary,
+        "page" => Piece::WholeBody,
+        _ => {
+            let file = inside
+                .strip_prefix("etag:")
+                .unwrap_or_else(|| panic!("{{{inside}}}"));
+            match file.split_once(' ') {
+                Some((path, coding)) => Piece::Etag {
+                    path: path.to_owned(),
+                    coding: Some(coding.to_owned()),
+                },
+                None => Piece::Etag {
+                    path: file.to_owned(),
+                    coding: None,
+                },
+            }
+        }
+    }
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\\' => rest = push_escape(rest, &mut bytes),
+            c => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Takes what follows a backslash; returns what follows that.
+fn push_escape<'t>(rest: &'t str, to: &mut Vec<u8>) -> &'t str {
+    let byte = match rest.as_bytes().first() {
+        Some(b'r') => b'\r',
+        Some(b'n') => b'\n',
+        Some(b't') => b'\t',
+        Some(b'0') => 0,
+        Some(&c @ (b'\\' | b'{' | b'#' | b'=')) => c,
+        Some(b'x') => {
+            to.push(u8::from_str_radix(&rest[1..3], 16).expect("\\xHH"));
+            return &rest[3..];
+        }
+        other => panic!("unknown escape {other:?} before {rest:?}"),
+    };
+    to.push(byte);
+    &rest[1..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# of nothing\n\n== one\n# why\nGET /{ab*3} {etag:/x br}\nraw\\0\\x41\\\n---\n\
+                        HTTP/1.1 200 OK\nDate: {date}\nContent-Length: 5\n...\n\nab\\n\\r\\\nc\\\n\
+                        HTTP/1.1 304 Not Modified\n\n--- closed\n";
+
+    #[test]
+    fn a_transcript_is_read() {
+        let [one] = &parse_file("file", TEXT)[..] else {
+            panic!("not one")
+        };
+        assert_eq!(
+            (one.name.as_str(), one.ending),
+            ("file: one", Ending::Closed)
+        );
+        let sent = one.sent(|path, coding| format!("<{path} {coding:?}>"));
+        assert_eq!(sent, b"GET /ababab </x Some(\"br\")>\r\nraw\0A");
+    }
+
+    #[test]
+    fn a_reply_is_compared_line_by_line() {
+        let [one] = &parse_file("file", TEXT)[..] else {
+            panic!("not one")
+        };
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let reply = |head: &str, body: &str| {
+            format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}HTTP/1.1 304 Not Modified\r\n\r\n")
+        };
+        let good = format!("X: y\r\nContent-Length: 5\r\nDate: {date}\r\n");
+        assert_eq!(one.check(reply(&good, "ab\n\rc").as_bytes()), Ok(()));
+        let undated = "Date: soon\r\nContent-Length: 5\r\n";
+        assert!(one.check(reply(undated, "ab\n\rc").as_bytes()).is_err());
+        assert!(one.check(reply(&good, "ab\n\rd").as_bytes()).is_err());
+        assert!(one.check(reply(&good, "ab\n\rcX").as_bytes()).is_err());
+    }
+}

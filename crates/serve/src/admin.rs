@@ -21,7 +21,7 @@ use rustix::net::{SendFlags, Shutdown, SocketFlags};
 use crate::listen::{Address, Bound};
 pub use metrics::MetricsWriter;
 
-/// How many requests are answered at once; the next gets 503.
+/// How many requests are answered at once; the next gets 503, unread.
 const CONNECTIONS_MAX: usize = 8;
 
 /// How long a peer may take to send its request, and again to take the reply.
@@ -539,10 +539,18 @@ mod tests {
         );
         drop(silent);
         let deadline = Instant::now() + PEER_TIMEOUT;
-        while !running.get("/healthz").contains("200 OK") {
+        while !is_served(running.tcp()) {
             assert!(Instant::now() < deadline, "the places were not freed");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// A peer whose request crosses the 503 sees a reset.
+    fn is_served(address: SocketAddr) -> bool {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut reply = String::new();
+        let asked = stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n");
+        asked.is_ok() && stream.read_to_string(&mut reply).is_ok() && reply.contains("200 OK")
     }
 
     #[test]

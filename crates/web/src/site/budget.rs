@@ -1,0 +1,286 @@
+use std::cmp::Reverse;
+
+use super::ring::Ring;
+use super::sketch::Sketch;
+use super::table::Id;
+
+/// A limit in bytes, and who is worth a place under it.
+///
+/// A newcomer gets in when there is room, or when it was asked for more often lately than all those
+/// together that would have to go for it: then the bytes under the limit answer more requests than
+/// before (Einziger et al., *Lightweight Robust Size Aware Cache Management*, 2021). Those who would
+/// have to go are the least popular of a small sample that moves on with each attempt, so that a
+/// newcomer which is asked for again finds a weak place after few requests. That replaces lists and
+/// visited bits, and so a hit writes nothing here.
+///
+/// Why a walk over more files than fit changes nothing: at its next visit each file leads each other
+/// one by at most one request, and a lead of [`LEAD`] is needed.
+#[derive(Debug)]
+pub(super) struct Budget {
+    ring: Ring,
+    limit: u64,
+    len_max: usize,
+    pub(super) admitted: u64,
+    pub(super) refused: u64,
+    pub(super) evicted: u64,
+}
+
+/// By how many requests a newcomer must lead those who go for it: one is the noise of a cyclic walk
+/// (whose next file was just counted, and the others not yet in this round).
+const LEAD: u32 = 2;
+
+/// How many places are looked at for each one that is needed. 5 of Redis's `maxmemory-samples` come
+/// close to choosing among all; 8 cost half a microsecond.
+const SAMPLE_LEN: u64 = 8;
+const SAMPLE_LEN_MAX: u64 = 128;
+
+impl Budget {
+    /// A budget of `limit` bytes for at most `len_max` items.
+    pub(super) fn new(limit: u64, len_max: usize) -> Budget {
+        Budget {
+            ring: Ring::default(),
+            limit,
+            len_max,
+            admitted: 0,
+            refused: 0,
+            evicted: 0,
+        }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.ring.weight()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(super) fn contains(&self, id: Id) -> bool {
+        self.ring.contains(id)
+    }
+
+    /// Whether something of this weight and popularity would get in, and who would have to go.
+    pub(super) fn consider(
+        &mut self,
+        weight: u64,
+        estimate: u8,
+        sketch: &Sketch,
+    ) -> Option<Vec<Id>> {
+        let victims = self.victims(weight, u32::from(estimate), sketch);
+        if victims.is_none() {
+            self.refused += 1;
+        }
+        victims
+    }
+
+    /// Lets it in for the victims that [`consider`](Budget::consider) named. Refuses when things have
+    /// changed since then so that this does not make the room.
+    pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
+        // Its own old weight, if somebody else let it in since, makes room as well.
+        let going = || victims.iter().filter(|&&victim| victim != id).chain([&id]);
+        let freed = going().filter_map(|&victim| self.ring.weight_of(victim));
+        let (freed, gone) = freed.fold((0, 0), |(sum, count), weight| (sum + weight, count + 1));
+        let after = self.ring.weight() - freed + weight;
+        if after > self.limit || self.ring.len() - gone >= self.len_max {
+            return false;
+        }
+        for &victim in victims {
+            self.evicted += u64::from(self.ring.remove(victim));
+        }
+        self.ring.insert(id, weight);
+        self.admitted += 1;
+        assert!(
+            self.used() <= self.limit,
+            "holds {} of {}",
+            self.used(),
+            self.limit
+        );
+        true
+    }
+
+    pub(super) fn remove(&mut self, id: Id) -> bool {
+        self.ring.remove(id)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+    }
+
+    fn victims(&mut self, weight: u64, estimate: u32, sketch: &Sketch) -> Option<Vec<Id>> {
+        if weight > self.limit {
+            return None;
+        }
+        let mut short = (self.ring.weight() + weight).saturating_sub(self.limit);
+        if self.ring.len() >= self.len_max {
+            short = short.max(1);
+        }
+        if short == 0 {
+            return Some(Vec::new());
+        }
+        if estimate < LEAD {
+            return None;
+        }
+        let mut victims = Vec::new();
+        let mut lead = estimate;
+        for (popularity, Reverse(freed), id) in self.sample(short, sketch) {
+            lead = lead
+                .checked_sub(u32::from(popularity))
+                .filter(|&lead| lead >= LEAD)?;
+            victims.push(id);
+            short = short.saturating_sub(freed);
+            if short == 0 {
+                return Some(victims);
+            }
+        }
+        None
+    }
+
+    /// Some of the places from the hand on, the least popular first, of those the largest.
+    fn sample(&mut self, short: u64, sketch: &Sketch) -> Vec<(u8, Reverse<u64>, Id)> {
+        let mean = (self.ring.weight() / self.ring.len().max(1) as u64).max(1);
+        let len = (SAMPLE_LEN * short.div_ceil(mean))
+            .min(SAMPLE_LEN_MAX)
+            .min(self.ring.len() as u64);
+        let mut sample: Vec<_> = (0..len)
+            .filter_map(|_| self.ring.next())
+            .map(|(id, weight)| (sketch.estimate(id.hash()), Reverse(weight), id))
+            .collect();
+        sample.sort_unstable_by_key(|&(popularity, weight, _)| (popularity, weight));
+        sample
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A budget with its sketch, as the site uses them, without any file.
+    struct Cache {
+        budget: Budget,
+        sketch: Sketch,
+        now_ns: u64,
+    }
+
+    impl Cache {
+        fn new(limit: u64) -> Cache {
+            let budget = Budget::new(limit, usize::MAX);
+            Cache {
+                budget,
+                sketch: Sketch::new(limit),
+                now_ns: 0,
+            }
+        }
+
+        /// A request; says whether it was answered from under the budget.
+        fn ask(&mut self, n: u64, weight: u64) -> bool {
+            let id = Id {
+                path: mix(n),
+                encoding: None,
+            };
+            let estimate = self.sketch.touch(id.hash(), self.now_ns);
+            if self.budget.contains(id) {
+                return true;
+            }
+            if let Some(victims) = self.budget.consider(weight, estimate, &self.sketch) {
+                assert!(self.budget.admit(id, weight, &victims));
+            }
+            false
+        }
+    }
+
+    fn mix(n: u64) -> u64 {
+        let z = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z ^ (z >> 31)
+    }
+
+    #[test]
+    fn what_fits_gets_in_at_once() {
+        let mut cache = Cache::new(1000);
+        (0..1000).for_each(|n| assert!(!cache.ask(n, 1)));
+        (0..1000).for_each(|n| assert!(cache.ask(n, 1)));
+        assert_eq!(cache.budget.used(), 1000);
+        assert!(!cache.ask(5000, 1001), "never larger than the budget");
+    }
+
+    #[test]
+    fn a_walk_over_more_files_than_fit_neither_churns_nor_displaces_the_hot_ones() {
+        let mut cache = Cache::new(1016);
+        let hot = 1_000_000..1_000_016;
+        let (mut hot_hits, mut hot_asked) = (0, 0);
+        for round in 0..20 {
+            for cold in 0..4000 {
+                cache.ask(cold, 1);
+                let hit = cache.ask(hot.start + cold % 16, 1);
+                if round >= 1 {
+                    hot_asked += 1;
+                    hot_hits += u32::from(hit);
+                }
+            }
+        }
+        assert_eq!(hot_hits, hot_asked, "hot files stay in");
+        let evicted = cache.budget.evicted;
+        assert!(
+            evicted < 80_000 / 200,
+            "{evicted} evicted by 80,000 requests for cold files"
+        );
+    }
+
+    #[test]
+    fn a_new_hot_file_gets_in_after_few_requests() {
+        let mut cache = Cache::new(1000);
+        (0..1000).for_each(|n| _ = cache.ask(n, 1));
+        let asked = (1..).find(|_| cache.ask(7_000_000, 1)).unwrap();
+        assert!(asked <= 5, "in memory at request {asked}");
+    }
+
+    #[test]
+    fn a_large_file_must_be_worth_all_the_small_ones_that_go_for_it() {
+        let mut cache = Cache::new(1000);
+        (0..1000).for_each(|n| _ = cache.ask(n, 1));
+        (0..1000).for_each(|n| _ = cache.ask(n, 1));
+        // Eight that were asked for twice are worth 16 requests: more than can be counted.
+        (0..40).for_each(|_| assert!(!cache.ask(9_000_000, 8)));
+        // Four are worth 8.
+        assert!((0..12).any(|_| cache.ask(9_000_001, 4)));
+        assert!(cache.budget.used() <= 1000);
+    }
+
+    #[test]
+    fn yesterday_s_hot_files_make_room() {
+        let mut cache = Cache::new(100);
+        (0..1500).for_each(|n| _ = cache.ask(n % 100, 1));
+        // All stand at 15. Without ageing by time nobody could ever lead them.
+        let mut seconds = 0;
+        while !cache.ask(8_000_000, 1) {
+            seconds += 1;
+            cache.now_ns += 1_000_000_000;
+            cache.sketch.age_if_late(cache.now_ns);
+        }
+        assert!(seconds <= 40, "{seconds} s");
+    }
+
+    #[test]
+    fn victims_that_left_in_the_meantime_make_no_room() {
+        let mut cache = Cache::new(10);
+        (0..10).for_each(|n| _ = cache.ask(n, 1));
+        let victims = cache.budget.consider(1, 15, &cache.sketch).unwrap();
+        assert!(cache.budget.admit(
+            Id {
+                path: 1,
+                encoding: None
+            },
+            1,
+            &victims
+        ));
+        assert!(!cache.budget.admit(
+            Id {
+                path: 2,
+                encoding: None
+            },
+            1,
+            &victims
+        ));
+        assert_eq!(cache.budget.used(), 10);
+    }
+}

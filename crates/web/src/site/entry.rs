@@ -1,0 +1,64 @@
+//! What the site table hands to the protocol half.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use session::SharedFile;
+
+/// One representation of one file, ready to be served: its bytes or descriptor, and the header fields
+/// that every reply with it carries. Never changes; a changed file becomes a new entry.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Strong validator with its quotes, from length and modification time (`head::etag` says more).
+    /// RFC 9110 8.8.3
+    pub(crate) etag: Box<str>,
+    /// Last modification, whole seconds since 1970, for the conditional fields.
+    pub(crate) modified_s: u64,
+    /// Whether `Last-Modified` may serve as a strong validator (RFC 9110 8.8.2.2: at least a
+    /// second older than the moment we looked).
+    pub(crate) modified_is_strong: bool,
+    /// Value of `Content-Type`, for parts of a multipart/byteranges reply.
+    pub(crate) content_type: Box<str>,
+    /// Header lines of a 200 (each ending in CRLF): Content-Type, Content-Encoding, Content-Length,
+    /// Last-Modified, ETag, Accept-Ranges, Vary, X-Content-Type-Options, extra and cache rules.
+    /// No status line, no Date, no Server, no Connection, no blank line.
+    pub(crate) head_200: Bytes,
+    /// The same lines without Content-Type and Content-Length: a 206 adds its own.
+    pub(crate) head_206: Bytes,
+    /// The lines of a 304. RFC 9110 15.4.5: ETag, Last-Modified, Vary, Cache-Control and other extra fields.
+    pub(crate) head_304: Bytes,
+    /// Length of the body in bytes.
+    pub(crate) len: u64,
+    /// Where the bytes are.
+    pub(crate) body: Body,
+}
+
+/// Where an entry's bytes are.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// In memory, read at the time of the entry's stamp.
+    Memory(Bytes),
+    /// In an open file; `keep` says whether it is popular enough for the page cache.
+    File { file: Arc<SharedFile>, keep: bool },
+}
+
+/// What a look-up found.
+#[derive(Debug)]
+#[allow(
+    clippy::enum_variant_names,
+    reason = "`NotFound` is what it is called everywhere"
+)]
+pub(crate) enum Found {
+    /// A file (or an index file, a listing, the SPA fallback, made to look like one).
+    Entry(Arc<Entry>),
+    /// A directory without its slash: redirect to this path (already percent-encoded, begins with exactly one `/`).
+    SlashMissing(Box<str>),
+    /// Nothing there, or nothing that may be shown (hidden files and links out of the root look the same: no oracle).
+    NotFound,
+    /// There, but not readable for the server, or a directory that may not be listed.
+    Forbidden,
+    /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; the sentence is for the log.
+    Failed { status: u16, why: String },
+    /// Cannot be answered without blocking: return `Next::Work` and call [`Site::load`] there.
+    WouldBlock,
+}

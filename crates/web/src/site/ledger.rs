@@ -1,0 +1,270 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::budget::Budget;
+use super::config::SiteConfig;
+use super::entry::{Body, Entry};
+use super::ring::Ring;
+use super::sketch::Sketch;
+use super::table::{Id, Record, Table};
+
+/// Who may write the [`Table`], and what the site holds: one lock, so that the books and the table
+/// never disagree. Hits do not come here. Nothing in here waits for the disk; what is taken out of
+/// the table is handed back as [`Garbage`], to be freed and closed outside the lock.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// Bytes held in memory.
+    pub(super) memory: Budget,
+    /// Bytes left to the page cache. A file keeps its place here when it is closed.
+    pub(super) pages: Budget,
+    files: Ring,
+    files_max: usize,
+    paths: Ring,
+    paths_max: usize,
+    generation: u64,
+    pub(super) files_closed: u64,
+    pub(super) paths_dropped: u64,
+}
+
+/// Records that left the table. Their descriptors are closed and their bytes freed when it is dropped.
+#[derive(Debug, Default)]
+#[must_use = "to be dropped outside the lock"]
+pub(super) struct Garbage(Vec<Arc<Record>>);
+
+/// What an entry in memory costs beside its bytes: its header lines, its part of the record, the books.
+pub(super) const MEMORY_OVERHEAD: u64 = 1024;
+
+/// The page cache holds whole pages.
+const PAGE: u64 = 4096;
+
+/// How many files may have a place in the page cache's books (about 60 bytes each).
+const PAGES_LEN_MAX: usize = 1 << 18;
+
+impl Ledger {
+    pub(super) fn new(config: &SiteConfig, page_cache_budget: u64) -> Ledger {
+        Ledger {
+            memory: Budget::new(config.memory_budget, config.paths_max),
+            pages: Budget::new(page_cache_budget, PAGES_LEN_MAX),
+            files: Ring::default(),
+            files_max: config.open_files_max.max(1),
+            paths: Ring::default(),
+            paths_max: config.paths_max.max(1),
+            generation: 0,
+            files_closed: 0,
+            paths_dropped: 0,
+        }
+    }
+
+    pub(super) fn files_open(&self) -> usize {
+        self.files.len()
+    }
+
+    pub(super) fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Puts a new record in, without entries; drops paths that nobody asks for when there are too many.
+    pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> Garbage {
+        let mut garbage = Garbage::default();
+        if record.generation != self.generation {
+            return garbage;
+        }
+        self.forget(table, record.hash, &mut garbage);
+        while self.paths.len() >= self.paths_max {
+            self.drop_a_path(table, &mut garbage);
+        }
+        self.paths.insert(path_id(record.hash), 1);
+        garbage.extend(table.put(record));
+        garbage
+    }
+
+    /// Whether `len` bytes with this popularity would be held in memory, and who would have to go.
+    pub(super) fn consider(&mut self, len: u64, estimate: u8, sketch: &Sketch) -> Option<Vec<Id>> {
+        self.memory
+            .consider(len + MEMORY_OVERHEAD, estimate, sketch)
+    }
+
+    /// Puts an entry with its bytes in memory into the table, if there still is room for it.
+    pub(super) fn hold(
+        &mut self,
+        table: &Table,
+        record: &Record,
+        id: Id,
+        entry: &Arc<Entry>,
+        victims: &[Id],
+    ) -> Garbage {
+        let mut garbage = Garbage::default();
+        let Some(current) = self.current(table, record) else {
+            return garbage;
+        };
+        if !self.memory.admit(id, entry.len + MEMORY_OVERHEAD, victims) {
+            return garbage;
+        }
+        for &victim in victims.iter().filter(|&&victim| victim != id) {
+            self.take_entry(table, victim, &mut garbage);
+        }
+        // A victim may be another representation of the same path: look again.
+        let current = self.current(table, record).unwrap_or(current);
+        self.files.remove(id);
+        self.pages.remove(id);
+        garbage.extend(table.put(Arc::new(current.with(id.encoding, Some(Arc::clone(entry))))));
+        garbage
+    }
+
+    /// Whether the page cache is the place for these bytes: when they have a place in its books, or
+    /// earn one now. Names in `garbage` what lost its place for them.
+    pub(super) fn keeps(
+        &mut self,
+        table: &Table,
+        id: Id,
+        len: u64,
+        estimate: u8,
+        sketch: &Sketch,
+    ) -> (bool, Garbage) {
+        let mut garbage = Garbage::default();
+        if self.pages.contains(id) {
+            return (true, garbage);
+        }
+        let weight = len.next_multiple_of(PAGE).max(PAGE);
+        let Some(victims) = self.pages.consider(weight, estimate, sketch) else {
+            return (false, garbage);
+        };
+        let kept = self.pages.admit(id, weight, &victims);
+        for &victim in victims.iter().filter(|_| kept) {
+            // Its entry says "keep": closed, it is opened again without.
+            if self.files.contains(victim) {
+                self.take_entry(table, victim, &mut garbage);
+            }
+        }
+        (kept, garbage)
+    }
+
+    /// Puts an entry with its open file into the table; closes others when there are too many.
+    pub(super) fn open(
+        &mut self,
+        table: &Table,
+        record: &Record,
+        id: Id,
+        entry: &Arc<Entry>,
+    ) -> Garbage {
+        let mut garbage = Garbage::default();
+        let is_held = |current: &Record| {
+            current
+                .entry(id.encoding)
+                .is_some_and(|entry| matches!(entry.body, Body::Memory(_)))
+        };
+        // Somebody else may have read it into memory since: that is better.
+        if self
+            .current(table, record)
+            .is_none_or(|current| is_held(&current))
+        {
+            return garbage;
+        }
+        if !self.files.contains(id) {
+            while self.files.len() >= self.files_max {
+                self.close_a_file(table, &mut garbage);
+            }
+            self.files.insert(id, 1);
+        }
+        if let Some(current) = self.current(table, record) {
+            garbage.extend(table.put(Arc::new(current.with(id.encoding, Some(Arc::clone(entry))))));
+        }
+        garbage
+    }
+
+    /// Closes an eighth of the open files: descriptors have run out.
+    pub(super) fn close_some(&mut self, table: &Table) -> Garbage {
+        let mut garbage = Garbage::default();
+        for _ in 0..self.files.len().div_ceil(8) {
+            self.close_a_file(table, &mut garbage);
+        }
+        garbage
+    }
+
+    /// Takes a record out that is not true any more.
+    pub(super) fn drop_record(&mut self, table: &Table, record: &Record) -> Garbage {
+        let mut garbage = Garbage::default();
+        if self.current(table, record).is_some() {
+            self.forget(table, record.hash, &mut garbage);
+        }
+        garbage
+    }
+
+    /// Forgets everything: the root is another directory now.
+    pub(super) fn start_over(&mut self, table: &Table, generation: u64) -> Garbage {
+        self.generation = generation;
+        self.memory.clear();
+        self.pages.clear();
+        self.files.clear();
+        self.paths.clear();
+        Garbage(table.take_all())
+    }
+
+    /// What the table holds for this record now, unless the path was surveyed anew since.
+    fn current(&self, table: &Table, record: &Record) -> Option<Arc<Record>> {
+        table
+            .get_hash(record.hash)
+            .filter(|current| current.is_same(record))
+    }
+
+    fn forget(&mut self, table: &Table, hash: u64, garbage: &mut Garbage) {
+        let Some(record) = table.remove(hash) else {
+            return;
+        };
+        for (id, _) in record.entries() {
+            self.memory.remove(id);
+            self.files.remove(id);
+        }
+        self.paths.remove(path_id(hash));
+        garbage.extend(Some(record));
+    }
+
+    /// Takes one entry out of its record; its bytes or descriptor go, the survey stays.
+    fn take_entry(&mut self, table: &Table, id: Id, garbage: &mut Garbage) {
+        self.files.remove(id);
+        self.memory.remove(id);
+        if let Some(record) = table.get_hash(id.path) {
+            garbage.extend(table.put(Arc::new(record.with(id.encoding, None))));
+        }
+    }
+
+    fn close_a_file(&mut self, table: &Table, garbage: &mut Garbage) {
+        if let Some(id) = second_chance(&mut self.files, table) {
+            self.take_entry(table, id, garbage);
+            self.files_closed += 1;
+        }
+    }
+
+    fn drop_a_path(&mut self, table: &Table, garbage: &mut Garbage) {
+        if let Some(id) = second_chance(&mut self.paths, table) {
+            self.paths.remove(id);
+            self.forget(table, id.path, garbage);
+            self.paths_dropped += 1;
+        }
+    }
+}
+
+/// CLOCK: the hand takes the second chance away from whom it passes, and stops at one that has none,
+/// after a round and a step at the latest (if others keep giving chances back, at the next one).
+fn second_chance(ring: &mut Ring, table: &Table) -> Option<Id> {
+    let has_chance = |id: &Id| {
+        let record = table.get_hash(id.path);
+        record.is_some_and(|record| record.referenced.swap(false, Relaxed))
+    };
+    (0..ring.len())
+        .find_map(|_| ring.next().map(|(id, _)| id).filter(|id| !has_chance(id)))
+        .or_else(|| ring.next().map(|(id, _)| id))
+}
+
+impl Garbage {
+    fn extend(&mut self, record: Option<Arc<Record>>) {
+        self.0.extend(record);
+    }
+}
+
+fn path_id(hash: u64) -> Id {
+    Id {
+        path: hash,
+        encoding: None,
+    }
+}

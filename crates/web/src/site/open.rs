@@ -1,0 +1,544 @@
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use session::{FileStamp, SharedFile};
+
+/// The site's root directory: every path is looked up from here, and (unless links may lead out)
+/// nothing outside it can be reached, whatever the path or the links on the way say.
+#[derive(Debug)]
+pub(super) struct Root {
+    fd: OwnedFd,
+    /// Device and inode, to notice that the path leads to another directory now.
+    inode: (u64, u64),
+    resolver: Resolver,
+    links_out: bool,
+    /// Counts the directories that the root path has led to.
+    pub(super) generation: u64,
+}
+
+/// Who walks along a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resolver {
+    /// `openat2(2)`, since Linux 5.6. `cached`: knows `RESOLVE_CACHED`, since 5.12.
+    Kernel { cached: bool },
+    /// We ourselves, one segment after the other, because the kernel is older or a seccomp filter
+    /// does not know the call. It may block at every step, so nothing is looked up without leave to.
+    OurOwn,
+}
+
+/// Whether a look-up may wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocking {
+    /// What is not in the kernel's caches is [`Miss::WouldBlock`].
+    Never,
+    /// We are on a thread that has time.
+    Allowed,
+}
+
+/// Why there is nothing to serve.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Miss {
+    /// Nothing there, or nothing that may be shown: both look the same.
+    NotFound,
+    /// There, but the server's user may not read it.
+    Forbidden,
+    /// A directory, asked for without its slash.
+    SlashMissing,
+    /// A directory without an index file.
+    Directory,
+    /// Only the disk knows.
+    WouldBlock,
+    /// No descriptor is to be had.
+    OutOfDescriptors,
+    /// The reply's status, and a sentence for the log.
+    Failed(u16, String),
+}
+
+/// What lies at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    File,
+    Directory,
+}
+
+/// How often a look-up is repeated that a rename somewhere in the tree disturbed. openat2(2), EAGAIN
+const DISTURBED_MAX: u32 = 16;
+
+/// How many symbolic links a path may lead over, as in the kernel. path_resolution(7)
+const LINKS_MAX: u32 = 40;
+
+impl Root {
+    /// Opens the directory at `path`.
+    pub(super) fn open(path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let inode = FileStamp::of(&rustix::fs::fstat(&fd)?).inode;
+        let resolver = Resolver::probe(&fd)?;
+        Ok(Root {
+            fd,
+            inode,
+            resolver,
+            links_out,
+            generation,
+        })
+    }
+
+    /// Whether `path` still leads to this directory.
+    pub(super) fn is_at(&self, path: &Path, blocking: Blocking) -> Result<bool, Miss> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = match (self.resolver, blocking) {
+            (_, Blocking::Allowed) => rustix::fs::open(path, flags, Mode::empty()),
+            (Resolver::Kernel { cached: true }, Blocking::Never) => {
+                rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED)
+            }
+            _ => return Err(Miss::WouldBlock),
+        };
+        let stat = opened
+            .and_then(rustix::fs::fstat)
+            .map_err(|errno| match errno {
+                Errno::AGAIN => Miss::WouldBlock,
+                errno => miss_of(errno),
+            })?;
+        Ok(FileStamp::of(&stat).inode == self.inode)
+    }
+
+    /// Says what lies at a path from the root (no slash first). Sockets, pipes and devices are not
+    /// found. Does not need permission to read it.
+    pub(super) fn look(&self, path: &str, blocking: Blocking) -> Result<(Kind, FileStamp), Miss> {
+        let fd = self.resolve(path, OFlags::PATH, blocking)?;
+        let stat = rustix::fs::fstat(&fd).map_err(miss_of)?;
+        let kind = match type_of(&stat) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Directory,
+            _ => return Err(Miss::NotFound),
+        };
+        Ok((kind, FileStamp::of(&stat)))
+    }
+
+    /// Opens the file at a path for reading. What was there at the last look may be gone: the caller
+    /// compares the stamp, which tells that it is the same regular file.
+    pub(super) fn open_file(&self, path: &str, blocking: Blocking) -> Result<SharedFile, Miss> {
+        // A pipe without a writer would block the open. open(2), O_NONBLOCK
+        let fd = self.resolve(
+            path,
+            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+            blocking,
+        )?;
+        // From here on it only makes io_uring give up reads that it could wait for.
+        rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(miss_of)?;
+        SharedFile::new(fd).map_err(|error| miss_of_io(&error))
+    }
+
+    /// Opens a directory for reading. Blocks.
+    pub(super) fn open_directory(&self, path: &str) -> Result<OwnedFd, Miss> {
+        self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Blocking::Allowed)
+    }
+
+    fn resolve(&self, path: &str, flags: OFlags, blocking: Blocking) -> Result<OwnedFd, Miss> {
+        let path = if path.is_empty() { "." } else { path };
+        let flags = flags | OFlags::CLOEXEC;
+        match (self.resolver, blocking) {
+            (Resolver::Kernel { cached: true }, Blocking::Never) => self
+                .openat2(path, flags, ResolveFlags::CACHED)
+                .map_err(|errno| match errno {
+                    Errno::AGAIN => Miss::WouldBlock,
+                    errno => miss_of(errno),
+                }),
+            (_, Blocking::Never) => Err(Miss::WouldBlock),
+            (Resolver::Kernel { .. }, Blocking::Allowed) => {
+                self.openat2_patiently(path, flags).map_err(miss_of)
+            }
+            (Resolver::OurOwn, Blocking::Allowed) => {
+                self.walk(path.as_bytes(), flags).map_err(miss_of)
+            }
+        }
+    }
+
+    fn openat2(&self, path: &str, flags: OFlags, also: ResolveFlags) -> Result<OwnedFd, Errno> {
+        let mut resolve = ResolveFlags::NO_MAGICLINKS | also;
+        resolve.set(ResolveFlags::BENEATH, !self.links_out);
+        rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve)
+    }
+
+    fn openat2_patiently(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        for _ in 0..DISTURBED_MAX {
+            match self.openat2(path, flags, ResolveFlags::empty()) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                done => return done,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// What `openat2` does for us elsewhere, by hand: follows links itself, and lets neither `..`
+    /// nor an absolute link lead out of the root (unless they may). Each segment is opened without
+    /// following (`O_PATH | O_NOFOLLOW`) from the descriptor of the one before, so that nobody can
+    /// exchange a directory for a link behind our back. A magic link is followed by its text, so it
+    /// opens nothing that its text does not.
+    fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The segments still to go, the next one last, and the directories that we stand in.
+        let mut to_go = Vec::new();
+        push_segments(&mut to_go, path);
+        let mut stood_in: Vec<OwnedFd> = Vec::new();
+        let mut links = 0;
+        while let Some(segment) = to_go.pop() {
+            if segment.to_bytes() == b"." {
+                continue;
+            }
+            let is_up = segment.to_bytes() == b"..";
+            if is_up && stood_in.pop().is_some() {
+                continue;
+            }
+            if is_up && !self.links_out {
+                return Err(Errno::XDEV);
+            }
+            let at = stood_in.last().unwrap_or(&self.fd);
+            let fd = rustix::fs::openat(at, &segment, step, Mode::empty())?;
+            match type_of(&rustix::fs::fstat(&fd)?) {
+                FileType::Symlink => {
+                    links += 1;
+                    let target = rustix::fs::readlinkat(&fd, c"", Vec::new())?;
+                    if target.to_bytes().starts_with(b"/") {
+                        if !self.links_out {
+                            return Err(Errno::XDEV);
+                        }
+                        stood_in.push(rustix::fs::open(c"/", step, Mode::empty())?);
+                    }
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP);
+                    }
+                    push_segments(&mut to_go, target.to_bytes());
+                }
+                FileType::Directory => stood_in.push(fd),
+                _ if !to_go.is_empty() => return Err(Errno::NOTDIR),
+                _ if flags.contains(OFlags::PATH) => return Ok(fd),
+                _ => {
+                    return rustix::fs::openat(
+                        at,
+                        &segment,
+                        flags | OFlags::NOFOLLOW,
+                        Mode::empty(),
+                    );
+                }
+            }
+        }
+        rustix::fs::openat(
+            stood_in.last().unwrap_or(&self.fd),
+            c".",
+            flags,
+            Mode::empty(),
+        )
+    }
+
+    /// As if the kernel had no `openat2`.
+    #[cfg(test)]
+    pub(super) fn without_openat2(mut self) -> Root {
+        self.resolver = Resolver::OurOwn;
+        self
+    }
+}
+
+impl Resolver {
+    fn probe(fd: &OwnedFd) -> Result<Resolver, Errno> {
+        let try_with = |resolve| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::openat2(fd, c".", flags, Mode::empty(), resolve)
+        };
+        match try_with(ResolveFlags::BENEATH) {
+            Ok(_) => {
+                let cached = try_with(ResolveFlags::BENEATH | ResolveFlags::CACHED);
+                Ok(Resolver::Kernel {
+                    cached: !matches!(cached, Err(Errno::INVAL)),
+                })
+            }
+            // Docker's seccomp filters before 20.10 said EPERM to what they did not know.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                rustix::fs::openat(fd, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+                Ok(Resolver::OurOwn)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+fn type_of(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// `a//b/` as `a . b .`: a dot at the end demands a directory, as a slash does.
+fn push_segments(to_go: &mut Vec<CString>, path: &[u8]) {
+    let segment = |segment: &[u8]| {
+        if segment.is_empty() {
+            c".".to_owned()
+        } else {
+            c_string(segment)
+        }
+    };
+    to_go.extend(path.rsplit(|&byte| byte == b'/').map(segment));
+}
+
+/// A NUL cannot come here: paths with one are hidden, and the kernel's links have none.
+fn c_string(segment: &[u8]) -> CString {
+    CString::new(segment).unwrap_or_default()
+}
+
+/// Whether a path from the root (no slash first) names something that is never shown: a segment with
+/// a dot first, unless hidden files are served or it is `.well-known` at the top (RFC 8615); and
+/// always `..`, an empty segment or a NUL, which the protocol half has removed: a second bolt.
+pub(super) fn is_hidden(path: &str, show_hidden: bool) -> bool {
+    let segments = path
+        .strip_suffix('/')
+        .unwrap_or(path)
+        .split('/')
+        .enumerate();
+    let hides = |(nth, segment): (usize, &str)| match segment {
+        "" => !path.is_empty(),
+        "." | ".." => true,
+        ".well-known" if nth == 0 => false,
+        segment => (segment.starts_with('.') && !show_hidden) || segment.contains('\0'),
+    };
+    segments.into_iter().any(hides)
+}
+
+/// What an error at a look-up means for the reply.
+pub(super) fn miss_of(errno: Errno) -> Miss {
+    match errno {
+        // ELOOP: too many links, or a magic link. EXDEV: the path leads out of the root. EINVAL:
+        // a NUL in it. ENXIO, ENODEV: a socket, a pipe, a device without driver. openat2(2)
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG => {
+            Miss::NotFound
+        }
+        Errno::INVAL | Errno::NXIO | Errno::NODEV => Miss::NotFound,
+        Errno::ACCESS | Errno::PERM => Miss::Forbidden,
+        Errno::MFILE | Errno::NFILE => Miss::OutOfDescriptors,
+        // EAGAIN: somebody holds a lease on the file (fcntl(2)) or keeps renaming directories.
+        Errno::NOMEM | Errno::AGAIN => Miss::Failed(503, errno.to_string()),
+        _ => Miss::Failed(500, errno.to_string()),
+    }
+}
+
+pub(super) fn miss_of_io(error: &io::Error) -> Miss {
+    Errno::from_io_error(error).map_or_else(|| Miss::Failed(500, error.to_string()), miss_of)
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use tempfile::TempDir;
+
+    /// A root with links of every kind, beside a file that must never be reached.
+    fn tree() -> (TempDir, Vec<Root>) {
+        let dir = TempDir::new().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        fs::write(dir.path().join("secret"), "secret").unwrap();
+        fs::write(root.join("file"), "file").unwrap();
+        fs::write(root.join("a/b/deep"), "deep").unwrap();
+        symlink("../../file", root.join("a/b/inside")).unwrap();
+        symlink("a/b", root.join("to_b")).unwrap();
+        symlink("to_b/inside", root.join("chain")).unwrap();
+        symlink("../secret", root.join("outside")).unwrap();
+        symlink("..", root.join("up")).unwrap();
+        symlink(dir.path().join("secret"), root.join("absolute")).unwrap();
+        symlink(root.join("file"), root.join("absolute_inside")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let kernel = Root::open(&root, false, 0).unwrap();
+        let own = Root::open(&root, false, 0).unwrap().without_openat2();
+        (dir, vec![kernel, own])
+    }
+
+    fn look(root: &Root, path: &str) -> Result<Kind, Miss> {
+        root.look(path, Blocking::Allowed).map(|(kind, _)| kind)
+    }
+
+    #[test]
+    fn links_that_stay_inside_are_followed() {
+        let (_dir, roots) = tree();
+        for root in &roots {
+            for path in ["file", "a/b/inside", "to_b/deep", "to_b/inside", "chain"] {
+                assert_eq!(
+                    look(root, path),
+                    Ok(Kind::File),
+                    "{path} by {:?}",
+                    root.resolver
+                );
+            }
+            for path in ["", "a", "a/", "to_b", "to_b/"] {
+                assert_eq!(
+                    look(root, path),
+                    Ok(Kind::Directory),
+                    "{path} by {:?}",
+                    root.resolver
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_leads_out_of_the_root_is_not_found() {
+        let (_dir, roots) = tree();
+        for root in &roots {
+            for path in [
+                "outside",
+                "up",
+                "up/secret",
+                "up/root/file",
+                "absolute",
+                "loop",
+            ] {
+                assert_eq!(
+                    look(root, path),
+                    Err(Miss::NotFound),
+                    "{path} by {:?}",
+                    root.resolver
+                );
+            }
+            for path in ["../secret", "a/../../secret", "file/", "nope", "file/x"] {
+                assert_eq!(
+                    look(root, path),
+                    Err(Miss::NotFound),
+                    "{path} by {:?}",
+                    root.resolver
+                );
+            }
+            assert_eq!(look(root, "absolute_inside"), Err(Miss::NotFound));
+        }
+    }
+
+    #[test]
+    fn links_may_lead_out_when_the_operator_says_so() {
+        let (dir, _) = tree();
+        let kernel = Root::open(&dir.path().join("root"), true, 0).unwrap();
+        let own = Root::open(&dir.path().join("root"), true, 0)
+            .unwrap()
+            .without_openat2();
+        for root in [kernel, own] {
+            for path in ["outside", "absolute", "up/secret"] {
+                assert_eq!(
+                    look(&root, path),
+                    Ok(Kind::File),
+                    "{path} by {:?}",
+                    root.resolver
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn magic_links_are_never_followed() {
+        let root = Root::open(Path::new("/proc/self"), true, 0).unwrap();
+        assert_eq!(look(&root, "fd/0"), Err(Miss::NotFound));
+        assert_eq!(look(&root, "exe"), Err(Miss::NotFound));
+    }
+
+    #[test]
+    fn pipes_sockets_and_devices_are_not_found_and_block_nobody() {
+        let (dir, roots) = tree();
+        let root_path = dir.path().join("root");
+        let _socket = UnixListener::bind(root_path.join("socket")).unwrap();
+        rustix::fs::mknodat(CWD, root_path.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for root in &roots {
+            for path in ["socket", "pipe"] {
+                assert_eq!(look(root, path), Err(Miss::NotFound));
+            }
+            // Even when somebody puts the pipe there between the look and the open.
+            let opened = root.open_file("pipe", Blocking::Allowed);
+            assert!(opened.is_ok_and(|file| file.stamp().len == 0));
+        }
+    }
+
+    #[test]
+    fn a_look_that_may_not_block_says_so_or_is_right() {
+        let (dir, roots) = tree();
+        for n in 0..20 {
+            let name = format!("never_seen_{n}");
+            let found = roots[0].look(&name, Blocking::Never).map(|(kind, _)| kind);
+            assert!(
+                matches!(found, Err(Miss::WouldBlock | Miss::NotFound)),
+                "{found:?}"
+            );
+        }
+        assert_eq!(look(&roots[0], "file"), Ok(Kind::File));
+        assert!(roots[0].look("file", Blocking::Never).is_ok());
+        assert!(matches!(
+            roots[1].look("file", Blocking::Never),
+            Err(Miss::WouldBlock)
+        ));
+        drop(dir);
+    }
+
+    #[test]
+    fn dots_hide_except_the_well_known() {
+        for path in [
+            ".git/config",
+            "a/.b",
+            ".env",
+            "a/.well-known/x",
+            "a/..",
+            ".",
+            "a//b",
+            "a/\0",
+        ] {
+            assert!(is_hidden(path, false), "{path:?}");
+        }
+        for path in [
+            "",
+            "a",
+            "a/",
+            "a/b.c",
+            ".well-known/acme-challenge/x",
+            ".well-known/",
+            "a.b/",
+        ] {
+            assert!(!is_hidden(path, false), "{path:?}");
+        }
+        assert!(
+            !is_hidden(".git/config", true) && is_hidden("../x", true) && is_hidden("//", true)
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        /// Whatever a path is made of, the file beside the root is not reached.
+        #[test]
+        fn no_path_escapes_the_root(
+            segments in prop::collection::vec(
+                prop_oneof![
+                    Just(".."), Just("."), Just(""), Just("a"), Just("b"), Just("to_b"),
+                    Just("up"), Just("outside"), Just("absolute"), Just("secret"), Just("inside"),
+                    Just("root"), Just("chain"), Just("file"),
+                ],
+                0..9,
+            ),
+        ) {
+            thread_local!(static TREE: (TempDir, Vec<Root>) = tree());
+            let path = segments.join("/");
+            TREE.with(|(_dir, roots)| {
+                let path = path.trim_start_matches('/');
+                let found: Vec<_> = roots.iter().map(|root| look(root, path)).collect();
+                assert_eq!(found[0], found[1], "the kernel and we disagree about {path:?}");
+                if let Ok(Kind::File) = found[0] {
+                    for root in roots {
+                        let stamp = root.open_file(path, Blocking::Allowed).unwrap().stamp();
+                        assert_eq!(stamp.len, 4, "{path:?} leads to the secret");
+                    }
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,103 @@
+use std::io::IoSliceMut;
+use std::os::fd::AsFd;
+
+use bytes::Bytes;
+use rustix::io::{Errno, ReadWriteFlags};
+use session::SharedFile;
+
+use super::open::{Blocking, Miss, miss_of, miss_of_io};
+
+/// What came of reading a whole file.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// All of it, as it was at its stamp.
+    Whole(Bytes),
+    /// Somebody wrote into it since it was opened: the bytes may be a mixture.
+    Changed,
+    /// Not all of it lies in the page cache.
+    WouldBlock,
+}
+
+/// Reads all of a file. The stamp before is the one from its opening; the one after is compared here,
+/// so the bytes belong to that stamp (as far as the file system's clock can tell; see
+/// [`is_settled`](super::head::is_settled) for the rest).
+pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Reading, Miss> {
+    let Ok(len) = usize::try_from(file.stamp().len) else {
+        return Ok(Reading::WouldBlock);
+    };
+    let mut bytes = vec![0; len];
+    let mut at = 0;
+    // RWF_NOWAIT: what is not in the page cache is EAGAIN. preadv2(2)
+    let flags = match blocking {
+        Blocking::Never => ReadWriteFlags::NOWAIT,
+        Blocking::Allowed => ReadWriteFlags::empty(),
+    };
+    while at < len {
+        let mut rest = [IoSliceMut::new(&mut bytes[at..])];
+        match rustix::io::preadv2(file.as_fd(), &mut rest, at as u64, flags) {
+            // Shorter than its stamp says: cut off since.
+            Ok(0) => return Ok(Reading::Changed),
+            Ok(read) => at += read,
+            Err(Errno::INTR) => {}
+            // EOPNOTSUPP: the file system does not know how to not wait.
+            Err(Errno::AGAIN | Errno::OPNOTSUPP) if blocking == Blocking::Never => {
+                return Ok(Reading::WouldBlock);
+            }
+            Err(errno) => return Err(miss_of(errno)),
+        }
+    }
+    match file.is_unchanged() {
+        Ok(true) => Ok(Reading::Whole(bytes.into())),
+        Ok(false) => Ok(Reading::Changed),
+        Err(error) => Err(miss_of_io(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+
+    fn open(bytes: &[u8]) -> (tempfile::NamedTempFile, SharedFile) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        let shared = SharedFile::try_from(File::open(file.path()).unwrap()).unwrap();
+        (file, shared)
+    }
+
+    #[test]
+    fn an_empty_and_a_large_file_are_read_whole() {
+        for len in [0, 1, 4096, 3_000_001] {
+            let (_file, shared) = open(&vec![7; len]);
+            let reading = read_whole(&shared, Blocking::Allowed).unwrap();
+            assert!(matches!(reading, Reading::Whole(bytes) if bytes == vec![7; len]));
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_or_written_since_is_changed() {
+        let (file, shared) = open(b"0123456789");
+        file.as_file().set_len(4).unwrap();
+        assert!(matches!(
+            read_whole(&shared, Blocking::Allowed),
+            Ok(Reading::Changed)
+        ));
+        let (mut file, shared) = open(b"0123456789");
+        file.write_all(b"and more").unwrap();
+        assert!(matches!(
+            read_whole(&shared, Blocking::Allowed),
+            Ok(Reading::Changed)
+        ));
+    }
+
+    #[test]
+    fn what_lies_in_the_page_cache_is_read_without_waiting() {
+        let (_file, shared) = open(b"fresh");
+        let reading = read_whole(&shared, Blocking::Never).unwrap();
+        assert!(
+            matches!(reading, Reading::Whole(_) | Reading::WouldBlock),
+            "{reading:?}"
+        );
+    }
+}

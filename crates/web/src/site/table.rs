@@ -1,0 +1,330 @@
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use foldhash::quality::RandomState;
+use session::FileStamp;
+
+use super::entry::{Body, Entry};
+use crate::lookup::{Encoding, Encodings};
+
+/// Every path that was asked for lately and exists, in shards with a lock each: a hit takes one
+/// short read lock and allocates nothing. Only the [`Ledger`](super::ledger::Ledger) writes.
+///
+/// ```text
+///  path ─hash─▶ shard ─hash─▶ Record { survey: what lies on disk: x, x.br, x.zst, x.gz
+///                                      entries: those of them that are open or in memory
+///                                      checked: when it was last known to be true }
+/// ```
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+/// Aligned so that two processors that read different shards do not share a cache line (or the
+/// neighbour that the prefetcher takes along).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    records: RwLock<Records>,
+    /// Beside the lock, whose cache line the hit owns anyway.
+    hits: AtomicU64,
+}
+
+/// By hash only: of two paths with one 64-bit hash, the later one takes the place.
+type Records = HashMap<u64, Arc<Record>, BuildHasherDefault<Hashed>>;
+
+const SHARDS: usize = 32;
+
+/// A path (no slash first) and its hash.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key<'a> {
+    pub(super) path: &'a str,
+    pub(super) hash: u64,
+}
+
+/// One representation of what a path stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Id {
+    /// The hash of the path.
+    pub(super) path: u64,
+    /// `None`: as it is.
+    pub(super) encoding: Option<Encoding>,
+}
+
+/// What lay on disk for a path, at one moment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Survey {
+    /// The file that answers, from the root, without its variants' suffixes.
+    pub(super) source: Box<str>,
+    pub(super) plain: FileStamp,
+    /// In the order of [`Encoding::ALL`].
+    pub(super) variants: [Option<FileStamp>; 3],
+}
+
+/// A path, what it stands for, and what is open or in memory of it. Replaced as a whole when an entry
+/// comes or goes; the survey is shared by all records that follow each other.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) hash: u64,
+    path: Box<str>,
+    pub(super) survey: Arc<Survey>,
+    /// Of the root in which it was found.
+    pub(super) generation: u64,
+    /// Whether no file changed just before the survey. If one did, another change may hide behind
+    /// the same time stamp, so the record is not confirmed at the next check but made anew.
+    pub(super) settled: bool,
+    /// When the survey was last known to be true, in nanoseconds since the site opened.
+    checked_ns: AtomicU64,
+    /// Asked for since the clock's hand last came by.
+    pub(super) referenced: AtomicBool,
+    entries: [Option<Arc<Entry>>; 4],
+}
+
+impl Table {
+    pub(super) fn new() -> Table {
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Table {
+            shards,
+            hasher: RandomState::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn key<'a>(&self, path: &'a str) -> Key<'a> {
+        Key {
+            path,
+            hash: self.hasher.hash_one(path),
+        }
+    }
+
+    /// The entry in memory that answers at once, if there is one and it was checked lately.
+    #[inline]
+    pub(super) fn hit(
+        &self,
+        key: Key<'_>,
+        accepts: Encodings,
+        is_fresh: impl FnOnce(u64) -> bool,
+    ) -> Option<(Arc<Entry>, Id)> {
+        let shard = self.shard(key.hash);
+        let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
+        let record = records
+            .get(&key.hash)
+            .filter(|record| *record.path == *key.path)?;
+        if !is_fresh(record.checked_ns.load(Relaxed)) {
+            return None;
+        }
+        let id = record.best(accepts);
+        let entry = record
+            .entry(id.encoding)
+            .filter(|entry| matches!(entry.body, Body::Memory(_)))?;
+        let entry = Arc::clone(entry);
+        record.refer();
+        shard.hits.fetch_add(1, Relaxed);
+        Some((entry, id))
+    }
+
+    pub(super) fn get(&self, key: Key<'_>) -> Option<Arc<Record>> {
+        self.get_hash(key.hash)
+            .filter(|record| *record.path == *key.path)
+    }
+
+    pub(super) fn get_hash(&self, hash: u64) -> Option<Arc<Record>> {
+        let records = self
+            .shard(hash)
+            .records
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        records.get(&hash).cloned()
+    }
+
+    /// Puts a record in; returns the one that it replaces.
+    pub(super) fn put(&self, record: Arc<Record>) -> Option<Arc<Record>> {
+        let mut records = self
+            .shard(record.hash)
+            .records
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        records.insert(record.hash, record)
+    }
+
+    pub(super) fn remove(&self, hash: u64) -> Option<Arc<Record>> {
+        let mut records = self
+            .shard(hash)
+            .records
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        records.remove(&hash)
+    }
+
+    pub(super) fn take_all(&self) -> Vec<Arc<Record>> {
+        let take = |shard: &Shard| {
+            std::mem::take(
+                &mut *shard
+                    .records
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner),
+            )
+        };
+        self.shards
+            .iter()
+            .flat_map(|shard| take(shard).into_values())
+            .collect()
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.shards
+            .iter()
+            .map(|shard| shard.hits.load(Relaxed))
+            .sum()
+    }
+
+    #[inline]
+    fn shard(&self, hash: u64) -> &Shard {
+        // The map below uses the lowest and the highest bits.
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+}
+
+impl Id {
+    /// For the sketch: well mixed, and another one for each representation.
+    #[inline]
+    pub(super) fn hash(self) -> u64 {
+        let nth = self.encoding.map_or(0, |encoding| encoding as u64);
+        self.path
+            .wrapping_add(nth.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+impl Survey {
+    #[inline]
+    pub(super) fn stamp(&self, encoding: Option<Encoding>) -> Option<FileStamp> {
+        match encoding {
+            None => Some(self.plain),
+            Some(encoding) => self.variants[encoding as usize - 1],
+        }
+    }
+
+    pub(super) fn has_variants(&self) -> bool {
+        self.variants.iter().any(Option::is_some)
+    }
+
+    /// All stamps.
+    pub(super) fn stamps(&self) -> impl Iterator<Item = FileStamp> {
+        std::iter::once(self.plain).chain(self.variants.into_iter().flatten())
+    }
+}
+
+impl Record {
+    pub(super) fn new(
+        key: Key<'_>,
+        survey: Survey,
+        generation: u64,
+        settled: bool,
+        now_ns: u64,
+    ) -> Record {
+        Record {
+            hash: key.hash,
+            path: key.path.into(),
+            survey: Arc::new(survey),
+            generation,
+            settled,
+            checked_ns: AtomicU64::new(now_ns),
+            referenced: AtomicBool::new(false),
+            entries: [const { None }; 4],
+        }
+    }
+
+    /// What the client likes best of what there is.
+    #[inline]
+    pub(super) fn best(&self, accepts: Encodings) -> Id {
+        let there = |encoding: &Encoding| self.survey.variants[*encoding as usize - 1].is_some();
+        Id {
+            path: self.hash,
+            encoding: accepts.iter().find(there),
+        }
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, encoding: Option<Encoding>) -> Option<&Arc<Entry>> {
+        self.entries[slot(encoding)].as_ref()
+    }
+
+    /// All entries that are open or in memory.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Id, &Arc<Entry>)> {
+        let encodings = [None].into_iter().chain(Encoding::ALL.map(Some));
+        encodings.filter_map(|encoding| {
+            Some((
+                Id {
+                    path: self.hash,
+                    encoding,
+                },
+                self.entry(encoding)?,
+            ))
+        })
+    }
+
+    /// The same record with another entry (or none).
+    pub(super) fn with(&self, encoding: Option<Encoding>, entry: Option<Arc<Entry>>) -> Record {
+        let mut entries = self.entries.clone();
+        entries[slot(encoding)] = entry;
+        Record {
+            hash: self.hash,
+            path: self.path.clone(),
+            survey: Arc::clone(&self.survey),
+            generation: self.generation,
+            settled: self.settled,
+            checked_ns: AtomicU64::new(self.checked_ns()),
+            referenced: AtomicBool::new(self.referenced.load(Relaxed)),
+            entries,
+        }
+    }
+
+    /// Whether both follow from one survey.
+    pub(super) fn is_same(&self, other: &Record) -> bool {
+        Arc::ptr_eq(&self.survey, &other.survey)
+    }
+
+    pub(super) fn checked_ns(&self) -> u64 {
+        self.checked_ns.load(Relaxed)
+    }
+
+    pub(super) fn confirm(&self, now_ns: u64) {
+        self.checked_ns.fetch_max(now_ns, Relaxed);
+    }
+
+    /// Notes that the record was asked for; a line that others read is only written when it changes.
+    #[inline]
+    pub(super) fn refer(&self) {
+        if !self.referenced.load(Relaxed) {
+            self.referenced.store(true, Relaxed);
+        }
+    }
+}
+
+#[inline]
+fn slot(encoding: Option<Encoding>) -> usize {
+    encoding.map_or(0, |encoding| encoding as usize)
+}
+
+/// Takes a hash for what it is.
+#[derive(Debug, Default)]
+pub(super) struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 keys")
+    }
+
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,1 +1,73 @@
-//! Under construction.
+//! User-level threads: plain blocking code, as many as you like, on a few kernel threads.
+//!
+//! A *fiber* is a thread that the kernel does not know of. It has a stack of its own, blocks where
+//! threads block (reading a socket, sleeping, joining), and costs a page of memory and some ten
+//! nanoseconds a switch. *Processors* (kernel threads) run the fibers; while one waits for the network, its
+//! processor runs another.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use fiber::net::{TcpListener, TcpStream};
+//!
+//! fiber::run(|| {
+//!     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+//!     let address = listener.local_addr().unwrap();
+//!     fiber::spawn(move || {
+//!         while let Ok(mut stream) = listener.accept() {
+//!             fiber::spawn(move || {
+//!                 let mut word = [0; 5];
+//!                 stream.read_exact(&mut word).unwrap();
+//!                 stream.write_all(&word).unwrap();
+//!             });
+//!         }
+//!     });
+//!     let mut stream = TcpStream::connect(address).unwrap();
+//!     stream.write_all(b"hello").unwrap();
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer).unwrap();
+//!     assert_eq!(answer, "hello");
+//! });
+//! ```
+//!
+//! # What to know
+//!
+//! * **Names are std's.** [`spawn`], [`Builder`], [`JoinHandle`], [`scope`], [`park`], [`sleep`];
+//!   [`net`] has `std::net`'s types. What is called on a plain thread blocks that thread.
+//! * **A fiber starts anywhere and then stays.** The closure must be `Send`; what it makes
+//!   inside need not be. `thread_local!` and libraries that use it are safe, and see the processor's values.
+//! * **Nothing preempts a fiber.** A fiber that computes for long keeps its processor:
+//!   [`yield_now`] now and then, or [`offload`] it. So does a call that blocks the thread
+//!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`.
+//! * **The kernel side is io_uring or epoll**, by [`BackendChoice`]; [`Runtime::denied`] says why
+//!   when it could not be io_uring.
+//! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
+//!   arrays on the heap: each page of the stack that was touched stays with the fiber.
+//! * **While a fiber unwinds from a panic it does not suspend**: I/O in destructors blocks the thread then.
+//!
+//! # Inside
+//!
+//! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
+//! share) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `net`, `fs`, `offload`.
+
+mod accept;
+mod backend;
+mod cluster;
+mod counters;
+mod fiber;
+pub mod fs;
+pub mod net;
+mod offload;
+mod overflow;
+mod processor;
+mod runtime;
+mod spawn;
+mod stack;
+mod timer;
+
+pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
+pub use counters::ProcessorCounters;
+pub use fiber::{Fiber, current, park, park_timeout, sleep, timeout, yield_now};
+pub use offload::offload;
+pub use runtime::{Runtime, RuntimeBuilder, run};
+pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn};
+pub use stack::guard_install_supported;

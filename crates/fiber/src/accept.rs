@@ -1,0 +1,310 @@
+//! Accepting: one operation, both encodings side by side.
+//!
+//! Any number of fibers may wait in `accept` on one listener, and any number of processors may share it.
+//! On a ring, each processor that has waiters arms one multishot accept; on epoll, an edge makes the
+//! processor accept for as many waiters as it has. Who has waited for the shortest time is served
+//! first: its stack is warm, and the stacks of the others stay untouched.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rustix::net::SocketFlags;
+
+use crate::backend::{Backend, Completion, Interest, Op, wait_ready_plain};
+use crate::cluster::{Cluster, Message, lock};
+use crate::processor::{self, Processor};
+
+/// Connections that the kernel handed over and no fiber has taken: from this number on the processor
+/// stops accepting, so that others (or the listen queue) get them.
+const UNCLAIMED_MAX: usize = 16;
+
+/// What all processors share of one listener.
+#[derive(Debug)]
+pub(crate) struct ListenerState {
+    fd: OwnedFd,
+    id: u64,
+    closed: AtomicBool,
+    /// The processors that accept from it: they are told when it closes.
+    users: Mutex<Vec<(Arc<Cluster>, usize)>>,
+}
+
+/// The listeners that fibers of one processor wait on. Few, so a list.
+#[derive(Default)]
+pub(crate) struct Acceptors {
+    list: RefCell<Vec<Acceptor>>,
+}
+
+/// One listener on one processor.
+struct Acceptor {
+    listener: Arc<ListenerState>,
+    /// A multishot accept is in the ring (from push to its last completion).
+    armed: bool,
+    disarming: bool,
+    /// Last in, first out.
+    waiters: Vec<*const Waiter>,
+    unclaimed: VecDeque<OwnedFd>,
+}
+
+/// A fiber that waits for a connection; on its stack.
+struct Waiter {
+    op: Op,
+    connection: Cell<Option<OwnedFd>>,
+}
+
+impl ListenerState {
+    pub(crate) fn new(fd: OwnedFd, id: u64) -> Arc<ListenerState> {
+        let (closed, users) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(ListenerState { fd, id, closed, users })
+    }
+
+    /// Ends all waits; connections that have been accepted already are still given out.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        for (cluster, index) in std::mem::take(&mut *lock(&self.users)) {
+            cluster.processors[index].send(Message::CloseListener(self.id));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+}
+
+impl AsFd for ListenerState {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn closed_error() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the listener was closed")
+}
+
+/// Waits for the next connection on `listener`.
+///
+/// # Errors
+/// `NotConnected` if the listener was closed; else what `accept4(2)` reports: running out of descriptors and a
+/// connection that was reset in the queue are the caller's to survive.
+pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
+    let waiter = processor::with_current(|_, fiber| Waiter {
+        op: Op::new(fiber),
+        connection: Cell::new(None),
+    });
+    let Some(waiter) = waiter else { return accept_plain(listener) };
+    if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
+        return Ok(connection);
+    }
+    let completion = waiter.op.wait();
+    match waiter.connection.take() {
+        Some(connection) => Ok(connection),
+        None if listener.is_closed() => Err(closed_error()),
+        None => Err(io::Error::from_raw_os_error(-completion.result)),
+    }
+}
+
+/// On a plain thread.
+fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(listener, true)?;
+    loop {
+        if listener.is_closed() {
+            return Err(closed_error());
+        }
+        match accept_now(listener)? {
+            Some(connection) => return Ok(connection),
+            None => wait_ready_plain(listener.as_fd(), Interest::Read, None)?,
+        }
+    }
+}
+
+/// Accepts if a connection is there. The listener is non-blocking.
+fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match rustix::net::accept_with(listener, flags) {
+        Ok(connection) => Ok(Some(connection)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Acceptors {
+    /// Takes a connection that is there already, or puts `waiter` in line.
+    fn begin(
+        &self,
+        processor: &Processor,
+        listener: &Arc<ListenerState>,
+        waiter: &Waiter,
+    ) -> io::Result<Option<OwnedFd>> {
+        let mut list = self.list.borrow_mut();
+        let acceptor = match list.iter().position(|a| a.listener.id == listener.id) {
+            Some(index) => &mut list[index],
+            None if listener.is_closed() => return Err(closed_error()),
+            None => {
+                list.push(Acceptor::new(processor, listener)?);
+                list.last_mut().expect("just pushed")
+            }
+        };
+        if let Some(connection) = acceptor.unclaimed.pop_front() {
+            return Ok(Some(connection));
+        }
+        if listener.is_closed() {
+            return Err(closed_error());
+        }
+        match &processor.backend {
+            Backend::Uring(_) => acceptor.arm(processor),
+            // Registered before, so an edge after this attempt is seen.
+            Backend::Epoll(_) => {
+                if let Some(connection) = accept_now(listener)? {
+                    processor.shared().counters.accepted.add(1);
+                    return Ok(Some(connection));
+                }
+            }
+        }
+        acceptor.waiters.push(waiter);
+        Ok(None)
+    }
+
+    /// A completion of the ring's multishot accept; `more` says that it goes on.
+    pub(crate) fn accepted(
+        &self,
+        processor: &Processor,
+        id: u64,
+        completion: Completion,
+        more: bool,
+    ) {
+        let mut list = self.list.borrow_mut();
+        let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
+            unreachable!("a completion of listener {id}, which nobody accepts from")
+        };
+        let acceptor = &mut list[index];
+        if !more {
+            (acceptor.armed, acceptor.disarming) = (false, false);
+        }
+        if completion.result >= 0 {
+            processor.shared().counters.accepted.add(1);
+            // SAFETY: the kernel made this descriptor for us, in this completion.
+            let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
+            acceptor.deliver(processor, connection);
+        }
+        let failed = completion.result < 0 && completion.result != -libc::ECANCELED;
+        if failed {
+            // It will decide what to do, and arm again when it comes back.
+            acceptor.fail_one(processor, completion);
+        } else if acceptor.unclaimed.len() >= UNCLAIMED_MAX {
+            acceptor.disarm(processor);
+        } else if !acceptor.waiters.is_empty() {
+            acceptor.arm(processor);
+        }
+        if acceptor.is_over() {
+            list.swap_remove(index);
+        }
+    }
+
+    /// An edge of the epoll back end.
+    pub(crate) fn readable(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) else {
+            return;
+        };
+        while !acceptor.waiters.is_empty() {
+            match accept_now(&acceptor.listener) {
+                Ok(Some(connection)) => {
+                    processor.shared().counters.accepted.add(1);
+                    acceptor.deliver(processor, connection);
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return acceptor.fail_one(processor, Completion::error(errno));
+                }
+            }
+        }
+    }
+
+    /// The listener was closed: those who wait are told, and the kernel is.
+    pub(crate) fn close(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
+            return;
+        };
+        let acceptor = &mut list[index];
+        acceptor.disarm(processor);
+        while !acceptor.waiters.is_empty() {
+            acceptor.fail_one(processor, Completion::error(libc::ECANCELED));
+        }
+        if let Backend::Epoll(epoll) = &processor.backend {
+            epoll.forget(acceptor.listener.as_fd(), id);
+        }
+        if acceptor.is_over() {
+            list.swap_remove(index);
+        }
+    }
+}
+
+impl Acceptor {
+    fn new(processor: &Processor, listener: &Arc<ListenerState>) -> io::Result<Acceptor> {
+        // The ring fails a request on a non-blocking file instead of waiting; epoll wants one.
+        let nonblocking = matches!(processor.backend, Backend::Epoll(_));
+        rustix::io::ioctl_fionbio(listener, nonblocking)?;
+        if let Backend::Epoll(epoll) = &processor.backend {
+            epoll.register(listener.as_fd(), listener.id, true)?;
+        }
+        lock(&listener.users).push((Arc::clone(&processor.cluster), processor.index));
+        Ok(Acceptor {
+            listener: Arc::clone(listener),
+            armed: false,
+            disarming: false,
+            waiters: Vec::new(),
+            unclaimed: VecDeque::new(),
+        })
+    }
+
+    fn arm(&mut self, processor: &Processor) {
+        if let Backend::Uring(uring) = &processor.backend
+            && !self.armed
+            && !self.listener.is_closed()
+        {
+            self.armed = true;
+            uring.arm_accept(processor, &self.listener.fd, self.listener.id);
+        }
+    }
+
+    fn disarm(&mut self, processor: &Processor) {
+        if let Backend::Uring(uring) = &processor.backend
+            && self.armed
+            && !self.disarming
+        {
+            self.disarming = true;
+            uring.disarm_accept(processor, self.listener.id);
+        }
+    }
+
+    fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
+        match self.waiters.pop() {
+            Some(waiter) => {
+                // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
+                let waiter = unsafe { &*waiter };
+                waiter.connection.set(Some(connection));
+                waiter.op.complete(processor, Completion { result: 0, flags: 0 });
+            }
+            None => self.unclaimed.push_back(connection),
+        }
+    }
+
+    /// Gives an error to one waiter, who decides what to do; the others go on waiting.
+    fn fail_one(&mut self, processor: &Processor, completion: Completion) {
+        if let Some(waiter) = self.waiters.pop() {
+            // SAFETY: as in `deliver`.
+            unsafe { &*waiter }.op.complete(processor, completion);
+        }
+    }
+
+    /// Closed, nothing in the kernel, nobody waits and nothing is left to give out.
+    fn is_over(&self) -> bool {
+        let idle = !self.armed && self.waiters.is_empty() && self.unclaimed.is_empty();
+        idle && self.listener.is_closed()
+    }
+}

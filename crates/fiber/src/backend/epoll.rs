@@ -1,0 +1,237 @@
+//! The epoll back end: a system call is tried first; only what would block registers its descriptor, once
+//! per processor and for both directions, edge-triggered, and parks the fiber.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+
+use super::{Completion, Op, Wait};
+use crate::cluster::ProcessorShared;
+use crate::fiber::earlier;
+use crate::processor::{self, Expiry, Processor};
+
+/// How many events a turn takes; the rest comes with the next.
+const EVENTS_PER_TURN: usize = 256;
+
+/// The wake-up eventfd's event; descriptors of sources are never this.
+const WAKE: u64 = u64::MAX;
+
+/// What a fiber waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+}
+
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+    /// By descriptor. A descriptor's number is used again after a close: `io_id` tells.
+    sources: RefCell<Vec<Source>>,
+}
+
+/// What this processor knows of one descriptor.
+#[derive(Default)]
+struct Source {
+    /// Number of the socket that the rest is about; 0 is nobody.
+    io_id: u64,
+    /// Edges that came and were not used up.
+    readable: bool,
+    writable: bool,
+    /// Reset or closed by the peer: every attempt returns at once from now on.
+    hung_up: bool,
+    /// A listener: readiness goes to its acceptors.
+    listener: bool,
+    waiting: Vec<(Interest, *const Op)>,
+}
+
+impl Epoll {
+    pub(super) fn new(shared: &ProcessorShared) -> io::Result<Epoll> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&fd, &shared.wake_fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        Ok(Epoll { fd, sources: RefCell::default() })
+    }
+
+    pub(super) fn turn(&self, processor: &Processor, wait: Wait) {
+        let timeout = match wait {
+            Wait::Poll => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+            Wait::For(timeout) => timeout.map(|timeout| Timespec {
+                tv_sec: timeout.as_secs() as i64,
+                tv_nsec: timeout.subsec_nanos() as i64,
+            }),
+        };
+        processor.shared().counters.enters.add(1);
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; EVENTS_PER_TURN];
+        let count = match epoll::wait(&self.fd, &mut events[..], timeout.as_ref()) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(error) => panic!("epoll_wait failed: {error}"),
+        };
+        for event in &events[..count] {
+            match event.data.u64() {
+                WAKE => {
+                    let mut count = [0; 8];
+                    let _ = rustix::io::read(&processor.shared().wake_fd, &mut count);
+                }
+                data => self.ready(processor, data, event.flags),
+            }
+        }
+    }
+
+    /// Notes an edge and completes the waits for it.
+    fn ready(&self, processor: &Processor, data: u64, flags: epoll::EventFlags) {
+        let (fd, io_id_low) = ((data >> 32) as usize, data as u32);
+        let mut sources = self.sources.borrow_mut();
+        let Some(source) = sources.get_mut(fd).filter(|source| source.io_id as u32 == io_id_low) else {
+            return; // A descriptor that was closed after the event had been queued.
+        };
+        use epoll::EventFlags as Flags;
+        let hung_up = flags.intersects(Flags::HUP | Flags::RDHUP | Flags::ERR);
+        let (read, write) = (flags.contains(Flags::IN) || hung_up, flags.contains(Flags::OUT) || hung_up);
+        source.hung_up |= hung_up;
+        source.readable |= read;
+        source.writable |= write;
+        if source.listener {
+            let io_id = source.io_id;
+            drop(sources);
+            return processor.acceptors.readable(processor, io_id);
+        }
+        let woken = |&mut (interest, op): &mut (Interest, *const Op)| {
+            let ready = if interest == Interest::Read { read } else { write };
+            if ready {
+                // SAFETY: an operation takes itself out of the list before it leaves its frame.
+                unsafe { &*op }.complete(processor, Completion { result: 0, flags: 0 });
+            }
+            !ready
+        };
+        source.waiting.retain_mut(woken);
+    }
+
+    /// Whether an attempt in this direction may succeed: not if the last one came up short and no
+    /// edge has come since. Unknown descriptors may.
+    pub(crate) fn may_try(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) -> bool {
+        let sources = self.sources.borrow();
+        let source = sources.get(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
+        source.is_none_or(|source| {
+            source.hung_up || if interest == Interest::Read { source.readable } else { source.writable }
+        })
+    }
+
+    /// Notes that an attempt came up short: the next one would get EAGAIN.
+    pub(crate) fn used_up(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) {
+        let mut sources = self.sources.borrow_mut();
+        let source = sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
+        if let Some(source) = source {
+            match interest {
+                Interest::Read => source.readable = false,
+                Interest::Write => source.writable = false,
+            }
+        }
+    }
+
+    /// Registers the descriptor with this processor unless it is. The kernel then reports how things
+    /// stand as the first edge.
+    pub(crate) fn register(&self, fd: BorrowedFd<'_>, io_id: u64, listener: bool) -> io::Result<()> {
+        let mut sources = self.sources.borrow_mut();
+        let index = fd.as_raw_fd() as usize;
+        if sources.len() <= index {
+            sources.resize_with(index + 1, Source::default);
+        }
+        if sources[index].io_id == io_id {
+            return Ok(());
+        }
+        use epoll::EventFlags as Flags;
+        // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE): that
+        // one might have no fiber to spare while another has.
+        let direction = if listener { Flags::empty() } else { Flags::OUT | Flags::RDHUP };
+        let flags = Flags::IN | Flags::ET | direction;
+        let data = epoll::EventData::new_u64((index as u64) << 32 | u64::from(io_id as u32));
+        match epoll::add(&self.fd, fd, data, flags) {
+            // A descriptor that was closed while a duplicate kept its file, and is that file again.
+            Err(rustix::io::Errno::EXIST) => epoll::modify(&self.fd, fd, data, flags)?,
+            result => result?,
+        }
+        sources[index] = Source { io_id, listener, ..Source::default() };
+        Ok(())
+    }
+
+    /// Forgets a descriptor that is closed (which ends its registration) or no longer of interest.
+    pub(crate) fn forget(&self, fd: BorrowedFd<'_>, io_id: u64) {
+        let mut sources = self.sources.borrow_mut();
+        let source = sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
+        if let Some(source) = source {
+            *source = Source::default();
+        }
+    }
+
+    fn forget_wait(&self, fd: BorrowedFd<'_>, op: *const Op) {
+        if let Some(source) = self.sources.borrow_mut().get_mut(fd.as_raw_fd() as usize) {
+            source.waiting.retain(|&(_, waiting)| waiting != op);
+        }
+    }
+}
+
+/// Suspends the calling fiber until an attempt in this direction may succeed.
+///
+/// # Errors
+/// `TimedOut`; or what `epoll_ctl(2)` says to a descriptor that cannot be waited for.
+pub(crate) fn wait_ready(
+    fd: BorrowedFd<'_>,
+    io_id: u64,
+    interest: Interest,
+    deadline: Option<Instant>,
+) -> io::Result<()> {
+    let (op, deadline) =
+        processor::with_current(|_, fiber| (Op::new(fiber), earlier(deadline, fiber.deadline())))
+            .expect("waits are made by fibers");
+    let timer = processor::here(|processor| {
+        let super::Backend::Epoll(epoll) = &processor.backend else {
+            unreachable!("an epoll wait on another back end")
+        };
+        epoll.register(fd.as_fd(), io_id, false)?;
+        processor.shared().counters.operations.add(1);
+        let mut sources = epoll.sources.borrow_mut();
+        sources[fd.as_raw_fd() as usize].waiting.push((interest, &op));
+        io::Result::Ok(deadline.map(|at| processor.set_timer(at, Expiry::Deadline(&op))))
+    })?;
+    let completion = op.wait();
+    processor::here(|processor| {
+        timer.map(|timer| processor.cancel_timer(timer));
+        if let super::Backend::Epoll(epoll) = &processor.backend {
+            epoll.forget_wait(fd, &op);
+        }
+    });
+    match completion.into_result() {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits on a plain thread: `poll(2)`.
+pub(crate) fn wait_ready_plain(
+    fd: BorrowedFd<'_>,
+    interest: Interest,
+    deadline: Option<Instant>,
+) -> io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let flags = if interest == Interest::Read { PollFlags::IN } else { PollFlags::OUT };
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left: Duration| Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos() as i64,
+        });
+        match poll(&mut [PollFd::new(&fd, flags)], timeout.as_ref()) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

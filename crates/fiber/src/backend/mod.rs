@@ -1,0 +1,155 @@
+//! The back end of a processor: how its fibers' operations reach the kernel and how completions come back.
+//!
+//! An `enum`, not a trait: there are two, they are chosen once at start, and nobody else brings a third.
+//!
+//! | | `uring` | `epoll` |
+//! |---|---|---|
+//! | an operation is | a ring entry, submitted with all others of the turn | a system call, tried first |
+//! | what waits | the operation itself | the fiber, for readiness (edge-triggered, registered when first needed) |
+//! | files | ring reads | offload threads |
+//! | a deadline | cancels the operation and awaits its completion | ends the wait |
+
+mod epoll;
+mod probe;
+mod uring;
+
+use std::cell::Cell;
+use std::io;
+use std::time::Duration;
+
+pub use probe::{Denied, DeniedCause, Ring, probe};
+
+pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain};
+pub(crate) use uring::{LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, Uring, operate};
+
+use crate::cluster::ProcessorShared;
+use crate::fiber::{FiberRef, Suspend, suspend};
+use crate::processor::Processor;
+
+/// Which back end a runtime was asked to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// io_uring if this kernel and its administrator allow it, else epoll.
+    #[default]
+    Auto,
+    /// io_uring, or an error that says why not.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// Which back end a runtime uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// io_uring: operations in batches.
+    Uring,
+    /// epoll: system calls, and waiting for readiness.
+    Epoll,
+}
+
+impl std::fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BackendKind::Uring => "io_uring",
+            BackendKind::Epoll => "epoll",
+        })
+    }
+}
+
+pub(crate) enum Backend {
+    Uring(Uring),
+    Epoll(Epoll),
+}
+
+/// Whether a turn of the back end may sleep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// Submit and collect, do not sleep.
+    Poll,
+    /// Sleep until something completes, somebody wakes us, or (if any) the time is over.
+    For(Option<Duration>),
+}
+
+/// An operation or a wait of one fiber, on the stack of that fiber, which waits for it.
+pub(crate) struct Op {
+    fiber: FiberRef,
+    completion: Cell<Option<Completion>>,
+}
+
+/// How an operation ended, as the ring reports it: a result or minus an errno, and flags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+}
+
+impl Op {
+    pub(crate) fn new(fiber: FiberRef) -> Op {
+        Op { fiber, completion: Cell::new(None) }
+    }
+
+    /// The first completion counts: a deadline and the real end may come in the same turn.
+    pub(crate) fn complete(&self, processor: &Processor, completion: Completion) {
+        if self.completion.get().is_none() {
+            self.completion.set(Some(completion));
+            processor.push_ready(self.fiber);
+        }
+    }
+
+    /// Suspends the calling fiber, which must be the one that made the operation, until it is over.
+    pub(crate) fn wait(&self) -> Completion {
+        loop {
+            suspend(Suspend::Wait);
+            if let Some(completion) = self.completion.get() {
+                return completion;
+            }
+        }
+    }
+}
+
+impl Completion {
+    pub(crate) fn error(errno: i32) -> Completion {
+        Completion { result: -errno, flags: 0 }
+    }
+
+    /// The result as a count or an error.
+    pub(crate) fn into_result(self) -> io::Result<usize> {
+        usize::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
+    }
+}
+
+impl Backend {
+    /// # Errors
+    /// What the kernel says to a new ring or epoll instance.
+    pub(crate) fn new(kind: BackendKind, shared: &ProcessorShared) -> io::Result<Backend> {
+        Ok(match kind {
+            BackendKind::Uring => Backend::Uring(Uring::new(shared)?),
+            BackendKind::Epoll => Backend::Epoll(Epoll::new(shared)?),
+        })
+    }
+
+    /// Hands over operations, collects completions, and makes their fibers ready.
+    pub(crate) fn turn(&self, processor: &Processor, wait: Wait) {
+        match self {
+            Backend::Uring(uring) => uring.turn(processor, wait),
+            Backend::Epoll(epoll) => epoll.turn(processor, wait),
+        }
+    }
+
+    /// The deadline of `op` has passed.
+    pub(crate) fn expire(&self, processor: &Processor, op: *const Op) {
+        match self {
+            Backend::Uring(uring) => uring.cancel(processor, op as u64),
+            // SAFETY: the timer of an operation is cancelled before the operation leaves its frame.
+            Backend::Epoll(_) => unsafe { &*op }.complete(processor, Completion::error(libc::ETIMEDOUT)),
+        }
+    }
+
+    /// Before the processor's thread ends: takes back what the kernel may still write to.
+    pub(crate) fn shut_down(&self, processor: &Processor) {
+        match self {
+            Backend::Uring(uring) => uring.shut_down(processor),
+            Backend::Epoll(_) => {}
+        }
+    }
+}

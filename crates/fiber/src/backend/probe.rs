@@ -1,0 +1,165 @@
+//! Whether this process may use io_uring and, if not, who forbids it and what to do.
+
+use std::fmt;
+use std::io;
+
+use io_uring::{IoUring, Probe, opcode};
+
+use super::uring;
+
+/// A ring can be had; what it offers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Ring {
+    /// Name of each feature that the runtime can make use of, and whether this kernel has it.
+    pub features: Vec<(&'static str, bool)>,
+}
+
+/// No ring can be had. Displays as one sentence with cause and remedy.
+#[derive(Debug)]
+pub struct Denied {
+    /// Who or what denies it.
+    pub cause: DeniedCause,
+    /// What the kernel said.
+    pub error: io::Error,
+}
+
+/// Who or what denies a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeniedCause {
+    /// `kernel.io_uring_disabled` is 2.
+    DisabledForAll,
+    /// `kernel.io_uring_disabled` is 1, and we are neither privileged nor in `kernel.io_uring_group`.
+    DisabledForUnprivileged,
+    /// The system call is filtered, as container runtimes do.
+    Seccomp,
+    /// The kernel was built without it, or is older than Linux 5.1.
+    Missing,
+    /// The kernel has io_uring but not what we need of it (Linux 6.1).
+    TooOld,
+    /// The locked-memory limit is too low for the rings.
+    Memlock,
+    /// The process is out of file descriptors.
+    Descriptors,
+    /// Something else; see the error.
+    Other,
+}
+
+/// Tries to set up a ring as a processor would, and looks at what it offers.
+///
+/// # Errors
+/// [`Denied`], with the cause and the remedy.
+pub fn probe() -> Result<Ring, Denied> {
+    let ring = uring::set_up(8).map_err(Denied::from_error)?;
+    Ok(Ring { features: features(&ring) })
+}
+
+fn features(ring: &IoUring) -> Vec<(&'static str, bool)> {
+    let mut probe = Probe::new();
+    let probed = ring.submitter().register_probe(&mut probe).is_ok();
+    let has = |code: u8| probed && probe.is_supported(code);
+    let params = ring.params();
+    vec![
+        ("single-issuer and deferred task work", true),
+        ("fast poll", params.is_feature_fast_poll()),
+        ("no dropped completions", params.is_feature_nodrop()),
+        ("send and receive", has(opcode::Send::CODE) && has(opcode::Recv::CODE)),
+        ("provided buffer rings and multishot accept", has(opcode::SendZc::CODE)),
+        ("cancel", has(opcode::AsyncCancel::CODE)),
+        ("read and write", has(opcode::Read::CODE) && has(opcode::Write::CODE)),
+        ("zero-copy send", has(opcode::SendZc::CODE)),
+        ("message to another ring", has(opcode::MsgRingData::CODE)),
+        ("futex wait", has(opcode::FutexWait::CODE)),
+        ("receive and send bundles", params.is_feature_recvsend_bundle()),
+        ("minimum wait", params.is_feature_min_timeout()),
+    ]
+}
+
+impl Denied {
+    pub(crate) fn from_error(error: io::Error) -> Denied {
+        let cause = match error.raw_os_error() {
+            Some(libc::EPERM) => match disabled_setting() {
+                Some(2) => DeniedCause::DisabledForAll,
+                Some(1) => DeniedCause::DisabledForUnprivileged,
+                _ => DeniedCause::Seccomp,
+            },
+            Some(libc::EACCES) => DeniedCause::Seccomp,
+            // Some filters answer as if the call did not exist; if the kernel has the setting, it does.
+            Some(libc::ENOSYS) if disabled_setting().is_some() => DeniedCause::Seccomp,
+            Some(libc::ENOSYS) => DeniedCause::Missing,
+            Some(libc::EINVAL) => DeniedCause::TooOld,
+            Some(libc::ENOMEM) => DeniedCause::Memlock,
+            Some(libc::EMFILE | libc::ENFILE) => DeniedCause::Descriptors,
+            _ => DeniedCause::Other,
+        };
+        Denied { cause, error }
+    }
+}
+
+impl DeniedCause {
+    /// What to do about it, in one sentence.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            DeniedCause::DisabledForAll => "allow it with `sysctl kernel.io_uring_disabled=0`",
+            DeniedCause::DisabledForUnprivileged => {
+                "allow it with `sysctl kernel.io_uring_disabled=0`, or join the group of \
+                 kernel.io_uring_group"
+            }
+            DeniedCause::Seccomp => {
+                "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp \
+                 profile"
+            }
+            DeniedCause::Missing => "run a kernel with CONFIG_IO_URING (Linux 6.1 or newer)",
+            DeniedCause::TooOld => "run Linux 6.1 or newer",
+            DeniedCause::Memlock => "raise the locked-memory limit (`ulimit -l`, LimitMEMLOCK=)",
+            DeniedCause::Descriptors => "raise the limit of open files (`ulimit -n`, LimitNOFILE=)",
+            DeniedCause::Other => "see the error",
+        }
+    }
+}
+
+impl fmt::Display for DeniedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeniedCause::DisabledForAll => "kernel.io_uring_disabled is 2",
+            DeniedCause::DisabledForUnprivileged => {
+                "kernel.io_uring_disabled is 1 and this process is not privileged"
+            }
+            DeniedCause::Seccomp => "a seccomp filter forbids it",
+            DeniedCause::Missing => "this kernel has none",
+            DeniedCause::TooOld => "this kernel's io_uring lacks deferred task work",
+            DeniedCause::Memlock => "the locked-memory limit is too low",
+            DeniedCause::Descriptors => "no file descriptor is free",
+            DeniedCause::Other => "the kernel refuses it",
+        })
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "io_uring is not available: {} ({}); {}", self.cause, self.error, self.cause.remedy())
+    }
+}
+
+impl std::error::Error for Denied {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+fn disabled_setting() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_names_cause_and_remedy() {
+        let denied = Denied::from_error(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert_eq!(denied.cause, DeniedCause::Memlock);
+        assert!(denied.to_string().contains("ulimit -l"), "{denied}");
+    }
+}

@@ -1,0 +1,360 @@
+//! The io_uring back end: one ring per processor, entered once a turn.
+//!
+//! Flags: `SINGLE_ISSUER` and `DEFER_TASKRUN` (completions are run when we enter, not by interrupting us),
+//! `TASKRUN_FLAG` (so that a turn without new operations sees without a system call whether any wait).
+//!
+//! An operation lives on the stack of the fiber that waits for it, and so do its buffers: that fiber does
+//! not go on before the completion has come. This is what lets the ring write into a plain `&mut [u8]`.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::{Completion, Op, Wait};
+use crate::cluster::ProcessorShared;
+use crate::fiber::{FiberRef, earlier};
+use crate::processor::{self, Expiry, Processor};
+
+/// Entries of the submission ring: more operations than this in one turn cost another system call.
+const SQ_ENTRIES: u32 = 1024;
+/// The kernel keeps what does not fit (IORING_FEAT_NODROP), at a price.
+const CQ_ENTRIES: u32 = 8192;
+
+/// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are free.
+const IGNORED: u64 = 0;
+const WOKEN: u64 = 1;
+/// Multishot accepts carry the listener's number, shifted, and this low bit.
+const ACCEPT_BIT: u64 = 1;
+const ACCEPT_SHIFT: u32 = 2;
+
+const ENTER_GETEVENTS: u32 = 1;
+
+pub(crate) struct Uring {
+    ring: RefCell<IoUring>,
+    wake_fd: Fd,
+    /// Where the read of the wake-up eventfd goes. Boxed: the kernel has its address.
+    wake_count: Box<Cell<u64>>,
+    wake_armed: Cell<bool>,
+    /// Operations that the kernel has and has not completed.
+    in_flight: Cell<usize>,
+    buffers: ManuallyDrop<LentBuffers>,
+}
+
+/// Sets up a ring as processors use it.
+pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
+    IoUring::builder()
+        .dontfork()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .setup_cqsize(CQ_ENTRIES.max(entries * 2))
+        .build(entries)
+}
+
+impl Uring {
+    pub(super) fn new(shared: &ProcessorShared) -> io::Result<Uring> {
+        let ring = set_up(SQ_ENTRIES)?;
+        let buffers = LentBuffers::new(&ring)?;
+        Ok(Uring {
+            ring: RefCell::new(ring),
+            wake_fd: Fd(shared.wake_fd.as_raw_fd()),
+            wake_count: Box::default(),
+            wake_armed: Cell::new(false),
+            in_flight: Cell::new(0),
+            buffers: ManuallyDrop::new(buffers),
+        })
+    }
+
+    /// Makes an entry for the next submission. The caller answers for what it points to: it must stay
+    /// until the completion.
+    fn push(&self, processor: &Processor, entry: &squeue::Entry) {
+        let mut ring = self.ring.borrow_mut();
+        // SAFETY: every caller waits for the completion before what the entry points to goes away
+        // (`operate`), or the entry points to what lives as long as the ring (wake-up, accept, cancel).
+        while unsafe { ring.submission().push(entry) }.is_err() {
+            processor.shared().counters.enters.add(1);
+            submit(&ring);
+        }
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    pub(super) fn turn(&self, processor: &Processor, wait: Wait) {
+        match wait {
+            Wait::Poll => self.submit_and_collect(processor),
+            Wait::For(timeout) => self.submit_and_sleep(processor, timeout),
+        }
+        self.dispatch(processor);
+    }
+
+    fn submit_and_collect(&self, processor: &Processor) {
+        let mut ring = self.ring.borrow_mut();
+        let submission = ring.submission();
+        let idle = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
+        drop(submission);
+        if idle {
+            return;
+        }
+        processor.shared().counters.enters.add(1);
+        submit(&ring);
+    }
+
+    fn submit_and_sleep(&self, processor: &Processor, timeout: Option<Duration>) {
+        if !self.wake_armed.replace(true) {
+            let count = self.wake_count.as_ptr().cast();
+            self.push(processor, &opcode::Read::new(self.wake_fd, count, 8).build().user_data(WOKEN));
+        }
+        processor.shared().counters.enters.add(1);
+        let ring = self.ring.borrow_mut();
+        let timespec = timeout.map(Timespec::from);
+        let result = match &timespec {
+            Some(timespec) => {
+                ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(timespec))
+            }
+            None => ring.submitter().submit_and_wait(1),
+        };
+        check_enter(result);
+    }
+
+    fn dispatch(&self, processor: &Processor) {
+        // One at a time, and no borrow held: what a completion sets off may push new entries.
+        loop {
+            let entry = self.ring.borrow_mut().completion().next();
+            let Some(entry) = entry else { return };
+            let more = cqueue::more(entry.flags());
+            if !more {
+                self.in_flight.set(self.in_flight.get() - 1);
+            }
+            let completion = Completion { result: entry.result(), flags: entry.flags() };
+            match entry.user_data() {
+                IGNORED => {}
+                WOKEN => self.wake_armed.set(false),
+                accept if accept & ACCEPT_BIT != 0 => {
+                    processor.acceptors.accepted(processor, accept >> ACCEPT_SHIFT, completion, more);
+                }
+                op => {
+                    let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
+                    // SAFETY: the fiber that made it waits in `operate` until it is completed.
+                    unsafe { &*op }.complete(processor, completion);
+                }
+            }
+        }
+    }
+
+    /// Asks the kernel to end the operation with this user data; its own completion still comes.
+    pub(super) fn cancel(&self, processor: &Processor, user_data: u64) {
+        self.push(processor, &opcode::AsyncCancel::new(user_data).build().user_data(IGNORED));
+    }
+
+    pub(crate) fn arm_accept(&self, processor: &Processor, listener: &impl AsRawFd, id: u64) {
+        let entry = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC);
+        self.push(processor, &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT));
+    }
+
+    pub(crate) fn disarm_accept(&self, processor: &Processor, id: u64) {
+        self.cancel(processor, id << ACCEPT_SHIFT | ACCEPT_BIT);
+    }
+
+    /// Cancels what is in flight and waits (a second at most) for the kernel to let go of it.
+    pub(super) fn shut_down(&self, processor: &Processor) {
+        let cancel_all = opcode::AsyncCancel2::new(io_uring::types::CancelBuilder::any().all());
+        self.push(processor, &cancel_all.build().user_data(IGNORED));
+        let deadline = Instant::now() + Duration::from_secs(1);
+        self.wake_armed.set(true);
+        while self.in_flight.get() > 0 && Instant::now() < deadline {
+            self.turn(processor, Wait::For(Some(Duration::from_millis(10))));
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // What the kernel might still write to stays mapped for ever; see `shut_down`.
+        if self.in_flight.get() == 0 {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.buffers) };
+        }
+    }
+}
+
+/// Submits everything and runs deferred completions, without waiting.
+fn submit(ring: &IoUring) {
+    // SAFETY: the ring's own mapped head says how many entries there are; no argument is passed.
+    let result = unsafe {
+        let count = ring.submission_shared().len() as u32;
+        ring.submitter().enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None)
+    };
+    check_enter(result);
+}
+
+/// Interrupted, timed out, or short of memory for a moment: entries stay queued, the next turn retries.
+fn check_enter(result: io::Result<usize>) {
+    if let Err(error) = result {
+        let retried = [libc::EINTR, libc::ETIME, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
+        let errno = error.raw_os_error().unwrap_or(0);
+        assert!(retried.contains(&errno), "io_uring_enter failed: {error}");
+    }
+}
+
+/// Hands an operation to the ring and suspends the calling fiber until it is complete. When the deadline
+/// passes first, the operation is cancelled *and awaited*: the kernel may be writing into the caller's
+/// buffer until then.
+///
+/// # Errors
+/// `TimedOut`, or what the kernel reports for the operation.
+pub(crate) fn operate(
+    entry: squeue::Entry,
+    deadline: Option<Instant>,
+) -> io::Result<Completion> {
+    let (op, timer) = processor::with_current(|processor, fiber| start(processor, fiber, deadline))
+        .expect("ring operations are made by fibers");
+    let address = std::ptr::from_ref(&op).expose_provenance() as u64;
+    let timer = processor::here(|processor| {
+        let super::Backend::Uring(uring) = &processor.backend else {
+            unreachable!("a ring operation on another back end")
+        };
+        processor.shared().counters.operations.add(1);
+        uring.push(processor, &entry.user_data(address));
+        timer.map(|deadline| processor.set_timer(deadline, Expiry::Deadline(&op)))
+    });
+    let completion = op.wait();
+    let in_time = timer.is_none_or(|timer| processor::here(|p| p.cancel_timer(timer)));
+    match completion.result {
+        result if result >= 0 => Ok(completion),
+        errno if errno == -libc::ECANCELED && !in_time => Err(io::ErrorKind::TimedOut.into()),
+        // A cancelled operation that was running in a worker thread.
+        errno if errno == -libc::EINTR && !in_time => Err(io::ErrorKind::TimedOut.into()),
+        errno => Err(io::Error::from_raw_os_error(-errno)),
+    }
+}
+
+fn start(_: &Processor, fiber: FiberRef, deadline: Option<Instant>) -> (Op, Option<Instant>) {
+    (Op::new(fiber), earlier(deadline, fiber.deadline()))
+}
+
+/// How many receive buffers a processor lends: more completed receives than this in one turn are
+/// repeated. Buffers are used in turn, so few keep them in the cache.
+const LENT_BUFFERS: u16 = 256;
+/// A lent buffer holds sixteen pipelined requests, or a head of the largest size that browsers send.
+pub(crate) const LENT_BUFFER_LEN: usize = 16 * 1024;
+/// The buffer group's number; there is one.
+pub(crate) const LENT_GROUP: u16 = 0;
+
+/// Receive buffers that the kernel picks from when data has come, so that a connection that waits
+/// holds none.
+///
+/// ```text
+///  shared with the kernel: [ addr len id | addr len id | ... ]   tail: ours   head: the kernel's
+///                             │             │
+///  our memory:             [ 16 KiB      | 16 KiB      | ... ]
+/// ```
+struct LentBuffers {
+    ring: NonNull<BufRingEntry>,
+    memory: NonNull<u8>,
+    tail: Cell<u16>,
+}
+
+const BUFFER_RING_LEN: usize = LENT_BUFFERS as usize * size_of::<BufRingEntry>();
+const BUFFER_MEMORY_LEN: usize = LENT_BUFFERS as usize * LENT_BUFFER_LEN;
+
+impl LentBuffers {
+    fn new(ring: &IoUring) -> io::Result<LentBuffers> {
+        let entries = map(BUFFER_RING_LEN)?.cast();
+        let memory = map(BUFFER_MEMORY_LEN)?;
+        let buffers = LentBuffers { ring: entries, memory, tail: Cell::new(0) };
+        (0..LENT_BUFFERS).for_each(|id| buffers.give_back(id));
+        // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it is
+        // unmapped only when no operation is in flight.
+        unsafe {
+            let address = entries.as_ptr() as u64;
+            ring.submitter().register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, 0)?;
+        }
+        Ok(buffers)
+    }
+
+    /// Puts buffer `id` at the tail, where the kernel takes it up again.
+    fn give_back(&self, id: u16) {
+        let tail = self.tail.get();
+        let slot = usize::from(tail % LENT_BUFFERS);
+        // SAFETY: `slot` is below the number of entries. The kernel reads an entry only after the tail
+        // has passed it, so until the store below this one is ours.
+        unsafe {
+            let entry = &mut *self.ring.as_ptr().add(slot);
+            entry.set_addr(self.address(id) as u64);
+            entry.set_len(LENT_BUFFER_LEN as u32);
+            entry.set_bid(id);
+            let shared_tail = BufRingEntry::tail(self.ring.as_ptr()).cast::<AtomicU16>();
+            self.tail.set(tail.wrapping_add(1));
+            (*shared_tail).store(self.tail.get(), Ordering::Release);
+        }
+    }
+
+    fn address(&self, id: u16) -> *mut u8 {
+        assert!(id < LENT_BUFFERS, "buffer {id} of {LENT_BUFFERS}");
+        // SAFETY: inside the mapping, by the assertion.
+        unsafe { self.memory.as_ptr().add(usize::from(id) * LENT_BUFFER_LEN) }
+    }
+}
+
+impl Drop for LentBuffers {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with these lengths; the owner saw to it that the kernel is done.
+        unsafe {
+            libc::munmap(self.ring.as_ptr().cast(), BUFFER_RING_LEN);
+            libc::munmap(self.memory.as_ptr().cast(), BUFFER_MEMORY_LEN);
+        }
+    }
+}
+
+fn map(len: usize) -> io::Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(address.cast()).expect("mmap returned null"))
+}
+
+/// A buffer that the kernel filled; goes back to this processor's ring when dropped.
+pub(crate) struct LentBuffer {
+    id: u16,
+    len: usize,
+}
+
+impl LentBuffer {
+    /// The buffer that a receive's completion names, if it took one.
+    pub(crate) fn of(completion: Completion) -> Option<LentBuffer> {
+        let id = cqueue::buffer_select(completion.flags)?;
+        Some(LentBuffer { id, len: usize::try_from(completion.result).unwrap_or(0) })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        processor::here(|processor| {
+            let super::Backend::Uring(uring) = &processor.backend else {
+                unreachable!("a lent buffer on another back end")
+            };
+            // SAFETY: the kernel filled `len` bytes of this buffer and leaves it alone until it is
+            // given back, which is when `self` is dropped.
+            unsafe { std::slice::from_raw_parts(uring.buffers.address(self.id), self.len) }
+        })
+    }
+}
+
+impl Drop for LentBuffer {
+    fn drop(&mut self) {
+        processor::here(|processor| {
+            if let super::Backend::Uring(uring) = &processor.backend {
+                uring.buffers.give_back(self.id);
+            }
+        });
+    }
+}

@@ -1,0 +1,67 @@
+//! What the processors count, for `/metrics`, tests and curiosity.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($name:ident: $doc:literal,)*) => {
+        /// Counters of one processor. Written by its thread only (so a plain load and store will do),
+        /// read by anybody. A cache line of their own keeps readers of neighbours from slowing it.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: Counter,)*
+        }
+
+        /// What one processor has done since it started.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct ProcessorCounters {
+            $(#[doc = $doc] pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> ProcessorCounters {
+                ProcessorCounters { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl ProcessorCounters {
+            /// Name, meaning and value of each counter, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), $doc, self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    fibers_started: "Fibers that started here.",
+    fibers_finished: "Fibers that finished here.",
+    fibers_stolen: "Unstarted fibers that were taken from another processor's lane.",
+    switches: "Times that a fiber was given the processor.",
+    turns: "Turns of the processor's loop.",
+    sleeps: "Times that the processor went to sleep.",
+    messages: "Messages from other threads (fibers unparked, fibers sent here).",
+    timers_expired: "Timers that expired.",
+    enters: "System calls of the back end (io_uring_enter or epoll_pwait2).",
+    operations: "Operations handed to the back end (ring entries, or epoll waits).",
+    operations_timed_out: "Operations whose deadline passed first.",
+    buffers_exhausted: "Receives that found no lent buffer free and were repeated.",
+    accepted: "Connections accepted.",
+    offloads: "Calls handed to the offload threads.",
+}
+
+/// A number with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,366 @@
+//! The control block of a fiber, and how a fiber gives its processor away.
+//!
+//! ```text
+//!              spawn                 first run                  suspend
+//!   Unstarted ───────▶ in a lane ───────────────▶ running ◀──────────────▶ waiting
+//!                      (may start                    │         resume      (on its home
+//!                       anywhere)                    ▼                      processor, for ever)
+//!                                                 finished
+//! ```
+//!
+//! A fiber that has started stays on its processor: Rust code may hold pointers into the thread-local
+//! storage of the kernel thread that it runs on (the compiler itself keeps them in registers across calls),
+//! so a fiber that moved would be unsound. What crosses threads is the closure before it starts, and wake-ups.
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::panic::Location;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use crate::cluster::{Cluster, ProcessorShared};
+use crate::counters::Counter;
+use crate::processor::{self, Expiry, Processor};
+use crate::stack::FiberStack;
+
+/// A handle to a fiber, like [`std::thread::Thread`].
+#[derive(Clone)]
+pub struct Fiber {
+    pub(crate) control: Arc<Control>,
+}
+
+/// Everything the runtime knows of one fiber.
+pub(crate) struct Control {
+    id: u64,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+    state: AtomicU8,
+    /// Where it started; null before. Wake-ups from other threads go there.
+    home: AtomicPtr<ProcessorShared>,
+    entry: UnsafeCell<Option<Entry>>,
+    stack: UnsafeCell<Option<FiberStack>>,
+    context: UnsafeCell<Option<Context>>,
+    yielder: Cell<*const Yielder<(), Suspend>>,
+    deadline: Cell<Option<Instant>>,
+    /// Of its stack, once it has one: the overflow handler asks.
+    guard: Cell<(usize, usize)>,
+    stack_usable_len: Cell<usize>,
+    /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
+    cluster: Arc<Cluster>,
+}
+
+// SAFETY: `entry`, `context` and the cells are touched only by the processor that starts
+// the fiber and then keeps it; a queue hands a control block to one processor at a time. The rest is
+// atomic or never changes.
+unsafe impl Sync for Control {}
+// SAFETY: as above; the entry is `Send`, and a context is made after the last move between threads.
+unsafe impl Send for Control {}
+
+/// What a fiber runs.
+pub(crate) type Entry = Box<dyn FnOnce() + Send>;
+
+type Context = Coroutine<(), Suspend, (), FiberStack>;
+
+/// What a fiber asks of its processor when it gives it away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suspend {
+    /// Run me again after the others.
+    Yield,
+    /// Run me when somebody unparks me, from any thread.
+    Park,
+    /// Somebody on this processor (a completion, a timer) has my address and makes me ready.
+    Wait,
+}
+
+/// What came of running a fiber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Suspended(Suspend),
+    Finished,
+}
+
+/// A fiber that is not finished, as queues and operations hold it.
+///
+/// INVARIANT: the runtime owns one count of the control block from spawn to finish, so the address is
+/// good; and the fiber is in one place only: running, in one queue, or named by one waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FiberRef(NonNull<Control>);
+
+// SAFETY: it is a counted pointer to a `Sync` control block; see the invariant.
+unsafe impl Send for FiberRef {}
+
+// A fiber's token, as of std::thread::park: RUNNING covers ready as well.
+const RUNNING: u8 = 0;
+const PARKED: u8 = 1;
+const NOTIFIED: u8 = 2;
+
+impl Control {
+    pub(crate) fn new(
+        cluster: Arc<Cluster>,
+        name: Option<Box<str>>,
+        stack: FiberStack,
+        spawned_at: &'static Location<'static>,
+        entry: Entry,
+    ) -> Arc<Control> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Control {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            name,
+            spawned_at,
+            state: AtomicU8::new(RUNNING),
+            home: AtomicPtr::new(std::ptr::null_mut()),
+            entry: UnsafeCell::new(Some(entry)),
+            stack: UnsafeCell::new(Some(stack)),
+            context: UnsafeCell::new(None),
+            yielder: Cell::new(std::ptr::null()),
+            deadline: Cell::new(None),
+            guard: Cell::new((0, 0)),
+            stack_usable_len: Cell::new(0),
+            cluster,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
+    pub(crate) fn overflowed_at(&self, address: usize) -> Option<usize> {
+        let (start, end) = self.guard.get();
+        (start <= address && address < end).then(|| self.stack_usable_len.get())
+    }
+
+    pub(crate) fn spawned_at(&self) -> &'static Location<'static> {
+        self.spawned_at
+    }
+}
+
+impl FiberRef {
+    /// Hands one count of the control block to the runtime.
+    pub(crate) fn new(control: Arc<Control>) -> FiberRef {
+        let address = Arc::into_raw(control).cast_mut();
+        FiberRef(NonNull::new(address).expect("an Arc is never null"))
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        // SAFETY: see the invariant of FiberRef.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn handle(self) -> Fiber {
+        // SAFETY: the pointer came from Arc::into_raw, and the runtime's own count keeps it alive
+        // while a new one is made.
+        let control = unsafe {
+            Arc::increment_strong_count(self.0.as_ptr());
+            Arc::from_raw(self.0.as_ptr())
+        };
+        Fiber { control }
+    }
+
+    /// Gives the runtime's count back: the fiber is finished.
+    pub(crate) fn release(self) {
+        // SAFETY: the pointer came from Arc::into_raw, and this is the end of the invariant.
+        drop(unsafe { Arc::from_raw(self.0.as_ptr()) });
+    }
+
+    /// Runs the fiber on this processor until it suspends or finishes.
+    pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Ran {
+        // SAFETY: only the processor that runs a fiber touches its context (invariant of FiberRef).
+        let context = unsafe { &mut *self.control().context.get() };
+        if context.is_none() {
+            started.add(1);
+            *context = Some(self.start(processor));
+        }
+        match context.as_mut().expect("just made").resume(()) {
+            CoroutineResult::Yield(suspend) => Ran::Suspended(suspend),
+            CoroutineResult::Return(()) => {
+                *context = None;
+                Ran::Finished
+            }
+        }
+    }
+
+    fn start(self, processor: &Processor) -> Context {
+        let control = self.control();
+        // SAFETY: a fiber starts once, on the processor that calls this; its stack was put there by
+        // whoever spawned it, before it entered a queue.
+        let (entry, stack) = unsafe { ((*control.entry.get()).take(), (*control.stack.get()).take()) };
+        let (entry, stack) = entry.zip(stack).expect("a fiber starts once");
+        control.guard.set((stack.guard().start, stack.guard().end));
+        control.stack_usable_len.set(stack.usable_len());
+        let home: *const ProcessorShared = processor.shared();
+        control.home.store(home.cast_mut(), Ordering::Release);
+        Coroutine::with_stack(stack, move |yielder, ()| {
+            self.control().yielder.set(yielder);
+            entry();
+        })
+    }
+
+    /// After the fiber suspended with [`Suspend::Park`]: parks it, or says that it was unparked in
+    /// the meantime and is ready.
+    pub(crate) fn park_after_switch(self) -> bool {
+        let state = &self.control().state;
+        if state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return true;
+        }
+        state.store(RUNNING, Ordering::Release);
+        false
+    }
+}
+
+impl Fiber {
+    /// A number that no other fiber of this process had or gets.
+    pub fn id(&self) -> u64 {
+        self.control.id
+    }
+
+    /// The name that its [`Builder`](crate::Builder) gave it.
+    pub fn name(&self) -> Option<&str> {
+        self.control.name()
+    }
+
+    /// Lets the fiber's [`park`] return, now or at its next call. From any thread.
+    pub fn unpark(&self) {
+        let state = &self.control.state;
+        let mut seen = state.load(Ordering::Relaxed);
+        loop {
+            let next = if seen == PARKED { RUNNING } else { NOTIFIED };
+            match state.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(PARKED) => return self.make_ready(),
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Only the caller that moved it from PARKED comes here, so it enters one queue.
+    fn make_ready(&self) {
+        let home = self.control.home.load(Ordering::Acquire);
+        let fiber = FiberRef(NonNull::from(&*self.control));
+        // SAFETY: a parked fiber has started, so `home` was set, to a shared half that lives as long
+        // as the cluster, which the control block holds.
+        unsafe { (*home).push_ready(fiber) };
+    }
+}
+
+impl fmt::Debug for Fiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fiber")
+            .field("id", &self.id())
+            .field("name", &self.name())
+            .field("spawned_at", &format_args!("{}", self.control.spawned_at))
+            .finish()
+    }
+}
+
+/// The fiber that calls, or `None` on a plain thread.
+pub fn current() -> Option<Fiber> {
+    processor::with_current(|_, fiber| fiber.handle())
+}
+
+/// Gives the other ready fibers of this processor their turn. On a plain thread,
+/// [`std::thread::yield_now`].
+pub fn yield_now() {
+    if processor::with_current(|_, fiber| fiber).is_some() {
+        suspend(Suspend::Yield);
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until somebody calls [`Fiber::unpark`]; returns at once if somebody did since the last
+/// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just that.
+pub fn park() {
+    match processor::with_current(|_, fiber| fiber) {
+        Some(fiber) if !fiber.take_token() => suspend(Suspend::Park),
+        Some(_) => {}
+        // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason is allowed.
+        None if processor::is_here() => std::thread::yield_now(),
+        None => std::thread::park(),
+    }
+}
+
+/// As [`park`], but not longer than `timeout`.
+pub fn park_timeout(timeout: Duration) {
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return std::thread::park_timeout(timeout);
+    };
+    if fiber.take_token() {
+        return;
+    }
+    let deadline = Instant::now() + timeout;
+    let handle = fiber.handle();
+    let timer = processor::here(|p| p.set_timer(deadline, Expiry::Unpark(handle)));
+    suspend(Suspend::Park);
+    processor::here(|p| p.cancel_timer(timer));
+}
+
+/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor. On a plain thread,
+/// [`std::thread::sleep`].
+pub fn sleep(duration: Duration) {
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return std::thread::sleep(duration);
+    };
+    processor::here(|p| p.set_timer(Instant::now() + duration, Expiry::Ready(fiber)));
+    suspend(Suspend::Wait);
+}
+
+/// Runs `f` with a deadline: I/O that it does past `duration` from now fails with
+/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. On a plain thread `f` just runs.
+pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
+    struct Restore<'a>(&'a Control, Option<Instant>);
+    impl Drop for Restore<'_> {
+        fn drop(&mut self) {
+            self.0.deadline.set(self.1);
+        }
+    }
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else { return f() };
+    let outer = fiber.control().deadline.get();
+    let _restore = Restore(fiber.control(), outer);
+    fiber.control().deadline.set(earlier(outer, Some(Instant::now() + duration)));
+    f()
+}
+
+/// The earlier of two deadlines, where `None` is never.
+pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+impl FiberRef {
+    /// The deadline that [`timeout`] set.
+    pub(crate) fn deadline(self) -> Option<Instant> {
+        self.control().deadline.get()
+    }
+
+    fn take_token(self) -> bool {
+        let state = &self.control().state;
+        state.compare_exchange(NOTIFIED, RUNNING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Gives the processor away. The caller is a fiber, and somebody will make it ready again.
+///
+/// Not inlined: after the switch nothing computed from thread-local storage before may be used, and a
+/// call boundary is what keeps the compiler from doing so in the frames above.
+#[inline(never)]
+pub(crate) fn suspend(how: Suspend) {
+    let yielder = processor::with_current(|_, fiber| fiber.control().yielder.get());
+    let yielder = yielder.expect("suspended outside a fiber");
+    // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
+    unsafe { (*yielder).suspend(how) };
+}

@@ -1,0 +1,185 @@
+//! Sockets whose blocking calls suspend the fiber, not the processor.
+//!
+//! The types and their methods are those of [`std::net`] and [`std::os::unix::net`], reading and writing included (also on
+//! shared references). On a plain thread they block that thread. Beyond `std` there are
+//! [`TcpStream::receive`], which holds no buffer while it waits, and [`TcpStream::send_file`].
+
+mod socket;
+mod tcp;
+mod unix;
+
+pub use tcp::{TcpListener, TcpStream};
+pub use unix::{UnixListener, UnixStream};
+
+use crate::backend::Backend;
+use crate::processor;
+
+/// How an operation of the calling thread reaches the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Uring,
+    Epoll,
+    /// Not a fiber: block the thread.
+    Plain,
+}
+
+pub(crate) fn carrier() -> Carrier {
+    processor::with_current(|processor, _| match processor.backend {
+        Backend::Uring(_) => Carrier::Uring,
+        Backend::Epoll(_) => Carrier::Epoll,
+    })
+    .unwrap_or(Carrier::Plain)
+}
+
+/// The methods that all stream types share.
+macro_rules! stream {
+    ($name:ident) => {
+        impl $name {
+            /// Receives what has come (at most 16 KiB) into a buffer of the processor's and shows it
+            /// to `f`; an empty slice is the end of the stream. While it waits, the connection holds no
+            /// buffer: ten thousand idle connections cost none.
+            ///
+            /// # Errors
+            /// `TimedOut` past the deadline; else what `recv(2)` reports.
+            pub fn receive<R>(
+                &self,
+                deadline: Option<std::time::Instant>,
+                f: impl FnOnce(&[u8]) -> R,
+            ) -> std::io::Result<R> {
+                self.socket.receive(deadline, f)
+            }
+
+            /// Sends what it can of `slices` in one go. `more` says that the rest of the message
+            /// follows at once (MSG_MORE).
+            ///
+            /// # Errors
+            /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
+            pub fn send(
+                &self,
+                slices: &[std::io::IoSlice<'_>],
+                more: bool,
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<usize> {
+                self.socket.send(slices, more, deadline)
+            }
+
+            /// Sends bytes of a file: up to `len` from `offset` on, at most 256 KiB in one call.
+            /// Returns how many; 0 if the file ends there. Never blocks the processor on the disk:
+            /// what is not in the page cache is read first, and then sent.
+            ///
+            /// # Errors
+            /// `TimedOut` past the deadline; else what `sendfile(2)` reports.
+            pub fn send_file(
+                &self,
+                file: std::os::fd::BorrowedFd<'_>,
+                offset: u64,
+                len: u64,
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<u64> {
+                self.socket.send_file(file, offset, len, deadline)
+            }
+
+            /// Ends reading, writing or both; those who wait are woken.
+            ///
+            /// # Errors
+            /// What `shutdown(2)` reports.
+            pub fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
+                self.socket.shutdown(how)
+            }
+
+            /// A second handle to the same connection.
+            ///
+            /// # Errors
+            /// What `dup(2)` reports.
+            pub fn try_clone(&self) -> std::io::Result<$name> {
+                Ok($name { socket: self.socket.try_clone()? })
+            }
+
+            /// How long a read may wait; `None` (the default) is for ever.
+            ///
+            /// # Errors
+            /// `InvalidInput` for a zero time-out.
+            pub fn set_read_timeout(
+                &self,
+                timeout: Option<std::time::Duration>,
+            ) -> std::io::Result<()> {
+                self.socket.set_timeout(Interest::Read, timeout)
+            }
+
+            /// How long a write may wait; `None` (the default) is for ever.
+            ///
+            /// # Errors
+            /// `InvalidInput` for a zero time-out.
+            pub fn set_write_timeout(
+                &self,
+                timeout: Option<std::time::Duration>,
+            ) -> std::io::Result<()> {
+                self.socket.set_timeout(Interest::Write, timeout)
+            }
+
+            /// The read time-out.
+            pub fn read_timeout(&self) -> Option<std::time::Duration> {
+                self.socket.timeout(Interest::Read)
+            }
+
+            /// The write time-out.
+            pub fn write_timeout(&self) -> Option<std::time::Duration> {
+                self.socket.timeout(Interest::Write)
+            }
+        }
+
+        impl std::io::Read for &$name {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                self.socket.receive_into(buffer)
+            }
+        }
+
+        impl std::io::Write for &$name {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.write_vectored(&[std::io::IoSlice::new(bytes)])
+            }
+
+            fn write_vectored(&mut self, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                self.socket.send(slices, false, self.socket.write_deadline())
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        impl std::io::Read for $name {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                (&*self).read(buffer)
+            }
+        }
+
+        impl std::io::Write for $name {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                (&*self).write(bytes)
+            }
+
+            fn write_vectored(&mut self, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                (&*self).write_vectored(slices)
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        impl std::os::fd::AsFd for $name {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.socket.as_fd()
+            }
+        }
+
+        impl From<std::os::fd::OwnedFd> for $name {
+            fn from(fd: std::os::fd::OwnedFd) -> $name {
+                $name { socket: Socket::new(fd) }
+            }
+        }
+    };
+}
+
+use stream;

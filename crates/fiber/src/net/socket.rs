@@ -1,0 +1,431 @@
+//! One connected stream socket: each operation with its encodings, ring entry and system call, side by side.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use io_uring::squeue::Flags;
+use io_uring::types::Fd;
+use io_uring::opcode;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
+
+use super::{Carrier, carrier};
+use crate::backend::{
+    self, Backend, Interest, LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, operate, wait_ready_plain,
+};
+use crate::fiber::yield_now;
+use crate::fs;
+use crate::processor;
+
+/// How much of a file goes out in one piece, so that one fast peer does not keep the processor.
+const FILE_PIECE_LEN: u64 = 256 * 1024;
+
+/// Attempts that succeed at once do not suspend; after this many in a row the fiber gives way.
+const UNSUSPENDED_MAX: u8 = 32;
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// Names this socket to the epoll back end: descriptors are used again.
+    id: u64,
+    nonblocking: AtomicBool,
+    /// Nanoseconds; 0 is none.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
+}
+
+/// A number for each socket and listener of this process; never 0.
+pub(super) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Socket {
+    pub(super) fn new(fd: OwnedFd) -> Socket {
+        let nonblocking = rustix::fs::fcntl_getfl(&fd)
+            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
+        Socket::with_mode(fd, nonblocking)
+    }
+
+    /// A socket whose mode is known: one system call less.
+    pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool) -> Socket {
+        Socket {
+            fd,
+            id: next_id(),
+            nonblocking: AtomicBool::new(nonblocking),
+            read_timeout: AtomicU64::new(0),
+            write_timeout: AtomicU64::new(0),
+        }
+    }
+
+    /// Connects a new socket.
+    pub(super) fn connect(fd: OwnedFd, address: &SocketAddrAny) -> io::Result<Socket> {
+        let socket = Socket::with_mode(fd, false);
+        if carrier() == Carrier::Uring {
+            let (pointer, len) = (address.as_ptr().cast(), address.addr_len());
+            operate(opcode::Connect::new(socket.ring_fd()?, pointer, len).build(), None)?;
+            return Ok(socket);
+        }
+        socket.set_nonblocking(true)?;
+        match rustix::net::connect(&socket.fd, address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INPROGRESS | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        socket.wait(Interest::Write, None)?;
+        rustix::net::sockopt::socket_error(&socket.fd)??;
+        Ok(socket)
+    }
+
+    /// Receives into `buffer`; 0 at the end of the stream.
+    pub(super) fn receive_into(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let deadline = self.read_deadline();
+        if carrier() == Carrier::Uring {
+            loop {
+                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                let entry = opcode::Recv::new(self.ring_fd()?, buffer.as_mut_ptr(), len).build();
+                match operate(entry, deadline) {
+                    Ok(completion) => return completion.into_result(),
+                    Err(error) => self.retry(error, Interest::Read, deadline)?,
+                }
+            }
+        }
+        self.attempt(Interest::Read, buffer.len(), deadline, || {
+            let (len, _) = rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT)?;
+            Ok(len)
+        })
+    }
+
+    /// Receives into a buffer of the processor and shows it to `f`: while it waits, the fiber holds none.
+    pub(super) fn receive<R>(
+        &self,
+        deadline: Option<Instant>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> io::Result<R> {
+        if carrier() == Carrier::Uring {
+            let lent = self.receive_lent(deadline)?;
+            return Ok(f(lent.as_ref().map_or(&[], LentBuffer::bytes)));
+        }
+        let mut buffer = ScratchBuffer::take();
+        let len = loop {
+            if self.may_try(Interest::Read) {
+                match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
+                    Ok((len, _)) => break len,
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            drop(buffer);
+            self.wait(Interest::Read, deadline)?;
+            buffer = ScratchBuffer::take();
+        };
+        if len < LENT_BUFFER_LEN {
+            self.used_up(Interest::Read);
+        }
+        self.give_way();
+        Ok(f(&buffer.bytes()[..len]))
+    }
+
+    fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Option<LentBuffer>> {
+        loop {
+            let receive = opcode::Recv::new(self.ring_fd()?, std::ptr::null_mut(), 0);
+            let entry = receive.buf_group(LENT_GROUP).build().flags(Flags::BUFFER_SELECT);
+            match operate(entry, deadline) {
+                Ok(completion) => return Ok(LentBuffer::of(completion)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    // The others of this turn give theirs back as they run.
+                    processor::here(|p| p.shared().counters.buffers_exhausted.add(1));
+                    yield_now();
+                }
+                Err(error) => self.retry(error, Interest::Read, deadline)?,
+            }
+        }
+    }
+
+    /// Sends what it can of `slices`; `more` says that the rest of the message follows at once, so
+    /// that the kernel does not send a small segment (MSG_MORE, send(2)).
+    pub(super) fn send(
+        &self,
+        slices: &[IoSlice<'_>],
+        more: bool,
+        deadline: Option<Instant>,
+    ) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        // What a file follows goes out now: the ring would cost a turn between the two.
+        if carrier() == Carrier::Uring && !more {
+            return self.send_by_ring(slices, flags, deadline);
+        }
+        let len = slices.iter().map(|slice| slice.len()).sum();
+        self.attempt(Interest::Write, len, deadline, || {
+            let flags = flags | SendFlags::DONTWAIT;
+            if let [slice] = slices {
+                return rustix::net::send(&self.fd, slice, flags);
+            }
+            rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags)
+        })
+    }
+
+    fn send_by_ring(
+        &self,
+        slices: &[IoSlice<'_>],
+        flags: SendFlags,
+        deadline: Option<Instant>,
+    ) -> io::Result<usize> {
+        // WAITALL: the kernel goes on after a short send by itself.
+        let flags = flags.bits() as i32 | libc::MSG_WAITALL;
+        // SAFETY: an all-zero msghdr is valid: no name, no slices, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        loop {
+            let fd = self.ring_fd()?;
+            let entry = if let [slice] = slices {
+                let len = u32::try_from(slice.len()).unwrap_or(u32::MAX);
+                opcode::Send::new(fd, slice.as_ptr(), len).flags(flags).build()
+            } else {
+                // IoSlice has the layout of iovec (its documentation says so).
+                message.msg_iov = slices.as_ptr().cast_mut().cast();
+                message.msg_iovlen = slices.len() as _;
+                opcode::SendMsg::new(fd, &raw const message).flags(flags as u32).build()
+            };
+            match operate(entry, deadline) {
+                Ok(completion) => return completion.into_result(),
+                Err(error) => self.retry(error, Interest::Write, deadline)?,
+            }
+        }
+    }
+
+    /// Sends up to `len` bytes of a file from `offset`; returns how many, 0 if the file ends there. What is not in
+    /// the page cache is read first: `sendfile(2)` would block the processor on the disk.
+    pub(super) fn send_file(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        deadline: Option<Instant>,
+    ) -> io::Result<u64> {
+        let len = len.min(FILE_PIECE_LEN);
+        if carrier() != Carrier::Plain && !fs::is_cached(file, offset..offset + len) {
+            return self.send_file_by_reading(file, offset, len, deadline);
+        }
+        self.set_nonblocking(true)?;
+        let sent = self.attempt(Interest::Write, len as usize, deadline, || {
+            let mut at = offset;
+            rustix::fs::sendfile(&self.fd, file, Some(&mut at), len as usize)
+        })?;
+        Ok(sent as u64)
+    }
+
+    fn send_file_by_reading(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        deadline: Option<Instant>,
+    ) -> io::Result<u64> {
+        let mut buffer = vec![0; len as usize];
+        let read = fs::read_at(file, &mut buffer, offset)?;
+        let mut sent = 0;
+        while sent < read {
+            sent += self.send(&[IoSlice::new(&buffer[sent..read])], false, deadline)?;
+        }
+        Ok(sent as u64)
+    }
+
+    /// Tries a system call that does not wait, and waits for readiness as often as it must.
+    fn attempt(
+        &self,
+        interest: Interest,
+        wanted_len: usize,
+        deadline: Option<Instant>,
+        mut call: impl FnMut() -> Result<usize, Errno>,
+    ) -> io::Result<usize> {
+        loop {
+            if self.may_try(interest) {
+                match call() {
+                    Ok(len) => {
+                        if len < wanted_len {
+                            self.used_up(interest);
+                        }
+                        self.give_way();
+                        return Ok(len);
+                    }
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.wait(interest, deadline)?;
+        }
+    }
+
+    /// After an operation of the ring failed: waits if it was only that the socket is
+    /// non-blocking (another fiber sends a file on it), or was interrupted. Else the error.
+    fn retry(
+        &self,
+        error: io::Error,
+        interest: Interest,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => self.wait(interest, deadline),
+            Some(libc::EINTR) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Waits until an attempt may succeed.
+    fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
+        match carrier() {
+            Carrier::Uring => {
+                let events = if interest == Interest::Read { libc::POLLIN } else { libc::POLLOUT };
+                let entry = opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), events as u32).build();
+                operate(entry, deadline).map(drop)
+            }
+            Carrier::Epoll => {
+                self.used_up(interest);
+                backend::wait_ready(self.fd.as_fd(), self.id, interest, deadline)
+            }
+            Carrier::Plain => wait_ready_plain(self.fd.as_fd(), interest, deadline),
+        }
+    }
+
+    fn may_try(&self, interest: Interest) -> bool {
+        processor::with_current(|processor, _| match &processor.backend {
+            Backend::Epoll(epoll) => epoll.may_try(self.fd.as_fd(), self.id, interest),
+            Backend::Uring(_) => true,
+        })
+        .unwrap_or(true)
+    }
+
+    fn used_up(&self, interest: Interest) {
+        processor::with_current(|processor, _| {
+            if let Backend::Epoll(epoll) = &processor.backend {
+                epoll.used_up(self.fd.as_fd(), self.id, interest);
+            }
+        });
+    }
+
+    /// A peer that is always ready must not keep the processor from the other fibers.
+    fn give_way(&self) {
+        let due = processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
+        if due == Some(true) {
+            yield_now();
+        }
+    }
+
+    /// The descriptor for a ring entry: the ring waits for blocking sockets only.
+    fn ring_fd(&self) -> io::Result<Fd> {
+        self.set_nonblocking(false)?;
+        Ok(Fd(self.fd.as_raw_fd()))
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        if self.nonblocking.load(Ordering::Relaxed) != nonblocking {
+            rustix::io::ioctl_fionbio(&self.fd, nonblocking)?;
+            self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn shutdown(&self, how: std::net::Shutdown) -> io::Result<()> {
+        let how = match how {
+            std::net::Shutdown::Read => Shutdown::Read,
+            std::net::Shutdown::Write => Shutdown::Write,
+            std::net::Shutdown::Both => Shutdown::Both,
+        };
+        Ok(rustix::net::shutdown(&self.fd, how)?)
+    }
+
+    pub(super) fn set_timeout(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout == Some(Duration::ZERO) {
+            let message = "a time-out of zero; for none, pass None";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let nanos = timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.timeout_cell(interest).store(nanos, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn timeout(&self, interest: Interest) -> Option<Duration> {
+        let nanos = self.timeout_cell(interest).load(Ordering::Relaxed);
+        (nanos != 0).then(|| Duration::from_nanos(nanos))
+    }
+
+    fn timeout_cell(&self, interest: Interest) -> &AtomicU64 {
+        match interest {
+            Interest::Read => &self.read_timeout,
+            Interest::Write => &self.write_timeout,
+        }
+    }
+
+    fn read_deadline(&self) -> Option<Instant> {
+        self.timeout(Interest::Read).map(|timeout| Instant::now() + timeout)
+    }
+
+    pub(super) fn write_deadline(&self) -> Option<Instant> {
+        self.timeout(Interest::Write).map(|timeout| Instant::now() + timeout)
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Socket> {
+        let clone = self.fd.try_clone()?;
+        Ok(Socket::with_mode(clone, self.nonblocking.load(Ordering::Relaxed)))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Only a duplicate of the descriptor would keep a registration alive, but then for ever.
+        processor::with_current(|processor, _| {
+            if let Backend::Epoll(epoll) = &processor.backend {
+                epoll.forget(self.fd.as_fd(), self.id);
+            }
+        });
+    }
+}
+
+/// A receive buffer of this thread, for back ends that do not lend the kernel's.
+struct ScratchBuffer(Option<Scratch>);
+
+type Scratch = Box<[u8; LENT_BUFFER_LEN]>;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<Scratch>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Few are out at a time: only callbacks that suspend keep one.
+const SCRATCH_KEPT_MAX: usize = 4;
+
+impl ScratchBuffer {
+    #[inline(never)]
+    fn take() -> ScratchBuffer {
+        let kept = SCRATCH.with_borrow_mut(Vec::pop);
+        ScratchBuffer(Some(kept.unwrap_or_else(|| Box::new([0; LENT_BUFFER_LEN]))))
+    }
+}
+
+impl ScratchBuffer {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0.as_mut().expect("taken only by drop")[..]
+    }
+}
+
+impl Drop for ScratchBuffer {
+    #[inline(never)]
+    fn drop(&mut self) {
+        SCRATCH.with_borrow_mut(|kept| {
+            if kept.len() < SCRATCH_KEPT_MAX {
+                kept.extend(self.0.take());
+            }
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! TCP.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::socket::{Socket, next_id};
+use super::{Carrier, carrier, stream};
+use crate::accept::{self, ListenerState};
+use crate::backend::Interest;
+use crate::offload::offload;
+
+/// A TCP connection, as [`std::net::TcpStream`].
+#[derive(Debug)]
+pub struct TcpStream {
+    socket: Socket,
+}
+
+stream!(TcpStream);
+
+impl TcpStream {
+    /// Connects to the first address that answers. Names are looked up on an offload thread.
+    ///
+    /// # Errors
+    /// What `connect(2)` reports for the last address, or the look-up.
+    pub fn connect(address: impl ToSocketAddrs + Sync) -> io::Result<TcpStream> {
+        let addresses: Vec<SocketAddr> = offload(|| address.to_socket_addrs().map(Iterator::collect))?;
+        let none = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+        addresses.iter().map(connect).find_or_last_error(none)
+    }
+
+    /// Whether small segments are sent at once (TCP_NODELAY).
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` reports.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        Ok(sockopt::set_tcp_nodelay(self, nodelay)?)
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    /// What `getpeername(2)` reports.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getpeername(self)?.ok_or(io::ErrorKind::NotConnected)?.try_into()?)
+    }
+
+    /// This end's address.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(self)?.try_into()?)
+    }
+}
+
+fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    Ok(TcpStream { socket: Socket::connect(fd, &(*address).into())? })
+}
+
+/// The first success, or the last error.
+trait FindOrLastError<T>: Iterator<Item = io::Result<T>> {
+    fn find_or_last_error(self, none: io::Error) -> io::Result<T>;
+}
+
+impl<T, I: Iterator<Item = io::Result<T>>> FindOrLastError<T> for I {
+    fn find_or_last_error(self, none: io::Error) -> io::Result<T> {
+        let mut last = none;
+        for result in self {
+            match result {
+                Ok(value) => return Ok(value),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// A listening TCP socket, as [`std::net::TcpListener`]. Any number of fibers, on any processors, may
+/// accept from it at once.
+#[derive(Debug)]
+pub struct TcpListener {
+    state: Arc<ListenerState>,
+}
+
+impl TcpListener {
+    /// Listens on the first address that is free.
+    ///
+    /// # Errors
+    /// What `bind(2)` or `listen(2)` report for the last address.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        Ok(std::net::TcpListener::bind(address)?.into())
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// `NotConnected` after [`close`](TcpListener::close); else what `accept4(2)` reports. A server goes
+    /// on after any other error; out of descriptors, after a pause.
+    pub fn accept(&self) -> io::Result<TcpStream> {
+        let connection = accept::accept(&self.state)?;
+        // As our back ends accept them: the ring's are blocking, the others not.
+        let nonblocking = carrier() != Carrier::Uring;
+        Ok(TcpStream { socket: Socket::with_mode(connection, nonblocking) })
+    }
+
+    /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error, later
+    /// connections are refused. Connections that were accepted but not yet given out still are.
+    pub fn close(&self) {
+        self.state.close();
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(self)?.try_into()?)
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.state.as_fd()
+    }
+}
+
+impl From<OwnedFd> for TcpListener {
+    fn from(fd: OwnedFd) -> TcpListener {
+        TcpListener { state: ListenerState::new(fd, next_id()) }
+    }
+}
+
+impl From<std::net::TcpListener> for TcpListener {
+    fn from(listener: std::net::TcpListener) -> TcpListener {
+        OwnedFd::from(listener).into()
+    }
+}
+
+impl From<std::net::TcpStream> for TcpStream {
+    fn from(stream: std::net::TcpStream) -> TcpStream {
+        OwnedFd::from(stream).into()
+    }
+}

@@ -1,0 +1,281 @@
+//! A processor: a kernel thread that runs fibers. This half belongs to its thread alone.
+//!
+//! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back end
+//! once, to hand over all operations that the fibers made and to collect what has completed. Batching
+//! the fibers' sends into that one system call is where the speed comes from.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::accept::Acceptors;
+use crate::backend::{Backend, BackendKind, Op, Wait};
+use crate::cluster::{Cluster, Message, ProcessorShared};
+use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
+use crate::overflow;
+use crate::timer::{TimerKey, Wheel};
+
+/// How many unstarted fibers a turn starts: enough to keep busy, few enough that those which have
+/// started are not kept waiting, and that others may steal the rest.
+const STARTS_PER_TURN: usize = 64;
+
+pub(crate) struct Processor {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) index: usize,
+    pub(crate) backend: Backend,
+    pub(crate) acceptors: Acceptors,
+    ready: RefCell<VecDeque<FiberRef>>,
+    current: Cell<Option<FiberRef>>,
+    /// Operations that the running fiber has done without suspending.
+    unsuspended: Cell<u8>,
+    timers: RefCell<Wheel<Expiry>>,
+    /// When tick 0 of the timers was.
+    epoch: Instant,
+}
+
+/// What happens when a timer expires.
+#[derive(Debug)]
+pub(crate) enum Expiry {
+    /// A sleeping fiber goes on.
+    Ready(FiberRef),
+    /// `park_timeout` ends.
+    Unpark(Fiber),
+    /// An operation's deadline has passed.
+    Deadline(*const Op),
+}
+
+thread_local! {
+    static HERE: Cell<*const Processor> = const { Cell::new(std::ptr::null()) };
+}
+
+/// The processor of this thread, or null. Never inlined, so that no caller can keep the address of the
+/// thread-local across a switch.
+#[inline(never)]
+fn here_ptr() -> *const Processor {
+    HERE.get()
+}
+
+/// Whether this thread is a processor.
+pub(crate) fn is_here() -> bool {
+    !here_ptr().is_null()
+}
+
+/// Calls `f` with this thread's processor and the fiber that runs on it. `None` on plain threads, and
+/// while a fiber unwinds: the panic count is thread-local, so other fibers must not run
+/// until it is caught. What would suspend then blocks the thread instead.
+#[inline]
+pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Option<R> {
+    let processor = here_ptr();
+    if processor.is_null() || std::thread::panicking() {
+        return None;
+    }
+    // SAFETY: `Processor::run` sets the pointer for as long as the processor lives on this thread.
+    let processor = unsafe { &*processor };
+    processor.current.get().map(|fiber| f(processor, fiber))
+}
+
+/// The number of the calling processor, if it belongs to `cluster`.
+pub(crate) fn index_in(cluster: &Arc<Cluster>) -> Option<usize> {
+    let processor = here_ptr();
+    // SAFETY: as in `with_current`.
+    let processor = (!processor.is_null()).then(|| unsafe { &*processor })?;
+    Arc::ptr_eq(&processor.cluster, cluster).then_some(processor.index)
+}
+
+/// Calls `f` with this thread's processor, which must be one.
+#[inline]
+pub(crate) fn here<R>(f: impl FnOnce(&Processor) -> R) -> R {
+    let processor = here_ptr();
+    assert!(!processor.is_null(), "not on a processor");
+    // SAFETY: as in `with_current`.
+    f(unsafe { &*processor })
+}
+
+/// Makes a fiber ready without a detour if its home is the calling thread.
+pub(crate) fn push_ready_if_here(shared: &ProcessorShared, fiber: FiberRef) -> bool {
+    let processor = here_ptr();
+    if processor.is_null() {
+        return false;
+    }
+    // SAFETY: as in `with_current`.
+    let processor = unsafe { &*processor };
+    let is_home = std::ptr::eq(processor.shared(), shared);
+    if is_home {
+        processor.push_ready(fiber);
+    }
+    is_home
+}
+
+impl Processor {
+    pub(crate) fn new(cluster: Arc<Cluster>, index: usize, kind: BackendKind) -> io::Result<Processor> {
+        let backend = Backend::new(kind, &cluster.processors[index])?;
+        Ok(Processor {
+            cluster,
+            index,
+            backend,
+            acceptors: Acceptors::default(),
+            ready: RefCell::default(),
+            current: Cell::new(None),
+            unsuspended: Cell::new(0),
+            timers: RefCell::new(Wheel::new()),
+            epoch: Instant::now(),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &ProcessorShared {
+        &self.cluster.processors[self.index]
+    }
+
+    /// Runs fibers until the cluster stops.
+    pub(crate) fn run(&self) {
+        overflow::install();
+        HERE.set(self);
+        while !self.cluster.is_stopping() {
+            self.shared().counters.turns.add(1);
+            self.take_mail();
+            self.start_some();
+            self.run_ready();
+            self.expire_timers();
+            if self.has_work() {
+                self.backend.turn(self, Wait::Poll);
+            } else if !self.steal() {
+                self.sleep();
+            }
+        }
+        self.backend.shut_down(self);
+        HERE.set(std::ptr::null());
+    }
+
+    fn has_work(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
+    fn take_mail(&self) {
+        for message in self.shared().take_mail() {
+            self.shared().counters.messages.add(1);
+            match message {
+                Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
+                Message::CloseListener(id) => self.acceptors.close(self, id),
+            }
+        }
+    }
+
+    fn start_some(&self) {
+        for _ in 0..STARTS_PER_TURN {
+            let Some(fiber) = self.shared().pop_unstarted() else { return };
+            self.run_fiber(fiber);
+        }
+    }
+
+    /// Runs those which are ready now; who becomes ready meanwhile runs in the next turn.
+    fn run_ready(&self) {
+        let count = self.ready.borrow().len();
+        for _ in 0..count {
+            let Some(fiber) = self.ready.borrow_mut().pop_front() else { return };
+            self.run_fiber(fiber);
+        }
+    }
+
+    fn steal(&self) -> bool {
+        let Some(fiber) = self.cluster.steal(self.index) else { return false };
+        self.shared().counters.fibers_stolen.add(1);
+        self.run_fiber(fiber);
+        true
+    }
+
+    fn sleep(&self) {
+        if !self.cluster.try_sleep(self.index) {
+            self.backend.turn(self, Wait::Poll);
+            return;
+        }
+        self.shared().counters.sleeps.add(1);
+        let now = Instant::now();
+        let timeout = self.timers.borrow().next_expiry().map(|tick| {
+            let due = self.epoch + Duration::from_millis(tick);
+            due.saturating_duration_since(now)
+        });
+        self.backend.turn(self, Wait::For(timeout));
+        self.cluster.woke(self.index);
+    }
+
+    fn run_fiber(&self, fiber: FiberRef) {
+        let counters = &self.shared().counters;
+        counters.switches.add(1);
+        self.current.set(Some(fiber));
+        self.unsuspended.set(0);
+        let ran = fiber.run(self, &counters.fibers_started);
+        self.current.set(None);
+        match ran {
+            Ran::Suspended(Suspend::Yield) => self.push_ready(fiber),
+            Ran::Suspended(Suspend::Wait) => {}
+            Ran::Suspended(Suspend::Park) => {
+                if !fiber.park_after_switch() {
+                    self.push_ready(fiber);
+                }
+            }
+            Ran::Finished => {
+                counters.fibers_finished.add(1);
+                fiber.release();
+                self.cluster.fiber_finished();
+            }
+        }
+    }
+
+    /// Makes one of this processor's own fibers ready.
+    #[inline]
+    pub(crate) fn push_ready(&self, fiber: FiberRef) {
+        self.ready.borrow_mut().push_back(fiber);
+    }
+
+    /// Counts an operation that did not suspend; returns how many in a row.
+    pub(crate) fn count_unsuspended(&self) -> u8 {
+        self.unsuspended.set(self.unsuspended.get().saturating_add(1));
+        self.unsuspended.get()
+    }
+
+    pub(crate) fn set_timer(&self, deadline: Instant, expiry: Expiry) -> TimerKey {
+        // Rounded up: a timer may be late by a tick, never early.
+        let nanos = deadline.saturating_duration_since(self.epoch).as_nanos();
+        let tick = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX / 2);
+        self.timers.borrow_mut().insert(tick, expiry)
+    }
+
+    /// Takes a timer back; `false` if it has expired.
+    pub(crate) fn cancel_timer(&self, key: TimerKey) -> bool {
+        self.timers.borrow_mut().cancel(key).is_some()
+    }
+
+    fn expire_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.epoch.elapsed().as_millis() as u64;
+        let mut expired = Vec::new();
+        self.timers.borrow_mut().advance(now, |expiry| expired.push(expiry));
+        self.shared().counters.timers_expired.add(expired.len() as u64);
+        for expiry in expired {
+            match expiry {
+                Expiry::Ready(fiber) => self.push_ready(fiber),
+                Expiry::Unpark(fiber) => fiber.unpark(),
+                Expiry::Deadline(op) => {
+                    self.shared().counters.operations_timed_out.add(1);
+                    self.backend.expire(self, op);
+                }
+            }
+        }
+    }
+
+    /// For the overflow handler: the fiber that runs.
+    pub(crate) fn running(&self) -> Option<FiberRef> {
+        self.current.get()
+    }
+}
+
+/// The fiber that runs on this thread, for the overflow handler: no lock, no allocation.
+pub(crate) fn running_here() -> Option<FiberRef> {
+    let processor = here_ptr();
+    // SAFETY: as in `with_current`; the handler interrupts this very thread.
+    if processor.is_null() { None } else { unsafe { &*processor }.running() }
+}

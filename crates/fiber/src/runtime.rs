@@ -1,0 +1,232 @@
+//! A runtime: a cluster of processors, started and stopped together.
+
+use std::fmt;
+use std::io;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::backend::{BackendChoice, BackendKind, Denied, probe};
+use crate::cluster::Cluster;
+use crate::counters::ProcessorCounters;
+use crate::processor::Processor;
+use crate::spawn::{Builder, JoinHandle};
+
+/// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
+pub struct Runtime {
+    cluster: Arc<Cluster>,
+    threads: Vec<thread::JoinHandle<()>>,
+    backend: BackendKind,
+    denied: Option<Denied>,
+}
+
+/// Settings of a new [`Runtime`].
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeBuilder {
+    processors: Option<usize>,
+    backend: BackendChoice,
+}
+
+/// Runs `f` in a fiber of a new runtime with as many processors as the machine offers, and returns
+/// what it returns. Fibers that are still there then are left behind.
+///
+/// ```
+/// let sum = fiber::run(|| {
+///     let half = fiber::spawn(|| 1 + 2);
+///     3 + half.join().unwrap()
+/// });
+/// assert_eq!(sum, 6);
+/// ```
+///
+/// # Panics
+/// If no runtime can be started, or with the panic of `f`.
+#[track_caller]
+pub fn run<F, T>(f: F) -> T
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let runtime = Runtime::builder().start().expect("failed to start a fiber runtime");
+    runtime.run(f)
+}
+
+impl Runtime {
+    /// Settings to start from: a processor per CPU, the back end chosen by itself.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// Starts a fiber.
+    ///
+    /// # Panics
+    /// If no stack can be had.
+    #[track_caller]
+    pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_with(Builder::new(), f).expect("failed to spawn a fiber")
+    }
+
+    /// Starts a fiber with a builder's settings.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if no stack can be had.
+    #[track_caller]
+    pub fn spawn_with<F, T>(&self, builder: Builder, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        builder.spawn_in(&self.cluster, Location::caller(), f)
+    }
+
+    /// Runs `f` in a fiber and waits for it. Call it from a plain thread.
+    ///
+    /// # Panics
+    /// With the panic of `f`.
+    #[track_caller]
+    pub fn run<F, T>(&self, f: F) -> T
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn(f).join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+    }
+
+    /// How many processors it has.
+    pub fn processor_count(&self) -> usize {
+        self.cluster.processors.len()
+    }
+
+    /// How many fibers there are, started or not.
+    pub fn fiber_count(&self) -> usize {
+        self.cluster.fiber_count()
+    }
+
+    /// The back end in use.
+    pub fn backend(&self) -> BackendKind {
+        self.backend
+    }
+
+    /// Why the back end is epoll although [`BackendChoice::Auto`] would have liked io_uring.
+    pub fn denied(&self) -> Option<&Denied> {
+        self.denied.as_ref()
+    }
+
+    /// What each processor has counted.
+    pub fn counters(&self) -> Vec<ProcessorCounters> {
+        self.cluster.processors.iter().map(|processor| processor.counters.snapshot()).collect()
+    }
+
+    /// Waits up to `patience` for all fibers to finish, then stops the processors. Returns how many
+    /// fibers were left: they never run again, and their stacks stay as they are (as threads do when
+    /// a process exits), so nothing that they borrow or own is touched.
+    pub fn shutdown(mut self, patience: Duration) -> usize {
+        let left = self.cluster.wait_until_empty(Some(Instant::now() + patience));
+        self.stop();
+        left
+    }
+
+    fn stop(&mut self) {
+        self.cluster.stop();
+        for thread in self.threads.drain(..) {
+            // A processor that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("processors", &self.processor_count())
+            .field("backend", &self.backend)
+            .field("fibers", &self.fiber_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RuntimeBuilder {
+    /// How many processors (kernel threads that run fibers); at least 1.
+    #[must_use]
+    pub fn processors(mut self, count: usize) -> RuntimeBuilder {
+        self.processors = Some(count.max(1));
+        self
+    }
+
+    /// Which back end.
+    #[must_use]
+    pub fn backend(mut self, choice: BackendChoice) -> RuntimeBuilder {
+        self.backend = choice;
+        self
+    }
+
+    /// Starts the processors.
+    ///
+    /// # Errors
+    /// What the kernel says to a new thread, ring or epoll instance. With [`BackendChoice::Uring`], the
+    /// [`Denied`] that says why there is no ring.
+    pub fn start(self) -> io::Result<Runtime> {
+        let count = self.processors.unwrap_or_else(available_processors);
+        let (backend, denied) = choose(self.backend)?;
+        let cluster = Cluster::new(count)?;
+        let mut runtime = Runtime { cluster, threads: Vec::new(), backend, denied };
+        for index in 0..count {
+            // If one fails, dropping the runtime stops the others.
+            let thread = start_processor(&runtime.cluster, index, backend)?;
+            runtime.threads.push(thread);
+        }
+        Ok(runtime)
+    }
+}
+
+fn available_processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn choose(choice: BackendChoice) -> io::Result<(BackendKind, Option<Denied>)> {
+    match choice {
+        BackendChoice::Epoll => Ok((BackendKind::Epoll, None)),
+        BackendChoice::Uring => match probe() {
+            Ok(_) => Ok((BackendKind::Uring, None)),
+            Err(denied) => Err(io::Error::new(denied.error.kind(), denied)),
+        },
+        BackendChoice::Auto => Ok(match probe() {
+            Ok(_) => (BackendKind::Uring, None),
+            Err(denied) => (BackendKind::Epoll, Some(denied)),
+        }),
+    }
+}
+
+/// Starts a processor's thread, and waits until its back end stands: a ring belongs to the thread
+/// that made it.
+fn start_processor(
+    cluster: &Arc<Cluster>,
+    index: usize,
+    kind: BackendKind,
+) -> io::Result<thread::JoinHandle<()>> {
+    let cluster = Arc::clone(cluster);
+    let (ready, is_ready) = mpsc::sync_channel(1);
+    let body = move || match Processor::new(cluster, index, kind) {
+        Ok(processor) => {
+            let _ = ready.send(Ok(()));
+            processor.run();
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+        }
+    };
+    let thread = thread::Builder::new().name(format!("processor-{index}")).spawn(body)?;
+    is_ready.recv().map_err(io::Error::other)??;
+    Ok(thread)
+}

@@ -1,0 +1,346 @@
+//! Starting fibers and waiting for them: [`spawn`], [`Builder`], [`JoinHandle`], [`scope`].
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::cluster::{Cluster, lock};
+use crate::fiber::{Control, Entry, Fiber, FiberRef, current, park};
+use crate::processor;
+use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
+
+/// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
+///
+/// It may start on any processor of the runtime, and from then on stays there: values inside it need
+/// not be `Send`. If the handle is dropped, the fiber goes on by itself.
+///
+/// # Panics
+/// On a plain thread (use [`Runtime::spawn`](crate::Runtime::spawn)), or if no stack can be had.
+#[track_caller]
+pub fn spawn<F, T>(f: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    Builder::new().spawn(f).expect("failed to spawn a fiber")
+}
+
+/// What a fiber starts with, like [`std::thread::Builder`].
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    name: Option<Box<str>>,
+    stack_size: Option<usize>,
+    processor: Option<usize>,
+}
+
+impl Builder {
+    /// No name, a stack of 64 KiB, any processor.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Names the fiber, for messages.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = Some(name.into().into_boxed_str());
+        self
+    }
+
+    /// Address space for the stack in bytes, at least 16 KiB, its guard page included. Only pages that are touched cost memory.
+    #[must_use]
+    pub fn stack_size(mut self, bytes: usize) -> Builder {
+        self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Starts it on processor `index` (modulo their number) and nowhere else.
+    #[must_use]
+    pub fn processor(mut self, index: usize) -> Builder {
+        self.processor = Some(index);
+        self
+    }
+
+    /// Starts the fiber in the calling fiber's runtime.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread.
+    #[track_caller]
+    pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let cluster = current_cluster()?;
+        self.spawn_in(&cluster, Location::caller(), f)
+    }
+
+    pub(crate) fn spawn_in<F, T>(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        f: F,
+    ) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let packet = Arc::new(Packet::new(None));
+        let fiber = self.start(cluster, spawned_at, entry(Arc::clone(&packet), f))?;
+        Ok(JoinHandle { fiber, packet })
+    }
+
+    fn start(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        entry: Entry,
+    ) -> io::Result<Fiber> {
+        let stack = FiberStack::take(self.stack_size.unwrap_or(STACK_SIZE_DEFAULT))?;
+        let control = Control::new(Arc::clone(cluster), self.name, stack, spawned_at, entry);
+        let fiber = Fiber { control: Arc::clone(&control) };
+        let reference = FiberRef::new(control);
+        match self.processor {
+            Some(index) => cluster.spawn_on(reference, index % cluster.processors.len()),
+            None => cluster.spawn(reference, processor::index_in(cluster)),
+        }
+        Ok(fiber)
+    }
+}
+
+fn current_cluster() -> io::Result<Arc<Cluster>> {
+    current().map(|fiber| Arc::clone(fiber.control.cluster())).ok_or_else(|| {
+        let message = "not in a fiber: start a runtime with fiber::run or fiber::Runtime";
+        io::Error::new(io::ErrorKind::Unsupported, message)
+    })
+}
+
+/// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds
+/// beyond it.
+fn entry<'a, F, T>(packet: Arc<Packet<T>>, f: F) -> Box<dyn FnOnce() + Send + 'a>
+where
+    F: FnOnce() -> T + Send + 'a,
+    T: Send + 'a,
+{
+    Box::new(move || {
+        let result = catch_unwind(AssertUnwindSafe(f));
+        packet.finish(result);
+    })
+}
+
+/// The result of a fiber, as of [`std::thread::Result`].
+type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
+
+/// Where a fiber leaves its result.
+struct Packet<T> {
+    result: UnsafeCell<Option<FiberResult<T>>>,
+    finished: AtomicBool,
+    waiter: Mutex<Option<Unparker>>,
+    /// Who is told of a panic that nobody saw.
+    scope: Option<Arc<ScopeData>>,
+}
+
+// SAFETY: `result` is written once before `finished` is set, and taken only after, by the one handle.
+unsafe impl<T: Send> Sync for Packet<T> {}
+// SAFETY: the result may move between threads.
+unsafe impl<T: Send> Send for Packet<T> {}
+
+impl<T> Packet<T> {
+    fn new(scope: Option<Arc<ScopeData>>) -> Packet<T> {
+        let (result, finished) = (UnsafeCell::new(None), AtomicBool::new(false));
+        Packet { result, finished, waiter: Mutex::default(), scope }
+    }
+
+    fn finish(&self, result: FiberResult<T>) {
+        // SAFETY: only the fiber itself comes here, once, before `finished` is set.
+        unsafe { *self.result.get() = Some(result) };
+        self.finished.store(true, Ordering::Release);
+        if let Some(waiter) = lock(&self.waiter).take() {
+            waiter.unpark();
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    fn wait(&self) {
+        while !self.is_finished() {
+            *lock(&self.waiter) = Some(Unparker::current());
+            // Checked again: it may have finished before it could see the waiter.
+            if !self.is_finished() {
+                park();
+            }
+        }
+    }
+}
+
+impl<T> Drop for Packet<T> {
+    fn drop(&mut self) {
+        if let (Some(scope), Some(Err(_))) = (&self.scope, self.result.get_mut()) {
+            scope.panicked.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whoever is parked: a fiber or a plain thread.
+pub(crate) enum Unparker {
+    Fiber(Fiber),
+    Thread(std::thread::Thread),
+}
+
+impl Unparker {
+    pub(crate) fn current() -> Unparker {
+        current().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
+    }
+
+    pub(crate) fn unpark(&self) {
+        match self {
+            Unparker::Fiber(fiber) => fiber.unpark(),
+            Unparker::Thread(thread) => thread.unpark(),
+        }
+    }
+}
+
+/// Waits for a fiber, from a fiber or a plain thread.
+pub struct JoinHandle<T> {
+    fiber: Fiber,
+    packet: Arc<Packet<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Waits until the fiber has finished and returns what it returned.
+    ///
+    /// # Errors
+    /// The payload of its panic, if it panicked.
+    pub fn join(self) -> FiberResult<T> {
+        self.packet.wait();
+        // SAFETY: finished, so the fiber is done with it, and this is the only handle.
+        unsafe { (*self.packet.result.get()).take() }.expect("a fiber leaves one result")
+    }
+
+    /// Whether [`join`](JoinHandle::join) would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.packet.is_finished()
+    }
+
+    /// The fiber's handle.
+    pub fn fiber(&self) -> &Fiber {
+        &self.fiber
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("fiber", &self.fiber).finish_non_exhaustive()
+    }
+}
+
+/// Fibers that may borrow from the caller, because [`scope`] waits for them.
+pub struct Scope<'scope, 'env: 'scope> {
+    data: Arc<ScopeData>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+struct ScopeData {
+    running: AtomicUsize,
+    panicked: AtomicBool,
+    owner: Unparker,
+}
+
+/// Runs `f`, which may spawn fibers that borrow from here, and waits for all of them, like
+/// [`std::thread::scope`].
+///
+/// # Panics
+/// If a fiber panicked that nobody joined; or on a plain thread, when `f` spawns.
+pub fn scope<'env, F, T>(f: F) -> T
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
+{
+    let data = Arc::new(ScopeData {
+        running: AtomicUsize::new(0),
+        panicked: AtomicBool::new(false),
+        owner: Unparker::current(),
+    });
+    let scope = Scope { data, scope: PhantomData, env: PhantomData };
+    // Whatever happens in `f`, its frame's borrows end only after all fibers have.
+    let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+    while scope.data.running.load(Ordering::Acquire) != 0 {
+        park();
+    }
+    match result {
+        Err(payload) => resume_unwind(payload),
+        Ok(_) if scope.data.panicked.load(Ordering::Relaxed) => panic!("a scoped fiber panicked"),
+        Ok(value) => value,
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Starts a fiber that may borrow what outlives the scope.
+    ///
+    /// # Panics
+    /// On a plain thread, or if no stack can be had.
+    #[track_caller]
+    pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let cluster = current_cluster().expect("failed to spawn a scoped fiber");
+        let data = Arc::clone(&self.data);
+        let packet = Arc::new(Packet::new(Some(Arc::clone(&data))));
+        let run = entry(Arc::clone(&packet), f);
+        let whole: Box<dyn FnOnce() + Send + 'scope> = Box::new(move || {
+            // Drops its share of the packet at its end: the result may borrow, so unless the handle
+            // keeps it, it goes before the scope does.
+            run();
+            data.count_out();
+        });
+        // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
+        // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, neither
+        // ever runs again, so the borrows are never seen to end.
+        let whole = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Entry>(whole) };
+        self.data.running.fetch_add(1, Ordering::Relaxed);
+        let started = Builder::new().start(&cluster, Location::caller(), whole);
+        let fiber = started.unwrap_or_else(|error| {
+            self.data.running.fetch_sub(1, Ordering::Relaxed);
+            panic!("failed to spawn a scoped fiber: {error}")
+        });
+        ScopedJoinHandle { inner: JoinHandle { fiber, packet }, scope: PhantomData }
+    }
+}
+
+impl ScopeData {
+    fn count_out(&self) {
+        if self.running.fetch_sub(1, Ordering::Release) == 1 {
+            self.owner.unpark();
+        }
+    }
+}
+
+/// Waits for a scoped fiber.
+#[derive(Debug)]
+pub struct ScopedJoinHandle<'scope, T> {
+    inner: JoinHandle<T>,
+    scope: PhantomData<&'scope ()>,
+}
+
+impl<T> ScopedJoinHandle<'_, T> {
+    /// As [`JoinHandle::join`].
+    ///
+    /// # Errors
+    /// The payload of its panic, if it panicked.
+    pub fn join(self) -> FiberResult<T> {
+        self.inner.join()
+    }
+
+    /// As [`JoinHandle::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        self.inner.is_finished()
+    }
+}

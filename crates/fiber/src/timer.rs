@@ -1,0 +1,291 @@
+//! A hierarchical timing wheel (Varghese & Lauck 1987): insert and cancel in constant time, because a
+//! server sets a time-out for every request and almost none expires.
+//!
+//! ```text
+//!  level 0: 64 slots of 1 ms      the next 64 ms
+//!  level 1: 64 slots of 64 ms     the next 4 s
+//!  ...
+//!  level 6: 64 slots of 795 days  beyond that a timer waits in the last slot and is sorted in again
+//! ```
+//!
+//! No clock: the time is an argument, in ticks. Entries are doubly linked inside one vector, so a
+//! timer costs no allocation once the vector has grown.
+
+/// One tick is a millisecond.
+pub(crate) type Tick = u64;
+
+const LEVELS: usize = 7;
+const SLOT_BITS: usize = 6;
+const SLOTS: usize = 1 << SLOT_BITS;
+const NONE: u32 = u32::MAX;
+
+/// Names a timer. Slots of the table are used again, so a key carries the generation of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimerKey {
+    index: u32,
+    generation: u32,
+}
+
+/// Timers with a payload each.
+#[derive(Debug)]
+pub(crate) struct Wheel<T> {
+    now: Tick,
+    entries: Vec<Entry<T>>,
+    free: u32,
+    /// Heads of the slots' lists; level by level.
+    slots: [[u32; SLOTS]; LEVELS],
+    /// One bit for each slot that is not empty.
+    occupied: [u64; LEVELS],
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    deadline: Tick,
+    payload: Option<T>,
+    generation: u32,
+    next: u32,
+    previous: u32,
+    level: u8,
+    slot: u8,
+}
+
+impl<T> Wheel<T> {
+    pub(crate) fn new() -> Wheel<T> {
+        Wheel {
+            now: 0,
+            entries: Vec::new(),
+            free: NONE,
+            slots: [[NONE; SLOTS]; LEVELS],
+            occupied: [0; LEVELS],
+            len: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Sets a timer. A deadline that has passed expires at the next [`advance`](Wheel::advance).
+    pub(crate) fn insert(&mut self, deadline: Tick, payload: T) -> TimerKey {
+        let index = self.allocate(deadline, payload);
+        self.link(index);
+        self.len += 1;
+        TimerKey { index, generation: self.entries[index as usize].generation }
+    }
+
+    /// Takes a timer back; `None` if it has expired.
+    pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<T> {
+        let entry = &self.entries[key.index as usize];
+        if entry.generation != key.generation {
+            return None;
+        }
+        self.unlink(key.index);
+        self.len -= 1;
+        Some(self.release(key.index))
+    }
+
+    /// When [`advance`](Wheel::advance) next has something to do: the earliest deadline or, for
+    /// far timers, the time at which they are sorted into a finer level. `None` if there are none.
+    pub(crate) fn next_expiry(&self) -> Option<Tick> {
+        (0..LEVELS).filter_map(|level| self.next_slot_start(level)).min()
+    }
+
+    /// The start of the first slot of this level that is not empty.
+    fn next_slot_start(&self, level: usize) -> Option<Tick> {
+        let shift = level * SLOT_BITS;
+        let position = (self.now >> shift) as usize % SLOTS;
+        let ahead = self.occupied[level].rotate_right(position as u32);
+        (ahead != 0).then(|| {
+            let slot_start = (self.now >> shift) + u64::from(ahead.trailing_zeros());
+            (slot_start << shift).max(self.now)
+        })
+    }
+
+    /// Moves the time to `now` and hands every expired timer to `expire`.
+    pub(crate) fn advance(&mut self, now: Tick, mut expire: impl FnMut(T)) {
+        while let Some(due) = self.next_expiry().filter(|&due| due <= now) {
+            self.now = self.now.max(due);
+            self.expire_due(&mut expire);
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// Empties the current slot of every level: what is due expires, the rest moves down.
+    fn expire_due(&mut self, expire: &mut impl FnMut(T)) {
+        for level in 0..LEVELS {
+            let slot = (self.now >> (level * SLOT_BITS)) as usize % SLOTS;
+            while self.slots[level][slot] != NONE {
+                let index = self.slots[level][slot];
+                self.unlink(index);
+                if self.entries[index as usize].deadline <= self.now {
+                    self.len -= 1;
+                    expire(self.release(index));
+                } else {
+                    self.link(index);
+                }
+            }
+        }
+    }
+
+    fn allocate(&mut self, deadline: Tick, payload: T) -> u32 {
+        if self.free == NONE {
+            self.free = u32::try_from(self.entries.len()).expect("fewer than 2^32 timers");
+            let (level, slot) = (0, 0);
+            let payload = None;
+            let fresh = Entry { deadline, payload, generation: 0, next: NONE, previous: NONE, level, slot };
+            self.entries.push(fresh);
+        }
+        let index = self.free;
+        let entry = &mut self.entries[index as usize];
+        self.free = entry.next;
+        (entry.deadline, entry.payload) = (deadline, Some(payload));
+        index
+    }
+
+    fn release(&mut self, index: u32) -> T {
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next = self.free;
+        self.free = index;
+        entry.payload.take().expect("a linked timer has its payload")
+    }
+
+    /// Puts the entry at the front of the slot that its deadline belongs to.
+    fn link(&mut self, index: u32) {
+        let deadline = self.entries[index as usize].deadline.max(self.now);
+        let (level, slot) = self.place(deadline);
+        let head = std::mem::replace(&mut self.slots[level][slot], index);
+        if head != NONE {
+            self.entries[head as usize].previous = index;
+        }
+        let entry = &mut self.entries[index as usize];
+        (entry.next, entry.previous) = (head, NONE);
+        (entry.level, entry.slot) = (level as u8, slot as u8);
+        self.occupied[level] |= 1 << slot;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry { next, previous, level, slot, .. } = self.entries[index as usize];
+        let (level, slot) = (level as usize, slot as usize);
+        match previous {
+            NONE => self.slots[level][slot] = next,
+            _ => self.entries[previous as usize].next = next,
+        }
+        if next != NONE {
+            self.entries[next as usize].previous = previous;
+        }
+        if self.slots[level][slot] == NONE {
+            self.occupied[level] &= !(1 << slot);
+        }
+    }
+
+    /// The finest level whose 64 slots reach from now to the deadline.
+    fn place(&self, deadline: Tick) -> (usize, usize) {
+        for level in 0..LEVELS {
+            let shift = level * SLOT_BITS;
+            if (deadline >> shift) - (self.now >> shift) < SLOTS as u64 {
+                return (level, (deadline >> shift) as usize % SLOTS);
+            }
+        }
+        let last = LEVELS - 1;
+        let farthest = (self.now >> (last * SLOT_BITS)) + SLOTS as u64 - 1;
+        (last, farthest as usize % SLOTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn expired(wheel: &mut Wheel<u32>, now: Tick) -> Vec<u32> {
+        let mut all = Vec::new();
+        wheel.advance(now, |payload| all.push(payload));
+        all
+    }
+
+    #[test]
+    fn a_timer_expires_at_its_tick_and_not_before() {
+        let mut wheel = Wheel::new();
+        wheel.insert(5_000, 1);
+        assert!(expired(&mut wheel, 4_999).is_empty());
+        assert_eq!(expired(&mut wheel, 5_000), [1]);
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn a_deadline_in_the_past_expires_at_once() {
+        let mut wheel = Wheel::new();
+        wheel.advance(100, |_: u32| ());
+        wheel.insert(3, 7);
+        assert_eq!(wheel.next_expiry(), Some(100));
+        assert_eq!(expired(&mut wheel, 100), [7]);
+    }
+
+    #[test]
+    fn a_cancelled_timer_does_not_expire() {
+        let mut wheel = Wheel::new();
+        let key = wheel.insert(10, 1);
+        wheel.insert(10, 2);
+        assert_eq!(wheel.cancel(key), Some(1));
+        assert_eq!(wheel.cancel(key), None);
+        assert_eq!(expired(&mut wheel, 10), [2]);
+    }
+
+    #[test]
+    fn a_timer_beyond_all_levels_still_expires() {
+        let far = u64::MAX / 2;
+        let mut wheel = Wheel::new();
+        wheel.insert(far, 1);
+        assert!(expired(&mut wheel, far - 1).is_empty());
+        assert_eq!(expired(&mut wheel, far), [1]);
+    }
+
+    proptest! {
+        /// Against the obvious model: a sorted set of (deadline, timer).
+        #[test]
+        fn expires_what_a_sorted_set_expires(
+            steps in prop::collection::vec((0u8..3, 0u64..300_000, any::<prop::sample::Index>()), 1..300)
+        ) {
+            let mut wheel = Wheel::new();
+            let mut model = BTreeSet::new();
+            let mut keys = Vec::new();
+            let mut now = 0;
+            for (number, (step, ticks, which)) in (0u32..).zip(steps) {
+                match step {
+                    0 => {
+                        keys.push((wheel.insert(now + ticks, number), now + ticks, number));
+                        model.insert((now + ticks, number));
+                    }
+                    1 if !keys.is_empty() => {
+                        let (key, deadline, payload) = keys.swap_remove(which.index(keys.len()));
+                        prop_assert_eq!(wheel.cancel(key), Some(payload));
+                        model.remove(&(deadline, payload));
+                    }
+                    _ => {
+                        now += ticks / 8;
+                        let mut got = expired(&mut wheel, now);
+                        let late = model.split_off(&(now + 1, 0));
+                        let mut due: Vec<u32> = model.iter().map(|&(_, payload)| payload).collect();
+                        model = late;
+                        got.sort_unstable();
+                        due.sort_unstable();
+                        prop_assert_eq!(&got, &due);
+                        keys.retain(|&(_, _, payload)| !got.contains(&payload));
+                    }
+                }
+                prop_assert_eq!(wheel.len(), model.len());
+                if let Some(&(first, _)) = model.first() {
+                    prop_assert!(wheel.next_expiry().unwrap() <= first);
+                }
+            }
+        }
+    }
+}

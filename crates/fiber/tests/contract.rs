@@ -1,0 +1,410 @@
+//! What every back end promises: one suite, run over each.
+
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fiber::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use fiber::{BackendChoice, Runtime};
+
+/// Makes a test of each promise on each back end, with one and with two processors.
+macro_rules! contract {
+    ($($promise:ident)*) => {
+        mod uring {
+            $(#[test] fn $promise() { super::run(super::BackendChoice::Uring, super::$promise) })*
+        }
+        mod epoll {
+            $(#[test] fn $promise() { super::run(super::BackendChoice::Epoll, super::$promise) })*
+        }
+    };
+}
+
+contract! {
+    echoes_whatever_is_sent
+    many_connections_at_once
+    a_connection_between_processors
+    read_past_its_timeout_fails_and_loses_nothing
+    write_to_a_peer_that_does_not_read_times_out
+    timeout_bounds_what_runs_inside
+    receive_lends_a_buffer_and_sees_the_end
+    more_receivers_than_lent_buffers
+    a_file_is_sent_whole
+    a_cold_file_is_sent_whole
+    file_reads_find_the_end
+    closing_a_listener_wakes_all_acceptors
+    many_acceptors_share_a_listener
+    a_reset_is_an_error
+    shutdown_wakes_the_reader
+    vectored_writes_keep_their_order
+    unix_sockets_work_alike
+    connect_to_nobody_is_refused
+    a_busy_stream_does_not_starve_others
+    sleepers_wake_in_order
+    two_directions_of_one_stream
+}
+
+fn run(choice: BackendChoice, promise: fn()) {
+    for processors in [1, 2] {
+        let runtime = Runtime::builder().processors(processors).backend(choice).start().unwrap();
+        runtime.run(promise);
+        let left = runtime.shutdown(Duration::from_secs(10));
+        assert_eq!(left, 0, "fibers left with {processors} processors");
+    }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepted = fiber::spawn(move || listener.accept().unwrap());
+    let connected = TcpStream::connect(address).unwrap();
+    (connected, accepted.join().unwrap())
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut buffer = [0; 1000];
+    while let Ok(len @ 1..) = stream.read(&mut buffer) {
+        stream.write_all(&buffer[..len]).unwrap();
+    }
+}
+
+fn echoes_whatever_is_sent() {
+    let (mut near, far) = pair();
+    let server = fiber::spawn(move || echo(far));
+    for len in [1, 2, 999, 1000, 1001, 100_000] {
+        let sent: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+        let mut got = vec![0; len];
+        fiber::scope(|scope| {
+            scope.spawn(|| (&near).write_all(&sent).unwrap());
+            (&near).read_exact(&mut got).unwrap();
+        });
+        assert!(got == sent, "{len} bytes");
+    }
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(near.read(&mut [0; 1]).unwrap(), 0);
+    server.join().unwrap();
+}
+
+fn many_connections_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = fiber::spawn(move || {
+        for _ in 0..200 {
+            let stream = listener.accept().unwrap();
+            fiber::spawn(move || echo(stream));
+        }
+    });
+    let clients: Vec<_> = (0..200u32)
+        .map(|number| {
+            fiber::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                for round in 0..20 {
+                    let word = (number * 1000 + round).to_le_bytes();
+                    stream.write_all(&word).unwrap();
+                    let mut answer = [0; 4];
+                    stream.read_exact(&mut answer).unwrap();
+                    assert_eq!(answer, word);
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    server.join().unwrap();
+}
+
+fn a_connection_between_processors() {
+    let (near, far) = pair();
+    let server = fiber::Builder::new().processor(1).spawn(move || echo(far)).unwrap();
+    let client = fiber::Builder::new().processor(0).spawn(move || {
+        for byte in 0..=255 {
+            (&near).write_all(&[byte]).unwrap();
+            let mut answer = [0];
+            (&near).read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [byte]);
+        }
+    });
+    client.unwrap().join().unwrap();
+    server.join().unwrap();
+}
+
+fn read_past_its_timeout_fails_and_loses_nothing() {
+    let (mut near, mut far) = pair();
+    near.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let start = Instant::now();
+    assert_eq!(near.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    far.write_all(b"late").unwrap();
+    let mut got = [0; 4];
+    near.set_read_timeout(None).unwrap();
+    near.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"late");
+    let error = near.set_read_timeout(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+fn write_to_a_peer_that_does_not_read_times_out() {
+    let (mut near, _far) = pair();
+    near.set_write_timeout(Some(Duration::from_millis(30))).unwrap();
+    let chunk = vec![7; 1 << 20];
+    let error = (0..100).find_map(|_| near.write_all(&chunk).err()).expect("buffers are finite");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+fn timeout_bounds_what_runs_inside() {
+    let (mut near, mut far) = pair();
+    let result = fiber::timeout(Duration::from_millis(20), || near.read(&mut [0; 1]));
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    far.write_all(b"x").unwrap();
+    assert_eq!(near.read(&mut [0; 1]).unwrap(), 1, "the deadline ended with its call");
+}
+
+fn receive_lends_a_buffer_and_sees_the_end() {
+    let (near, mut far) = pair();
+    let soon = Some(Instant::now() + Duration::from_millis(10));
+    assert_eq!(near.receive(soon, <[u8]>::len).unwrap_err().kind(), ErrorKind::TimedOut);
+    far.write_all(b"some bytes").unwrap();
+    assert_eq!(near.receive(None, <[u8]>::to_vec).unwrap(), b"some bytes");
+    // Data and end together: the end must not get lost behind the data.
+    far.write_all(b"last").unwrap();
+    drop(far);
+    fiber::sleep(Duration::from_millis(5));
+    assert_eq!(near.receive(None, <[u8]>::to_vec).unwrap(), b"last");
+    assert_eq!(near.receive(None, <[u8]>::len).unwrap(), 0);
+}
+
+fn more_receivers_than_lent_buffers() {
+    let received = Arc::new(AtomicUsize::new(0));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let far: Vec<_> = (0..600)
+        .map(|_| {
+            let connected = TcpStream::connect(address).unwrap();
+            let accepted = listener.accept().unwrap();
+            let received = Arc::clone(&received);
+            let receiver = fiber::spawn(move || {
+                while let Ok(len @ 1..) = accepted.receive(None, <[u8]>::len) {
+                    received.fetch_add(len, Ordering::Relaxed);
+                }
+            });
+            (connected, receiver)
+        })
+        .collect();
+    fiber::sleep(Duration::from_millis(20));
+    for (stream, _) in &far {
+        stream.send(&[IoSlice::new(b"0123456789")], false, None).unwrap();
+    }
+    for (stream, receiver) in far {
+        drop(stream);
+        receiver.join().unwrap();
+    }
+    assert_eq!(received.load(Ordering::Relaxed), 6000);
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 251) as u8 ^ i as u8).collect()
+}
+
+fn send_and_compare(file: &std::fs::File, content: &[u8]) {
+    let (near, mut far) = pair();
+    let mut got = Vec::new();
+    fiber::scope(|scope| {
+        let sender = scope.spawn(move || {
+            let mut at = 0;
+            loop {
+                match near.send_file(file.as_fd(), at, u64::MAX >> 1, None).unwrap() {
+                    0 => break,
+                    len => at += len,
+                }
+            }
+        });
+        far.read_to_end(&mut got).unwrap();
+        sender.join().unwrap();
+    });
+    assert!(got == content, "{} bytes came of {}", got.len(), content.len());
+}
+
+fn a_file_is_sent_whole() {
+    let content = pattern(3_000_001);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&content).unwrap();
+    send_and_compare(&file, &content);
+}
+
+fn a_cold_file_is_sent_whole() {
+    let content = pattern(1_500_000);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    send_and_compare(&file, &content);
+}
+
+fn file_reads_find_the_end() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"0123456789").unwrap();
+    let file = fiber::fs::File::from(file);
+    let mut buffer = [0; 8];
+    assert_eq!(file.read_at(&mut buffer, 4).unwrap(), 6);
+    assert_eq!(&buffer[..6], b"456789");
+    assert_eq!(file.read_at(&mut buffer, 10).unwrap(), 0);
+    assert_eq!(file.len().unwrap(), 10);
+}
+
+fn closing_a_listener_wakes_all_acceptors() {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let acceptors: Vec<_> = (0..20)
+        .map(|_| {
+            let listener = Arc::clone(&listener);
+            fiber::spawn(move || listener.accept().unwrap_err().kind())
+        })
+        .collect();
+    fiber::sleep(Duration::from_millis(10));
+    listener.close();
+    for acceptor in acceptors {
+        assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
+    }
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::NotConnected);
+}
+
+fn many_acceptors_share_a_listener() {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+    let acceptors: Vec<_> = (0..10)
+        .map(|number| {
+            let (listener, served) = (Arc::clone(&listener), Arc::clone(&served));
+            let serve = move || {
+                while let Ok(stream) = listener.accept() {
+                    echo(stream);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            fiber::Builder::new().processor(number).spawn(serve).unwrap()
+        })
+        .collect();
+    // More connections at a time than acceptors: the others wait their turn.
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            fiber::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.write_all(b"x").unwrap();
+                stream.read_exact(&mut [0; 1]).unwrap();
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    listener.close();
+    acceptors.into_iter().for_each(|acceptor| acceptor.join().unwrap());
+    assert_eq!(served.load(Ordering::Relaxed), 100);
+}
+
+fn a_reset_is_an_error() {
+    let (mut near, far) = pair();
+    rustix::net::sockopt::set_socket_linger(&far, Some(Duration::ZERO)).unwrap();
+    drop(far);
+    let error = near.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let error = (0..3).find_map(|_| near.write_all(b"x").err()).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+fn shutdown_wakes_the_reader() {
+    let (near, _far) = pair();
+    let near = Arc::new(near);
+    let reader = {
+        let near = Arc::clone(&near);
+        fiber::spawn(move || near.receive(None, <[u8]>::len).unwrap())
+    };
+    fiber::sleep(Duration::from_millis(5));
+    near.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(reader.join().unwrap(), 0);
+}
+
+fn vectored_writes_keep_their_order() {
+    let (near, mut far) = pair();
+    let slices = [IoSlice::new(b"one "), IoSlice::new(b""), IoSlice::new(b"two "), IoSlice::new(b"three")];
+    assert_eq!((&near).write_vectored(&slices).unwrap(), 13);
+    drop(near);
+    let mut got = String::new();
+    far.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "one two three");
+}
+
+fn unix_sockets_work_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = fiber::spawn(move || {
+        let mut stream = listener.accept().unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        all
+    });
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"through a file's name").unwrap();
+    drop(stream);
+    assert_eq!(server.join().unwrap(), "through a file's name");
+    let (mut a, mut b) = UnixStream::pair().unwrap();
+    a.write_all(b"pair").unwrap();
+    let mut got = [0; 4];
+    b.read_exact(&mut got).unwrap();
+}
+
+fn connect_to_nobody_is_refused() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = TcpStream::connect(address).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+fn a_busy_stream_does_not_starve_others() {
+    let (near, far) = pair();
+    let flood = fiber::Builder::new().processor(0).spawn(move || {
+        let chunk = vec![0; 1000];
+        while (&near).write_all(&chunk).is_ok() {}
+    });
+    let drain = fiber::Builder::new().processor(0).spawn(move || {
+        let mut received = 0;
+        while received < 20_000_000 {
+            received += far.receive(None, <[u8]>::len).unwrap();
+        }
+    });
+    let turns = fiber::Builder::new().processor(0).spawn(|| (0..100).for_each(|_| fiber::yield_now()));
+    turns.unwrap().join().unwrap();
+    drain.unwrap().join().unwrap();
+    flood.unwrap().join().unwrap();
+}
+
+fn sleepers_wake_in_order() {
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    fiber::scope(|scope| {
+        for ms in [30u64, 10, 20] {
+            let order = Arc::clone(&order);
+            scope.spawn(move || {
+                let start = Instant::now();
+                fiber::sleep(Duration::from_millis(ms));
+                assert!(start.elapsed() >= Duration::from_millis(ms));
+                order.lock().unwrap().push(ms);
+            });
+        }
+    });
+    assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+}
+
+fn two_directions_of_one_stream() {
+    let (near, far) = pair();
+    let echoed = fiber::spawn(move || echo(far));
+    let total = 2_000_000;
+    fiber::scope(|scope| {
+        let near = &near;
+        scope.spawn(move || {
+            (&*near).write_all(&pattern(total)).unwrap();
+            near.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut got = Vec::new();
+        (&*near).read_to_end(&mut got).unwrap();
+        assert!(got == pattern(total));
+    });
+    echoed.join().unwrap();
+}

@@ -125,7 +125,7 @@ impl<'a> Iterator for Tags<'a> {
 mod tests {
     use super::*;
     use crate::Limits;
-    use crate::request::{Parsed, parse};
+    use crate::request::parse;
 
     const CURRENT: Validators<'_> = Validators {
         etag: "\"abc\"",
@@ -139,7 +139,7 @@ mod tests {
     fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
         let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
         match parse(head.as_bytes(), &Limits::default()) {
-            Parsed::Head(head) => read(&head.fields),
+            Ok(Some(head)) => read(&head.fields),
             other => panic!("{other:?}"),
         }
     }

@@ -9,6 +9,8 @@ pub(crate) struct Dates {
     second: u64,
     /// `Date: Fri, 20 Nov 2026 12:00:00 GMT` and CRLF. RFC 9110 5.6.7
     pub(crate) http_line: [u8; 37],
+    /// The status line of a 200 and the date: how most replies begin.
+    pub(crate) ok_and_http_line: [u8; 54],
     /// `20/Nov/2026:12:00:00 +0000`, for the combined log format.
     pub(crate) clf: [u8; 26],
     /// `2026-11-20T12:00:00Z`. RFC 3339
@@ -46,6 +48,7 @@ impl Dates {
     const UNSET: Dates = Dates {
         second: u64::MAX,
         http_line: [0; 37],
+        ok_and_http_line: [0; 54],
         clf: [0; 26],
         rfc3339: [0; 20],
     };
@@ -58,6 +61,7 @@ impl Dates {
         Dates {
             second,
             http_line: exactly(&format!("Date: {http}\r\n")),
+            ok_and_http_line: exactly(&format!("HTTP/1.1 200 OK\r\nDate: {http}\r\n")),
             clf: exactly(&format!("{day}/{month}/{year}:{clock} +0000")),
             rfc3339: exactly(&format!("{year}-{:02}-{day}T{clock}Z", month_number(month))),
         }

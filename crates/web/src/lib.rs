@@ -1,1 +1,57 @@
-//! Under construction.
+//! HTTP/1.1 over a static site, as a [`Session`](::session::Session): bytes in, replies out, no I/O of
+//! its own but the site's.
+//!
+//! ```text
+//!  bytes ─▶ request ─▶ answer ─────────────▶ reply ─▶ Outbox
+//!           parse      │  conditional, range    │
+//!           in place   │  negotiate             └▶ log, counters
+//!                      ▼
+//!                 site: path ─▶ Entry (header lines ready, bytes in memory or an open file)
+//! ```
+//!
+//! | module | what it decides | source |
+//! |---|---|---|
+//! | `request` | where a request ends, and whether anybody could read it in another way | RFC 9112 |
+//! | `answer` | which reply a request gets | RFC 9110 |
+//! | `conditional`, `range`, `negotiate` | 304, 412, 206, 416, `.br` or `.gz` | RFC 9110 13, 14, 12 |
+//! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
+//! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
+//! | `site` | what lies at a path, without ever asking the disk on the fast way | |
+//!
+//! A server makes one [`Handle`] from a [`Site`] and a [`ServiceConfig`], and one [`Session`] for each
+//! connection. [`Handle::reload`] swaps both under running connections.
+//!
+//! Costs, so that nobody gives them away: a request without a body is parsed where it lies and
+//! allocates nothing; its reply is a handful of copies into the outbox. `examples/request_cost.rs`
+//! measures both.
+//!
+//! Deliberately absent: sockets, clocks, threads, compression on the fly (it hurts the slowest requests
+//! most; put `.br`, `.zst` and `.gz` files beside the plain ones instead), uploads, and scripts.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod conditional;
+mod config;
+mod counters;
+mod date;
+mod error_page;
+mod handle;
+mod log;
+mod lookup;
+mod negotiate;
+mod range;
+mod reply;
+mod request;
+mod session;
+mod site;
+mod status;
+#[doc(hidden)]
+pub mod transcript;
+
+pub use self::session::Session;
+pub use config::{ConfigError, Limits, ServiceConfig};
+pub use counters::Sample;
+pub use handle::Handle;
+pub use log::{LogFormat, Peer};
+pub use site::{CacheRule, HeaderRule, Site, SiteConfig, SiteError};

@@ -63,6 +63,12 @@ impl Encodings {
     /// Identity only.
     pub(crate) const NONE: Encodings = Encodings(0);
 
+    /// All three, in our order.
+    pub(crate) const EVERY: Encodings = Encodings(0b11_10_01);
+
+    /// gzip only.
+    pub(crate) const GZIP: Encodings = Encodings(Encoding::Gzip as u8);
+
     /// Puts `encoding` behind those already in the list.
     ///
     /// # Panics
@@ -71,11 +77,6 @@ impl Encodings {
         let at = self.iter().count();
         assert!(at < 3, "{at} encodings already in the list");
         self.0 |= (encoding as u8) << (2 * at);
-    }
-
-    /// Whether it is the empty list: identity only.
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
     }
 
     /// Best first.

@@ -10,9 +10,13 @@ use crate::request::{Fields, Name, fields};
 #[inline]
 pub(crate) fn encodings(request: &Fields<'_>) -> Encodings {
     // No field means that anything goes; but then most likely the client cannot decode.
-    match request.get(Name::AcceptEncoding) {
-        Some(_) => rank(request),
-        None => Encodings::NONE,
+    match request.single(Name::AcceptEncoding) {
+        // What browsers send over HTTPS, over HTTP, and what curl sends: known by heart, because to
+        // take them apart costs 50 ns.
+        Some(b"gzip, deflate, br, zstd" | b"deflate, gzip, br, zstd") => Encodings::EVERY,
+        Some(b"gzip, deflate") => Encodings::GZIP,
+        None if !request.is_repeated(Name::AcceptEncoding) => Encodings::NONE,
+        _ => rank(request),
     }
 }
 
@@ -162,12 +166,12 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
 mod tests {
     use super::*;
     use crate::Limits;
-    use crate::request::{Parsed, parse};
+    use crate::request::parse;
 
     fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
         let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
         match parse(head.as_bytes(), &Limits::default()) {
-            Parsed::Head(head) => read(&head.fields),
+            Ok(Some(head)) => read(&head.fields),
             other => panic!("{other:?}"),
         }
     }
@@ -189,6 +193,8 @@ mod tests {
         check("*", "br zstd gzip");
         check("*;q=0.5, gzip", "gzip br zstd");
         check("br, *;q=0", "br");
+        check("gzip, deflate", "gzip");
+        check("deflate, gzip, br, zstd", "br zstd gzip");
     }
 
     #[test]
@@ -201,7 +207,7 @@ mod tests {
         check("identity, gzip;q=0.5", "");
         check("identity;q=0.5, gzip", "gzip");
         check("identity;q=0", "");
-        with_head("", |fields| assert!(encodings(fields).is_empty()));
+        with_head("", |fields| assert_eq!(encodings(fields), Encodings::NONE));
     }
 
     #[test]

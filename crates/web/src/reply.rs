@@ -189,12 +189,21 @@ impl Replier<'_> {
                 bytes.reserve(
                     line.len() + 128 + server.len() + lines.len() + more.len() + body.len(),
                 );
-                bytes.extend_from_slice(line);
-                bytes.extend_from_slice(&dates.http_line);
+                match status {
+                    Status::Ok => bytes.extend_from_slice(&dates.ok_and_http_line),
+                    _ => {
+                        bytes.extend_from_slice(line);
+                        bytes.extend_from_slice(&dates.http_line);
+                    }
+                }
                 bytes.extend_from_slice(server);
-                bytes.extend_from_slice(connection);
+                if !connection.is_empty() {
+                    bytes.extend_from_slice(connection);
+                }
                 bytes.extend_from_slice(lines);
-                bytes.extend_from_slice(more);
+                if !more.is_empty() {
+                    bytes.extend_from_slice(more);
+                }
                 bytes.extend_from_slice(b"\r\n");
                 bytes.extend_from_slice(body);
             });

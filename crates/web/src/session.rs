@@ -9,7 +9,7 @@ use crate::handle::Handle;
 use crate::log::Peer;
 use crate::reply::{Asked, Replier};
 use crate::request::body::{Expectation, Progress};
-use crate::request::{Body, Framing, Head, Method, Parsed, Refusal, parse};
+use crate::request::{Body, Framing, Head, Method, Refusal, parse};
 use crate::site::Found;
 use crate::status::Status;
 
@@ -241,9 +241,9 @@ impl Turn<'_> {
             return Step::wait(Next::Receive(Phase::Head));
         }
         match parse(input, limits) {
-            Parsed::Head(head) => self.begin(state, &head, input),
-            Parsed::Refused(refusal) => self.refuse(state, refusal, input),
-            Parsed::NeedMore => {
+            Ok(Some(head)) => self.begin(state, &head, input),
+            Err(refusal) => self.refuse(state, refusal, input),
+            Ok(None) => {
                 *seen = input.len();
                 Step::wait(Next::Receive(Phase::Head))
             }
@@ -411,7 +411,7 @@ impl Turn<'_> {
 /// may have been changed by a reload.
 fn kept_head(bytes: &[u8]) -> Head<'_> {
     match parse(bytes, &Limits::NONE) {
-        Parsed::Head(head) => head,
+        Ok(Some(head)) => head,
         other => unreachable!("{other:?} for a head that was kept because it was good"),
     }
 }

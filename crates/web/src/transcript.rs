@@ -22,11 +22,15 @@
 //! such text (the boundary for the same each time), and `{page}` for a whole body. The lines of a header may
 //! come in any order.
 
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use crate::{Handle, ServiceConfig, Site, SiteConfig};
 
 /// One conversation.
 #[derive(Clone, Debug)]
@@ -149,6 +153,24 @@ pub fn make_site(root: &Path) -> io::Result<()> {
         fs::File::open(root.join(path))?.set_modified(modified)?;
     }
     symlink("/etc/passwd", root.join("link-out.txt"))
+}
+
+/// How the transcripts expect that site to be configured.
+pub fn site_config(root: &Path) -> SiteConfig {
+    SiteConfig {
+        root: root.to_owned(),
+        error_pages: vec![(404, "404.html".into())],
+        ..SiteConfig::default()
+    }
+}
+
+/// Serves the site that [`make_site`] made.
+///
+/// # Errors
+/// If the site cannot be opened.
+pub fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Box<dyn Error>> {
+    let site = Site::open(site_config(root))?;
+    Ok(Arc::new(Handle::new(Arc::new(site), config)?))
 }
 
 impl Transcript {

@@ -290,15 +290,15 @@ impl Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Parsed, parse};
+    use crate::request::parse;
     use proptest::prelude::*;
 
     fn framing(version: &str, fields: &str) -> Result<Framing, Refusal> {
         let head = format!("GET / HTTP/{version}\r\nHost: x\r\n{fields}\r\n");
         match parse(head.as_bytes(), &Limits::default()) {
-            Parsed::Head(head) => Ok(head.framing),
-            Parsed::Refused(refusal) => Err(refusal),
-            Parsed::NeedMore => panic!("{head:?} is whole"),
+            Ok(Some(head)) => Ok(head.framing),
+            Err(refusal) => Err(refusal),
+            Ok(None) => panic!("{head:?} is whole"),
         }
     }
 

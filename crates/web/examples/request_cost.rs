@@ -1,0 +1,81 @@
+//! What a request costs: nanoseconds from its bytes to its reply in the outbox, without any I/O.
+//!
+//! ```text
+//! cargo run --release -p weftwork-web --example request_cost
+//! ```
+//!
+//! Each line is the fastest of several rounds: the others were disturbed by something else.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use session::{Next, Now, Outbox, Phase, Session as _};
+use web::{Handle, Peer, ServiceConfig, Session, transcript};
+
+const ROUNDS: usize = 20;
+const REQUESTS: usize = 20_000;
+
+const WRK: &str = "GET /hello.txt HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n";
+
+const BROWSER: &str = "GET /hello.txt HTTP/1.1\r\nHost: www.example.org\r\n\
+    User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n\
+    Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8\r\n\
+    Accept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate, br, zstd\r\n\
+    Connection: keep-alive\r\nReferer: http://www.example.org/\r\n\
+    Upgrade-Insecure-Requests: 1\r\nPriority: u=0, i\r\n\r\n";
+
+const CONDITIONAL: &str = "GET /hello.txt HTTP/1.1\r\nHost: www.example.org\r\n\
+    If-None-Match: *\r\n\r\n";
+
+fn main() {
+    let dir = std::env::temp_dir().join(format!("weft-request-cost-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory for the site");
+    transcript::make_site(&dir).expect("the site's files");
+    let handle = transcript::open(&dir, ServiceConfig::default()).expect("the site");
+    measure("wrk", &handle, WRK, 1);
+    measure("wrk, 16 pipelined", &handle, WRK, 16);
+    measure("browser", &handle, BROWSER, 1);
+    measure("304", &handle, CONDITIONAL, 1);
+    measure("404", &handle, &WRK.replace("hello", "nothing"), 1);
+    std::fs::remove_dir_all(&dir).expect("the directory goes");
+}
+
+fn measure(name: &str, handle: &Arc<Handle>, request: &str, depth: usize) {
+    let mut session = Session::new(handle.clone(), Peer::Unix);
+    let mut out = Outbox::new();
+    let input = request.repeat(depth);
+    let now = Now::read();
+    let mut reply_len = 0;
+    let mut best_ns = f64::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        for _ in 0..REQUESTS / depth {
+            reply_len = receive(&mut session, input.as_bytes(), now, &mut out);
+        }
+        let ns = start.elapsed().as_nanos() as f64 / (REQUESTS / depth * depth) as f64;
+        best_ns = best_ns.min(ns);
+    }
+    let reply_len = reply_len / depth as u64;
+    println!(
+        "{name:18} {best_ns:6.0} ns  {:4} bytes in, {reply_len:4} out",
+        request.len()
+    );
+}
+
+fn receive(session: &mut Session, input: &[u8], now: Now, out: &mut Outbox) -> u64 {
+    let mut used = 0;
+    loop {
+        let received = session.receive(black_box(&input[used..]), now, out);
+        used += received.used;
+        match received.next {
+            Next::Receive(Phase::Idle) => break,
+            Next::Work => session.work(),
+            other => panic!("{other:?} after {used} of {} bytes", input.len()),
+        }
+    }
+    let len = out.queued_len();
+    black_box(&*out);
+    out.clear();
+    len
+}

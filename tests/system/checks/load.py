@@ -26,7 +26,7 @@ def ab(world, *flags):
         expect("Non-2xx" not in report, f"ab saw other replies than 200: {report}")
         wanted = (world.site / "favicon.svg").stat().st_size * REQUESTS
         expect_equal("ab's bytes of bodies", number(report, "HTML transferred"), wanted)
-        expect(server.metric("weft_requests_total") >= REQUESTS, "the server counted fewer requests than ab")
+        expect(server.metric("weft_http_replies_total") >= REQUESTS, "the server counted fewer replies than ab")
     return report
 
 

@@ -348,10 +348,10 @@ fn write_table(page: &mut String, listing: &Listing, path: &str, sort: ListingSo
     for item in &listing.items {
         write_row(page, item);
     }
-    page.push_str("</tbody>\n</table>\n");
     if listing.items.is_empty() {
-        page.push_str("<p class=\"empty\">This directory is empty.</p>\n");
+        page.push_str("<tr><td colspan=\"3\"><p>This directory is empty.</p></td></tr>\n");
     }
+    page.push_str("</tbody>\n</table>\n");
 }
 
 /// A column's head: a link that sorts by it, or the other way round if it already is.
@@ -401,10 +401,9 @@ fn write_row(page: &mut String, item: &Item) {
     let date = Date(item.modified_s);
     _ = writeln!(
         page,
-        "<tr><td><a href=\"{}\">{label}</a></td><td title=\"{} bytes\">{size}</td>\
+        "<tr><td><a href=\"{}\">{label}</a></td>{size}\
          <td><time datetime=\"{}\">{date}</time></td></tr>",
         Text(&link),
-        item.len,
         date.rfc3339(),
     );
 }

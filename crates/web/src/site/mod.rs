@@ -27,40 +27,40 @@
 
 mod budget;
 mod config;
+mod entries;
 mod entry;
 mod head;
 mod ledger;
 mod listing;
 mod mime;
 mod open;
+mod pages;
 mod read;
+mod records;
 mod ring;
 mod room;
 mod rules;
 mod sketch;
 mod table;
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use session::{FileStamp, Now, SharedFile};
+use session::Now;
 
 pub use config::{CacheRule, HeaderRule, SiteConfig, SiteError};
 pub(crate) use entry::{Body, Entry, Found};
 
-use crate::lookup::{Encoding, Encodings, Lookup};
-use head::Description;
+use crate::lookup::Lookup;
 use ledger::{Garbage, Ledger};
 use listing::Listings;
-use open::{Blocking, Kind, Miss, Root, is_hidden};
-use read::{Reading, read_whole};
+use open::{Blocking, Miss, Root};
 use rules::Rules;
 use sketch::Sketch;
-use table::{Id, Key, Record, Survey, Table};
+use table::{Key, Table};
 
 /// The files of one directory, ready to be served to any number of connections: put it in an `Arc`.
 #[derive(Debug)]
@@ -101,16 +101,6 @@ struct Moment {
     ns: u64,
     since_epoch: Duration,
 }
-
-/// A file that changes faster than it can be opened is tried this often.
-const CHANGING_MAX: u32 = 4;
-
-/// From this estimate on a file that waits for the disk is worth a trip to a worker to be read into
-/// memory: a file that is asked for once never is, however much room there is.
-const WORTH_LOADING: u8 = 2;
-
-/// An error page is held in memory as long as the site is.
-const ERROR_PAGE_LEN_MAX: u64 = 1 << 20;
 
 /// For the sketch: what a file in memory weighs, about.
 const MEAN_FILE_LEN: u64 = 16 << 10;
@@ -210,8 +200,6 @@ impl Site {
         .into_iter()
     }
 
-    // ---- from a path to a record
-
     fn answer(&self, lookup: &Lookup<'_>, moment: Moment, blocking: Blocking) -> Found {
         self.counts.misses.fetch_add(1, Relaxed);
         self.sketch.age_if_late(moment.ns);
@@ -252,434 +240,6 @@ impl Site {
         }
     }
 
-    /// The entry that answers for a path, through the table.
-    fn entry_at(
-        &self,
-        key: Key<'_>,
-        accepts: Encodings,
-        moment: Moment,
-        blocking: Blocking,
-    ) -> Result<Arc<Entry>, Miss> {
-        for _ in 0..CHANGING_MAX {
-            let record = self.record_at(key, moment, blocking)?;
-            let id = record.best(accepts);
-            if let Some(entry) = self.entry_of(&record, id, moment, blocking)? {
-                return Ok(entry);
-            }
-            self.drop_changed(&record);
-        }
-        Err(Miss::Failed(
-            503,
-            "changes faster than it can be read".to_owned(),
-        ))
-    }
-
-    /// What a path stands for: as the table knows it, if that is fresh or still true.
-    fn record_at(
-        &self,
-        key: Key<'_>,
-        moment: Moment,
-        blocking: Blocking,
-    ) -> Result<Arc<Record>, Miss> {
-        if is_hidden(key.path, self.config.hidden) {
-            return Err(Miss::NotFound);
-        }
-        let root = self.current_root(moment, blocking)?;
-        let known = self
-            .table
-            .get(key)
-            .filter(|record| record.generation == root.generation);
-        let Some(known) = known else {
-            let survey = self.with_descriptors(|| self.survey(&root, key.path, blocking))?;
-            return Ok(self.enroll(key, survey, &root, moment));
-        };
-        // Only from the second request on: files asked for once go first.
-        known.refer();
-        if !self.is_due(known.checked_ns(), moment) {
-            return Ok(known);
-        }
-        self.counts.rechecks.fetch_add(1, Relaxed);
-        match self.with_descriptors(|| self.survey(&root, key.path, blocking)) {
-            Ok(survey) if survey == *known.survey && known.settled => {
-                known.confirm(moment.ns);
-                Ok(known)
-            }
-            Ok(survey) => {
-                self.drop_changed(&known);
-                Ok(self.enroll(key, survey, &root, moment))
-            }
-            // Not known: neither true nor false.
-            Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
-            Err(miss) => {
-                self.drop_changed(&known);
-                Err(miss)
-            }
-        }
-    }
-
-    /// Looks what lies on disk for a path: one look for the file, and for each variant one more.
-    fn survey(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
-        let (source, plain) = self.source(root, path, blocking)?;
-        let mut survey = Survey {
-            source: source.into(),
-            plain,
-            variants: [None; 3],
-        };
-        if self.config.precompressed {
-            for (variant, encoding) in survey.variants.iter_mut().zip(Encoding::ALL) {
-                let name = format!("{}{}", survey.source, encoding.suffix());
-                *variant = match root.look(&name, blocking) {
-                    // An older one is of an older state of the original.
-                    Ok((Kind::File, stamp)) => Some(stamp).filter(|s| s.mtime_ns >= plain.mtime_ns),
-                    Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
-                    _ => None,
-                };
-            }
-        }
-        Ok(survey)
-    }
-
-    /// Which file answers for a path: the file itself, or for a directory the first of its index files.
-    fn source(
-        &self,
-        root: &Root,
-        path: &str,
-        blocking: Blocking,
-    ) -> Result<(String, FileStamp), Miss> {
-        if !(path.is_empty() || path.ends_with('/')) {
-            return match root.look(path, blocking)? {
-                (Kind::File, stamp) => Ok((path.to_owned(), stamp)),
-                (Kind::Directory, _) => Err(Miss::SlashMissing),
-            };
-        }
-        for name in &self.config.index {
-            let index = format!("{path}{name}");
-            match root.look(&index, blocking) {
-                Ok((Kind::File, stamp)) => return Ok((index, stamp)),
-                Ok((Kind::Directory, _)) | Err(Miss::NotFound) => {}
-                Err(miss) => return Err(miss),
-            }
-        }
-        root.look(path, blocking)?;
-        Err(Miss::Directory)
-    }
-
-    fn enroll(&self, key: Key<'_>, survey: Survey, root: &Root, moment: Moment) -> Arc<Record> {
-        let settled = survey
-            .stamps()
-            .all(|stamp| head::is_settled(stamp, moment.since_epoch));
-        let record = Arc::new(Record::new(
-            key,
-            survey,
-            root.generation,
-            settled,
-            moment.ns,
-        ));
-        let garbage = self.ledger().enroll(&self.table, Arc::clone(&record));
-        drop(garbage);
-        record
-    }
-
-    fn drop_changed(&self, record: &Record) {
-        self.counts.changed.fetch_add(1, Relaxed);
-        let garbage = self.ledger().drop_record(&self.table, record);
-        drop(garbage);
-    }
-
-    /// The root, looked at again when that is due: when its path leads to another directory (a new
-    /// release), everything known is forgotten.
-    fn current_root(&self, moment: Moment, blocking: Blocking) -> Result<Arc<Root>, Miss> {
-        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
-        if !self.is_due(self.root_checked_ns.load(Relaxed), moment) {
-            return Ok(root);
-        }
-        match root.is_at(&self.config.root, blocking) {
-            Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
-            // While nothing (that we may see) is there, the old site is better than none.
-            Ok(true) | Err(_) => {
-                self.root_checked_ns.fetch_max(moment.ns, Relaxed);
-                Ok(root)
-            }
-            Ok(false) if blocking == Blocking::Never => Err(Miss::WouldBlock),
-            Ok(false) => Ok(self.follow_root(&root, moment)),
-        }
-    }
-
-    fn follow_root(&self, old: &Arc<Root>, moment: Moment) -> Arc<Root> {
-        let generation = old.generation + 1;
-        let Ok(new) = Root::open(&self.config.root, self.config.follow_links_out, generation)
-        else {
-            return Arc::clone(old);
-        };
-        let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
-        if root.generation < generation {
-            *root = Arc::new(new);
-            let garbage = self.ledger().start_over(&self.table, generation);
-            self.listings.clear();
-            self.root_checked_ns.fetch_max(moment.ns, Relaxed);
-            drop(garbage);
-        }
-        Arc::clone(&root)
-    }
-
-    // ---- from a record to an entry
-
-    /// The entry of one representation: as it is, moved into memory, or made anew. `None`: the file is
-    /// not any more what the record says.
-    fn entry_of(
-        &self,
-        record: &Record,
-        id: Id,
-        moment: Moment,
-        blocking: Blocking,
-    ) -> Result<Option<Arc<Entry>>, Miss> {
-        let estimate = self.sketch.touch(id.hash(), moment.ns);
-        let known = record.entry(id.encoding);
-        let file = match known.map(|entry| &entry.body) {
-            Some(Body::Memory(_)) => return Ok(known.cloned()),
-            Some(Body::File { file, .. }) => match file.is_unchanged() {
-                Ok(true) => Arc::clone(file),
-                _ => return Ok(None),
-            },
-            None => match self.open_representation(record, id, blocking)? {
-                Some(file) => Arc::new(file),
-                None => return Ok(None),
-            },
-        };
-        match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
-            Worth::Held(entry) => Ok(Some(entry)),
-            Worth::Changed => Ok(None),
-            Worth::Not => Ok(Some(
-                self.entry_with_file(record, id, file, estimate, moment),
-            )),
-        }
-    }
-
-    fn open_representation(
-        &self,
-        record: &Record,
-        id: Id,
-        blocking: Blocking,
-    ) -> Result<Option<SharedFile>, Miss> {
-        let survey = &record.survey;
-        let suffix = id.encoding.map_or("", Encoding::suffix);
-        let name = format!("{}{suffix}", survey.source);
-        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
-        if root.generation != record.generation {
-            return Ok(None);
-        }
-        match self.with_descriptors(|| root.open_file(&name, blocking)) {
-            // The same inode in the same state, so it is the regular file that the survey saw.
-            Ok(file) => {
-                Ok(Some(file).filter(|file| Some(file.stamp()) == survey.stamp(id.encoding)))
-            }
-            // Gone since the survey.
-            Err(Miss::NotFound) => Ok(None),
-            Err(miss) => Err(miss),
-        }
-    }
-
-    fn read_if_worth(
-        &self,
-        record: &Record,
-        id: Id,
-        file: &SharedFile,
-        estimate: u8,
-        moment: Moment,
-        blocking: Blocking,
-    ) -> Result<Worth, Miss> {
-        let len = file.stamp().len;
-        if len > self.config.memory_file_len_max {
-            return Ok(Worth::Not);
-        }
-        let Some(victims) = self.ledger().consider(len, estimate, &self.sketch) else {
-            return Ok(Worth::Not);
-        };
-        match read_whole(file, blocking)? {
-            Reading::Whole(bytes) => {
-                let entry = self.make_entry(record, id, file.stamp(), Body::Memory(bytes), moment);
-                let garbage = self
-                    .ledger()
-                    .hold(&self.table, record, id, &entry, &victims);
-                drop(garbage);
-                Ok(Worth::Held(entry))
-            }
-            Reading::Changed => Ok(Worth::Changed),
-            Reading::WouldBlock if blocking == Blocking::Never && estimate >= WORTH_LOADING => {
-                Err(Miss::WouldBlock)
-            }
-            Reading::WouldBlock => Ok(Worth::Not),
-        }
-    }
-
-    fn entry_with_file(
-        &self,
-        record: &Record,
-        id: Id,
-        file: Arc<SharedFile>,
-        estimate: u8,
-        moment: Moment,
-    ) -> Arc<Entry> {
-        let len = file.stamp().len;
-        let (keep, garbage) = self
-            .ledger()
-            .keeps(&self.table, id, len, estimate, &self.sketch);
-        drop(garbage);
-        let known = record.entry(id.encoding);
-        let entry = match known {
-            Some(entry) if matches!(entry.body, Body::File { keep: kept, .. } if kept == keep) => {
-                return Arc::clone(entry);
-            }
-            Some(entry) => Arc::new(head::with_body(entry, Body::File { file, keep })),
-            None => {
-                let stamp = file.stamp();
-                self.make_entry(record, id, stamp, Body::File { file, keep }, moment)
-            }
-        };
-        let garbage = self.ledger().open(&self.table, record, id, &entry);
-        drop(garbage);
-        entry
-    }
-
-    fn make_entry(
-        &self,
-        record: &Record,
-        id: Id,
-        stamp: FileStamp,
-        body: Body,
-        moment: Moment,
-    ) -> Arc<Entry> {
-        let survey = &record.survey;
-        let content_type = self.content_type(&survey.source);
-        let varies = survey.has_variants()
-            || (self.config.precompressed && mime::is_compressible(content_type));
-        let reading = (!record.settled).then(|| self.reading());
-        let (modified_s, modified_is_strong) = head::modified(stamp, moment.since_epoch);
-        let description = Description {
-            content_type,
-            encoding: id.encoding,
-            len: stamp.len,
-            etag: head::etag(stamp, id.encoding, reading),
-            modified_s,
-            modified_is_strong,
-            vary: varies.then_some("Accept-Encoding"),
-            extra: &self.rules.lines(&survey.source),
-        };
-        Arc::new(head::entry(&description, body))
-    }
-
-    fn content_type(&self, path: &str) -> &str {
-        let extension = mime::extension(path).unwrap_or_default();
-        let own = self
-            .config
-            .mime_types
-            .iter()
-            .find(|(of, _)| of.eq_ignore_ascii_case(extension));
-        own.map(|(_, content_type)| content_type.as_str())
-            .or_else(|| mime::by_name(path))
-            .unwrap_or(&self.config.default_type)
-    }
-
-    /// A number that no other reading has, of this process or an earlier one.
-    fn reading(&self) -> u128 {
-        self.opened_since_epoch.as_nanos() + u128::from(self.readings.fetch_add(1, Relaxed))
-    }
-
-    // ---- listings, error pages, the fallback
-
-    fn listing(
-        &self,
-        lookup: &Lookup<'_>,
-        moment: Moment,
-        blocking: Blocking,
-    ) -> Result<Arc<Entry>, Miss> {
-        if !self.config.listing {
-            return Err(Miss::Directory);
-        }
-        let is_fresh = |made_ns| !self.is_due(made_ns, moment);
-        if let Some(entry) = self.listings.get(lookup, is_fresh) {
-            return Ok(entry);
-        }
-        if blocking == Blocking::Never {
-            return Err(Miss::WouldBlock);
-        }
-        let root = self.current_root(moment, blocking)?;
-        let page = self.with_descriptors(|| listing::render(&root, lookup, self.config.hidden))?;
-        let entry = Arc::new(listing::entry(
-            page,
-            &self.rules,
-            lookup,
-            moment.since_epoch,
-        ));
-        self.listings.put(lookup, &entry, moment.ns);
-        Ok(entry)
-    }
-
-    fn check_fallback(&mut self, now: Now) -> Result<(), SiteError> {
-        let Some(fallback) = self.config.spa_fallback.take() else {
-            return Ok(());
-        };
-        let path = fallback.trim_start_matches('/').to_owned();
-        match self.record_at(self.key(&path), self.moment(now), Blocking::Allowed) {
-            Ok(_) => {
-                self.config.spa_fallback = Some(path);
-                Ok(())
-            }
-            Err(_) => Err(SiteError::Fallback(fallback)),
-        }
-    }
-
-    fn read_error_pages(&self, now: Now) -> Result<Vec<(u16, Arc<Entry>)>, SiteError> {
-        let pages = self.config.error_pages.iter().map(|(status, path)| {
-            if !(400..=599).contains(status) {
-                return Err(SiteError::ErrorPageStatus(*status));
-            }
-            let path = self.config.root.join(path);
-            let error = |error| SiteError::ErrorPage {
-                status: *status,
-                path: path.clone(),
-                error,
-            };
-            Ok((*status, self.read_error_page(&path, now).map_err(error)?))
-        });
-        pages.collect()
-    }
-
-    fn read_error_page(&self, path: &Path, now: Now) -> io::Result<Arc<Entry>> {
-        let metadata = fs::metadata(path)?;
-        if !metadata.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        if metadata.len() > ERROR_PAGE_LEN_MAX {
-            let len = metadata.len();
-            return Err(io::Error::other(format!(
-                "{len} bytes are more than {ERROR_PAGE_LEN_MAX}"
-            )));
-        }
-        let file = SharedFile::try_from(fs::File::open(path)?)?;
-        let Ok(Reading::Whole(bytes)) = read_whole(&file, Blocking::Allowed) else {
-            return Err(io::Error::other("it changed while it was read"));
-        };
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let (modified_s, modified_is_strong) = head::modified(file.stamp(), now.since_epoch);
-        let description = Description {
-            content_type: self.content_type(name),
-            encoding: None,
-            len: bytes.len() as u64,
-            etag: head::etag(file.stamp(), None, None),
-            modified_s,
-            modified_is_strong,
-            vary: None,
-            extra: &self.rules.lines(name),
-        };
-        Ok(Arc::new(head::entry(&description, Body::Memory(bytes))))
-    }
-
-    // ---- small things
-
     fn moment(&self, now: Now) -> Moment {
         let since_open = now.monotonic.saturating_duration_since(self.opened_at);
         Moment {
@@ -713,13 +273,6 @@ impl Site {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What came of asking whether a file should be in memory.
-enum Worth {
-    Held(Arc<Entry>),
-    Not,
-    Changed,
 }
 
 /// Where a directory without its slash is redirected to: exactly one `/` first, since two would name

@@ -1,6 +1,6 @@
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -324,12 +324,6 @@ pub(super) fn miss_of(errno: Errno) -> Miss {
 
 pub(super) fn miss_of_io(error: &io::Error) -> Miss {
     Errno::from_io_error(error).map_or_else(|| Miss::Failed(500, error.to_string()), miss_of)
-}
-
-impl AsFd for Root {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::read::{Reading, read_whole};
 use super::*;
-use crate::lookup::{ListingFormat, ListingSort};
+use crate::lookup::{Encoding, Encodings, ListingFormat, ListingSort};
 
 /// A site over a directory of its own, and a clock that the test moves.
 struct World {
@@ -658,6 +659,25 @@ fn a_new_hot_file_gets_into_memory_after_few_requests() {
 }
 
 #[test]
+fn a_file_that_only_the_disk_knows_is_read_into_memory_when_it_is_asked_for_again() {
+    let world = World::new(&[("cold.txt", "cold")]);
+    let file = File::open(world.path("cold.txt")).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let once = match world.find("/cold.txt", &[]) {
+        // Its directory was not in the kernel's caches either.
+        Found::WouldBlock => return,
+        found => entry_of(found),
+    };
+    // A file system in memory has nothing cold.
+    if !is_in_memory(&once) {
+        assert!(matches!(world.find("/cold.txt", &[]), Found::WouldBlock));
+        assert!(is_in_memory(&world.entry("/cold.txt")));
+    }
+    assert_eq!(text_of(&entry_of(world.find("/cold.txt", &[]))), "cold");
+}
+
+#[test]
 fn a_file_that_finds_no_place_is_not_to_be_kept_in_the_page_cache() {
     let world = world_of_many(100, 10, 20);
     let keeps = |n| match world.entry(&path_of(n)).body {
@@ -719,6 +739,41 @@ fn running_out_of_descriptors_closes_files_and_then_says_so() {
         .with_descriptors(|| Err::<(), _>(Miss::OutOfDescriptors));
     let found = world.site.found_of(failed.unwrap_err(), "x");
     assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));
+}
+
+/// What the ways to a file cost, best of five:
+/// `cargo test --release -p weftwork-web cost_of -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement, not a promise"]
+fn cost_of_the_ways_to_a_file() {
+    let mut world = World::new(&[("assets/app/main.4f1c2b.js", "x")]);
+    world.write("assets/app/main.4f1c2b.js.br", "br");
+    File::create(world.path("big"))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    world.at_s += 20.0;
+    let now = world.now();
+    let cost = |what: &str, path: &str, accepts: &[Encoding]| {
+        let lookup = lookup(path, accepts);
+        (0..20).for_each(|_| _ = world.site.load(&lookup, now));
+        let rounds = 200_000;
+        let ns = (0..5).map(|_| {
+            let start = Instant::now();
+            (0..rounds).for_each(|_| _ = std::hint::black_box(world.site.find(&lookup, now)));
+            start.elapsed().as_nanos() as f64 / f64::from(rounds)
+        });
+        println!("{what}: {:.0} ns", ns.fold(f64::INFINITY, f64::min));
+    };
+    cost("hit in memory", "/assets/app/main.4f1c2b.js", &[]);
+    cost(
+        "hit in memory, a variant",
+        "/assets/app/main.4f1c2b.js",
+        &ALL,
+    );
+    cost("open file", "/big", &[]);
+    cost("nothing there", "/nope", &[]);
+    cost("a directory without its slash", "/assets/app", &[]);
 }
 
 // ---- everything at once

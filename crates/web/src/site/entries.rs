@@ -1,0 +1,187 @@
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use session::{FileStamp, SharedFile};
+
+use super::entry::{Body, Entry};
+use super::head::Description;
+use super::open::{Blocking, Miss};
+use super::read::{Reading, read_whole};
+use super::table::{Id, Record};
+use super::{Moment, Site, head, mime};
+use crate::lookup::Encoding;
+
+/// From this estimate on a file that waits for the disk is worth a trip to a worker to be read into
+/// memory: a file that is asked for once never is, however much room there is.
+const WORTH_LOADING: u8 = 2;
+
+/// What came of asking whether a file should be in memory.
+enum Worth {
+    Held(Arc<Entry>),
+    Not,
+    Changed,
+}
+
+/// From a record to an entry: the file opened, or its bytes in memory.
+impl Site {
+    /// The entry of one representation: as it is, moved into memory, or made anew. `None`: the file is
+    /// not any more what the record says.
+    pub(super) fn entry_of(
+        &self,
+        record: &Record,
+        id: Id,
+        moment: Moment,
+        blocking: Blocking,
+    ) -> Result<Option<Arc<Entry>>, Miss> {
+        let estimate = self.sketch.touch(id.hash(), moment.ns);
+        let known = record.entry(id.encoding);
+        let file = match known.map(|entry| &entry.body) {
+            Some(Body::Memory(_)) => return Ok(known.cloned()),
+            Some(Body::File { file, .. }) => match file.is_unchanged() {
+                Ok(true) => Arc::clone(file),
+                _ => return Ok(None),
+            },
+            None => match self.open_representation(record, id, blocking)? {
+                Some(file) => Arc::new(file),
+                None => return Ok(None),
+            },
+        };
+        match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
+            Worth::Held(entry) => Ok(Some(entry)),
+            Worth::Changed => Ok(None),
+            Worth::Not => Ok(Some(
+                self.entry_with_file(record, id, file, estimate, moment),
+            )),
+        }
+    }
+
+    fn open_representation(
+        &self,
+        record: &Record,
+        id: Id,
+        blocking: Blocking,
+    ) -> Result<Option<SharedFile>, Miss> {
+        let survey = &record.survey;
+        let suffix = id.encoding.map_or("", Encoding::suffix);
+        let name = format!("{}{suffix}", survey.source);
+        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
+        if root.generation != record.generation {
+            return Ok(None);
+        }
+        match self.with_descriptors(|| root.open_file(&name, blocking)) {
+            // The same inode in the same state, so it is the regular file that the survey saw.
+            Ok(file) => {
+                Ok(Some(file).filter(|file| Some(file.stamp()) == survey.stamp(id.encoding)))
+            }
+            // Gone since the survey.
+            Err(Miss::NotFound) => Ok(None),
+            Err(miss) => Err(miss),
+        }
+    }
+
+    fn read_if_worth(
+        &self,
+        record: &Record,
+        id: Id,
+        file: &SharedFile,
+        estimate: u8,
+        moment: Moment,
+        blocking: Blocking,
+    ) -> Result<Worth, Miss> {
+        let len = file.stamp().len;
+        if len > self.config.memory_file_len_max {
+            return Ok(Worth::Not);
+        }
+        let Some(victims) = self.ledger().consider(len, estimate, &self.sketch) else {
+            return Ok(Worth::Not);
+        };
+        match read_whole(file, blocking)? {
+            Reading::Whole(bytes) => {
+                let entry = self.make_entry(record, id, file.stamp(), Body::Memory(bytes), moment);
+                let garbage = self
+                    .ledger()
+                    .hold(&self.table, record, id, &entry, &victims);
+                drop(garbage);
+                Ok(Worth::Held(entry))
+            }
+            Reading::Changed => Ok(Worth::Changed),
+            Reading::WouldBlock if blocking == Blocking::Never && estimate >= WORTH_LOADING => {
+                Err(Miss::WouldBlock)
+            }
+            Reading::WouldBlock => Ok(Worth::Not),
+        }
+    }
+
+    fn entry_with_file(
+        &self,
+        record: &Record,
+        id: Id,
+        file: Arc<SharedFile>,
+        estimate: u8,
+        moment: Moment,
+    ) -> Arc<Entry> {
+        let len = file.stamp().len;
+        let (keep, garbage) = self
+            .ledger()
+            .keeps(&self.table, id, len, estimate, &self.sketch);
+        drop(garbage);
+        let known = record.entry(id.encoding);
+        let entry = match known {
+            Some(entry) if matches!(entry.body, Body::File { keep: kept, .. } if kept == keep) => {
+                return Arc::clone(entry);
+            }
+            Some(entry) => Arc::new(head::with_body(entry, Body::File { file, keep })),
+            None => {
+                let stamp = file.stamp();
+                self.make_entry(record, id, stamp, Body::File { file, keep }, moment)
+            }
+        };
+        let garbage = self.ledger().open(&self.table, record, id, &entry);
+        drop(garbage);
+        entry
+    }
+
+    fn make_entry(
+        &self,
+        record: &Record,
+        id: Id,
+        stamp: FileStamp,
+        body: Body,
+        moment: Moment,
+    ) -> Arc<Entry> {
+        let survey = &record.survey;
+        let content_type = self.content_type(&survey.source);
+        let varies = survey.has_variants()
+            || (self.config.precompressed && mime::is_compressible(content_type));
+        let reading = (!record.settled).then(|| self.reading());
+        let (modified_s, modified_is_strong) = head::modified(stamp, moment.since_epoch);
+        let description = Description {
+            content_type,
+            encoding: id.encoding,
+            len: stamp.len,
+            etag: head::etag(stamp, id.encoding, reading),
+            modified_s,
+            modified_is_strong,
+            vary: varies.then_some("Accept-Encoding"),
+            extra: &self.rules.lines(&survey.source),
+        };
+        Arc::new(head::entry(&description, body))
+    }
+
+    pub(super) fn content_type(&self, path: &str) -> &str {
+        let extension = mime::extension(path).unwrap_or_default();
+        let own = self
+            .config
+            .mime_types
+            .iter()
+            .find(|(of, _)| of.eq_ignore_ascii_case(extension));
+        own.map(|(_, content_type)| content_type.as_str())
+            .or_else(|| mime::by_name(path))
+            .unwrap_or(&self.config.default_type)
+    }
+
+    /// A number that no other reading has, of this process or an earlier one.
+    fn reading(&self) -> u128 {
+        self.opened_since_epoch.as_nanos() + u128::from(self.readings.fetch_add(1, Relaxed))
+    }
+}

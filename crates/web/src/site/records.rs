@@ -1,0 +1,197 @@
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use session::FileStamp;
+
+use super::entry::Entry;
+use super::open::{Blocking, Kind, Miss, Root, is_hidden};
+use super::table::{Key, Record, Survey};
+use super::{Moment, Site, head};
+use crate::lookup::{Encoding, Encodings};
+
+/// A file that changes faster than it can be opened is tried this often.
+const CHANGING_MAX: u32 = 4;
+
+/// From a path to its record: what lies on disk for it.
+impl Site {
+    /// The entry that answers for a path, through the table.
+    pub(super) fn entry_at(
+        &self,
+        key: Key<'_>,
+        accepts: Encodings,
+        moment: Moment,
+        blocking: Blocking,
+    ) -> Result<Arc<Entry>, Miss> {
+        for _ in 0..CHANGING_MAX {
+            let record = self.record_at(key, moment, blocking)?;
+            let id = record.best(accepts);
+            let entry = match self.entry_of(&record, id, moment, blocking) {
+                // A variant that may not be read takes nothing from those who may read the original.
+                Err(Miss::Forbidden) if id.encoding.is_some() => {
+                    self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)?
+                }
+                done => done?,
+            };
+            if let Some(entry) = entry {
+                return Ok(entry);
+            }
+            self.drop_changed(&record);
+        }
+        Err(Miss::Failed(
+            503,
+            "changes faster than it can be read".to_owned(),
+        ))
+    }
+
+    /// What a path stands for: as the table knows it, if that is fresh or still true.
+    pub(super) fn record_at(
+        &self,
+        key: Key<'_>,
+        moment: Moment,
+        blocking: Blocking,
+    ) -> Result<Arc<Record>, Miss> {
+        if is_hidden(key.path, self.config.hidden) {
+            return Err(Miss::NotFound);
+        }
+        let root = self.current_root(moment, blocking)?;
+        let known = self
+            .table
+            .get(key)
+            .filter(|record| record.generation == root.generation);
+        let Some(known) = known else {
+            let survey = self.with_descriptors(|| self.survey(&root, key.path, blocking))?;
+            return Ok(self.enroll(key, survey, &root, moment));
+        };
+        // Only from the second request on: files asked for once go first.
+        known.refer();
+        if !self.is_due(known.checked_ns(), moment) {
+            return Ok(known);
+        }
+        self.counts.rechecks.fetch_add(1, Relaxed);
+        match self.with_descriptors(|| self.survey(&root, key.path, blocking)) {
+            Ok(survey) if survey == *known.survey && known.settled => {
+                known.confirm(moment.ns);
+                Ok(known)
+            }
+            Ok(survey) => {
+                self.drop_changed(&known);
+                Ok(self.enroll(key, survey, &root, moment))
+            }
+            // Not known: neither true nor false.
+            Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
+            Err(miss) => {
+                self.drop_changed(&known);
+                Err(miss)
+            }
+        }
+    }
+
+    /// Looks what lies on disk for a path: one look for the file, and for each variant one more.
+    fn survey(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
+        let (source, plain) = self.source(root, path, blocking)?;
+        let mut survey = Survey {
+            source: source.into(),
+            plain,
+            variants: [None; 3],
+        };
+        if self.config.precompressed {
+            for (variant, encoding) in survey.variants.iter_mut().zip(Encoding::ALL) {
+                let name = format!("{}{}", survey.source, encoding.suffix());
+                *variant = match root.look(&name, blocking) {
+                    // An older one is of an older state of the original.
+                    Ok((Kind::File, stamp)) => Some(stamp).filter(|s| s.mtime_ns >= plain.mtime_ns),
+                    Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
+                    _ => None,
+                };
+            }
+        }
+        Ok(survey)
+    }
+
+    /// Which file answers for a path: the file itself, or for a directory the first of its index files.
+    fn source(
+        &self,
+        root: &Root,
+        path: &str,
+        blocking: Blocking,
+    ) -> Result<(String, FileStamp), Miss> {
+        if !(path.is_empty() || path.ends_with('/')) {
+            return match root.look(path, blocking)? {
+                (Kind::File, stamp) => Ok((path.to_owned(), stamp)),
+                (Kind::Directory, _) => Err(Miss::SlashMissing),
+            };
+        }
+        for name in &self.config.index {
+            let index = format!("{path}{name}");
+            match root.look(&index, blocking) {
+                Ok((Kind::File, stamp)) => return Ok((index, stamp)),
+                Ok((Kind::Directory, _)) | Err(Miss::NotFound) => {}
+                Err(miss) => return Err(miss),
+            }
+        }
+        root.look(path, blocking)?;
+        Err(Miss::Directory)
+    }
+
+    fn enroll(&self, key: Key<'_>, survey: Survey, root: &Root, moment: Moment) -> Arc<Record> {
+        let settled = survey
+            .stamps()
+            .all(|stamp| head::is_settled(stamp, moment.since_epoch));
+        let record = Arc::new(Record::new(
+            key,
+            survey,
+            root.generation,
+            settled,
+            moment.ns,
+        ));
+        let garbage = self.ledger().enroll(&self.table, Arc::clone(&record));
+        drop(garbage);
+        record
+    }
+
+    fn drop_changed(&self, record: &Record) {
+        self.counts.changed.fetch_add(1, Relaxed);
+        let garbage = self.ledger().drop_record(&self.table, record);
+        drop(garbage);
+    }
+
+    /// The root, looked at again when that is due: when its path leads to another directory (a new
+    /// release), everything known is forgotten.
+    pub(super) fn current_root(
+        &self,
+        moment: Moment,
+        blocking: Blocking,
+    ) -> Result<Arc<Root>, Miss> {
+        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
+        if !self.is_due(self.root_checked_ns.load(Relaxed), moment) {
+            return Ok(root);
+        }
+        match root.is_at(&self.config.root, blocking) {
+            Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
+            // While nothing (that we may see) is there, the old site is better than none.
+            Ok(true) | Err(_) => {
+                self.root_checked_ns.fetch_max(moment.ns, Relaxed);
+                Ok(root)
+            }
+            Ok(false) if blocking == Blocking::Never => Err(Miss::WouldBlock),
+            Ok(false) => Ok(self.follow_root(&root, moment)),
+        }
+    }
+
+    fn follow_root(&self, old: &Arc<Root>, moment: Moment) -> Arc<Root> {
+        let generation = old.generation + 1;
+        let Ok(new) = Root::open(&self.config.root, self.config.follow_links_out, generation)
+        else {
+            return Arc::clone(old);
+        };
+        let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
+        if root.generation < generation {
+            *root = Arc::new(new);
+            let garbage = self.ledger().start_over(&self.table, generation);
+            self.listings.clear();
+            self.root_checked_ns.fetch_max(moment.ns, Relaxed);
+            drop(garbage);
+        }
+        Arc::clone(&root)
+    }
+}

@@ -27,7 +27,8 @@ pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Readin
     };
     let mut bytes = vec![0; len];
     let mut at = 0;
-    // RWF_NOWAIT: what is not in the page cache is EAGAIN. preadv2(2)
+    // RWF_NOWAIT: what is not in the page cache is EAGAIN. preadv2(2). The attempt makes the kernel
+    // read ahead (seen on Linux 6.18), so it is only made for files that memory has room for.
     let flags = match blocking {
         Blocking::Never => ReadWriteFlags::NOWAIT,
         Blocking::Allowed => ReadWriteFlags::empty(),

@@ -19,6 +19,7 @@
 //! | `Flush` | sends what is in the outbox and shows the unused input again: this is back-pressure |
 //! | `Work` | calls [`Session::work`] where blocking is allowed, then shows the unused input again |
 //! | `Close` | sends what is in the outbox and closes |
+//! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
 //! The input is borrowed, so it may lie anywhere: in a fiber's array, in a buffer that io_uring
 //! picked, in a receive ring of the netstack. What a session leaves unused is shown again, with more
@@ -102,8 +103,12 @@ pub enum Next {
     Flush,
     /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
     Work,
-    /// Send what is in the outbox and close.
+    /// Send what is in the outbox and close: the peer has sent all that it will.
     Close,
+    /// Send what is in the outbox and close in stages: end our side, discard what the peer still sends
+    /// for a bounded while, then close. After a refusal, when the peer may be in the middle of sending: a close
+    /// with unread input resets the connection, and the reset may overtake the reply. RFC 9112 9.6
+    Linger,
 }
 
 /// What the session waits for; each phase has its own time-out.

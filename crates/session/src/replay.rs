@@ -148,7 +148,7 @@ fn deliver<S: Session>(
             }
             Next::Flush => send(out, outcome),
             Next::Work => session.work(),
-            Next::Close => {
+            Next::Close | Next::Linger => {
                 send(out, outcome);
                 outcome.closed = true;
                 return Phase::Idle;
@@ -176,7 +176,7 @@ fn fill_body_room<'a, S: Session>(
         piece = &piece[len..];
         match session.body_filled(len, test_now(), out) {
             Next::Receive(next) => *phase = next,
-            Next::Close => outcome.closed = true,
+            Next::Close | Next::Linger => outcome.closed = true,
             Next::Flush | Next::Work => *phase = Phase::Idle,
         }
         send(out, outcome);

@@ -49,6 +49,18 @@ macro_rules! stream {
                 self.socket.receive(deadline, f)
             }
 
+            /// Receives into `buffer`; 0 is the end of the stream.
+            ///
+            /// # Errors
+            /// As [`receive`](Self::receive).
+            pub fn receive_into(
+                &self,
+                buffer: &mut [u8],
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<usize> {
+                self.socket.receive_into(buffer, deadline)
+            }
+
             /// Sends what it can of `slices` in one go. `more` says that the rest of the message
             /// follows at once (MSG_MORE).
             ///
@@ -130,7 +142,7 @@ macro_rules! stream {
 
         impl std::io::Read for &$name {
             fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-                self.socket.receive_into(buffer)
+                self.socket.receive_into(buffer, self.socket.read_deadline())
             }
         }
 

@@ -81,8 +81,11 @@ impl Socket {
     }
 
     /// Receives into `buffer`; 0 at the end of the stream.
-    pub(super) fn receive_into(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let deadline = self.read_deadline();
+    pub(super) fn receive_into(
+        &self,
+        buffer: &mut [u8],
+        deadline: Option<Instant>,
+    ) -> io::Result<usize> {
         if carrier() == Carrier::Uring {
             loop {
                 let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
@@ -362,7 +365,7 @@ impl Socket {
         }
     }
 
-    fn read_deadline(&self) -> Option<Instant> {
+    pub(super) fn read_deadline(&self) -> Option<Instant> {
         self.timeout(Interest::Read).map(|timeout| Instant::now() + timeout)
     }
 

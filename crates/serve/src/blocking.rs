@@ -1,0 +1,252 @@
+//! The blocking driver: straight-line code, a fiber or a kernel thread per connection. This page is the whole
+//! server; everything else is protocol or plumbing.
+
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use session::{Chunk, GiveUp, Next, Now, Outbox, Phase, Session};
+
+use crate::access_log::AccessLog;
+use crate::clock::Clock;
+use crate::conversation::{Conversation, PooledOutbox};
+use crate::counters::{Closed, Counters};
+use crate::limits::Limits;
+use crate::stream::Stream;
+
+/// What all connections of a server share.
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+    pub(crate) log: Option<std::sync::Arc<AccessLog>>,
+    pub(crate) is_draining: AtomicBool,
+}
+
+/// Chunks in memory that one send carries.
+const GATHERED_MAX: usize = 16;
+
+/// How long a peer that was refused may go on sending before the connection is closed on it, and how much.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+const LINGER_LEN_MAX: usize = 1024 * 1024;
+
+/// Carries one conversation to its end. `is_idle` tells those who drain the server whether the connection
+/// waits between two requests.
+pub(crate) fn converse<S: Session, T: Stream>(
+    stream: &T,
+    session: S,
+    shared: &Shared,
+    is_idle: &AtomicBool,
+) -> Closed {
+    let clock = Clock::new();
+    let conversation = Conversation::new(session, clock.now(), &shared.limits);
+    let mut driver = Driver { stream, conversation, shared, clock };
+    loop {
+        if let Err(closed) = driver.serve_next(is_idle) {
+            return closed;
+        }
+    }
+}
+
+struct Driver<'a, S, T> {
+    stream: &'a T,
+    conversation: Conversation<S>,
+    shared: &'a Shared,
+    clock: Clock,
+}
+
+impl<S: Session, T: Stream> Driver<'_, S, T> {
+    /// Waits for input, lets the session answer it, sends the answers.
+    fn serve_next(&mut self, is_idle: &AtomicBool) -> Result<(), Closed> {
+        if self.conversation.phase() == Phase::Idle {
+            // In this order: whoever drains sets the flag, then looks who is idle.
+            is_idle.store(true, Ordering::SeqCst);
+            if self.shared.is_draining.load(Ordering::SeqCst) {
+                return Err(Closed::Drained);
+            }
+        }
+        let (next, mut out) = self.receive()?;
+        is_idle.store(false, Ordering::Relaxed);
+        self.answer(next, out.get())
+    }
+
+    /// Waits for input and shows it to the session.
+    fn receive(&mut self) -> Result<(Next, PooledOutbox), Closed> {
+        let is_logged = self.shared.log.is_some();
+        if !self.conversation.body_room().is_empty() {
+            let mut out = PooledOutbox::take(is_logged);
+            return self.receive_body(out.get()).map(|next| (next, out));
+        }
+        let Driver { stream, conversation, shared, clock } = self;
+        let deadline = conversation.deadline();
+        let received = stream.receive(deadline, |input| {
+            if input.is_empty() {
+                return None;
+            }
+            shared.counters.received(input.len());
+            let mut out = PooledOutbox::take(is_logged);
+            if shared.is_draining.load(Ordering::Relaxed) {
+                conversation.drain();
+            }
+            let next = conversation.take(input, clock.now(), &shared.limits, out.get());
+            Some((next, out))
+        });
+        match received {
+            Ok(Some(done)) => Ok(done),
+            Ok(None) => Err(self.end_of_stream()),
+            Err(error) => Err(self.receive_failed(&error)),
+        }
+    }
+
+    /// Receives a long body where the session wants it.
+    fn receive_body(&mut self, out: &mut Outbox) -> Result<Next, Closed> {
+        let deadline = self.conversation.deadline();
+        match self.stream.receive_into(self.conversation.body_room(), deadline) {
+            Ok(0) => Err(self.end_of_stream()),
+            Ok(len) => {
+                self.shared.counters.received(len);
+                let now = self.clock.now();
+                Ok(self.conversation.body_filled(len, now, &self.shared.limits, out))
+            }
+            Err(error) => Err(self.receive_failed(&error)),
+        }
+    }
+
+    /// Sends what the session wrote, and does what it asks for, until it waits for input again.
+    fn answer(&mut self, mut next: Next, out: &mut Outbox) -> Result<(), Closed> {
+        loop {
+            let sent = self.flush(out);
+            self.log(out);
+            sent?;
+            match next {
+                Next::Receive(_) => return Ok(()),
+                Next::Flush => {}
+                Next::Work => {
+                    self.shared.counters.worked();
+                    fiber::offload(|| self.conversation.work());
+                }
+                Next::Close => return Err(Closed::Session),
+                Next::Linger => {
+                    self.linger();
+                    return Err(Closed::Session);
+                }
+            }
+            next = self.conversation.go_on(self.clock.now(), &self.shared.limits, out);
+        }
+    }
+
+    /// Sends until the outbox is empty.
+    fn flush(&self, out: &mut Outbox) -> Result<(), Closed> {
+        let mut pace = None;
+        while !out.is_empty() {
+            let now = self.clock.now().monotonic;
+            let sent = self.send_some(out, now + self.shared.limits.send_timeout)?;
+            self.shared.counters.sent(sent as usize);
+            out.consume(sent);
+            if !out.is_empty() {
+                pace.get_or_insert(Pace::new(now)).check(sent, &self.shared.limits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the chunks in memory up to the next file, or a piece of a file.
+    fn send_some(&self, out: &Outbox, deadline: Instant) -> Result<u64, Closed> {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut => Closed::TooSlow,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Closed::Peer,
+            _ => Closed::Error,
+        };
+        if let Some(Chunk::File(range)) = out.front() {
+            let sent = self.stream.send_file(range, deadline).map_err(failed)?;
+            // Its length has been announced; a file that ends early or was written to meanwhile can
+            // only be cut off, so that nobody takes it for whole.
+            let is_whole = sent > 0 && range.file.is_unchanged().unwrap_or(false);
+            return if is_whole { Ok(sent) } else { Err(Closed::Error) };
+        }
+        let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
+        let count = out.gather(&mut slices);
+        let file_follows = matches!(out.chunks().nth(count), Some(Chunk::File(_)));
+        let sent = self.stream.send(&slices[..count], file_follows, deadline).map_err(failed)?;
+        Ok(sent as u64)
+    }
+
+    fn log(&self, out: &mut Outbox) {
+        if let Some(log) = &self.shared.log {
+            out.take_log(|lines| log.write(lines));
+        }
+    }
+
+    fn end_of_stream(&self) -> Closed {
+        // Who drains shuts idle connections down, which looks like an end.
+        let is_idle = self.conversation.phase() == Phase::Idle;
+        if is_idle && self.shared.is_draining.load(Ordering::SeqCst) {
+            Closed::Drained
+        } else {
+            Closed::Peer
+        }
+    }
+
+    fn receive_failed(&mut self, error: &io::Error) -> Closed {
+        match error.kind() {
+            io::ErrorKind::TimedOut => {
+                let phase = self.conversation.phase();
+                self.say(GiveUp::TimedOut(phase));
+                Closed::TimedOut(phase)
+            }
+            io::ErrorKind::ConnectionReset => Closed::Peer,
+            _ => Closed::Error,
+        }
+    }
+
+    /// Lets the session say why it ends, if the peer takes that without delay.
+    fn say(&mut self, reason: GiveUp) {
+        let mut out = PooledOutbox::take(self.shared.log.is_some());
+        let now: Now = self.clock.now();
+        self.conversation.give_up(reason, now, out.get());
+        let _ = self.flush(out.get());
+        self.log(out.get());
+    }
+
+    /// Closes in stages: our side ends, and what the peer is still sending is discarded for a while, so that
+    /// it sees our reply and not a reset. RFC 9112 9.6
+    fn linger(&self) {
+        if self.stream.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let deadline = self.clock.now().monotonic + LINGER_TIMEOUT;
+        let mut discarded = 0;
+        while discarded < LINGER_LEN_MAX {
+            match self.stream.receive(deadline, <[u8]>::len) {
+                Ok(0) | Err(_) => return,
+                Ok(len) => discarded += len,
+            }
+        }
+    }
+}
+
+/// How fast a peer takes a reply that does not fit into the socket's buffer.
+struct Pace {
+    since: Instant,
+    taken: u64,
+}
+
+impl Pace {
+    fn new(since: Instant) -> Pace {
+        Pace { since, taken: 0 }
+    }
+
+    /// # Errors
+    /// `TooSlow` when a whole window has brought less than the minimum rate.
+    fn check(&mut self, sent: u64, limits: &Limits) -> Result<(), Closed> {
+        self.taken += sent;
+        let elapsed = self.since.elapsed();
+        if elapsed < limits.send_rate_window {
+            return Ok(());
+        }
+        let taken_min = (limits.send_rate_min as f64 * elapsed.as_secs_f64()) as u64;
+        let is_fast_enough = self.taken >= taken_min;
+        *self = Pace::new(Instant::now());
+        if is_fast_enough { Ok(()) } else { Err(Closed::TooSlow) }
+    }
+}

@@ -1,0 +1,467 @@
+//! A server: listeners, those who accept from them, and the connections, from start to drain.
+
+use std::fmt;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fiber::net::{TcpListener, UnixListener};
+use fiber::{BackendChoice, BackendKind, Denied, ProcessorCounters, Runtime};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use session::Session;
+
+use crate::access_log::AccessLog;
+use crate::blocking::{Shared, converse};
+use crate::counters::{AcceptError, Closed, Counters, Snapshot};
+use crate::limits::Limits;
+use crate::listen::{Address, Bound};
+use crate::stream::{FiberStream, Stream, ThreadStream};
+
+/// What carries the connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// A fiber per connection.
+    Fiber {
+        /// How many processors run them.
+        processors: usize,
+        /// What is under them.
+        backend: BackendChoice,
+    },
+    /// A kernel thread per connection.
+    Thread,
+}
+
+/// What a server is started with, apart from the session.
+#[derive(Debug)]
+pub struct Settings {
+    /// What carries the connections.
+    pub engine: Engine,
+    /// Where connections come from.
+    pub listeners: Vec<Bound>,
+    /// What a peer may take of the server.
+    pub limits: Limits,
+    /// How many fibers (or threads) are made upfront, each of which accepts a connection and then
+    /// serves it. `None`: as many as there are connections, and a few to spare.
+    pub fibers: Option<usize>,
+    /// Where the lines go that the sessions write about their replies.
+    pub log: Option<Arc<AccessLog>>,
+}
+
+/// A running server. Dropping it cuts what is open; see [`drain`](Server::drain).
+///
+/// At its limit of connections a server *pauses accepting*: the kernel keeps further connections in the
+/// listen queue, in the order in which they came, until one ends. A 503 would cost an accept, a reply and
+/// a close for each at the time when the server can least afford it, and invite the peer to try again at once.
+pub struct Server {
+    shared: Arc<Shared>,
+    connections: Arc<Connections>,
+    listeners: Vec<Listener>,
+    runtime: Option<Runtime>,
+    /// Kept to the end: a Unix socket's file goes when its `Bound` does.
+    _bound: Vec<Bound>,
+}
+
+impl Server {
+    /// Starts to accept. `open` makes the session of a new connection; it is told the peer's address if the
+    /// peer has one and there is an access log to name it in.
+    ///
+    /// # Errors
+    /// What the kernel says to new threads, rings and descriptors.
+    pub fn start<S, O>(settings: Settings, open: O) -> io::Result<Server>
+    where
+        S: Session + 'static,
+        O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+    {
+        let Settings { engine, listeners: bound, limits, fibers, log } = settings;
+        let shared = Arc::new(Shared {
+            limits,
+            counters: Counters::new(),
+            log,
+            is_draining: AtomicBool::new(false),
+        });
+        let connections = Arc::new(Connections::default());
+        let runtime = match &engine {
+            Engine::Fiber { processors, backend } => {
+                Some(Runtime::builder().processors(*processors).backend(*backend).start()?)
+            }
+            Engine::Thread => None,
+        };
+        let listeners =
+            bound.iter().map(|bound| Listener::new(bound, &engine)).collect::<io::Result<Vec<_>>>()?;
+        let carriers_max = match engine {
+            Engine::Fiber { .. } => shared.limits.connections_max,
+            Engine::Thread => shared.limits.connections_max.min(THREADS_MAX),
+        };
+        let crew = Arc::new(Crew {
+            shared: Arc::clone(&shared),
+            connections: Arc::clone(&connections),
+            open,
+            total: AtomicUsize::new(0),
+            total_max: fibers.unwrap_or(carriers_max).min(carriers_max),
+            is_fixed: fibers.is_some(),
+        });
+        crew.start(&listeners, runtime.as_ref())?;
+        Ok(Server { shared, connections, listeners, runtime, _bound: bound })
+    }
+
+    /// The back end under the fibers, and why it is not io_uring if that was wanted. `None` on kernel threads.
+    pub fn backend(&self) -> Option<(BackendKind, Option<&Denied>)> {
+        self.runtime.as_ref().map(|runtime| (runtime.backend(), runtime.denied()))
+    }
+
+    /// What the driver has counted.
+    pub fn counters(&self) -> Snapshot {
+        self.shared.counters.snapshot()
+    }
+
+    /// What each processor has counted; empty on kernel threads.
+    pub fn processor_counters(&self) -> Vec<ProcessorCounters> {
+        self.runtime.as_ref().map(Runtime::counters).unwrap_or_default()
+    }
+
+    /// How many fibers there are, those that wait for a connection included; 0 on kernel threads.
+    pub fn fiber_count(&self) -> usize {
+        self.runtime.as_ref().map_or(0, Runtime::fiber_count)
+    }
+
+    /// Connections open now.
+    pub fn connection_count(&self) -> usize {
+        lock(&self.connections.open).len()
+    }
+
+    /// Ends gracefully: takes no more connections, closes those that are idle, lets the others finish
+    /// their request (and tells them that it is the last one), cuts what is left at the
+    /// [deadline](Limits::drain_deadline). Returns how many were cut.
+    pub fn drain(&self) -> usize {
+        let deadline = Instant::now() + self.shared.limits.drain_deadline;
+        self.shared.is_draining.store(true, Ordering::SeqCst);
+        self.listeners.iter().for_each(Listener::close);
+        self.connections.close_idle();
+        while self.connection_count() > 0 && Instant::now() < deadline {
+            thread::sleep(DRAIN_STEP);
+            // Connections that were accepted while we closed the listeners.
+            self.connections.close_idle();
+        }
+        let cut = self.connections.cut();
+        let deadline = Instant::now() + CUT_PATIENCE;
+        while self.connection_count() > 0 && Instant::now() < deadline {
+            thread::sleep(DRAIN_STEP);
+        }
+        cut
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("connections", &self.connection_count())
+            .field("runtime", &self.runtime)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.is_draining.store(true, Ordering::SeqCst);
+        self.listeners.iter().for_each(Listener::close);
+        self.connections.cut();
+    }
+}
+
+/// How often a drain looks.
+const DRAIN_STEP: Duration = Duration::from_millis(2);
+
+/// How long connections may take to notice that they were cut.
+const CUT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the answer.
+const THREADS_MAX: usize = 8192;
+
+/// A kernel thread's stack: sessions need little.
+const THREAD_STACK_SIZE: usize = 256 * 1024;
+
+/// How many carriers wait for connections per listener and processor, beyond which one that has ended its
+/// connection ends itself.
+const SPARE_MAX: usize = 64;
+
+/// After running out of descriptors or memory: long enough for some connections to end, short enough that nobody in the
+/// listen queue notices much.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Those who carry connections: fibers or threads, each of which accepts one and then serves it.
+struct Crew<O> {
+    shared: Arc<Shared>,
+    connections: Arc<Connections>,
+    open: O,
+    total: AtomicUsize,
+    total_max: usize,
+    is_fixed: bool,
+}
+
+/// One listener on one processor: where carriers wait.
+struct Post {
+    listener: Listener,
+    /// For fibers.
+    processor: Option<usize>,
+    idle: AtomicUsize,
+}
+
+impl<S, O> Crew<O>
+where
+    S: Session + 'static,
+    O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+{
+    fn start(self: &Arc<Self>, listeners: &[Listener], runtime: Option<&Runtime>) -> io::Result<()> {
+        let processors = runtime.map_or(1, Runtime::processor_count);
+        let posts: Vec<_> = (0..processors)
+            .flat_map(|index| listeners.iter().map(move |listener| (index, listener)))
+            .map(|(index, listener)| {
+                let processor = runtime.is_some().then_some(index);
+                Arc::new(Post { listener: listener.clone(), processor, idle: AtomicUsize::new(0) })
+            })
+            .collect();
+        // At least one each, or a listener would be deaf.
+        let upfront = if self.is_fixed { self.total_max.max(posts.len()) } else { posts.len() };
+        for post in posts.iter().cycle().take(upfront) {
+            self.add(post, runtime)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a carrier to a post. From a fiber, `runtime` is the fiber's own.
+    fn add(self: &Arc<Self>, post: &Arc<Post>, runtime: Option<&Runtime>) -> io::Result<()> {
+        self.total.fetch_add(1, Ordering::Relaxed);
+        post.idle.fetch_add(1, Ordering::Relaxed);
+        let (crew, post_of_carrier) = (Arc::clone(self), Arc::clone(post));
+        let carry = move || crew.carry(&post_of_carrier);
+        let started = match post.processor {
+            Some(index) => {
+                let builder = fiber::Builder::new().name("connection").processor(index);
+                match runtime {
+                    Some(runtime) => runtime.spawn_with(builder, carry).map(drop),
+                    None => builder.spawn(carry).map(drop),
+                }
+            }
+            None => {
+                let builder = thread::Builder::new().name("connection".into());
+                builder.stack_size(THREAD_STACK_SIZE).spawn(carry).map(drop)
+            }
+        };
+        if started.is_err() {
+            self.total.fetch_sub(1, Ordering::Relaxed);
+            post.idle.fetch_sub(1, Ordering::Relaxed);
+        }
+        started
+    }
+
+    /// A carrier's life: accept, serve, and again.
+    fn carry(self: &Arc<Self>, post: &Arc<Post>) {
+        loop {
+            match &post.listener {
+                Listener::Tcp(listener) => match listener.accept() {
+                    Ok(stream) => self.serve(post, FiberStream::Tcp(stream)),
+                    Err(error) if self.survives(&error) => continue,
+                    Err(_) => break,
+                },
+                Listener::Unix(listener) => match listener.accept() {
+                    Ok(stream) => self.serve(post, FiberStream::Unix(stream)),
+                    Err(error) if self.survives(&error) => continue,
+                    Err(_) => break,
+                },
+                Listener::Thread(listener) => match listener.accept() {
+                    Ok(stream) => self.serve(post, stream),
+                    Err(error) if self.survives(&error) => continue,
+                    Err(_) => break,
+                },
+            }
+            if !self.is_fixed && post.idle.load(Ordering::Relaxed) >= SPARE_MAX {
+                self.total.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            post.idle.fetch_add(1, Ordering::Relaxed);
+        }
+        self.total.fetch_sub(1, Ordering::Relaxed);
+        post.idle.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether accepting goes on after this error, and when.
+    fn survives(&self, error: &io::Error) -> bool {
+        if self.shared.is_draining.load(Ordering::SeqCst) {
+            return false;
+        }
+        if self.shared.counters.accept_failed(error) != AcceptError::Aborted {
+            self.shared.counters.accept_paused();
+            fiber::sleep(ACCEPT_PAUSE);
+        }
+        true
+    }
+
+    fn serve<T: Stream>(self: &Arc<Self>, post: &Arc<Post>, stream: T) {
+        self.shared.counters.accepted();
+        if post.idle.fetch_sub(1, Ordering::Relaxed) == 1 && !self.is_fixed {
+            self.find_successor(post);
+        }
+        let peer = self.shared.log.as_ref().and_then(|_| stream.peer());
+        let connection = Arc::new(Connection { stream, is_idle: AtomicBool::new(true) });
+        let registered = self.connections.register(Arc::clone(&connection) as Arc<dyn Ended>);
+        let session = (self.open)(peer);
+        // A session that panics is our mistake, and ends this connection only. The hook has reported it.
+        let closed = catch_unwind(AssertUnwindSafe(|| {
+            converse(&connection.stream, session, &self.shared, &connection.is_idle)
+        }))
+        .unwrap_or(Closed::Error);
+        // The descriptor first, then the count: who counts connections may count descriptors too.
+        drop(registered);
+        drop(connection);
+        self.shared.counters.closed(closed);
+    }
+
+    /// The last one who waited has got a connection: somebody else should wait, unless that would be one
+    /// too many. Then accepting pauses until a connection ends.
+    fn find_successor(self: &Arc<Self>, post: &Arc<Post>) {
+        let is_full = self.total.load(Ordering::Relaxed) >= self.total_max;
+        if is_full || self.add(post, None).is_err() {
+            self.shared.counters.accept_paused();
+        }
+    }
+}
+
+/// A listener, as the engine accepts from it.
+#[derive(Clone)]
+enum Listener {
+    Tcp(Arc<TcpListener>),
+    Unix(Arc<UnixListener>),
+    Thread(Arc<ThreadListener>),
+}
+
+impl Listener {
+    fn new(bound: &Bound, engine: &Engine) -> io::Result<Listener> {
+        let fd = bound.as_fd().try_clone_to_owned()?;
+        Ok(match (engine, &bound.address) {
+            (Engine::Thread, _) => Listener::Thread(Arc::new(ThreadListener::new(fd)?)),
+            (_, Address::Unix { .. }) => Listener::Unix(Arc::new(fd.into())),
+            _ => Listener::Tcp(Arc::new(fd.into())),
+        })
+    }
+
+    fn close(&self) {
+        match self {
+            Listener::Tcp(listener) => listener.close(),
+            Listener::Unix(listener) => listener.close(),
+            Listener::Thread(listener) => listener.close(),
+        }
+    }
+}
+
+/// A listener that kernel threads accept from. One of them waits for the socket or the end, the others
+/// for that one: `poll(2)` would wake them all for every connection.
+struct ThreadListener {
+    fd: OwnedFd,
+    end: OwnedFd,
+    turn: Mutex<()>,
+}
+
+impl ThreadListener {
+    fn new(fd: OwnedFd) -> io::Result<ThreadListener> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        Ok(ThreadListener { fd, end, turn: Mutex::new(()) })
+    }
+
+    fn accept(&self) -> io::Result<ThreadStream> {
+        let _turn = lock(&self.turn);
+        loop {
+            let mut fds = [
+                PollFd::new(&self.end, PollFlags::IN),
+                PollFd::new(&self.fd, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !fds[0].revents().is_empty() {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            match rustix::net::accept_with(&self.fd, rustix::net::SocketFlags::CLOEXEC) {
+                Ok(fd) => return Ok(ThreadStream::new(fd)),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn close(&self) {
+        // Never read, so it stays readable for everybody.
+        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+    }
+}
+
+/// The open connections, so that a drain finds them.
+#[derive(Default)]
+struct Connections {
+    open: Mutex<slab::Slab<Arc<dyn Ended>>>,
+}
+
+struct Connection<T> {
+    stream: T,
+    is_idle: AtomicBool,
+}
+
+/// A connection that can be ended from outside.
+trait Ended: Send + Sync {
+    fn close_if_idle(&self);
+    fn cut(&self);
+}
+
+impl<T: Stream> Ended for Connection<T> {
+    fn close_if_idle(&self) {
+        if self.is_idle.load(Ordering::SeqCst) {
+            // Wakes the reader as an end of the stream would. A request that crosses this is read first.
+            let _ = self.stream.shutdown(Shutdown::Read);
+        }
+    }
+
+    fn cut(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Connections {
+    fn register(self: &Arc<Self>, connection: Arc<dyn Ended>) -> Registered {
+        let key = lock(&self.open).insert(connection);
+        Registered { connections: Arc::clone(self), key }
+    }
+
+    fn close_idle(&self) {
+        lock(&self.open).iter().for_each(|(_, connection)| connection.close_if_idle());
+    }
+
+    fn cut(&self) -> usize {
+        let open = lock(&self.open);
+        open.iter().for_each(|(_, connection)| connection.cut());
+        open.len()
+    }
+}
+
+/// Takes the connection off the list when dropped, also by a panic.
+struct Registered {
+    connections: Arc<Connections>,
+    key: usize,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let connection = lock(&self.connections.open).remove(self.key);
+        drop(connection);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

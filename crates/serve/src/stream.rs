@@ -1,0 +1,279 @@
+//! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's and a
+//! kernel thread's.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
+use fiber::net::{TcpStream, UnixStream};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use session::FileRange;
+
+/// A connected byte stream. Every wait has a deadline.
+pub(crate) trait Stream: Send + Sync + 'static {
+    /// Waits for input and shows it to `f`, in a buffer of whoever carries the stream; an empty slice is
+    /// the end.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline; else what `recv(2)` reports.
+    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R>;
+
+    /// Waits for input and puts it into `room`; 0 is the end.
+    ///
+    /// # Errors
+    /// As [`receive`](Stream::receive).
+    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize>;
+
+    /// Sends what it can of `slices`; `more` says that a file follows at once.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
+    fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize>;
+
+    /// Sends what it can of a range of a file, a bounded piece at a time. 0 if the file ends there.
+    ///
+    /// # Errors
+    /// As [`send`](Stream::send).
+    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64>;
+
+    /// Ends reading, writing or both, and wakes who waits in them. From any thread.
+    ///
+    /// # Errors
+    /// What `shutdown(2)` reports: the peer may be gone already.
+    fn shutdown(&self, how: Shutdown) -> io::Result<()>;
+
+    /// The peer's address, if it has one.
+    fn peer(&self) -> Option<SocketAddr>;
+}
+
+/// A connection that a fiber carries.
+#[derive(Debug)]
+pub(crate) enum FiberStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+macro_rules! either {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self {
+            FiberStream::Tcp($stream) => $call,
+            FiberStream::Unix($stream) => $call,
+        }
+    };
+}
+
+impl Stream for FiberStream {
+    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        either!(self, stream => stream.receive(Some(deadline), f))
+    }
+
+    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        either!(self, stream => stream.receive_into(room, Some(deadline)))
+    }
+
+    fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize> {
+        either!(self, stream => stream.send(slices, more, Some(deadline)))
+    }
+
+    /// A hit in the page cache goes by `sendfile(2)`. A miss is read by the back end: past the page
+    /// cache if the file is not worth a place in it, so that a crowd of rare files does not push out the
+    /// popular ones, and without the price of inserting and evicting pages.
+    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
+        let len = range.len().min(DIRECT_PIECE_LEN);
+        let (start, end) = (range.range.start, range.range.start + len);
+        if !range.keep && !fiber::fs::is_cached(range.file.as_fd(), start..end)
+            && let Some(direct) = range.file.direct()
+        {
+            return self.send_direct(direct, start, len, deadline);
+        }
+        let (file, len) = (range.file.as_fd(), range.len());
+        either!(self, stream => stream.send_file(file, start, len, Some(deadline)))
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        either!(self, stream => stream.shutdown(how))
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            FiberStream::Tcp(stream) => stream.peer_addr().ok(),
+            FiberStream::Unix(_) => None,
+        }
+    }
+}
+
+/// How much of a rare file is read and sent at a time.
+const DIRECT_PIECE_LEN: u64 = 256 * 1024;
+
+impl FiberStream {
+    fn send_direct(
+        &self,
+        file: BorrowedFd<'_>,
+        start: u64,
+        len: u64,
+        deadline: Instant,
+    ) -> io::Result<u64> {
+        const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
+        let aligned_start = start / ALIGNMENT * ALIGNMENT;
+        let skipped = (start - aligned_start) as usize;
+        let wanted = (skipped as u64 + len).next_multiple_of(ALIGNMENT) as usize;
+        let mut buffer = DirectBuffer::take();
+        let read = fiber::fs::read_at(file, &mut buffer.bytes()[..wanted], aligned_start)?;
+        let piece_end = read.min(skipped + len as usize);
+        let mut at = skipped;
+        while at < piece_end {
+            at += self.send(&[IoSlice::new(&buffer.bytes()[at..piece_end])], false, deadline)?;
+        }
+        Ok(piece_end.saturating_sub(skipped) as u64)
+    }
+}
+
+/// An aligned buffer of this thread, taken while a piece is read and sent.
+struct DirectBuffer(Option<AlignedBuffer>);
+
+/// A piece of the largest size at any offset.
+const DIRECT_BUFFER_LEN: usize = DIRECT_PIECE_LEN as usize + DIRECT_ALIGNMENT;
+
+/// As many as misses are usually under way; more are allocated and freed.
+const DIRECT_BUFFERS_KEPT_MAX: usize = 16;
+
+thread_local! {
+    static DIRECT_BUFFERS: RefCell<Vec<AlignedBuffer>> = const { RefCell::new(Vec::new()) };
+}
+
+impl DirectBuffer {
+    fn take() -> DirectBuffer {
+        let kept = DIRECT_BUFFERS.with_borrow_mut(Vec::pop);
+        DirectBuffer(Some(kept.unwrap_or_else(|| AlignedBuffer::new(DIRECT_BUFFER_LEN))))
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        self.0.as_mut().expect("taken only by drop")
+    }
+}
+
+impl Drop for DirectBuffer {
+    fn drop(&mut self) {
+        DIRECT_BUFFERS.with_borrow_mut(|kept| {
+            if kept.len() < DIRECT_BUFFERS_KEPT_MAX {
+                kept.extend(self.0.take());
+            }
+        });
+    }
+}
+
+/// A connection that a kernel thread carries: plain blocking system calls.
+#[derive(Debug)]
+pub(crate) struct ThreadStream {
+    fd: OwnedFd,
+    /// The time-outs that the socket has now, in nanoseconds: setting the same again would be a system
+    /// call for nothing.
+    receive_timeout: AtomicU64,
+    send_timeout: AtomicU64,
+}
+
+/// Deadlines are kept to this, so that successive ones give equal time-outs.
+const TIMEOUT_STEP: Duration = Duration::from_millis(100);
+
+/// `sendfile(2)` in pieces, so that a change of the file is noticed between them.
+const FILE_PIECE_LEN: u64 = 256 * 1024;
+
+const RECEIVE_LEN: usize = 16 * 1024;
+
+thread_local! {
+    static RECEIVE_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; RECEIVE_LEN]);
+}
+
+impl ThreadStream {
+    /// Takes a connected blocking socket.
+    pub(crate) fn new(fd: OwnedFd) -> ThreadStream {
+        let (receive_timeout, send_timeout) = (AtomicU64::new(0), AtomicU64::new(0));
+        ThreadStream { fd, receive_timeout, send_timeout }
+    }
+
+    fn prepare(&self, which: Timeout, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up: never early, and never zero, which would be no time-out at all.
+        let steps = left.as_nanos() / TIMEOUT_STEP.as_nanos() + 1;
+        let timeout = TIMEOUT_STEP * u32::try_from(steps).unwrap_or(u32::MAX);
+        let set = match which {
+            Timeout::Recv => &self.receive_timeout,
+            Timeout::Send => &self.send_timeout,
+        };
+        let nanos = timeout.as_nanos() as u64;
+        if set.load(Ordering::Relaxed) != nanos {
+            set_socket_timeout(&self.fd, which, Some(timeout))?;
+            set.store(nanos, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Repeats an interrupted call; what the kernel says after a time-out is `EAGAIN`. socket(7)
+    fn call<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+        loop {
+            match call() {
+                Ok(value) => return Ok(value),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Stream for ThreadStream {
+    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        RECEIVE_BUFFER.with_borrow_mut(|buffer| {
+            let len = self.receive_into(buffer, deadline)?;
+            Ok(f(&buffer[..len]))
+        })
+    }
+
+    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        self.prepare(Timeout::Recv, deadline)?;
+        let (len, _) =
+            ThreadStream::call(|| rustix::net::recv(&self.fd, &mut *room, RecvFlags::empty()))?;
+        Ok(len)
+    }
+
+    fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize> {
+        self.prepare(Timeout::Send, deadline)?;
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        ThreadStream::call(|| match slices {
+            [slice] => rustix::net::send(&self.fd, slice, flags),
+            _ => {
+                rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags)
+            }
+        })
+    }
+
+    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
+        self.prepare(Timeout::Send, deadline)?;
+        let len = range.len().min(FILE_PIECE_LEN) as usize;
+        let mut at = range.range.start;
+        let sent = ThreadStream::call(|| {
+            rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)
+        })?;
+        Ok(sent as u64)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        Ok(rustix::net::shutdown(&self.fd, how)?)
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        rustix::net::getpeername(&self.fd).ok()??.try_into().ok()
+    }
+}

@@ -1,1 +1,130 @@
-fn main() {}
+//! `weft`: the command. Glue over the libraries, and what an operator sees.
+//!
+//! ```text
+//!   argv ─▶ args ─┐
+//!   WEFT_* ───────┼─▶ config (ServeConfig) ─▶ serve ─▶ crates serve, web, fiber
+//!   TOML file ────┘
+//!                      settings: the one table that all of it is made of
+//! ```
+
+mod args;
+mod config;
+mod doctor;
+mod machine;
+mod pages;
+mod paint;
+mod privileges;
+mod serve;
+mod settings;
+mod value;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use args::Asked;
+use config::Color;
+use paint::Paint;
+
+/// Why the command ends without success. The help lists the exit codes.
+enum Failure {
+    /// It failed while running: exit code 1.
+    Running(String),
+    /// The command line or the configuration is wrong: exit code 2.
+    Usage(String),
+    /// All has been said already: this exit code.
+    Said(u8),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            // Who reads our output has seen enough (`weft man | head`): no failure of ours.
+            io::ErrorKind::BrokenPipe => Failure::Said(0),
+            _ => Failure::Running(error.to_string()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let (code, message) = match run() {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Said(code)) => return ExitCode::from(code),
+        Err(Failure::Running(message)) => (1, message),
+        Err(Failure::Usage(message)) => (2, message),
+    };
+    let paint = Paint::decide(Color::Auto, &io::stderr());
+    // If standard error is gone too, the exit code is all that is left to say.
+    let _ = writeln!(io::stderr(), "{} {message}", paint.red("error:"));
+    ExitCode::from(code)
+}
+
+fn run() -> Result<(), Failure> {
+    let asked = args::read(std::env::args_os()).map_err(said_by_clap)?;
+    let mut out = io::stdout().lock();
+    match asked {
+        Asked::Serve(flags) => {
+            drop(out);
+            serve::run(flags)
+        }
+        Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
+        Asked::CheckConfig { file } => check_config(&file, &mut out),
+        Asked::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
+        Asked::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
+        Asked::Man { command, .. } => print_page(command.as_deref(), &mut out),
+    }
+}
+
+/// clap prints help on standard output and mistakes on standard error, with its exit code.
+fn said_by_clap(error: clap::Error) -> Failure {
+    let code = u8::try_from(error.exit_code()).unwrap_or(2);
+    match error.print() {
+        Ok(()) => Failure::Said(code),
+        Err(error) => Failure::from(error),
+    }
+}
+
+fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), Failure> {
+    let report = doctor::Report::of(&doctor::Facts::read());
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        let color = Color::from_name(color.unwrap_or("auto"));
+        report.print(out, Paint::decide(color, &io::stdout()))?;
+    }
+    match report.verdict {
+        doctor::Verdict::Bad => Err(Failure::Said(1)),
+        _ => Ok(()),
+    }
+}
+
+fn check_config(file: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    let config = config::check(file).map_err(Failure::Usage)?.config;
+    serve::check(&config).map_err(Failure::Usage)?;
+    Ok(writeln!(out, "{}: right", file.display())?)
+}
+
+fn print_page(command: Option<&str>, out: &mut impl Write) -> Result<(), Failure> {
+    if pages::man(command, out)? {
+        return Ok(());
+    }
+    let command = command.unwrap_or_default();
+    let names = pages::names().join(", ");
+    Err(Failure::Usage(format!(
+        "weft has no command '{command}'; its commands are {names}"
+    )))
+}
+
+fn write_pages(folder: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    let files = pages::man_all(folder).map_err(|error| {
+        Failure::Running(format!(
+            "cannot write manual pages to {}: {error}",
+            folder.display()
+        ))
+    })?;
+    for file in files {
+        writeln!(out, "{}", folder.join(file).display())?;
+    }
+    Ok(())
+}

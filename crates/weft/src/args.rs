@@ -1,0 +1,457 @@
+//! The command line: what can be typed (built from the [table](crate::settings)) and what was.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValue;
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
+use clap_complete::Shell;
+
+use crate::config::{Layer, Origin, Said};
+use crate::settings::{Default, Kind, SETTINGS, Setting};
+
+/// What was asked for.
+pub(crate) enum Asked {
+    /// Serve; the settings that were typed.
+    Serve(Layer),
+    /// Tell what the machine allows.
+    Doctor { json: bool, color: Option<String> },
+    /// Check a configuration file.
+    CheckConfig { file: PathBuf },
+    /// Print a shell's completions.
+    Completions { shell: Shell },
+    /// Print man pages: one, or all of them into a directory.
+    Man {
+        command: Option<String>,
+        dir: Option<PathBuf>,
+    },
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// What clap has to say, which for `--help` and `--version` is no error.
+pub(crate) fn read(
+    words: impl IntoIterator<Item = std::ffi::OsString>,
+) -> Result<Asked, clap::Error> {
+    let matches = command().try_get_matches_from(words)?;
+    let (name, matches) = matches.subcommand().expect("clap demands a command");
+    let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+    Ok(match name {
+        "serve" => Asked::Serve(typed(matches)),
+        "doctor" => Asked::Doctor {
+            json: matches.get_flag("json"),
+            color: matches.get_one::<String>("color").cloned(),
+        },
+        "check-config" => Asked::CheckConfig {
+            file: path("file").expect("clap demands it"),
+        },
+        "completions" => Asked::Completions {
+            shell: *matches.get_one::<Shell>("shell").expect("clap demands it"),
+        },
+        "man" => Asked::Man {
+            command: matches.get_one::<String>("command").cloned(),
+            dir: path("dir"),
+        },
+        other => unreachable!("clap accepted the command '{other}'"),
+    })
+}
+
+/// The whole command, as clap sees it.
+pub(crate) fn command() -> Command {
+    Command::new("weft")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Fast network servers on Linux")
+        .long_about(
+            "Fast network servers on Linux: plain blocking code on user-level threads, over \
+             io_uring where the kernel allows it.",
+        )
+        .after_help("`weft COMMAND --help` tells more. To begin with: weft serve DIR")
+        .after_long_help(after_help("weft"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .max_term_width(100)
+        .subcommands([serve(), doctor(), check_config(), completions(), man()])
+}
+
+/// What a command's long help and its manual page say behind the options: title and text.
+pub(crate) type Sections = &'static [(&'static str, &'static str)];
+
+/// The sections of a command; of weft itself if the name is "weft".
+pub(crate) fn sections(command: &str) -> Sections {
+    match command {
+        "serve" => SERVE_SECTIONS,
+        "doctor" => DOCTOR_SECTIONS,
+        "check-config" => CHECK_CONFIG_SECTIONS,
+        "completions" => COMPLETIONS_SECTIONS,
+        "man" => MAN_SECTIONS,
+        _ => WEFT_SECTIONS,
+    }
+}
+
+fn after_help(command: &str) -> String {
+    let sections = sections(command).iter().map(|(title, text)| {
+        let lines: String = text.lines().map(|line| format!("\n  {line}")).collect();
+        format!("{title}:{lines}")
+    });
+    sections.collect::<Vec<_>>().join("\n\n")
+}
+
+const WEFT_SECTIONS: Sections = &[
+    (
+        "Examples",
+        "weft serve              serve this directory at http://127.0.0.1:8080/\n\
+         weft doctor             what this kernel and these limits allow\n\
+         weft man serve | man -l -",
+    ),
+    EXIT_STATUS,
+];
+
+const EXIT_STATUS: (&str, &str) = (
+    "Exit status",
+    "0  all went well; also a server that was told to stop and did\n\
+     1  it failed while running: an address in use, no permission, a limit\n\
+     2  the command line or the configuration is wrong; nothing was started",
+);
+
+const SERVE_SECTIONS: Sections = &[
+    (
+        "Examples",
+        "weft serve                      this directory, for this machine only\n\
+         weft serve site --listen :80 --user www-data\n\
+         weft serve site --access-log - --log-format json\n\
+         weft serve dist --spa index.html --cache '/assets/**=max-age=31536000, immutable'\n\
+         weft serve site --error-page 404=404.html --header 'X-Frame-Options: DENY'\n\
+         weft serve site --admin 127.0.0.1:9090      with /metrics and /healthz there\n\
+         weft serve --config serve.toml  and to check it: weft check-config serve.toml\n\
+         weft serve site --engine thread the same, with a kernel thread per connection",
+    ),
+    (
+        "Signals",
+        "SIGTERM, SIGINT  take no more connections, let open requests finish within\n\
+         \x20                --drain-timeout, stop; the second one stops at once\n\
+         SIGHUP           read the configuration again, look at the site anew, open the\n\
+         \x20                log file anew; no connection is dropped. When the terminal that\n\
+         \x20                the server was started from is closed: stop, as for SIGTERM\n\
+         SIGUSR1          write down on standard error what the server is doing",
+    ),
+    EXIT_STATUS,
+];
+
+const DOCTOR_SECTIONS: Sections = &[
+    (
+        "Examples",
+        "weft doctor\n\
+         weft doctor --json | jq '.findings[] | select(.verdict != \"ok\")'",
+    ),
+    (
+        "Exit status",
+        "0  nothing is bad; there may be warnings\n\
+         1  something keeps a server from working\n\
+         2  the command line is wrong",
+    ),
+];
+
+const CHECK_CONFIG_SECTIONS: Sections = &[
+    (
+        "Examples",
+        "weft check-config serve.toml && systemctl reload weft",
+    ),
+    (
+        "Exit status",
+        "0  the file is right\n2  it is not; the sentence says where and why",
+    ),
+];
+
+const COMPLETIONS_SECTIONS: Sections = &[(
+    "Examples",
+    "weft completions bash > ~/.local/share/bash-completion/completions/weft\n\
+     weft completions zsh > ~/.zfunc/_weft\n\
+     weft completions fish > ~/.config/fish/completions/weft.fish",
+)];
+
+const MAN_SECTIONS: Sections = &[(
+    "Examples",
+    "weft man serve | man -l -\nweft man --dir /usr/local/share/man/man1",
+)];
+
+fn serve() -> Command {
+    let command = Command::new("serve")
+        .about("Serve a directory over HTTP")
+        .long_about(
+            "Serve a directory over HTTP/1.1.\n\nEverything that can be set may be typed as a \
+             flag, written in a TOML file (--config) as a key with underscores (access_log), or \
+             put in the environment (WEFT_ACCESS_LOG). A flag goes before the environment, the \
+             environment before the file. A list that is given in a higher place takes the place \
+             of the whole list in a lower.",
+        )
+        .after_help("`weft serve --help` tells more, with examples.")
+        .after_long_help(after_help("serve"));
+    SETTINGS
+        .iter()
+        .fold(command, |command, setting| command.args(arguments(setting)))
+}
+
+fn doctor() -> Command {
+    let color = Setting::find("color").expect("a row of the table");
+    Command::new("doctor")
+        .about("Tell what this kernel and these limits allow, and what to change")
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print JSON"),
+        )
+        .args(arguments(color))
+        .after_long_help(after_help("doctor"))
+}
+
+fn check_config() -> Command {
+    Command::new("check-config")
+        .about("Tell whether a configuration file is right, without starting anything")
+        .long_about(
+            "Tell whether a configuration file is right, without starting anything.\n\nThe file is \
+             checked alone, without flags and environment: that every key is known, every value \
+             can be read, and the directory is there.",
+        )
+        .arg(
+            path_argument("file", "FILE")
+                .required(true)
+                .help("The TOML file"),
+        )
+        .after_long_help(after_help("check-config"))
+}
+
+fn completions() -> Command {
+    Command::new("completions")
+        .about("Print a shell's completions")
+        .arg(
+            Arg::new("shell")
+                .value_name("SHELL")
+                .value_parser(value_parser!(Shell))
+                .required(true)
+                .help("The shell"),
+        )
+        .after_long_help(after_help("completions"))
+}
+
+fn man() -> Command {
+    Command::new("man")
+        .about("Print a manual page")
+        .arg(
+            Arg::new("command")
+                .value_name("COMMAND")
+                .help("The command whose page to print; weft's own if not given"),
+        )
+        .arg(
+            path_argument("dir", "DIR")
+                .long("dir")
+                .conflicts_with("command")
+                .help("Write all pages into this directory instead"),
+        )
+        .after_long_help(after_help("man"))
+}
+
+fn path_argument(id: &'static str, value: &'static str) -> Arg {
+    let hint = if id == "dir" {
+        ValueHint::DirPath
+    } else {
+        ValueHint::FilePath
+    };
+    Arg::new(id)
+        .value_name(value)
+        .value_parser(value_parser!(PathBuf))
+        .value_hint(hint)
+}
+
+/// The arguments that a row of the table makes: one, or two for a switch.
+fn arguments(setting: &'static Setting) -> Vec<Arg> {
+    let arg = Arg::new(setting.name)
+        .help(short_help(setting))
+        .long_help(long_help(setting));
+    let flag = |arg: Arg| {
+        arg.help_heading(setting.heading)
+            .long(setting.name)
+            .short(setting.short)
+    };
+    match setting.kind {
+        Kind::Argument { value, .. } => vec![arg.value_name(value).value_hint(ValueHint::DirPath)],
+        Kind::Switch { .. } => switch_arguments(setting, flag(arg)),
+        Kind::Choice { choices, .. } => {
+            let values = choices
+                .iter()
+                .map(|(name, help)| PossibleValue::new(*name).help(*help));
+            let values: Vec<_> = values.collect();
+            vec![
+                flag(arg)
+                    .value_name(setting.name.to_uppercase())
+                    .value_parser(values),
+            ]
+        }
+        Kind::One { value, hint, .. } => vec![flag(arg).value_name(value).value_hint(hint)],
+        Kind::Many { value, .. } => {
+            vec![flag(arg).value_name(value).action(ArgAction::Append)]
+        }
+    }
+}
+
+// `--name` and `--no-name`; the last one typed holds, and the help shows the one that changes
+// something.
+fn switch_arguments(setting: &'static Setting, on: Arg) -> Vec<Arg> {
+    let no_name = format!("no-{}", setting.name);
+    let off = Arg::new(no_name.clone())
+        .long(no_name.clone())
+        .help_heading(setting.heading)
+        .help(short_help(setting))
+        .long_help(long_help(setting));
+    let is_on = setting.is_on_by_default();
+    vec![
+        on.action(ArgAction::SetTrue)
+            .overrides_with(no_name)
+            .hide(is_on),
+        off.action(ArgAction::SetTrue)
+            .overrides_with(setting.name)
+            .hide(!is_on),
+    ]
+}
+
+fn short_help(setting: &Setting) -> String {
+    let help = setting.help;
+    match setting.default {
+        _ if matches!(setting.kind, Kind::Switch { .. }) => help.to_owned(),
+        Default::Text(text) => format!("{help} [default: {text}]"),
+        Default::Derived(_) | Default::Nothing => help.to_owned(),
+    }
+}
+
+fn long_help(setting: &Setting) -> String {
+    let mut text = format!("{}.", setting.help);
+    if !setting.more.is_empty() {
+        text = format!("{text} {}", setting.more);
+    }
+    let default = match setting.default {
+        _ if matches!(setting.kind, Kind::Switch { .. }) => String::new(),
+        Default::Text(text) => format!("[default: {text}] "),
+        Default::Derived(how) => format!("[default: {how}] "),
+        Default::Nothing => String::new(),
+    };
+    let key = match setting.table() {
+        _ if !setting.is_for_file() => String::new(),
+        Some(table) => format!("[key: {} or table {table}] ", setting.key()),
+        None => format!("[key: {}] ", setting.key()),
+    };
+    format!("{text}\n\n{default}{key}[env: {}]", setting.env())
+}
+
+/// The settings that were typed.
+fn typed(matches: &ArgMatches) -> Layer {
+    let mut layer = Layer::new();
+    for setting in SETTINGS {
+        let values: Vec<String> = match setting.kind {
+            Kind::Switch { .. } => switch_typed(matches, setting.name).into_iter().collect(),
+            _ => matches
+                .get_many::<String>(setting.name)
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
+        };
+        if !values.is_empty() {
+            let origin = Origin::Flag(setting.flag());
+            let said = values.into_iter().map(|text| Said {
+                text,
+                origin: origin.clone(),
+            });
+            layer.insert(setting.name, said.collect());
+        }
+    }
+    layer
+}
+
+fn switch_typed(matches: &ArgMatches, name: &str) -> Option<String> {
+    match (
+        matches.get_flag(name),
+        matches.get_flag(&format!("no-{name}")),
+    ) {
+        (true, _) => Some("true".to_owned()),
+        (_, true) => Some("false".to_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve(words: &[&str]) -> Layer {
+        let words = ["weft", "serve"]
+            .iter()
+            .chain(words)
+            .map(std::ffi::OsString::from);
+        match read(words) {
+            Ok(Asked::Serve(layer)) => layer,
+            Ok(_) => unreachable!("asked to serve"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn texts(layer: &Layer, name: &str) -> Vec<String> {
+        layer
+            .get(name)
+            .into_iter()
+            .flatten()
+            .map(|said| said.text.clone())
+            .collect()
+    }
+
+    #[test]
+    fn the_command_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_row_of_the_table_is_a_flag_with_help() {
+        let command = command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for setting in SETTINGS {
+            let arg = serve
+                .get_arguments()
+                .find(|arg| arg.get_id() == setting.name)
+                .unwrap();
+            let long = arg.get_long_help().unwrap().to_string();
+            assert!(long.contains(&setting.env()), "{}", setting.name);
+            assert!(long.contains(setting.help), "{}", setting.name);
+        }
+        for arg in serve.get_arguments() {
+            let name = arg.get_id().as_str();
+            let row = Setting::find(name).or_else(|| Setting::find(name.strip_prefix("no-")?));
+            assert!(row.is_some(), "--{name} is not in the table");
+        }
+    }
+
+    #[test]
+    fn what_was_not_typed_is_not_said() {
+        assert!(serve(&[]).is_empty());
+        let layer = serve(&["site", "-l", ":80", "--listen", "8080", "--listing"]);
+        assert_eq!(texts(&layer, "root"), ["site"]);
+        assert_eq!(texts(&layer, "listen"), [":80", "8080"]);
+        assert_eq!(texts(&layer, "listing"), ["true"]);
+        assert_eq!(layer.len(), 3);
+    }
+
+    #[test]
+    fn the_last_of_a_switch_and_its_opposite_holds() {
+        assert_eq!(
+            texts(&serve(&["--listing", "--no-listing"]), "listing"),
+            ["false"]
+        );
+        assert_eq!(
+            texts(&serve(&["--no-listing", "--listing"]), "listing"),
+            ["true"]
+        );
+        assert_eq!(
+            texts(&serve(&["--no-precompressed"]), "precompressed"),
+            ["false"]
+        );
+    }
+}

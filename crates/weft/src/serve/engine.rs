@@ -1,0 +1,309 @@
+//! The libraries put together: a site behind a handle, a server that brings connections to it, an
+//! access log, and an admin endpoint that tells about all of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::serve::access_log::{AccessLog, Options};
+use ::serve::admin::{Admin, MetricsWriter, Route};
+use ::serve::listen::Bound;
+use ::serve::{Server, Settings};
+use fiber::{BackendChoice, ProcessorCounters};
+use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
+
+use super::prepare::Limits;
+use super::terminal::Terminal;
+use crate::Failure;
+use crate::config::{Engine, ServeConfig};
+use crate::value::show_count;
+
+/// A running server.
+pub(crate) struct Running {
+    handle: Arc<Handle>,
+    log: Option<Arc<AccessLog>>,
+    server: Arc<Server>,
+    is_draining: Arc<AtomicBool>,
+    _admin: Option<Admin>,
+}
+
+/// Finds what is wrong with a configuration, as far as the site can tell.
+///
+/// # Errors
+/// A sentence about it.
+pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
+    service_config(config)
+        .check()
+        .map_err(|error| error.to_string())?;
+    // The budgets do not matter for a look.
+    Site::open(SiteConfig {
+        page_cache_budget: Some(0),
+        ..site_config(config)
+    })
+    .map(drop)
+    .map_err(|error| error.to_string())
+}
+
+impl Running {
+    /// Opens the site and the log, and starts to serve.
+    ///
+    /// # Errors
+    /// What cannot be opened or started.
+    pub(crate) fn start(
+        config: &ServeConfig,
+        limits: &Limits,
+        listeners: Vec<Bound>,
+        admin: Vec<Bound>,
+        terminal: Arc<Terminal>,
+    ) -> Result<Running, Failure> {
+        let site = open_site(config, limits).map_err(Failure::Usage)?;
+        let handle = Handle::new(site, service_config(config));
+        let handle = Arc::new(handle.map_err(|error| Failure::Usage(error.to_string()))?);
+        let log = open_log(config, terminal)?.map(Arc::new);
+        let server = Arc::new(start_server(
+            config,
+            limits,
+            listeners,
+            &handle,
+            log.clone(),
+        )?);
+        let is_draining = Arc::new(AtomicBool::new(false));
+        let admin = match admin.is_empty() {
+            true => None,
+            false => {
+                let routes = routes(&handle, log.clone(), &server, &is_draining);
+                Some(Admin::start(admin, routes)?)
+            }
+        };
+        Ok(Running {
+            handle,
+            log,
+            server,
+            is_draining,
+            _admin: admin,
+        })
+    }
+
+    /// Engine and back end, and why: `fibers on 2 processors, io_uring`.
+    pub(crate) fn describe(&self, config: &ServeConfig) -> String {
+        let Some((backend, denied)) = self.server.backend() else {
+            return "a kernel thread for each connection".to_owned();
+        };
+        let why = match (denied, config.io) {
+            (Some(denied), _) => format!(": {denied}"),
+            (None, BackendChoice::Auto) => String::new(),
+            (None, _) => ", as asked for".to_owned(),
+        };
+        let processors = match self.server.processor_counters().len() {
+            1 => "1 processor".to_owned(),
+            many => format!("{many} processors"),
+        };
+        format!("fibers on {processors}, {backend}{why}")
+    }
+
+    /// Serves by a new configuration from the next request on, and opens the log anew.
+    ///
+    /// # Errors
+    /// What is wrong; the old configuration goes on then.
+    pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
+        let site = open_site(config, limits)?;
+        if let Some(log) = &self.log {
+            let target = log.target();
+            log.reopen()
+                .map_err(|error| format!("cannot open the log {target}: {error}"))?;
+        }
+        self.handle
+            .reload(site, service_config(config))
+            .map_err(|error| error.to_string())
+    }
+
+    /// Takes no more connections, lets the open ones finish within the drain time-out, and writes
+    /// the log out. Returns how many connections were cut.
+    pub(crate) fn drain(&self) -> usize {
+        self.is_draining.store(true, Ordering::Relaxed);
+        let cut = self.server.drain();
+        if let Some(log) = &self.log {
+            log.close(LOG_PATIENCE);
+        }
+        cut
+    }
+
+    /// Connections open now.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.server.connection_count()
+    }
+
+    /// What the server is doing, for people.
+    pub(crate) fn dump(&self) -> String {
+        let accepted = show_count(self.server.counters().accepted());
+        let open = show_count(self.connection_count() as u64);
+        let fibers = show_count(self.server.fiber_count() as u64);
+        let mut text = format!("{open} connections open, {accepted} accepted, {fibers} fibers");
+        for (index, counters) in self.server.processor_counters().iter().enumerate() {
+            let counted = counters
+                .iter()
+                .map(|(name, _, value)| format!("{name} {value}"));
+            text += &format!(
+                "\n  processor {index}: {}",
+                counted.collect::<Vec<_>>().join(", ")
+            );
+        }
+        text
+    }
+}
+
+fn start_server(
+    config: &ServeConfig,
+    limits: &Limits,
+    listeners: Vec<Bound>,
+    handle: &Arc<Handle>,
+    log: Option<Arc<AccessLog>>,
+) -> Result<Server, Failure> {
+    let engine = match config.engine {
+        Engine::Thread => ::serve::Engine::Thread,
+        Engine::Fiber => ::serve::Engine::Fiber {
+            processors: limits.workers,
+            backend: config.io,
+        },
+    };
+    let settings = Settings {
+        engine,
+        listeners,
+        limits: limits.connections.clone(),
+        fibers: config.fibers.map(usize::from),
+        log,
+    };
+    let handle = Arc::clone(handle);
+    let open = move |peer: Option<_>| {
+        Session::new(Arc::clone(&handle), peer.map_or(Peer::Unix, Peer::Tcp))
+    };
+    Server::start(settings, open)
+        .map_err(|error| Failure::Running(format!("cannot start the server: {error}")))
+}
+
+/// How long the log may take to be written out at the end.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
+
+fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<AccessLog>, Failure> {
+    let Some(target) = config.access_log.clone() else {
+        return Ok(None);
+    };
+    let name = target.to_string();
+    let log = AccessLog::open(target, &Options::default(), move |news| terminal.warn(news));
+    log.map(Some)
+        .map_err(|error| Failure::Running(format!("cannot open the access log {name}: {error}")))
+}
+
+fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Arc<Site>, String> {
+    let site = SiteConfig {
+        memory_budget: config
+            .memory_budget_bytes
+            .unwrap_or(limits.memory_budget_bytes),
+        open_files_max: limits.open_files_max,
+        ..site_config(config)
+    };
+    Site::open(site)
+        .map(Arc::new)
+        .map_err(|error| error.to_string())
+}
+
+fn site_config(config: &ServeConfig) -> SiteConfig {
+    SiteConfig {
+        root: config.root.clone(),
+        index: config.index.clone(),
+        listing: config.listing,
+        hidden: config.hidden,
+        follow_links_out: config.follow_links,
+        spa_fallback: config.spa.clone(),
+        error_pages: config.error_pages.clone(),
+        headers: config.headers.clone(),
+        cache_rules: config.cache.clone(),
+        precompressed: config.precompressed,
+        memory_file_len_max: config.memory_file_max_bytes,
+        page_cache_budget: config.page_cache_budget_bytes,
+        recheck_every: config.recheck,
+        mime_types: config.mime_types.clone(),
+        ..SiteConfig::default()
+    }
+}
+
+fn service_config(config: &ServeConfig) -> ServiceConfig {
+    ServiceConfig {
+        limits: config.request_limits,
+        server_name: config.server_name.clone(),
+        log_format: config.log_format,
+        ..ServiceConfig::default()
+    }
+}
+
+fn routes(
+    handle: &Arc<Handle>,
+    log: Option<Arc<AccessLog>>,
+    server: &Arc<Server>,
+    is_draining: &Arc<AtomicBool>,
+) -> Vec<Route> {
+    let (handle, server) = (Arc::clone(handle), Arc::clone(server));
+    let is_draining = Arc::clone(is_draining);
+    let metrics = move |out: &mut MetricsWriter| {
+        server.counters().write_to(out);
+        write_processor_metrics(&server, out);
+        write_http_metrics(&handle, out);
+        if let Some(log) = &log {
+            log.write_metrics(out);
+        }
+    };
+    vec![
+        Route::metrics(metrics),
+        Route::health(move || is_draining.load(Ordering::Relaxed)),
+    ]
+}
+
+fn write_processor_metrics(server: &Server, out: &mut MetricsWriter) {
+    let processors = server.processor_counters();
+    let numbers: Vec<_> = (0..processors.len())
+        .map(|index| index.to_string())
+        .collect();
+    let counters: Vec<Vec<_>> = processors.iter().map(|one| one.iter().collect()).collect();
+    // All samples of a metric stand together, so the counter's name is the outer loop.
+    for (at, (name, help, _)) in ProcessorCounters::default().iter().enumerate() {
+        let name = format!("weft_processor_{name}_total");
+        for (number, counters) in numbers.iter().zip(&counters) {
+            out.counter(&name, help, &[("processor", number)], counters[at].2);
+        }
+    }
+    if !processors.is_empty() {
+        let help = "Fibers, those that wait for a connection included.";
+        out.gauge("weft_fibers", help, &[], server.fiber_count() as f64);
+    }
+}
+
+fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {
+    for sample in handle.counters() {
+        let labels: Vec<_> = label(sample.labels).into_iter().collect();
+        out.counter(sample.name, sample.help, &labels, sample.value);
+    }
+    for (name, value) in handle.site().counters() {
+        let help = format!("Of the site table: {}.", name.replace('_', " "));
+        match name.ends_with("_total") {
+            true => out.counter(&format!("weft_{name}"), &help, &[], value),
+            false => out.gauge(&format!("weft_{name}"), &help, &[], value as f64),
+        }
+    }
+}
+
+/// `status="200"` as name and value.
+fn label(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once('=')?;
+    Some((name, value.trim_matches('"')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_a_name_and_a_value() {
+        assert_eq!(label("status=\"200\""), Some(("status", "200")));
+        assert_eq!(label(""), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! What must happen before the server starts: limits, sockets, pid file, giving up rights.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ::serve::limits::raise_nofile;
+use ::serve::listen::{self, Address, Bound, Inherited};
+
+use crate::Failure;
+use crate::config::{Engine, ServeConfig};
+use crate::machine::Machine;
+use crate::privileges::{self, Ids};
+
+/// What was opened, and what the machine allows.
+pub(crate) struct Prepared {
+    pub(crate) listeners: Vec<Bound>,
+    pub(crate) admin: Vec<Bound>,
+    pub(crate) limits: Limits,
+    /// Taken away when the server ends.
+    pub(crate) pid_file: Option<PidFile>,
+}
+
+/// What was configured, or derived from the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) workers: usize,
+    pub(crate) open_files_max: usize,
+    pub(crate) memory_budget_bytes: u64,
+    pub(crate) connections: ::serve::limits::Limits,
+}
+
+/// Binds, writes the pid file, becomes another user: in this order, each step needing rights that the
+/// last one gives up.
+///
+/// # Errors
+/// A sentence with what is in the way and what to do.
+pub(crate) fn prepare(
+    config: &ServeConfig,
+    inherited: Vec<Inherited>,
+) -> Result<Prepared, Failure> {
+    let ids = account(config)?;
+    let (nofile, _) = raise_nofile()?;
+    let mut listeners: Vec<_> = inherited
+        .into_iter()
+        .map(|inherited| inherited.bound)
+        .collect();
+    if listeners.is_empty() || !config.listen_is_default {
+        listeners.extend(bind_all(&config.listen)?);
+    }
+    if listeners.is_empty() {
+        return Err(Failure::Usage(
+            "the list `listen` is empty: name an address".to_owned(),
+        ));
+    }
+    let admin = bind_all(&config.admin)?;
+    let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    if let Some(ids) = ids {
+        become_user(&ids)?;
+    }
+    let limits = Limits::derive(config, &Machine::this(), nofile);
+    Ok(Prepared {
+        listeners,
+        admin,
+        limits,
+        pid_file,
+    })
+}
+
+fn account(config: &ServeConfig) -> Result<Option<Ids>, Failure> {
+    let ids = config.user.as_ref().map(privileges::find).transpose();
+    ids.map_err(|why| Failure::Usage(format!("{why}; --user wants an account that is there")))
+}
+
+fn become_user(ids: &Ids) -> Result<(), Failure> {
+    privileges::drop_to(ids).map_err(|error| {
+        let user = ids.user;
+        Failure::Running(format!(
+            "cannot become user {user}: {error}; --user needs a start as root"
+        ))
+    })
+}
+
+fn bind_all(addresses: &[Address]) -> Result<Vec<Bound>, Failure> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        bound.extend(listen::bind(address, None).map_err(running)?);
+    }
+    Ok(bound)
+}
+
+fn running(error: impl ToString) -> Failure {
+    Failure::Running(error.to_string())
+}
+
+// Descriptors that are neither connections nor files of the site: standard streams, rings, listeners.
+const DESCRIPTORS_RESERVED: u64 = 32;
+const OPEN_FILES_MIN: u64 = 16;
+const MEMORY_BUDGET_MAX_BYTES: u64 = 256 << 20;
+// When the machine does not say how much memory it has.
+const MEMORY_BUDGET_UNKNOWN_BYTES: u64 = 32 << 20;
+
+impl Limits {
+    fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
+        let by_descriptors = ::serve::limits::Limits::for_descriptors(nofile);
+        let for_others = nofile.saturating_sub(by_descriptors.connections_max as u64);
+        // A driver that reads past the page cache opens a file a second time, hence the half.
+        let open_files = for_others.saturating_sub(DESCRIPTORS_RESERVED) / 2;
+        let carried = match config.engine {
+            Engine::Fiber => fibers_max(machine),
+            Engine::Thread => threads_max(machine),
+        };
+        let derived = by_descriptors.connections_max.min(carried);
+        let memory = machine
+            .memory_bytes()
+            .map(|bytes| (bytes / 4).min(MEMORY_BUDGET_MAX_BYTES));
+        Limits {
+            workers: config.workers.map_or_else(cpus, usize::from),
+            open_files_max: open_files.clamp(OPEN_FILES_MIN, FILES_MAX) as usize,
+            memory_budget_bytes: config
+                .memory_budget_bytes
+                .unwrap_or_else(|| memory.unwrap_or(MEMORY_BUDGET_UNKNOWN_BYTES)),
+            connections: ::serve::limits::Limits {
+                connections_max: config.max_connections.map_or(derived, usize::from),
+                head_timeout: config.head_timeout,
+                body_timeout: config.body_timeout,
+                idle_timeout: config.idle_timeout,
+                send_timeout: config.send_timeout,
+                send_rate_min: config.send_rate_min_bytes_per_s,
+                drain_deadline: config.drain_timeout,
+                ..by_descriptors
+            },
+        }
+    }
+}
+
+/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+// Each open file is an inode in memory as well.
+const FILES_MAX: u64 = 8192;
+
+fn fibers_max(machine: &Machine) -> usize {
+    match fiber::guard_install_supported() {
+        true => usize::MAX,
+        // What the fiber crate allows itself of the mappings, without MADV_GUARD_INSTALL.
+        false => {
+            machine
+                .number("proc/sys/vm/max_map_count")
+                .unwrap_or(65_530) as usize
+                / 4
+        }
+    }
+}
+
+// What the driver allows itself, whatever it is told.
+const THREADS_MAX: u64 = 8192;
+// Threads of ours that carry no connection, and those of everybody else.
+const THREADS_RESERVED: u64 = 1024;
+
+fn threads_max(machine: &Machine) -> usize {
+    let limits = [
+        machine.cgroup_tasks_max(),
+        machine.number("proc/sys/kernel/threads-max"),
+        machine.number("proc/sys/kernel/pid_max"),
+        // A thread's stack is two mappings with its guard. pthread_attr_setguardsize(3)
+        machine
+            .number("proc/sys/vm/max_map_count")
+            .map(|mappings| mappings / 2),
+    ];
+    let lowest = limits.into_iter().flatten().min().unwrap_or(32_768);
+    (lowest / 2)
+        .max(lowest.saturating_sub(THREADS_RESERVED))
+        .clamp(1, THREADS_MAX) as usize
+}
+
+/// The pid file, which goes when the server does.
+#[derive(Debug)]
+pub(crate) struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(path: &Path) -> Result<PidFile, Failure> {
+        fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
+            Failure::Running(format!(
+                "cannot write the pid file {}: {error}",
+                path.display()
+            ))
+        })?;
+        Ok(PidFile(path.to_owned()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // The user that we became may lack the right; whoever comes next overwrites it.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Limits::derive(config, &Machine::at(root.path()), nofile)
+    }
+
+    #[test]
+    fn the_limit_on_open_files_is_shared_by_connections_and_files() {
+        let limits = limits(&ServeConfig::default(), &[], 20_000);
+        let connections = limits.connections.connections_max;
+        assert!(
+            connections > 10_000 && limits.open_files_max > 500,
+            "{limits:?}"
+        );
+        assert!(
+            connections + 2 * limits.open_files_max + 32 <= 20_000,
+            "{limits:?}"
+        );
+    }
+
+    #[test]
+    fn few_descriptors_still_serve() {
+        let limits = limits(&ServeConfig::default(), &[], 64);
+        assert!(limits.connections.connections_max >= 1 && limits.open_files_max >= 1);
+    }
+
+    #[test]
+    fn the_memory_for_files_is_a_quarter_and_no_more_than_256_mib() {
+        let budget = |kib: u64| {
+            let text = format!("MemTotal: {kib} kB\n");
+            let files = [("proc/meminfo", text.as_str())];
+            limits(&ServeConfig::default(), &files, 1024).memory_budget_bytes
+        };
+        assert_eq!(budget(65_536), 16 << 20);
+        assert_eq!(budget(16 << 20), 256 << 20);
+    }
+
+    #[test]
+    fn what_was_said_is_not_derived() {
+        let config = ServeConfig {
+            memory_budget_bytes: Some(1),
+            max_connections: std::num::NonZeroUsize::new(7),
+            workers: std::num::NonZeroUsize::new(3),
+            ..ServeConfig::default()
+        };
+        let limits = limits(&config, &[], 1024);
+        assert_eq!((limits.workers, limits.memory_budget_bytes), (3, 1));
+        assert_eq!(limits.connections.connections_max, 7);
+    }
+
+    #[test]
+    fn a_thread_per_connection_leaves_room_for_other_threads() {
+        let config = ServeConfig {
+            engine: Engine::Thread,
+            ..ServeConfig::default()
+        };
+        let files = [("proc/sys/kernel/pid_max", "4096\n")];
+        let limits = limits(&config, &files, 1 << 20);
+        assert_eq!(limits.connections.connections_max, 4096 - 1024);
+    }
+}

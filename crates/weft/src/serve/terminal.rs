@@ -1,0 +1,60 @@
+//! What a server says to who started it, on standard error: standard output may carry the access
+//! log.
+
+use std::io::{self, Write};
+
+use crate::config::{Color, ServeConfig};
+use crate::paint::Paint;
+
+/// Standard error, with or without colour.
+pub(crate) struct Terminal {
+    paint: Paint,
+    quiet: bool,
+}
+
+impl Terminal {
+    pub(crate) fn new(color: Color, quiet: bool) -> Terminal {
+        Terminal {
+            paint: Paint::decide(color, &io::stderr()),
+            quiet,
+        }
+    }
+
+    /// The start-up message: what is served, then a line for each of `lines`.
+    pub(crate) fn banner(&self, config: &ServeConfig, lines: &[(&str, String)]) {
+        let root = config
+            .root
+            .canonicalize()
+            .unwrap_or_else(|_| config.root.clone());
+        let weft = self
+            .paint
+            .bold(format_args!("weft {}", env!("CARGO_PKG_VERSION")));
+        let mut text = format!("{weft} serving {}", root.display());
+        for (name, line) in lines {
+            let line = match *name {
+                "url" | "admin" => self.paint.cyan(line),
+                _ => line.clone(),
+            };
+            text += &format!("\n  {}  {line}", self.paint.dim(format_args!("{name:<6}")));
+        }
+        self.say(&text);
+    }
+
+    /// Something that went as it should.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.quiet {
+            write(&format!("{text}\n"));
+        }
+    }
+
+    /// Something that went wrong and was survived.
+    pub(crate) fn warn(&self, text: &str) {
+        write(&format!("{} {text}\n", self.paint.yellow("warning:")));
+    }
+}
+
+/// In one piece, so that it does not mix with what others write.
+fn write(text: &str) {
+    // Nobody may be there to read it any more; the server goes on.
+    let _ = io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,353 @@
+//! How values are written: durations, sizes, addresses, rules. One parser each, used alike for flags,
+//! environment variables and the configuration file.
+//!
+//! An error says what is wrong with the text and shows a right one; who calls puts the place in front.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use web::{CacheRule, HeaderRule};
+
+/// Reads `500ms`, `10s`, `2m`, `1h`, `1d`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || {
+        format!("'{text}' is no duration; write a number and its unit, such as 500ms, 10s or 2m")
+    };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let unit_ms: u64 = match unit.trim_start() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        "" if number == 0 => 0,
+        _ => return Err(wrong()),
+    };
+    number
+        .checked_mul(unit_ms)
+        .map(Duration::from_millis)
+        .ok_or_else(wrong)
+}
+
+/// A [`duration`] above zero: a time-out of nothing would refuse everybody.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a time-out must be above 0; write one such as 10s".to_owned()),
+        some => Ok(some),
+    }
+}
+
+/// Writes a duration the way [`duration`] reads it.
+pub(crate) fn show_duration(duration: Duration) -> String {
+    match duration.as_millis() {
+        ms if ms % 1_000 != 0 => format!("{ms} ms"),
+        ms if ms % 60_000 != 0 || ms == 0 => format!("{} s", ms / 1_000),
+        ms if ms % 3_600_000 != 0 => format!("{} min", ms / 60_000),
+        ms => format!("{} h", ms / 3_600_000),
+    }
+}
+
+/// Reads `4096`, `64K`, `64M`, `1GiB` (powers of 1024) and `64kB`, `1GB` (powers of 1000).
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no size; write bytes or a unit, such as 4096, 64M or 1GiB");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let unit_bytes: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(unit_bytes).ok_or_else(wrong)
+}
+
+/// Writes a size in the largest unit that leaves at most one decimal: `256 MiB`, `1.5 GiB`.
+pub(crate) fn show_size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut unit = 0;
+    let mut amount = bytes as f64;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    let decimals = usize::from(amount.fract() >= 0.05 && amount < 100.0);
+    format!("{amount:.decimals$} {}", UNITS[unit])
+}
+
+/// Writes a count with its thousands apart: `1,048,576`.
+pub(crate) fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+/// Reads a whole number within `range`.
+pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
+    let plain = text.replace(['_', ','], "");
+    let number = plain
+        .parse::<usize>()
+        .ok()
+        .filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        let (low, high) = (range.start(), show_count(*range.end() as u64));
+        format!("'{text}' is not a whole number from {low} to {high}")
+    })
+}
+
+/// Reads `true` or `false` and what people write for them.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err(format!("'{text}' is neither true nor false")),
+    }
+}
+
+/// Reads `Name: value` or `GLOB=Name: value`.
+///
+/// The two cannot be mixed up: a name has no `=`, so an `=` before the first `:` ends a glob. A glob
+/// that needs an `=` writes it `[=]`.
+pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is no header rule; write 'Name: value' for every path or \
+             '*.woff2=Name: value' for some"
+        )
+    };
+    let name_end = text.find(':').ok_or_else(wrong)?;
+    let (glob, rest) = match find_rule_sign(&text[..name_end]) {
+        Some(at) => (&text[..at], &text[at + 1..]),
+        None => ("**", text),
+    };
+    let (name, value) = rest.split_once(':').ok_or_else(wrong)?;
+    header_rule(glob, name, value.trim())
+}
+
+/// Checks the parts of a header rule: a reply must not be split by what an operator pastes.
+pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderRule, String> {
+    if name.is_empty() || !name.bytes().all(is_token_byte) {
+        return Err(format!(
+            "'{name}' is no header name; letters, digits and '-' make one"
+        ));
+    }
+    check_field_value(value)?;
+    check_glob(glob)?;
+    Ok(HeaderRule {
+        glob: glob.to_owned(),
+        name: name.to_owned(),
+        value: value.to_owned(),
+    })
+}
+
+/// Reads `GLOB=VALUE`.
+pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
+    let Some(at) = find_rule_sign(text) else {
+        return Err(format!(
+            "'{text}' is no cache rule; write GLOB=VALUE, such as \
+             '*.woff2=max-age=31536000, immutable'"
+        ));
+    };
+    let (glob, value) = (&text[..at], text[at + 1..].trim());
+    check_glob(glob)?;
+    check_field_value(value)?;
+    Ok(CacheRule {
+        glob: glob.to_owned(),
+        value: value.to_owned(),
+    })
+}
+
+// The first `=` that is not inside a class of the glob.
+fn find_rule_sign(text: &str) -> Option<usize> {
+    let mut in_class = false;
+    text.bytes().position(|byte| {
+        in_class = (in_class || byte == b'[') && byte != b']';
+        byte == b'=' && !in_class
+    })
+}
+
+fn check_glob(glob: &str) -> Result<(), String> {
+    match glob {
+        "" => Err("the glob is empty; write ** for every path".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn check_field_value(value: &str) -> Result<(), String> {
+    // RFC 9110 5.5: CR, LF and NUL in a field value are invalid and dangerous.
+    match value
+        .bytes()
+        .find(|byte| byte.is_ascii_control() && *byte != b'\t')
+    {
+        Some(byte) => Err(format!(
+            "a header's value has no room for the control byte 0x{byte:02x}"
+        )),
+        None => Ok(()),
+    }
+}
+
+// RFC 9110 5.6.2, tchar.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Reads `STATUS=FILE`.
+pub(crate) fn error_page(text: &str) -> Result<(u16, PathBuf), String> {
+    let parts = text.split_once('=').and_then(|(status, file)| {
+        let status = status
+            .trim()
+            .parse()
+            .ok()
+            .filter(|status| (400..=599).contains(status))?;
+        (!file.is_empty()).then(|| (status, PathBuf::from(file)))
+    });
+    parts.ok_or_else(|| {
+        format!(
+            "'{text}' is no error page; write a status from 400 to 599 and a file, as 404=404.html"
+        )
+    })
+}
+
+/// Reads `EXTENSION=TYPE`.
+pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
+    let wrong = || {
+        format!("'{text}' is no MIME rule; write an extension and a type, as wasm=application/wasm")
+    };
+    let (extension, mime) = text.split_once('=').ok_or_else(wrong)?;
+    let extension = extension
+        .trim()
+        .trim_start_matches('.')
+        .to_ascii_lowercase();
+    let mime = mime.trim();
+    check_field_value(mime)?;
+    if extension.is_empty() || extension.contains('/') || !mime.contains('/') {
+        return Err(wrong());
+    }
+    Ok((extension, mime.to_owned()))
+}
+
+/// A file's name, as an index: a directory's own file, never a path.
+pub(crate) fn file_name(text: &str) -> Result<String, String> {
+    match Path::new(text).components().count() {
+        1 if !text.contains('/') && text != ".." && text != "." => Ok(text.to_owned()),
+        _ => Err(format!(
+            "'{text}' is no file name; write one without '/', such as index.html"
+        )),
+    }
+}
+
+/// A user to become, and the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) user: String,
+    /// The user's own group if not said.
+    pub(crate) group: Option<String>,
+}
+
+/// Reads `NAME` or `NAME:GROUP`.
+pub(crate) fn account(text: &str) -> Result<Account, String> {
+    let (user, group) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (text, None),
+    };
+    if user.is_empty() || group == Some("") {
+        return Err(format!("'{text}' is no user; write NAME or NAME:GROUP"));
+    }
+    Ok(Account {
+        user: user.to_owned(),
+        group: group.map(str::to_owned),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for wrong in [
+            "10",
+            "s",
+            "",
+            "-1s",
+            "1.5s",
+            "10 parsecs",
+            "99999999999999999999s",
+        ] {
+            assert!(duration(wrong).unwrap_err().contains("10s"), "{wrong}");
+        }
+        assert!(timeout("0s").is_err());
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024_unless_they_end_in_decimal_b() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert_eq!(size("1 MB"), Ok(1_000_000));
+        assert!(size("1.5G").is_err());
+        assert!(size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn sizes_and_counts_read_well() {
+        assert_eq!(show_size(256 << 20), "256 MiB");
+        assert_eq!(show_size(3 << 29), "1.5 GiB");
+        assert_eq!(show_size(12), "12 bytes");
+        assert_eq!(show_count(1_048_576), "1,048,576");
+        assert_eq!(show_count(100), "100");
+    }
+
+    #[test]
+    fn a_header_rule_may_name_its_paths() {
+        let rule = |text| {
+            header(text)
+                .map(|rule| (rule.glob, rule.name, rule.value))
+                .unwrap()
+        };
+        let all = |name: &str, value: &str| ("**".to_owned(), name.to_owned(), value.to_owned());
+        assert_eq!(rule("X-A: b"), all("X-A", "b"));
+        // The `=` behind the name's colon belongs to the value.
+        assert_eq!(rule("X-A: max-age=1"), all("X-A", "max-age=1"));
+        assert_eq!(rule("*.js=X-A: b: c").0, "*.js");
+        assert_eq!(rule("*.js=X-A: b: c").2, "b: c");
+        assert_eq!(rule("a[=]b=X: y").0, "a[=]b");
+        for wrong in ["X-A", "=X: y", "*.js=: y", "a b: c", "X: a\r\nEvil: b"] {
+            assert!(header(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rules_split_at_their_first_sign() {
+        let CacheRule { glob, value } = cache("*.css=public, max-age=60").unwrap();
+        assert_eq!(
+            (glob.as_str(), value.as_str()),
+            ("*.css", "public, max-age=60")
+        );
+        assert_eq!(error_page("404=404.html"), Ok((404, "404.html".into())));
+        assert!(error_page("200=x").is_err());
+        assert_eq!(mime_type(".WASM=application/wasm").unwrap().0, "wasm");
+        assert!(mime_type("wasm=wasm").is_err());
+        assert!(file_name("../index.html").is_err());
+        assert_eq!(account("www:web").unwrap().group.as_deref(), Some("web"));
+        assert!(account(":web").is_err());
+    }
+}

@@ -1,0 +1,433 @@
+//! The command as people and scripts meet it: what it prints, and how it exits.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn weft(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(words);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("WEFT_") {
+            command.env_remove(variable);
+        }
+    }
+    command
+}
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(command: &mut Command) -> Ran {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    Ran {
+        code: status.code().expect("an exit code, not a signal"),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+#[track_caller]
+fn check(command: &mut Command, code: i32, in_err: &str) {
+    let ran = run(command);
+    assert_eq!(ran.code, code, "{}", ran.err);
+    assert!(ran.err.contains(in_err), "{}", ran.err);
+    assert_eq!(ran.out, "", "an error does not belong on standard output");
+}
+
+fn file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn short_and_long_help_have_every_heading_and_the_long_one_examples() {
+    let short = run(&mut weft(&["serve", "-h"])).out;
+    let long = run(&mut weft(&["serve", "--help"])).out;
+    for heading in [
+        "Listening:",
+        "Engine:",
+        "Site:",
+        "Replies:",
+        "Limits and time-outs:",
+    ] {
+        assert!(
+            short.contains(heading) && long.contains(heading),
+            "{heading}"
+        );
+    }
+    for flag in [
+        "--listen",
+        "--engine",
+        "--io",
+        "--workers",
+        "--fibers",
+        "--access-log",
+    ] {
+        assert!(short.contains(flag) && long.contains(flag), "{flag}");
+    }
+    assert!(long.contains("Examples:") && long.contains("Exit status:") && long.contains("SIGHUP"));
+    assert!(
+        long.contains("[key: access_log] [env: WEFT_ACCESS_LOG]"),
+        "{long}"
+    );
+    assert!(short.len() < long.len() / 2, "the short help is short");
+}
+
+#[test]
+fn the_version_is_said() {
+    let ran = run(&mut weft(&["--version"]));
+    assert_eq!(
+        (ran.code, ran.out),
+        (0, format!("weft {}\n", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2_and_suggests() {
+    check(&mut weft(&["serve", "--worker", "4"]), 2, "'--workers'");
+    check(
+        &mut weft(&["serve", "--engine", "fibre"]),
+        2,
+        "fiber, thread",
+    );
+    check(
+        &mut weft(&["serve", "--workers", "0"]),
+        2,
+        "--workers: '0' is not a whole number",
+    );
+    check(
+        &mut weft(&["serve", "--idle-timeout", "10"]),
+        2,
+        "such as 500ms, 10s or 2m",
+    );
+    check(
+        &mut weft(&["serve", "--listen", "127.0.0.1"]),
+        2,
+        "--listen: `127.0.0.1` is not",
+    );
+    check(&mut weft(&["server"]), 2, "'serve'");
+    check(&mut weft(&["man", "nothing"]), 2, "no command 'nothing'");
+}
+
+#[test]
+fn a_root_that_is_not_there_exits_with_2_and_names_it() {
+    check(
+        &mut weft(&["serve", "no/such/folder"]),
+        2,
+        "no directory 'no/such/folder'",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "page.html", "");
+    check(&mut weft(&["serve", &path]), 2, "is a file");
+}
+
+#[test]
+fn a_port_in_use_exits_with_1_and_names_the_holder() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = holder.local_addr().unwrap().to_string();
+    let said = format!("cannot listen at {addr}: the port is in use by");
+    check(&mut weft(&["serve", "--listen", &addr]), 1, &said);
+}
+
+#[test]
+fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "weft.toml", "\nworkres = 4\n");
+    let said = format!("{path}:2: 'workres' is no setting; did you mean 'workers'?");
+    check(&mut weft(&["serve", "--config", &path]), 2, &said);
+    check(&mut weft(&["check-config", &path]), 2, &said);
+    check(
+        weft(&["serve"]).env("WEFT_CONFIG", "no.toml"),
+        2,
+        "WEFT_CONFIG: cannot read 'no.toml'",
+    );
+}
+
+#[test]
+fn a_right_file_is_said_to_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "root = '{}'\nidle_timeout = '5s'\n",
+        folder.path().display()
+    );
+    let path = file(folder.path(), "weft.toml", &text);
+    let ran = run(&mut weft(&["check-config", &path]));
+    assert_eq!((ran.code, ran.out), (0, format!("{path}: right\n")));
+}
+
+/// Each layer in turn gives a value that cannot be read, so that the message tells which one was asked.
+#[test]
+fn a_flag_goes_before_the_environment_before_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "weft.toml", "workers = 'in file'");
+    let config = ["serve", "--config", &path];
+    check(&mut weft(&config), 2, "'in file'");
+    check(
+        weft(&config).env("WEFT_WORKERS", "in env"),
+        2,
+        "WEFT_WORKERS: 'in env'",
+    );
+    let flags = ["serve", "--config", &path, "--workers", "in flag"];
+    check(
+        weft(&flags).env("WEFT_WORKERS", "in env"),
+        2,
+        "--workers: 'in flag'",
+    );
+}
+
+#[test]
+fn every_shell_gets_completions_of_every_flag() {
+    for shell in ["bash", "zsh", "fish", "elvish"] {
+        let ran = run(&mut weft(&["completions", shell]));
+        assert_eq!(ran.code, 0);
+        assert!(ran.out.contains("memory-budget"), "{shell}");
+    }
+    check(&mut weft(&["completions", "sea"]), 2, "bash");
+}
+
+#[test]
+fn manual_pages_are_printed_and_written() {
+    let page = run(&mut weft(&["man", "serve"]));
+    assert_eq!(page.code, 0);
+    assert!(page.out.contains(".TH WEFT-SERVE 1"), "{}", page.out);
+    let folder = tempfile::tempdir().unwrap();
+    let all = run(&mut weft(&[
+        "man",
+        "--dir",
+        folder.path().to_str().unwrap(),
+    ]));
+    assert_eq!(
+        all.out.lines().count(),
+        fs::read_dir(folder.path()).unwrap().count()
+    );
+    assert_eq!(
+        fs::read_to_string(folder.path().join("weft-serve.1")).unwrap(),
+        page.out
+    );
+}
+
+#[test]
+fn the_doctor_speaks_json() {
+    let ran = run(&mut weft(&["doctor", "--json"]));
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let named = |name: &str| findings.iter().any(|finding| finding["name"] == name);
+    assert!(
+        named("io_uring") && named("open files") && named("accept queue"),
+        "{report}"
+    );
+    let is_bad = findings.iter().any(|finding| finding["verdict"] == "bad");
+    assert_eq!(ran.code, i32::from(is_bad));
+    for finding in findings.iter().filter(|finding| finding["verdict"] != "ok") {
+        assert!(finding["advice"].is_string(), "{finding}");
+    }
+}
+
+#[test]
+fn the_doctor_colours_only_when_asked_or_on_a_terminal() {
+    assert!(!run(&mut weft(&["doctor"])).out.contains('\x1b'));
+    assert!(
+        run(&mut weft(&["doctor", "--color", "always"]))
+            .out
+            .contains("\x1b[32mok")
+    );
+}
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_failure() {
+    let mut child = weft(&["completions", "zsh"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_packaged_configuration_is_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let text = fs::read_to_string(folder.join("serve.toml")).unwrap();
+    let site = tempfile::tempdir().unwrap();
+    fs::write(site.path().join("404.html"), "not here").unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let here = text.replace("/srv/www", site.path().to_str().unwrap());
+    file.write_all(here.as_bytes()).unwrap();
+    let ran = run(&mut weft(&["check-config", file.path().to_str().unwrap()]));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+/// A running `weft serve` on a port of the kernel's choice.
+struct Served {
+    child: Child,
+    said: Lines<BufReader<ChildStderr>>,
+    addr: String,
+}
+
+impl Served {
+    fn start(words: &[&str]) -> Served {
+        let mut command = weft(&["serve", "--listen", "127.0.0.1:0", "--color", "never"]);
+        let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut served = Served {
+            child,
+            said,
+            addr: String::new(),
+        };
+        let url = served.expect("http://");
+        served.addr = url.rsplit('/').nth(1).unwrap().to_owned();
+        served.expect("limits");
+        served
+    }
+
+    /// Waits for a line on standard error.
+    fn expect(&mut self, text: &str) -> String {
+        let mut lines = self.said.by_ref().map(Result::unwrap);
+        lines
+            .find(|line| line.contains(text))
+            .unwrap_or_else(|| panic!("it never said '{text}'"))
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.addr).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const ENGINES: [&[&str]; 3] = [
+    &["--engine", "fiber"],
+    &["--engine", "fiber", "--io", "epoll"],
+    &["--engine", "thread"],
+];
+
+#[test]
+fn every_engine_serves_reloads_and_drains() {
+    for engine in ENGINES {
+        let site = tempfile::tempdir().unwrap();
+        file(site.path(), "index.html", "hello");
+        let config = file(site.path(), "weft.toml", "[headers]\nX-Turn = '0'\n");
+        let words = [
+            engine,
+            &[site.path().to_str().unwrap(), "--config", &config],
+        ]
+        .concat();
+        let mut served = Served::start(&words);
+        let reply = served.get("/");
+        assert!(
+            reply.starts_with("HTTP/1.1 200 OK\r\n"),
+            "{engine:?}: {reply}"
+        );
+        assert!(
+            reply.contains("X-Turn: 0\r\n") && reply.ends_with("\r\n\r\nhello"),
+            "{reply}"
+        );
+
+        fs::write(&config, "workers = 1\n[headers]\nX-Turn = '1'\n").unwrap();
+        served.signal(Signal::HUP);
+        served.expect("`workers` has changed, which only a restart applies");
+        served.expect("reloaded");
+        assert!(served.get("/").contains("X-Turn: 1\r\n"));
+
+        fs::write(&config, "workres = 1\n").unwrap();
+        served.signal(Signal::HUP);
+        served.expect("not reloaded");
+        assert!(
+            served.get("/").contains("X-Turn: 1\r\n"),
+            "the old configuration goes on"
+        );
+
+        served.signal(Signal::TERM);
+        served.expect("stopping");
+        assert_eq!(served.child.wait().unwrap().code(), Some(0), "{engine:?}");
+    }
+}
+
+#[test]
+fn the_start_says_what_the_server_runs_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let mut command = weft(&["serve", root, "--listen", "127.0.0.1:0", "--io", "epoll"]);
+    let mut child = command
+        .args(["--workers", "1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let lines: Vec<_> = said.take(4).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        lines[0].contains("serving") && lines[0].ends_with(root),
+        "{lines:?}"
+    );
+    assert!(lines[1].contains("url     http://127.0.0.1:"), "{lines:?}");
+    assert!(
+        lines[2].contains("engine  fibers on 1 processor, epoll, as asked for"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[3].contains("connections") && lines[3].contains("MiB"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_quiet_server_says_nothing_and_writes_its_pid() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let root = folder.path().to_str().unwrap();
+    let socket = format!("unix:{root}/socket");
+    let mut command = weft(&["serve", root, "--quiet", "--listen", &socket, "--pid-file"]);
+    let child = command
+        .arg(&pid_file)
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = || std::os::unix::net::UnixStream::connect(&socket[5..]).is_ok();
+    while !started() {
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let pid = child.id();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    assert_eq!((status.code(), stdout.len()), (Some(0), 0), "process {pid}");
+    assert_eq!(String::from_utf8(stderr).unwrap(), "");
+    assert!(
+        !pid_file.exists() && !Path::new(&socket[5..]).exists(),
+        "nothing is left behind"
+    );
+}

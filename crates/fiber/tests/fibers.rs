@@ -1,0 +1,296 @@
+//! What fibers promise, whatever the back end.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fiber::{BackendChoice, Builder, Runtime};
+
+fn runtime(processors: usize) -> Runtime {
+    Runtime::builder().processors(processors).start().unwrap()
+}
+
+#[test]
+fn join_brings_the_result() {
+    let sum = fiber::run(|| {
+        let parts: Vec<_> = (0..100u64).map(|n| fiber::spawn(move || n * n)).collect();
+        parts.into_iter().map(|part| part.join().unwrap()).sum::<u64>()
+    });
+    assert_eq!(sum, 328_350);
+}
+
+#[test]
+fn join_carries_a_panic() {
+    let payload = fiber::run(|| fiber::spawn(|| panic!("told you")).join().unwrap_err());
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"told you"));
+}
+
+#[test]
+fn a_plain_thread_may_join_and_unpark() {
+    let runtime = runtime(2);
+    let woken = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&woken);
+    let fiber = runtime.spawn(move || {
+        while !flag.load(Ordering::Acquire) {
+            fiber::park();
+        }
+        "woken"
+    });
+    std::thread::sleep(Duration::from_millis(5));
+    woken.store(true, Ordering::Release);
+    fiber.fiber().unpark();
+    assert_eq!(fiber.join().unwrap(), "woken");
+}
+
+#[test]
+fn unpark_before_park_is_remembered_once() {
+    fiber::run(|| {
+        fiber::current().unwrap().unpark();
+        fiber::current().unwrap().unpark();
+        fiber::park();
+        let start = Instant::now();
+        fiber::park_timeout(Duration::from_millis(10));
+        assert!(start.elapsed() >= Duration::from_millis(10), "the second token was not kept");
+    });
+}
+
+#[test]
+fn a_token_ends_park_timeout_early() {
+    fiber::run(|| {
+        let sleeper = fiber::spawn(|| fiber::park_timeout(Duration::from_secs(60)));
+        fiber::yield_now();
+        sleeper.fiber().unpark();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn no_unpark_is_lost_between_processors() {
+    let runtime = runtime(2);
+    runtime.run(|| {
+        let turns = 20_000;
+        let count = Arc::new(AtomicUsize::new(0));
+        let wait_for = |count: &AtomicUsize, value: usize| {
+            while count.load(Ordering::Acquire) < value {
+                fiber::park();
+            }
+        };
+        let main = fiber::current().unwrap();
+        let seen = Arc::clone(&count);
+        let other = Builder::new()
+            .processor(1)
+            .spawn(move || {
+                for turn in 0..turns {
+                    wait_for(&seen, 2 * turn + 1);
+                    seen.store(2 * turn + 2, Ordering::Release);
+                    main.unpark();
+                }
+            })
+            .unwrap();
+        for turn in 0..turns {
+            count.store(2 * turn + 1, Ordering::Release);
+            other.fiber().unpark();
+            wait_for(&count, 2 * turn + 2);
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn scoped_fibers_borrow() {
+    fiber::run(|| {
+        let mut numbers = vec![1, 2, 3];
+        let total = AtomicUsize::new(0);
+        fiber::scope(|scope| {
+            for number in &mut numbers {
+                let total = &total;
+                scope.spawn(move || {
+                    *number *= 10;
+                    total.fetch_add(*number, Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!((numbers, total.into_inner()), (vec![10, 20, 30], 60));
+    });
+}
+
+#[test]
+fn a_scope_waits_although_its_body_panics() {
+    fiber::run(|| {
+        let finished = AtomicBool::new(false);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            fiber::scope(|scope| {
+                scope.spawn(|| {
+                    fiber::sleep(Duration::from_millis(10));
+                    finished.store(true, Ordering::Relaxed);
+                });
+                panic!("early");
+            })
+        }));
+        assert!(result.is_err());
+        assert!(finished.load(Ordering::Relaxed));
+    });
+}
+
+#[test]
+#[should_panic(expected = "a scoped fiber panicked")]
+fn a_scope_passes_on_a_panic_that_nobody_joined() {
+    fiber::run(|| {
+        fiber::scope(|scope| {
+            scope.spawn(|| panic!("inside"));
+        });
+    });
+}
+
+thread_local! {
+    static PROBE: Cell<usize> = const { Cell::new(0) };
+}
+
+#[inline(never)]
+fn probe_address() -> usize {
+    PROBE.with(|probe| std::ptr::from_ref(probe) as usize)
+}
+
+/// A fiber starts anywhere and then stays: at every point where it suspends, thread-local storage and
+/// the thread are those that it began with.
+#[test]
+fn a_started_fiber_never_changes_its_thread() {
+    let runtime = runtime(4);
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    let all = Arc::clone(&threads);
+    runtime.run(move || {
+        let fibers: Vec<_> = (0..200)
+            .map(|_| {
+                let threads = Arc::clone(&all);
+                fiber::spawn(move || {
+                    let (thread, probe) = (std::thread::current().id(), probe_address());
+                    threads.lock().unwrap().insert(thread);
+                    let unsendable = std::rc::Rc::new(5);
+                    for suspend in [
+                        || fiber::yield_now(),
+                        || fiber::sleep(Duration::from_millis(2)),
+                        || fiber::park_timeout(Duration::from_millis(1)),
+                        || fiber::offload(|| std::thread::sleep(Duration::from_micros(100))),
+                        || fiber::spawn(|| ()).join().unwrap(),
+                    ] {
+                        suspend();
+                        assert_eq!(std::thread::current().id(), thread);
+                        assert_eq!(probe_address(), probe);
+                    }
+                    assert_eq!(*unsendable, 5);
+                })
+            })
+            .collect();
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    });
+    assert!(threads.lock().unwrap().len() > 1, "all fibers started on one processor");
+}
+
+#[test]
+fn unstarted_fibers_leave_a_busy_processor() {
+    let runtime = runtime(2);
+    runtime.run(|| {
+        let busy = Builder::new().processor(0).spawn(|| {
+            let others: Vec<_> = (0..10).map(|_| fiber::spawn(|| ())).collect();
+            // Computes without a break until the other processor has run them all.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !others.iter().all(fiber::JoinHandle::is_finished) {
+                assert!(Instant::now() < deadline, "nobody helped");
+                std::hint::spin_loop();
+            }
+        });
+        busy.unwrap().join().unwrap();
+    });
+}
+
+#[test]
+fn offload_runs_elsewhere_borrows_and_passes_panics_on() {
+    fiber::run(|| {
+        let here = std::thread::current().id();
+        let mut text = String::from("borrowed");
+        let there = fiber::offload(|| {
+            text.push('!');
+            std::thread::current().id()
+        });
+        assert_ne!(here, there);
+        assert_eq!(text, "borrowed!");
+        let result = std::panic::catch_unwind(|| fiber::offload(|| panic!("offloaded")));
+        assert_eq!(result.unwrap_err().downcast_ref::<&str>(), Some(&"offloaded"));
+    });
+}
+
+#[test]
+fn a_hundred_thousand_sleepers() {
+    let runtime = runtime(2);
+    let sleepers: Vec<_> =
+        (0..100_000).map(|n| runtime.spawn(move || {
+            fiber::sleep(Duration::from_millis(n % 50));
+            n
+        })).collect();
+    let sum: u64 = sleepers.into_iter().map(|sleeper| sleeper.join().unwrap()).sum();
+    assert_eq!(sum, 4_999_950_000);
+}
+
+#[test]
+fn deep_recursion_fits_a_larger_stack() {
+    fn depth(n: usize) -> usize {
+        let room = std::hint::black_box([n; 64]);
+        if n == 0 { 0 } else { 1 + depth(n - 1) + room[0] - n }
+    }
+    fiber::run(|| {
+        let builder = Builder::new().name("deep").stack_size(16 << 20);
+        assert_eq!(builder.spawn(|| depth(10_000)).unwrap().join().unwrap(), 10_000);
+    });
+}
+
+#[test]
+fn shutdown_says_how_many_fibers_it_left_behind() {
+    let runtime = runtime(2);
+    for _ in 0..3 {
+        runtime.spawn(|| loop {
+            fiber::park();
+        });
+    }
+    runtime.spawn(|| fiber::sleep(Duration::from_millis(5)));
+    assert_eq!(runtime.shutdown(Duration::from_millis(100)), 3);
+}
+
+#[test]
+fn a_panicking_fiber_may_still_do_io_in_its_destructors() {
+    use std::io::{Read, Write};
+    struct SaysGoodbye(fiber::net::UnixStream);
+    impl Drop for SaysGoodbye {
+        fn drop(&mut self) {
+            self.0.write_all(b"goodbye").unwrap();
+        }
+    }
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let runtime = Runtime::builder().processors(1).backend(choice).start().unwrap();
+        runtime.run(|| {
+            let (near, mut far) = fiber::net::UnixStream::pair().unwrap();
+            let fiber = fiber::spawn(move || {
+                let _guard = SaysGoodbye(near);
+                panic!("on purpose");
+            });
+            let mut text = String::new();
+            far.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "goodbye");
+            fiber.join().unwrap_err();
+        });
+    }
+}
+
+#[test]
+fn counters_add_up() {
+    let runtime = runtime(2);
+    runtime.run(|| {
+        (0..50).map(|_| fiber::spawn(|| ())).for_each(|fiber| fiber.join().unwrap());
+    });
+    assert_eq!(runtime.fiber_count(), 0);
+    let counters = runtime.counters();
+    let sum = |read: fn(&fiber::ProcessorCounters) -> u64| counters.iter().map(read).sum::<u64>();
+    assert_eq!(sum(|c| c.fibers_started), 51);
+    assert_eq!(sum(|c| c.fibers_finished), 51);
+}

@@ -1,0 +1,65 @@
+//! A fiber that runs off its stack says so and takes the process down. Each case runs this test program
+//! again, as a child that is expected to die.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+/// Runs `test` of this program in a child, where `CHILD` is set.
+fn child(test: &str) -> Output {
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", test, "--nocapture", "--test-threads=1"];
+    Command::new(program).args(arguments).env("CHILD", "1").output().unwrap()
+}
+
+fn is_child() -> bool {
+    std::env::var_os("CHILD").is_some()
+}
+
+#[allow(unconditional_recursion, reason = "that is the point")]
+fn endless(n: usize) -> usize {
+    let room = std::hint::black_box([n; 32]);
+    endless(n + 1) + room[n % 32]
+}
+
+#[test]
+fn an_overflow_names_the_fiber_and_what_to_change() {
+    if is_child() {
+        fiber::run(|| {
+            let builder = fiber::Builder::new().name("greedy");
+            builder.spawn(|| endless(0)).unwrap().join().unwrap();
+        });
+    }
+    let output = child("an_overflow_names_the_fiber_and_what_to_change");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("fiber 'greedy'"), "{message}");
+    assert!(message.contains("has overflowed its stack of 60 KiB"), "{message}");
+    assert!(message.contains("overflow.rs:"), "where it was spawned: {message}");
+    assert!(message.contains("stack_size"), "{message}");
+    assert_eq!(output.status.signal(), Some(6), "aborted: {:?}", output.status);
+}
+
+#[test]
+fn the_overflow_of_a_thread_is_still_reported_by_std() {
+    if is_child() {
+        fiber::run(|| ());
+        let _ = std::thread::spawn(|| endless(0)).join();
+    }
+    let output = child("the_overflow_of_a_thread_is_still_reported_by_std");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("has overflowed its stack"), "{message}");
+    assert!(!message.contains("fiber '"), "{message}");
+    assert_eq!(output.status.signal(), Some(6), "aborted: {:?}", output.status);
+}
+
+#[test]
+fn another_bad_access_is_a_plain_fault() {
+    if is_child() {
+        fiber::run(|| {
+            // SAFETY: none; the process is meant to die of it.
+            unsafe { std::ptr::with_exposed_provenance::<u8>(64).read_volatile() }
+        });
+    }
+    let output = child("another_bad_access_is_a_plain_fault");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("overflowed"));
+    assert_eq!(output.status.signal(), Some(11), "faulted: {:?}", output.status);
+}

@@ -148,7 +148,8 @@ class Patience:
 
     def words(self) -> str:
         """How noisy the run was."""
-        return f"{len(self.discarded)} noisy samples repeated, {self.noisy_kept} kept"
+        kept = f", **{self.noisy_kept} noisy samples kept**" if self.noisy_kept else ""
+        return f"{len(self.discarded)} noisy samples repeated{kept}"
 
 
 def run_delay(sample: Sample) -> float:

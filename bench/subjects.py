@@ -155,26 +155,31 @@ def running(
     core: int,
     group: place.MemoryGroup | None = None,
 ) -> Iterator[Server]:
-    """Start a subject on a port never used before, wait until it listens, stop it in the end."""
+    """Start a subject on a port never used before, wait until it answers, stop it in the end."""
     port = next(_ports)
     log = scratch / "server.log"
     process = place.launch(subject.argv(port, site, scratch), core, log, group)
     try:
-        await_listening(subject, process, port, log)
+        await_answer(subject, process, port, log)
         yield Server(subject, port, process, log, meter.family(process.pid))
     finally:
         place.stop(process)
 
 
-def await_listening(subject: Subject, process: subprocess.Popen[str], port: int, log: Path) -> None:
-    """Return as soon as the port accepts a connection; fail with the server's own words."""
+def await_answer(subject: Subject, process: subprocess.Popen[str], port: int, log: Path) -> None:
+    """Return as soon as anything is answered; fail with the server's own words.
+
+    An answer, for a connection alone says little: nginx listens before it has a worker.
+    """
     deadline = time.monotonic() + START_PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                connection.sendall(b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                if connection.recv(1):
+                    return
         time.sleep(0.01)
-    raise ServerFailed(f"{subject.name} does not listen: {tail(log)}")
+    raise ServerFailed(f"{subject.name} does not answer: {tail(log)}")
 
 
 def tail(log: Path, lines: int = 5) -> str:

@@ -1,7 +1,7 @@
 //! What a request costs: nanoseconds from its bytes to its reply in the outbox, without any I/O.
 //!
 //! ```text
-//! cargo run --release -p weftwork-web --example request_cost
+//! cargo run --release -p weftwork-web --example request_cost [-- NAME]
 //! ```
 //!
 //! Each line is the fastest of several rounds: the others were disturbed by something else.
@@ -13,7 +13,7 @@ use std::time::Instant;
 use session::{Next, Now, Outbox, Phase, Session as _};
 use web::{Handle, Peer, ServiceConfig, Session, transcript};
 
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 50;
 const REQUESTS: usize = 20_000;
 
 const WRK: &str = "GET /hello.txt HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n";
@@ -42,6 +42,9 @@ fn main() {
 }
 
 fn measure(name: &str, handle: &Arc<Handle>, request: &str, depth: usize) {
+    if std::env::args().nth(1).is_some_and(|wanted| wanted != name) {
+        return;
+    }
     let mut session = Session::new(handle.clone(), Peer::Unix);
     let mut out = Outbox::new();
     let input = request.repeat(depth);

@@ -32,19 +32,15 @@ pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
         if !list_names(request, Name::IfMatch, current.etag, Comparison::Strong) {
             return Verdict::Failed;
         }
-    } else if let Some(since) = date_of(request, Name::IfUnmodifiedSince) {
-        if current.modified_s > since {
-            return Verdict::Failed;
-        }
+    } else if date_of(request, Name::IfUnmodifiedSince).is_some_and(|s| current.modified_s > s) {
+        return Verdict::Failed;
     }
     if request.get(Name::IfNoneMatch).is_some() {
         if list_names(request, Name::IfNoneMatch, current.etag, Comparison::Weak) {
             return Verdict::NotModified;
         }
-    } else if let Some(since) = date_of(request, Name::IfModifiedSince) {
-        if current.modified_s <= since {
-            return Verdict::NotModified;
-        }
+    } else if date_of(request, Name::IfModifiedSince).is_some_and(|s| current.modified_s <= s) {
+        return Verdict::NotModified;
     }
     Verdict::Perform
 }

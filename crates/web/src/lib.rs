@@ -40,6 +40,8 @@ mod handle;
 mod log;
 mod lookup;
 mod negotiate;
+#[doc(hidden)]
+pub mod oracle;
 mod range;
 mod reply;
 mod request;

@@ -6,6 +6,10 @@ use crate::request::fields::members;
 
 /// What a `Range` field comes to for a representation of a known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "lives for the length of one call"
+)]
 pub(crate) enum Selection {
     /// Send everything: the field is malformed, in another unit, or not worth its cost.
     Whole,
@@ -107,6 +111,10 @@ fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "lists of ranges are what this is about"
+)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

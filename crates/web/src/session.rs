@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use memchr::memchr;
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
 use crate::answer::{Answer, answer, asked, load};
@@ -9,7 +8,7 @@ use crate::handle::Handle;
 use crate::log::Peer;
 use crate::reply::{Asked, Replier};
 use crate::request::body::{Expectation, Progress};
-use crate::request::{Body, Framing, Head, Method, Refusal, parse};
+use crate::request::{Body, Framing, Head, Method, Refusal, has_control, parse};
 use crate::site::Found;
 use crate::status::Status;
 
@@ -233,10 +232,12 @@ impl Turn<'_> {
                 false => self.refuse(state, Refusal::BlankLines, input),
             };
         }
-        // Where no new line has ended there is nothing new to judge, unless a limit is near. Without
-        // this, a head that comes byte by byte would cost the square of its length.
+        // Where no new control byte came there is nothing new to judge, unless a limit is near. Without
+        // this, a head that comes byte by byte would cost the square of its length. The last byte is
+        // looked at again: it may be a CR that its follower decides about.
         let is_short = input.len() <= limits.request_line_len_max;
-        if *seen > 0 && is_short && memchr(b'\n', input.get(*seen..).unwrap_or(b"\n")).is_none() {
+        let new = input.get(seen.saturating_sub(1)..).unwrap_or(input);
+        if *seen > 0 && is_short && !has_control(new) {
             *seen = input.len();
             return Step::wait(Next::Receive(Phase::Head));
         }

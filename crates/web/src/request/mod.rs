@@ -7,7 +7,7 @@ pub(crate) mod target;
 
 pub(crate) use body::{Body, Framing};
 pub(crate) use fields::{Fields, Name};
-pub(crate) use head::{Head, Method, Version, parse};
+pub(crate) use head::{Head, Method, Version, has_control, parse};
 pub(crate) use target::Target;
 
 use crate::status::Status;

@@ -1,0 +1,172 @@
+//! What must hold for any bytes at all: called by property tests here and by the fuzz targets.
+
+use crate::Limits;
+use crate::range::{Selection, select};
+use crate::request::body::Progress;
+use crate::request::{Body, Framing, Head, Name, Refusal, Target, parse};
+use crate::{conditional, negotiate};
+
+/// Small, so that a few bytes reach them.
+const LIMITS: Limits = Limits {
+    request_line_len_max: 80,
+    head_len_max: 300,
+    field_count_max: 8,
+    body_len_max: 64,
+    chunk_extensions_len_max: 16,
+    trailers_len_max: 32,
+    blank_lines_max: 2,
+};
+
+/// Reads `input` as a request's head. The verdict on each piece of it must be "not yet" or the verdict on
+/// the whole, and what was read must keep its promises.
+///
+/// # Panics
+/// If something does not hold.
+pub fn check_head(input: &[u8]) {
+    for limits in [LIMITS, Limits::default()] {
+        let whole = verdict(parse(input, &limits));
+        for cut in cuts(input.len()) {
+            let piece = verdict(parse(&input[..cut], &limits));
+            let agrees = piece == whole || piece == Verdict::NeedMore;
+            assert!(
+                agrees,
+                "{piece:?} at {cut}, {whole:?} at the end of {}",
+                input.escape_ascii()
+            );
+        }
+        if let Ok(Some(head)) = parse(input, &limits) {
+            check_promises(&head, input, &limits);
+        }
+    }
+}
+
+/// Discards `input` as a chunked body, whole and byte by byte: both must come to the same.
+///
+/// # Panics
+/// If they do not.
+pub fn check_chunks(input: &[u8]) {
+    let whole = discard(input, input.len().max(1));
+    let bytewise = discard(input, 1);
+    assert_eq!(whole, bytewise, "{}", input.escape_ascii());
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    NeedMore,
+    Head { len: usize },
+    Refused(Refusal),
+}
+
+fn verdict(parsed: Result<Option<Head<'_>>, Refusal>) -> Verdict {
+    match parsed {
+        Ok(None) => Verdict::NeedMore,
+        Ok(Some(head)) => Verdict::Head { len: head.len },
+        Err(refusal) => Verdict::Refused(refusal),
+    }
+}
+
+/// Every cut of a short input, and the last ones of a long one.
+fn cuts(len: usize) -> impl Iterator<Item = usize> {
+    const CUTS_MAX: usize = 400;
+    len.saturating_sub(CUTS_MAX)..len
+}
+
+fn check_promises(head: &Head<'_>, input: &[u8], limits: &Limits) {
+    let bytes = &input[..head.len];
+    assert!(head.len <= limits.head_len_max && bytes.ends_with(b"\r\n\r\n"));
+    assert!(head.line.len() <= limits.request_line_len_max);
+    let line_count = bytes.iter().filter(|&&byte| byte == b'\n').count();
+    let control_count = bytes
+        .iter()
+        .filter(|b| b.is_ascii_control() && **b != b'\t')
+        .count();
+    assert_eq!(
+        control_count,
+        2 * line_count,
+        "only CRLF at the end of each line"
+    );
+    if let Target::Path(raw) = head.target {
+        if let Ok(path) = raw.normalize(&mut Vec::new()) {
+            assert!(
+                path.starts_with('/') && !path.contains("//") && !path.contains('\0'),
+                "{path}"
+            );
+            assert!(
+                !path
+                    .split('/')
+                    .any(|segment| segment == "." || segment == ".."),
+                "{path}"
+            );
+        }
+        negotiate::listing_format(raw.query, &head.fields);
+        negotiate::listing_sort(raw.query);
+    }
+    negotiate::encodings(&head.fields);
+    let validators = conditional::Validators {
+        etag: "\"abc\"",
+        modified_s: 784_111_777,
+        modified_is_strong: true,
+    };
+    conditional::judge(&head.fields, validators);
+    conditional::range_applies(&head.fields, validators);
+    check_range(head.fields.get(Name::Range).unwrap_or(b""), head.len as u64);
+}
+
+fn check_range(value: &[u8], len: u64) {
+    if let Selection::Parts(parts) = select(value, len) {
+        let parts = parts.as_slice();
+        assert!(!parts.is_empty());
+        assert!(
+            parts
+                .iter()
+                .all(|part| part.start < part.end && part.end <= len)
+        );
+        assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
+    }
+}
+
+/// How many bytes of `input` a body takes when they come in pieces of `step` bytes; or why none.
+fn discard(input: &[u8], step: usize) -> Result<(usize, Progress), Refusal> {
+    let mut body = Body::new(Framing::Chunked).expect("chunked is a body");
+    let mut used = 0;
+    for piece in input.chunks(step) {
+        let (len, progress) = body.discard(piece, &LIMITS)?;
+        used += len;
+        if progress == Progress::Whole {
+            return Ok((used, Progress::Whole));
+        }
+        assert_eq!(len, piece.len(), "a body that is not over takes everything");
+    }
+    Ok((used, Progress::More))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_of_likely_and_unlikely_pieces_keep_their_promises(
+            pieces in prop::collection::vec(prop::sample::select(&[
+                "GET ", "HEAD ", "BREW ", "/", "/..", "/%2e", "%", "*", "http://x", "?a=b", " HTTP/1.1",
+                " HTTP/1.0", " HTTP/2.0", "\r\n", "\r\n", "\r\n", "\n", "\r", "Host: x", "Host:", "A: b",
+                " ", "\t", ":", "Range: bytes=0-1,-2", "If-None-Match: \"a\", W/\"abc\"", "Connection: ",
+                "close", "Content-Length: 5", "Transfer-Encoding: chunked", "\0", "\u{7f}", "\u{e9}",
+                "Accept-Encoding: gzip;q=0.5, br", "Expect: 100-continue", "If-Range: ", "x",
+            ][..]), 0..24),
+        ) {
+            check_head(pieces.concat().as_bytes());
+        }
+
+        #[test]
+        fn chunks_of_likely_and_unlikely_pieces_end_alike(
+            pieces in prop::collection::vec(prop::sample::select(&[
+                "0", "1", "5", "a", "f", "\r\n", "\r\n", "\r\n", "\r", "\n", ";", "x=y", " ", "\t", "hello",
+                "A: b", ":", "\0",
+            ][..]), 0..24),
+        ) {
+            check_chunks(pieces.concat().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! What a session does beside answering: flush, work, give up, drain, reload, log, count.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use session::replay::{Cutting, run, test_now};
+use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
+use web::{Handle, LogFormat, ServiceConfig, Session, Site, SiteConfig, transcript};
+
+/// A site in a directory of its own, which goes when this does.
+struct World {
+    handle: Arc<Handle>,
+    dir: tempfile::TempDir,
+}
+
+const GET: &[u8] = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
+
+impl World {
+    fn new() -> World {
+        World::with(ServiceConfig::default())
+    }
+
+    fn with(config: ServiceConfig) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        transcript::make_site(dir.path()).unwrap();
+        let handle = transcript::open(dir.path(), config).unwrap();
+        World { handle, dir }
+    }
+
+    fn session(&self) -> Session {
+        let peer: std::net::SocketAddr = "192.0.2.7:5000".parse().unwrap();
+        Session::new(self.handle.clone(), peer)
+    }
+
+    fn count(&self, name: &str, labels: &str) -> u64 {
+        let mut samples = self.handle.counters();
+        samples
+            .find(|s| s.name == name && s.labels == labels)
+            .expect("a counter")
+            .value
+    }
+}
+
+/// Shows the session `input` and does its work until it wants something else.
+fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
+    let mut used = 0;
+    loop {
+        let received = session.receive(&input[used..], test_now(), out);
+        used += received.used;
+        match received.next {
+            Next::Work => session.work(),
+            next => return Received { used, next },
+        }
+    }
+}
+
+fn text(out: &Outbox) -> String {
+    let mut slices = [std::io::IoSlice::new(&[]); 64];
+    let filled = out.gather(&mut slices);
+    slices[..filled]
+        .iter()
+        .map(|slice| String::from_utf8_lossy(slice))
+        .collect()
+}
+
+#[test]
+fn a_flood_of_pipelined_requests_is_answered_in_bounded_memory() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let input = GET.repeat(10_000);
+    let mut used = 0;
+    let mut replies = 0;
+    loop {
+        let received = receive(&mut session, &input[used..], &mut out);
+        used += received.used;
+        replies += text(&out).matches("HTTP/1.1 200 OK").count();
+        assert!(
+            out.queued_len() < 70_000,
+            "{} bytes queued",
+            out.queued_len()
+        );
+        out.clear();
+        match received.next {
+            Next::Flush => continue,
+            Next::Receive(Phase::Idle) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((used, replies), (input.len(), 10_000));
+}
+
+#[test]
+fn each_phase_is_told_so_that_it_can_have_its_own_time_out() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let mut phase = |input: &[u8]| receive(&mut session, input, &mut out);
+    assert_eq!(
+        phase(b""),
+        Received {
+            used: 0,
+            next: Next::Receive(Phase::Idle)
+        }
+    );
+    assert_eq!(
+        phase(b"\r\n"),
+        Received {
+            used: 2,
+            next: Next::Receive(Phase::Idle)
+        }
+    );
+    assert_eq!(
+        phase(b"GET /"),
+        Received {
+            used: 0,
+            next: Next::Receive(Phase::Head)
+        }
+    );
+    let head = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab";
+    assert_eq!(
+        phase(head),
+        Received {
+            used: head.len(),
+            next: Next::Receive(Phase::Body)
+        }
+    );
+    assert_eq!(
+        phase(b"cde"),
+        Received {
+            used: 3,
+            next: Next::Receive(Phase::Idle)
+        }
+    );
+}
+
+#[test]
+fn a_slow_client_is_told_before_it_is_left() {
+    let world = World::new();
+    let told = |input: &[u8], reason| {
+        let mut session = world.session();
+        let mut out = Outbox::new();
+        receive(&mut session, input, &mut out);
+        session.give_up(reason, test_now(), &mut out);
+        text(&out)
+    };
+    let slow_head = told(b"GET / HT", GiveUp::TimedOut(Phase::Head));
+    assert!(
+        slow_head.starts_with("HTTP/1.1 408 Request Timeout\r\n"),
+        "{slow_head}"
+    );
+    assert!(slow_head.contains("\r\nConnection: close\r\n"));
+    let body = b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
+    let slow_body = told(body, GiveUp::TimedOut(Phase::Body));
+    assert!(
+        slow_body.starts_with("HTTP/1.1 408 ") && slow_body.ends_with("\r\n\r\n"),
+        "{slow_body}"
+    );
+    assert_eq!(told(b"", GiveUp::TimedOut(Phase::Idle)), "");
+    let too_long = told(b"GET / HT", GiveUp::TooLong);
+    assert!(too_long.starts_with("HTTP/1.1 431 "), "{too_long}");
+}
+
+#[test]
+fn an_overloaded_server_says_when_to_come_again() {
+    let world = World::new();
+    let mut out = Outbox::new();
+    world
+        .session()
+        .give_up(GiveUp::Overloaded, test_now(), &mut out);
+    let reply = text(&out);
+    assert!(
+        reply.starts_with("HTTP/1.1 503 Service Unavailable\r\n"),
+        "{reply}"
+    );
+    assert!(
+        reply.contains("\r\nRetry-After: 5\r\n") && reply.contains("\r\nConnection: close\r\n")
+    );
+}
+
+#[test]
+fn a_draining_session_answers_once_more_and_closes() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    receive(&mut session, GET, &mut out);
+    out.clear();
+    session.drain();
+    let received = receive(&mut session, &GET.repeat(3), &mut out);
+    assert_eq!(received.next, Next::Close);
+    let replies = text(&out);
+    assert_eq!(replies.matches("HTTP/1.1 200 OK").count(), 1, "{replies}");
+    assert!(replies.contains("\r\nConnection: close\r\n"));
+}
+
+#[test]
+fn a_reload_answers_the_next_request_of_an_old_connection() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    receive(&mut session, GET, &mut out);
+    let other = tempfile::tempdir().unwrap();
+    std::fs::write(other.path().join("hello.txt"), "other\n").unwrap();
+    let site = SiteConfig {
+        root: other.path().to_owned(),
+        ..SiteConfig::default()
+    };
+    let config = ServiceConfig {
+        server_name: None,
+        ..ServiceConfig::default()
+    };
+    world
+        .handle
+        .reload(Arc::new(Site::open(site).unwrap()), config)
+        .unwrap();
+    out.clear();
+    receive(&mut session, GET, &mut out);
+    let reply = text(&out);
+    assert!(
+        reply.ends_with("\r\n\r\nother\n") && !reply.contains("Server:"),
+        "{reply}"
+    );
+    assert_eq!(world.count("weft_http_replies_total", r#"status="200""#), 2);
+}
+
+#[test]
+fn limits_that_a_reload_lowered_spare_the_request_in_progress() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let head = format!(
+        "GET /{} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na",
+        "x".repeat(200)
+    );
+    receive(&mut session, head.as_bytes(), &mut out);
+    let mut config = ServiceConfig::default();
+    config.limits.request_line_len_max = 64;
+    world.handle.reload(world.handle.site(), config).unwrap();
+    let received = receive(&mut session, b"b", &mut out);
+    assert_eq!(
+        received,
+        Received {
+            used: 1,
+            next: Next::Receive(Phase::Idle)
+        }
+    );
+    assert!(text(&out).starts_with("HTTP/1.1 404 "));
+}
+
+fn logged(world: &World, input: &[u8]) -> String {
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    out.set_logged(true);
+    receive(&mut session, input, &mut out);
+    let mut log = String::new();
+    out.take_log(|lines| log.push_str(str::from_utf8(lines).unwrap()));
+    log
+}
+
+#[test]
+fn each_reply_has_its_line_in_the_log() {
+    let world = World::new();
+    let input = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\nReferer: http://a/\r\nUser-Agent: b\"\\\xff\r\n\r\n\
+                  HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\nGET /\x01 HTTP/1.1\r\n";
+    let time = "[20/Nov/2026:12:00:00 +0000]";
+    assert_eq!(
+        logged(&world, input),
+        format!(
+            "192.0.2.7 - - {time} \"GET /hello.txt HTTP/1.1\" 200 6 \"http://a/\" \"b\\\"\\\\\\xff\"\n\
+             192.0.2.7 - - {time} \"HEAD /nothing HTTP/1.1\" 404 0 \"-\" \"-\"\n\
+             192.0.2.7 - - {time} \"GET /\\x01 HTTP/1.1\" 400 {} \"-\" \"-\"\n",
+            world.count("weft_http_reply_body_bytes_total", "") - 6
+        )
+    );
+}
+
+#[test]
+fn the_json_log_tells_the_coding_and_what_was_wrong() {
+    let config = ServiceConfig {
+        log_format: LogFormat::Json,
+        ..ServiceConfig::default()
+    };
+    let world = World::with(config);
+    let input = b"GET /style.css HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n\
+                  GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n";
+    let log = logged(&world, input);
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (&lines[0]["encoding"], &lines[0]["bytes"]),
+        (&"br".into(), &5.into())
+    );
+    assert_eq!(
+        (&lines[1]["status"], &lines[1]["error"]),
+        (&400.into(), &"host_repeated".into())
+    );
+    assert_eq!(
+        world.count(
+            "weft_http_refused_requests_total",
+            r#"kind="host_repeated""#
+        ),
+        1
+    );
+}
+
+#[test]
+fn the_server_field_says_what_the_operator_wants() {
+    let name = |server_name: Option<&str>| {
+        let server_name = server_name.map(str::to_owned);
+        let world = World::with(ServiceConfig {
+            server_name,
+            ..ServiceConfig::default()
+        });
+        String::from_utf8(run(world.session(), GET, Cutting::Whole).replied).unwrap()
+    };
+    assert!(name(Some("loom/2")).contains("\r\nServer: loom/2\r\n"));
+    assert!(!name(None).contains("Server:"));
+}
+
+/// A file that was asked for a moment ago may have been replaced; the reply is of one state of it.
+#[test]
+fn a_replaced_file_is_served_whole() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    receive(&mut session, GET, &mut out);
+    let new = world.dir.path().join("new");
+    std::fs::write(&new, "a longer greeting\n").unwrap();
+    std::fs::rename(new, world.dir.path().join("hello.txt")).unwrap();
+    out.clear();
+    receive(&mut session, GET, &mut out);
+    let reply = text(&out);
+    let is_old = reply.contains("Content-Length: 6\r\n") && reply.ends_with("\r\n\r\nhello\n");
+    let is_new =
+        reply.contains("Content-Length: 18\r\n") && reply.ends_with("\r\n\r\na longer greeting\n");
+    assert!(is_old || is_new, "{reply}");
+}
+
+/// Seen by the fuzzer: `G\0` waited for ever when it came byte by byte, and was refused when it came at
+/// once, because only an end of line made the session look again.
+#[test]
+fn a_zero_byte_is_refused_when_it_comes_and_not_later() {
+    let world = World::new();
+    for cutting in [Cutting::Whole, Cutting::EveryByte] {
+        let outcome = run(world.session(), b"G\0\0\0", cutting);
+        assert!(
+            outcome.closed && outcome.replied.starts_with(b"HTTP/1.1 400 "),
+            "{cutting:?}"
+        );
+        let outcome = run(world.session(), b"G\rx", cutting);
+        assert!(
+            outcome.closed && outcome.replied.starts_with(b"HTTP/1.1 400 "),
+            "{cutting:?}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_conversation_comes_to_the_same_however_it_is_cut(
+        pieces in prop::collection::vec(prop::sample::select(&[
+            "GET /hello.txt HTTP/1.1\r\n", "HEAD /big.bin HTTP/1.1\r\n", "POST / HTTP/1.0\r\n", "GET ",
+            "Host: x\r\n", "Host: x\r\n\r\n", "\r\n", "\r\n", "Content-Length: 3\r\n\r\n", "abc",
+            "Transfer-Encoding: chunked\r\n\r\n", "3\r\nabc\r\n", "0\r\n\r\n", "Connection: close\r\n",
+            "Expect: 100-continue\r\n", "Range: bytes=0-1,-1\r\n", "\0", "\r", "\n", " ",
+        ][..]), 0..16),
+        seed in 1_u64..u64::MAX,
+    ) {
+        let world = WORLD.with(Arc::clone);
+        let sent = pieces.concat();
+        let whole = run(world.session(), sent.as_bytes(), Cutting::Whole);
+        for cutting in [Cutting::EveryByte, Cutting::Seeded(seed)] {
+            let other = run(world.session(), sent.as_bytes(), cutting);
+            prop_assert_eq!(&other, &whole, "{:?}", cutting);
+        }
+    }
+}
+
+thread_local! {
+    static WORLD: Arc<World> = Arc::new(World::new());
+}

@@ -1,0 +1,45 @@
+//! Any bytes as a whole connection, over the site of the transcripts. However they are cut, the replies must
+//! be the same, and each must be a reply.
+
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use session::replay::{Cutting, Outcome, run};
+use web::{Handle, Peer, ServiceConfig, Session, transcript};
+
+/// What a driver would hold; longer inputs teach nothing new and cost time.
+const INPUT_LEN_MAX: usize = 4096;
+
+static HANDLE: LazyLock<Arc<Handle>> = LazyLock::new(|| {
+    // Kept until the process ends: the site opens its files as they are asked for.
+    let dir = tempfile::tempdir()
+        .expect("a directory for the site")
+        .keep();
+    transcript::make_site(&dir).expect("the site's files");
+    transcript::open(&dir, ServiceConfig::default()).expect("the site")
+});
+
+fuzz_target!(|input: &[u8]| {
+    if input.len() > INPUT_LEN_MAX {
+        return;
+    }
+    let whole = play(input, Cutting::Whole);
+    assert!(whole.replied.is_empty() || whole.replied.starts_with(b"HTTP/1.1 "));
+    let seed = input.iter().fold(7_u64, |seed, &byte| {
+        seed.wrapping_mul(31).wrapping_add(byte.into())
+    });
+    for cutting in [
+        Cutting::EveryByte,
+        Cutting::Seeded(seed),
+        Cutting::Seeded(!seed),
+    ] {
+        let other = play(input, cutting);
+        assert_eq!(other, whole, "{cutting:?}");
+    }
+});
+
+fn play(input: &[u8], cutting: Cutting) -> Outcome {
+    run(Session::new(HANDLE.clone(), Peer::Unix), input, cutting)
+}

@@ -20,7 +20,7 @@ pub struct Sample {
 }
 
 /// Counters that any number of kernel threads add to. Each thread has a shard, so that a count costs
-/// one uncontended atomic addition (about 5 ns) and no cache line travels between processors.
+/// one uncontended atomic addition and no cache line travels between processors.
 #[derive(Debug)]
 pub(crate) struct Counters {
     shards: [Shard; SHARD_COUNT],

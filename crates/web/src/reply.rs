@@ -1,7 +1,8 @@
 //! Replies: written straight into the outbox, each with its counters and its log line.
 //!
-//! Cost of the usual one, a small file from memory: six copies into one vector (status line, date,
-//! server, the entry's ready-made header lines, blank line, body), some 50 ns together.
+//! Cost of the usual one, a small file from memory: five copies into one vector (status line and date, server,
+//! the entry's ready-made header lines, blank line, body), a fifth of the 155 ns of a short request
+//! (`examples/request_cost.rs`).
 
 use std::io::Write;
 use std::ops::Range;

@@ -71,6 +71,9 @@ struct Kept {
     found: Option<Box<Found>>,
 }
 
+// Ten thousand idle connections should weigh little.
+const _: () = assert!(size_of::<Session>() <= 256);
+
 /// How much path room a connection keeps between requests.
 const PATH_ROOM_KEPT: usize = 512;
 

@@ -199,7 +199,11 @@ impl ThreadStream {
 
     fn prepare(&self, which: Timeout, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up: never early, and never zero, which would be no time-out at all.
+        // A peer that trickles always has a byte ready: without this it would never be late.
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // Rounded up: never early.
         let steps = left.as_nanos() / TIMEOUT_STEP.as_nanos() + 1;
         let timeout = TIMEOUT_STEP * u32::try_from(steps).unwrap_or(u32::MAX);
         let set = match which {

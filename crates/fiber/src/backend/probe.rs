@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::thread;
 
 use io_uring::{IoUring, Probe, opcode};
 
@@ -51,8 +52,14 @@ pub enum DeniedCause {
 /// # Errors
 /// [`Denied`], with the cause and the remedy.
 pub fn probe() -> Result<Ring, Denied> {
-    let ring = uring::set_up(8).map_err(Denied::from_error)?;
-    Ok(Ring { features: features(&ring) })
+    // On a thread of its own: what the kernel does when a ring goes away interrupts system calls of
+    // the thread that made it.
+    let probed = thread::Builder::new().spawn(|| {
+        let ring = uring::set_up(8)?;
+        Ok(Ring { features: features(&ring) })
+    });
+    let result = probed.and_then(|thread| thread.join().expect("the probe does not panic"));
+    result.map_err(Denied::from_error)
 }
 
 fn features(ring: &IoUring) -> Vec<(&'static str, bool)> {
@@ -65,7 +72,6 @@ fn features(ring: &IoUring) -> Vec<(&'static str, bool)> {
         ("fast poll", params.is_feature_fast_poll()),
         ("no dropped completions", params.is_feature_nodrop()),
         ("send and receive", has(opcode::Send::CODE) && has(opcode::Recv::CODE)),
-        ("provided buffer rings and multishot accept", has(opcode::SendZc::CODE)),
         ("cancel", has(opcode::AsyncCancel::CODE)),
         ("read and write", has(opcode::Read::CODE) && has(opcode::Write::CODE)),
         ("zero-copy send", has(opcode::SendZc::CODE)),

@@ -1,0 +1,398 @@
+//! What every engine promises: one suite, run over live servers on each, through real sockets.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fiber::BackendChoice;
+use serve::counters::Closed;
+use serve::limits::Limits;
+use serve::listen::{Address, bind};
+use serve::{Engine, Server, Settings};
+use session::Phase;
+use web::transcript::{self, Ending, PROBE};
+use web::{Handle, Peer, ServiceConfig, Session};
+
+/// Makes a test of each promise on each engine.
+macro_rules! contract {
+    ($($promise:ident)*) => {
+        mod fiber_uring {
+            $(#[test] fn $promise() { super::$promise(&super::fibers(1, super::BackendChoice::Uring)) })*
+        }
+        mod fiber_uring_two_processors {
+            $(#[test] fn $promise() { super::$promise(&super::fibers(2, super::BackendChoice::Uring)) })*
+        }
+        mod fiber_epoll {
+            $(#[test] fn $promise() { super::$promise(&super::fibers(2, super::BackendChoice::Epoll)) })*
+        }
+        mod thread {
+            $(#[test] fn $promise() { super::$promise(&super::Engine::Thread) })*
+        }
+    };
+}
+
+contract! {
+    every_transcript_plays_as_written
+    a_large_file_arrives_whole
+    a_slow_head_times_out_and_is_told
+    trickling_a_head_does_not_extend_its_time
+    an_idle_connection_is_closed
+    a_reader_that_does_not_read_is_cut
+    a_client_that_dies_in_a_download_leaves_nothing
+    draining_closes_idle_connections_at_once
+    draining_finishes_the_request_in_hand
+    draining_cuts_what_does_not_end
+    at_the_limit_accepting_pauses_and_goes_on
+    a_fixed_crew_serves_more_connections_than_it_has_members
+    slow_clients_do_not_stop_the_others
+    a_file_that_is_written_to_is_never_passed_off_as_whole
+    a_unix_socket_serves_the_same
+}
+
+fn fibers(processors: usize, backend: BackendChoice) -> Engine {
+    Engine::Fiber { processors, backend }
+}
+
+/// A live server over the transcripts' site, which has a large file besides.
+struct World {
+    server: Server,
+    address: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+const LARGE_LEN: usize = 30_000_000;
+
+impl World {
+    fn new(engine: &Engine) -> World {
+        World::with(engine, None, |_| ())
+    }
+
+    fn with(engine: &Engine, fibers: Option<usize>, change: impl FnOnce(&mut Limits)) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        transcript::make_site(directory.path()).unwrap();
+        let mut limits = Limits::default();
+        change(&mut limits);
+        let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let Address::Tcp(address) = bound[0].address else { panic!("not a TCP address") };
+        let handle = transcript::open(directory.path(), ServiceConfig::default()).unwrap();
+        let server = start(engine, bound, limits, fibers, handle);
+        World { server, address, directory }
+    }
+
+    fn make_large_file(&self) -> Vec<u8> {
+        // A prime period: no piece of a round length looks like its neighbour.
+        let pattern: Vec<u8> = (0..99_991).map(|i: u32| (i / 255) as u8 ^ i as u8).collect();
+        let mut content = pattern.repeat(LARGE_LEN / pattern.len() + 1);
+        content.truncate(LARGE_LEN);
+        std::fs::write(self.directory.path().join("large.bin"), &content).unwrap();
+        content
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// Sends `sent`, ends with a request that closes, and returns all that came.
+    fn exchange(&self, sent: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        stream.write_all(sent).unwrap();
+        read_all(&mut stream)
+    }
+
+    fn etag(&self, path: &str, coding: Option<&str>) -> String {
+        let mut request = transcript::etag_request(path, coding);
+        request.extend_from_slice(PROBE);
+        let replied = self.exchange(&request);
+        transcript::etag_in(&replied).unwrap_or_else(|| panic!("{path} has no ETag"))
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so(&self.server) {
+            assert!(Instant::now() < deadline, "{what}: {:?}", self.server.counters());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn start(
+    engine: &Engine,
+    listeners: Vec<serve::listen::Bound>,
+    limits: Limits,
+    fibers: Option<usize>,
+    handle: Arc<Handle>,
+) -> Server {
+    let settings = Settings { engine: engine.clone(), listeners, limits, fibers, log: None };
+    Server::start(settings, move |peer| {
+        Session::new(Arc::clone(&handle), peer.map_or(Peer::Unix, Peer::Tcp))
+    })
+    .unwrap()
+}
+
+fn read_all(stream: &mut impl Read) -> Vec<u8> {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Ok(_) => all,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => all,
+        Err(error) => panic!("{error} after {} bytes", all.len()),
+    }
+}
+
+const GET: &[u8] = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
+const GET_LARGE: &[u8] = b"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Reads one whole reply with a Content-Length.
+fn read_reply(stream: &mut TcpStream) -> String {
+    let mut reply = Vec::new();
+    let mut byte = [0];
+    while !reply.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        reply.push(byte[0]);
+    }
+    let mut reply = String::from_utf8(reply).unwrap();
+    let (_, rest) = reply.split_once("Content-Length: ").unwrap();
+    let mut body = vec![0; rest.split_once('\r').unwrap().0.parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    reply.push_str(&String::from_utf8_lossy(&body));
+    reply
+}
+
+fn every_transcript_plays_as_written(engine: &Engine) {
+    let world = World::new(engine);
+    // The ETag of a file that has just been written is a provisional one.
+    std::thread::sleep(Duration::from_millis(2100));
+    let mut failures = Vec::new();
+    for transcript in transcript::all() {
+        let mut sent = transcript.sent(|path, coding| world.etag(path, coding));
+        if transcript.ending == Ending::Open {
+            // `sent` ends with the probe already, or the server would wait for more.
+            assert!(sent.ends_with(PROBE));
+        }
+        if transcript.ending == Ending::Waits {
+            let mut stream = world.connect();
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            stream.write_all(&sent).unwrap();
+            let mut replied = Vec::new();
+            let waits = stream.read_to_end(&mut replied).is_err();
+            if let (true, Err(why)) | (false, Err(why)) = (waits, transcript.check(&replied)) {
+                failures.push(format!("{}: {why}", transcript.name));
+            }
+            continue;
+        }
+        let whole = world.exchange(&sent);
+        if let Err(why) = transcript.check(&whole) {
+            failures.push(format!("{}: {why}", transcript.name));
+        }
+        // Once more in two pieces, far enough apart that they arrive as two.
+        let mut stream = world.connect();
+        stream.set_nodelay(true).unwrap();
+        let rest = sent.split_off(sent.len() / 2);
+        let _ = stream.write_all(&sent);
+        std::thread::sleep(Duration::from_millis(1));
+        let _ = stream.write_all(&rest);
+        if let Err(why) = transcript.check(&read_all(&mut stream)) {
+            failures.push(format!("{} (cut): {why}", transcript.name));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
+}
+
+fn a_large_file_arrives_whole(engine: &Engine) {
+    let world = World::new(engine);
+    let content = world.make_large_file();
+    let mut stream = world.connect();
+    for _ in 0..2 {
+        stream.write_all(GET_LARGE).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let mut got = vec![0; LARGE_LEN];
+        stream.read_exact(&mut got).unwrap();
+        assert!(got == content);
+    }
+}
+
+fn a_slow_head_times_out_and_is_told(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.head_timeout = Duration::from_millis(200));
+    let start = Instant::now();
+    let reply = world.exchange(b"GET / HTTP/1.1\r\nHos");
+    assert!(reply.starts_with(b"HTTP/1.1 408 "), "{}", reply.escape_ascii());
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    world.wait_until("closed", |s| s.counters().closed(Closed::TimedOut(Phase::Head)) == 1);
+}
+
+fn trickling_a_head_does_not_extend_its_time(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.head_timeout = Duration::from_millis(300));
+    let mut stream = world.connect();
+    let start = Instant::now();
+    for byte in b"GET / HTTP/1.1\r\nX-Very-Long-Header-That-Never-Ends: aaaaaaaaaaaaaaa".iter().cycle() {
+        if stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "it may trickle for ever");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(300));
+}
+
+fn an_idle_connection_is_closed(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.idle_timeout = Duration::from_millis(200));
+    let mut stream = world.connect();
+    stream.write_all(GET).unwrap();
+    let start = Instant::now();
+    assert!(read_reply(&mut stream).starts_with("HTTP/1.1 200 "));
+    assert_eq!(read_all(&mut stream), b"", "closed without a word");
+    assert!(start.elapsed() >= Duration::from_millis(150));
+    world.wait_until("closed", |s| s.counters().closed(Closed::TimedOut(Phase::Idle)) == 1);
+}
+
+fn a_reader_that_does_not_read_is_cut(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.send_timeout = Duration::from_millis(200));
+    world.make_large_file();
+    let mut stream = world.connect();
+    stream.write_all(GET_LARGE).unwrap();
+    world.wait_until("cut", |s| s.counters().closed(Closed::TooSlow) == 1);
+}
+
+fn a_client_that_dies_in_a_download_leaves_nothing(engine: &Engine) {
+    let world = World::new(engine);
+    world.make_large_file();
+    for _ in 0..20 {
+        let mut stream = world.connect();
+        stream.write_all(GET_LARGE).unwrap();
+        stream.read_exact(&mut vec![0; 100_000]).unwrap();
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    }
+    world.wait_until("all closed", |s| s.connection_count() == 0 && s.counters().accepted() == 20);
+    let counters = world.server.counters();
+    assert_eq!(counters.accepted(), counters.closed_total());
+}
+
+fn draining_closes_idle_connections_at_once(engine: &Engine) {
+    let world = World::new(engine);
+    let mut idle: Vec<_> = (0..20).map(|_| world.connect()).collect();
+    for stream in &mut idle {
+        stream.write_all(GET).unwrap();
+        read_reply(stream);
+    }
+    let start = Instant::now();
+    assert_eq!(world.server.drain(), 0, "cut");
+    assert!(start.elapsed() < Duration::from_secs(5));
+    for stream in &mut idle {
+        assert_eq!(read_all(stream), b"");
+    }
+    let error = TcpStream::connect(world.address).and_then(|mut late| {
+        // In the queue of a socket that nobody accepts from any more.
+        late.set_read_timeout(Some(Duration::from_millis(100)))?;
+        late.write_all(GET)?;
+        late.read_exact(&mut [0; 1])
+    });
+    assert!(error.is_err(), "still served after the drain");
+}
+
+fn draining_finishes_the_request_in_hand(engine: &Engine) {
+    let world = World::new(engine);
+    let mut stream = world.connect();
+    stream.write_all(&GET[..20]).unwrap();
+    world.wait_until("read", |s| s.counters().bytes_received() == 20);
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| world.server.drain());
+        std::thread::sleep(Duration::from_millis(50));
+        stream.write_all(&GET[20..]).unwrap();
+        let reply = String::from_utf8(read_all(&mut stream)).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+        assert!(reply.contains("Connection: close\r\n"), "{reply}");
+        assert_eq!(drain.join().unwrap(), 0, "cut");
+    });
+}
+
+fn draining_cuts_what_does_not_end(engine: &Engine) {
+    let world =
+        World::with(engine, None, |limits| limits.drain_deadline = Duration::from_millis(100));
+    world.make_large_file();
+    let mut stream = world.connect();
+    stream.write_all(GET_LARGE).unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    assert_eq!(world.server.drain(), 1, "cut");
+    assert_eq!(world.server.connection_count(), 0);
+}
+
+fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.connections_max = 3);
+    // One post per processor may hold a carrier of its own: never more than the limit plus those.
+    let mut open: Vec<_> = (0..8).map(|_| world.connect()).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(world.server.connection_count() <= 4, "{}", world.server.connection_count());
+    // Each in turn gets its reply, as those before it end.
+    while !open.is_empty() {
+        let mut stream = open.remove(0);
+        stream.write_all(GET).unwrap();
+        assert!(read_reply(&mut stream).starts_with("HTTP/1.1 200 "));
+    }
+}
+
+fn a_fixed_crew_serves_more_connections_than_it_has_members(engine: &Engine) {
+    let world = World::with(engine, Some(2), |_| ());
+    let world = &world;
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(move || {
+                let mut stream = world.connect();
+                stream.write_all(GET).unwrap();
+                read_reply(&mut stream);
+            });
+        }
+    });
+    assert_eq!(world.server.counters().accepted(), 10);
+}
+
+fn slow_clients_do_not_stop_the_others(engine: &Engine) {
+    let world = World::new(engine);
+    let mut slow: Vec<_> = (0..200).map(|_| world.connect()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"G").unwrap();
+    }
+    let mut stream = world.connect();
+    for _ in 0..100 {
+        stream.write_all(GET).unwrap();
+        assert!(read_reply(&mut stream).starts_with("HTTP/1.1 200 "));
+    }
+    for stream in &mut slow {
+        stream.write_all(&GET[1..]).unwrap();
+        assert!(read_reply(stream).starts_with("HTTP/1.1 200 "));
+    }
+}
+
+fn a_file_that_is_written_to_is_never_passed_off_as_whole(engine: &Engine) {
+    let world = World::new(engine);
+    world.make_large_file();
+    let path = world.directory.path().join("large.bin");
+    let mut stream = world.connect();
+    stream.write_all(GET_LARGE).unwrap();
+    stream.read_exact(&mut [0; 4000]).unwrap();
+    std::fs::write(&path, vec![b'n'; LARGE_LEN]).unwrap();
+    let mut got = vec![0; LARGE_LEN];
+    assert!(stream.read_exact(&mut got).is_err(), "old and new bytes under one ETag");
+}
+
+fn a_unix_socket_serves_the_same(engine: &Engine) {
+    let directory = tempfile::tempdir().unwrap();
+    transcript::make_site(directory.path()).unwrap();
+    let path = directory.path().join("socket");
+    let bound = bind(&format!("unix:{}", path.display()).parse().unwrap(), None).unwrap();
+    let handle = transcript::open(directory.path(), ServiceConfig::default()).unwrap();
+    let server = start(engine, bound, Limits::default(), None, handle);
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    stream.write_all(GET).unwrap();
+    stream.write_all(PROBE).unwrap();
+    let reply = String::from_utf8(read_all(&mut stream)).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+    drop(server);
+    assert!(!path.exists(), "the socket's file goes with the server");
+}

@@ -145,21 +145,11 @@ fuzz_targets() {
     sed -n '/^\[\[bin\]\]/,/^$/s/^name = "\(.*\)"/\1/p' fuzz/Cargo.toml
 }
 
-# libFuzzer with stable Rust: the coverage pass is in the compiler, only AddressSanitizer would want nightly. The
-# crates under fuzz forbid unsafe code, so there is little for it to find.
 fuzz_one() {
-    local fuzzer=$1 seconds=$2 corpus=$target/fuzz/corpus/$1
-    mkdir -p "$corpus" "$target/fuzz/artifacts"
-    say "fuzz $fuzzer for $seconds s"
-    (
-        export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions"
-        cargo build --release --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz/build" --bin "$fuzzer"
-    )
-    local seeds=()
-    [[ -d fuzz/seeds/$fuzzer ]] && seeds=("fuzz/seeds/$fuzzer")
-    "$target/fuzz/build/release/$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix="$target/fuzz/artifacts/$fuzzer-" "$corpus" "${seeds[@]}" \
-        || die "fuzz $fuzzer found something; the input is in $target/fuzz/artifacts"
+    local corpus=$PWD/target/fuzz-corpus/$1
+    mkdir -p "$corpus"
+    FUZZ_CORPUS=$corpus run fuzz/run "$1" "$2" -print_final_stats=1 \
+        || die "fuzz $1 found something: the input lies in fuzz/artifacts"
 }
 
 command=${1:-help}

@@ -3,6 +3,7 @@
 import http.client
 import os
 import pathlib
+import random
 import re
 import resource
 import signal
@@ -132,6 +133,12 @@ class World:
         for file, content in files.items():
             (folder / file.replace("__", ".")).write_bytes(content)
         return folder
+
+    def big_site(self):
+        """A site with `/big.bin`, 64 MiB: more than the sockets' buffers of both sides take in (10 MiB with Linux' defaults),
+        so that a client which does not read holds up the reply."""
+        chance = random.Random(64)
+        return self.folder(big__bin=b"".join(chance.randbytes(1 << 20) for _ in range(64)), small__txt=b"small")
 
     def at_end(self, cleanup):
         """Runs `cleanup` when the check is over, however it ended."""

@@ -159,7 +159,7 @@ def wget_mirrors_the_site(world):
 @check(*ALL)
 def directories_are_listed_when_asked_for(world):
     with world.server() as server:
-        expect_equal("/data/ without --listing", server.get("/data/").status, 404)
+        expect_equal("/data/ without --listing", server.get("/data/").status, 403)
     with world.server("--listing") as server:
         page = server.get("/data/").body.decode()
         listed = server.get("/data/", Accept="application/json")

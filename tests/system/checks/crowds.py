@@ -126,11 +126,11 @@ def a_silent_connection_is_closed_without_a_word(world):
 
 @check(*ALL, limit_s=60)
 def a_client_that_takes_nothing_is_let_go(world):
-    with world.server("--send-timeout", "1s") as server, server.connect() as stuck:
-        stuck.sendall(request("/data/loom.wav"))
+    with world.server("--send-timeout", "1s", site=world.big_site()) as server, server.connect() as stuck:
+        stuck.sendall(request("/big.bin"))
         wait_for("the download is open", lambda: server.metric("weft_connections_active") == 1)
         wait_for("the server gives up on it", lambda: server.metric("weft_connections_active") == 0, 15)
-        expect_equal("another client's status", server.get("/").status, 200)
+        expect_equal("another client's status", server.get("/small.txt").status, 200)
 
 
 @check(*ALL, limit_s=60)
@@ -162,11 +162,11 @@ def an_idle_connection_costs_five_kib(world):
 
 @check(*ALL, limit_s=60)
 def killed_clients_leave_nothing_behind(world):
-    with world.server() as server:
-        server.get("/data/loom.wav")
+    with world.server(site=world.big_site()) as server:
+        server.get("/small.txt")
         fds = server.fd_count()
         for turn in range(3):
-            curls = [world.start("curl", "-s", "--limit-rate", "100K", "-o", "/dev/null", server.url("/data/loom.wav")) for _ in range(50)]
+            curls = [world.start("curl", "-s", "--limit-rate", "100K", "-o", "/dev/null", server.url("/big.bin")) for _ in range(50)]
             wait_for("50 downloads are under way", lambda: server.metric("weft_connections_active") >= 50)
             for curl in curls:
                 os.kill(curl.pid, signal.SIGKILL)
@@ -175,7 +175,7 @@ def killed_clients_leave_nothing_behind(world):
                      lambda: server.fd_count() <= fds + 2)
         live = [name for name, value in server.metrics().items() if name.endswith("_in_flight") and value > 0]
         expect_equal("what is still in flight", [name for name in live if "admin" not in name], [])
-        expect_equal("the next download", server.get("/data/loom.wav").status, 200)
+        expect_equal("the next download", server.get("/small.txt").status, 200)
 
 
 @check(*ALL, limit_s=60)

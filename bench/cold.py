@@ -14,9 +14,10 @@ import generator
 import place
 import subjects
 from generator import Load
+from place import Stand
 from report import Progress, cell, table
 from rows import SAMPLE_ERRORS, WeftCommand, rotated, spread
-from sample import Cores, Patience, Sample, foreign_cpu, take
+from sample import Patience, Sample, foreign_cpu, take
 from subjects import Server, Subject
 
 COLD_FILES, COLD_BYTES, COLD_CONNECTIONS = 4000, 64 * 1024, 16
@@ -33,14 +34,14 @@ COLD_LOAD = Load(
     "/cold/0000.html",
     COLD_CONNECTIONS,
     COLD_BYTES,
-    ("walk", "/cold/%04d.html", str(COLD_FILES)),
+    walk=("/cold/%04d.html", COLD_FILES),
     latencies=True,
 )
 HOT_LOAD = Load(
     "/hot/0000.html",
     HOT_CONNECTIONS,
     HOT_BYTES,
-    ("walk", "/hot/%04d.html", str(HOT_FILES)),
+    walk=("/hot/%04d.html", HOT_FILES),
     latencies=True,
 )
 
@@ -99,8 +100,8 @@ def memory_group(name: str) -> Iterator[place.MemoryGroup]:
 class ColdBench:
     """Rounds over servers; before every sample an empty page cache and a new memory group."""
 
-    def __init__(self, servers: list[Subject], cores: Cores, folder: Path, seconds: int) -> None:
-        self.servers, self.cores, self.folder, self.seconds = servers, cores, folder, seconds
+    def __init__(self, servers: list[Subject], stand: Stand, folder: Path, seconds: int) -> None:
+        self.servers, self.stand, self.folder, self.seconds = servers, stand, folder, seconds
         self.files = FileSet(folder / "site")
         self.groups = 0
         self.patience = Patience(0)
@@ -132,12 +133,12 @@ class ColdBench:
         with (
             memory_group(f"weft-bench-{os.getpid()}-{self.groups}") as group,
             subjects.running(
-                subject, self.files.site, self.folder, self.cores.server, group
+                subject, self.files.site, self.folder, self.stand.server_core, group
             ) as server,
         ):
             self.files.verify(server)
             loads = [COLD_LOAD, HOT_LOAD]
-            return take(server, "cold", round_, loads, self.seconds, self.cores)
+            return take(server, "cold", round_, loads, self.seconds, self.stand)
 
     def fail(self, message: str) -> None:
         self.errors.append(message)

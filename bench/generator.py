@@ -1,4 +1,8 @@
-"""wrk as the load generator: start it, read what it saw, and check answers byte for byte."""
+"""The load generators: start one, read what it saw, and check answers byte for byte.
+
+`closed_loop` (io_uring, built from closed_loop.c) where it can: it leaves the server as the limit.
+wrk for what only wrk can: a connection for every request, walks over many files, latencies.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,10 @@ from pathlib import Path
 
 import meter
 import place
+from place import Stand
 
 SCRIPT = Path(__file__).with_name("wrk.lua")
+SOURCE = Path(__file__).with_name("closed_loop.c")
 TIMEOUT_S = 5
 PATIENCE_S = 10  # on top of a run's own length
 
@@ -26,21 +32,34 @@ class Load:
     path: str
     connections: int
     body_bytes: int
-    script_args: tuple[str, ...] = ()
+    depth: int = 1
     close: bool = False
+    walk: tuple[str, int] | None = None  # a format with a number, and how many files there are
     latencies: bool = False
 
-    def argv(self, port: int, seconds: int) -> list[str]:
+    def argv(self, port: int, seconds: int, stand: Stand) -> list[str]:
+        """The command of the generator that suits this load."""
+        if stand.closed_loop is None or self.close or self.walk or self.latencies:
+            return self.wrk_argv(port, seconds)
+        numbers = [str(port), str(self.connections), str(seconds)]
+        return [str(stand.closed_loop), *numbers, self.path, str(self.depth)]
+
+    def wrk_argv(self, port: int, seconds: int) -> list[str]:
+        wrk = ["env", "WRK_HISTOGRAM=1", "wrk"] if self.latencies else ["wrk"]
         options = ["-t1", f"-c{self.connections}", f"-d{seconds}s", f"--timeout={TIMEOUT_S}s"]
         header = ["-H", "Connection: close"] if self.close else []
         url = f"http://127.0.0.1:{port}{self.path}"
-        wrk = ["env", "WRK_HISTOGRAM=1", "wrk"] if self.latencies else ["wrk"]
-        return [*wrk, *options, *header, "-s", str(SCRIPT), url, *self.script_args]
+        script = []
+        if self.depth > 1:
+            script = ["pipeline", str(self.depth)]
+        if self.walk:
+            script = ["walk", *map(str, self.walk)]
+        return [*wrk, *options, *header, "-s", str(SCRIPT), url, *script]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What wrk reported."""
+    """What the generator reported."""
 
     requests: int
     bytes: int
@@ -54,7 +73,7 @@ class Outcome:
 
     @classmethod
     def parse(cls, line: str, load: Load) -> Outcome:
-        """The JSON that wrk.lua printed."""
+        """The JSON that wrk.lua or closed_loop printed."""
         fields = json.loads(line)
         histogram = fields.pop("histogram", None)
         outcome = cls(**fields)
@@ -124,7 +143,7 @@ def percentiles(histogram: dict[int, int]) -> dict[str, int]:
 
 @dataclass
 class Run:
-    """A wrk that is running."""
+    """A generator that is running."""
 
     load: Load
     process: subprocess.Popen[str]
@@ -138,7 +157,9 @@ class Run:
     def check_running(self) -> None:
         """It has not ended: then what was read of its threads just now is whole."""
         if self.process.poll() is not None:
-            raise GeneratorFailed(f"wrk ended before its time: {self.log.read_text().strip()}")
+            raise GeneratorFailed(
+                f"the generator ended before its time: {self.log.read_text().strip()}"
+            )
 
     def outcome(self) -> Outcome:
         """Wait for the end and read the report."""
@@ -146,20 +167,33 @@ class Run:
             report, _ = self.process.communicate(timeout=self.seconds + PATIENCE_S)
         except subprocess.TimeoutExpired:
             place.stop(self.process)
-            raise GeneratorFailed(f"wrk did not end {PATIENCE_S} s after its time") from None
+            raise GeneratorFailed(
+                f"the generator did not end {PATIENCE_S} s after its time"
+            ) from None
         line = re.search(r"^JSON (.*)$", report, re.MULTILINE)
         if line is None:
-            raise GeneratorFailed(f"wrk: {report} {self.log.read_text()}")
+            raise GeneratorFailed(f"no report: {report} {self.log.read_text()}")
         return Outcome.parse(line.group(1), self.load)
 
 
 class GeneratorFailed(Exception):
-    """wrk gave no report."""
+    """A generator gave no report."""
 
 
-def start(load: Load, port: int, seconds: int, core: int, log: Path) -> Run:
-    """Start wrk on its core."""
-    return Run(load, place.launch(load.argv(port, seconds), core, log), log, seconds)
+def start(load: Load, port: int, seconds: int, stand: Stand, log: Path) -> Run:
+    """Start a generator on its core."""
+    argv = load.argv(port, seconds, stand)
+    return Run(load, place.launch(argv, stand.generator_core, log), log, seconds)
+
+
+def build_closed_loop(folder: Path) -> Path:
+    """Compile closed_loop.c."""
+    program = folder / "closed_loop"
+    argv = ["cc", "-O2", "-D_GNU_SOURCE", "-o", str(program), str(SOURCE)]
+    built = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if built.returncode != 0:
+        raise place.Unfit(f"closed_loop.c does not compile (or: --generator wrk): {built.stderr}")
+    return program
 
 
 def reaped_cpu_ns() -> int:

@@ -13,9 +13,9 @@ import generator
 import meter
 import place
 import subjects
+from place import Stand
 from report import Progress, digits, table
 from rows import SAMPLE_ERRORS, WeftCommand
-from sample import Cores
 from subjects import Server, ServerFailed, Subject
 
 GOAL_BYTES = 5 * 1024
@@ -30,7 +30,7 @@ SPARE_FILES = 64
 def run(
     peers: list[Subject],
     weft: WeftCommand | None,
-    cores: Cores,
+    stand: Stand,
     folder: Path,
     connections: int,
     progress: Progress,
@@ -47,7 +47,7 @@ def run(
     for subject in servers:
         progress.step(f"{connections:,} idle connections · {subject.name}")
         try:
-            with subjects.running(subject, site, folder, cores.server) as server:
+            with subjects.running(subject, site, folder, stand.server_core) as server:
                 found.append(measure(server, connections, body))
         except SAMPLE_ERRORS as error:
             errors.append(f"idle, {subject.name}: {error}")

@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -34,6 +35,7 @@ PACKAGES = {
     "lighttpd": "lighttpd",
     "wrk": "wrk",
     "strace": "strace",
+    "cc": "gcc libc6-dev",
 }
 
 # Ports of the servers lie below the range of the clients' ports: a connection left in TIME_WAIT
@@ -52,6 +54,15 @@ SYSCTLS = {
     "ipv4/tcp_tw_reuse": "1",
     "ipv4/tcp_max_tw_buckets": "4096",
 }
+
+
+@dataclass(frozen=True)
+class Stand:
+    """The test stand: who runs where, and the built `closed_loop`, or None to use only wrk."""
+
+    server_core: int
+    generator_core: int
+    closed_loop: Path | None
 
 
 class Unfit(Exception):

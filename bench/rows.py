@@ -13,8 +13,9 @@ import generator
 import place
 import subjects
 from generator import Load
+from place import Stand
 from report import Progress, cell, ratio_cell, table
-from sample import Cores, Patience, Sample, run_delay, syscalls_per_request, take
+from sample import Patience, Sample, run_delay, syscalls_per_request, take
 from subjects import Subject
 
 DEFAULT_ROWS = "400-64,400-1000,4k-64,64k-64,1m-16,close-64,pipeline-64,epoll-400-64"
@@ -81,9 +82,9 @@ class Row:
 
     @property
     def load(self) -> Load:
-        script = ("pipeline", str(PIPELINE_DEPTH)) if self.pipelined else ()
         path = f"/{self.size_bytes}.html"
-        return Load(path, self.connections, self.size_bytes, script, self.close)
+        depth = PIPELINE_DEPTH if self.pipelined else 1
+        return Load(path, self.connections, self.size_bytes, depth, self.close)
 
     @property
     def title(self) -> str:
@@ -121,12 +122,12 @@ class Bench:
         rows: list[Row],
         peers: list[Subject],
         weft: WeftCommand | None,
-        cores: Cores,
+        stand: Stand,
         folder: Path,
         seconds: int,
     ) -> None:
         self.rows, self.peers, self.weft = rows, peers, weft
-        self.cores, self.folder, self.seconds = cores, folder, seconds
+        self.stand, self.folder, self.seconds = stand, folder, seconds
         self.site = folder / "site"
         self.site.mkdir()
         self.bodies = make_site(self.site, {row.size_bytes for row in rows})
@@ -158,9 +159,13 @@ class Bench:
         """One sample, repeated while it is noisy; an error is kept, shown, and not repeated."""
 
         def once() -> Sample:
-            with subjects.running(subject, self.site, self.folder, self.cores.server) as server:
+            with subjects.running(
+                subject, self.site, self.folder, self.stand.server_core
+            ) as server:
                 verify(server.port, row, self.bodies[row.size_bytes])
-                return take(server, row.name, round_, [row.load], self.seconds, self.cores)
+                found = take(server, row.name, round_, [row.load], self.seconds, self.stand)
+                verify(server.port, row, self.bodies[row.size_bytes])
+                return found
 
         place_in_run = f"{row.name}, {subject.name}, round {round_ + 1}"
         try:
@@ -175,8 +180,10 @@ class Bench:
     def count_syscalls(self, subject: Subject, row: Row) -> None:
         seconds = 1 + int(row.connections * STRACE_SECONDS_PER_CONNECTION)
         try:
-            with subjects.running(subject, self.site, self.folder, self.cores.server) as server:
-                calls = syscalls_per_request(server, row.load, seconds, self.cores)
+            with subjects.running(
+                subject, self.site, self.folder, self.stand.server_core
+            ) as server:
+                calls = syscalls_per_request(server, row.load, seconds, self.stand)
         except SAMPLE_ERRORS as error:
             self.fail(row, f"system calls of {row.name}, {subject.name}: {error}")
             return
@@ -205,8 +212,7 @@ class WeftCommand:
 
 def verify(port: int, row: Row, body: bytes) -> None:
     """The server answers this row's request with the file's bytes."""
-    depth = PIPELINE_DEPTH if row.pipelined else 1
-    generator.verify(port, row.load.path, body, depth, row.close)
+    generator.verify(port, row.load.path, body, row.load.depth, row.close)
 
 
 def rotated(items: list, by: int) -> list:

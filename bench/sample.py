@@ -14,6 +14,7 @@ import generator
 import meter
 import place
 from generator import Load, Outcome
+from place import Stand
 from subjects import Server, ServerFailed
 
 # A sample above this is repeated: something else ran on the two cores.
@@ -23,14 +24,6 @@ ATTEMPTS_MAX = 3
 REPEATS_SHARE_MAX = 0.25
 # When the generator's own waiting is read: it must still run.
 GENERATOR_READ_AT = 0.9
-
-
-@dataclass(frozen=True)
-class Cores:
-    """Who runs where."""
-
-    server: int = 0
-    generator: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Sample:
 
 
 def take(
-    server: Server, row: str, round_: int, loads: list[Load], seconds: int, cores: Cores
+    server: Server, row: str, round_: int, loads: list[Load], seconds: int, stand: Stand
 ) -> Sample:
     """Drive all loads at once at a server and read the meters around them."""
     runs: list[generator.Run] = []
@@ -68,8 +61,8 @@ def take(
     before = meter.Reading.of(server.pids)
     try:
         for index, load in enumerate(loads):
-            log = server.log.with_name(f"wrk-{index}.log")
-            runs.append(generator.start(load, server.port, seconds, cores.generator, log))
+            log = server.log.with_name(f"generator-{index}.log")
+            runs.append(generator.start(load, server.port, seconds, stand, log))
         delay_percent = generator_delay_percent(runs, seconds)
         outcomes = [run.outcome() for run in runs]
     finally:
@@ -117,7 +110,7 @@ def all_faults(loads: list[Load], outcomes: list[Outcome], opened: int) -> list[
     """The generators' faults, and connections that were lost: wrk reconnects without a word."""
     faults = [fault for load, seen in zip(loads, outcomes) for fault in seen.faults(load)]
     if not any(load.close for load in loads):
-        # One more per wrk, to see whether the address answers. 1 %: limits on requests per
+        # One more per generator, which tries the address first. 1 %: limits on requests per
         # connection that are part of a server's set-up (lighttpd).
         expected = sum(load.connections + 1 for load in loads)
         if opened > expected * 1.01 + 1:
@@ -163,17 +156,17 @@ def foreign_cpu(sample: Sample) -> float:
 
 
 def syscalls_per_request(
-    server: Server, load: Load, seconds: int, cores: Cores
+    server: Server, load: Load, seconds: int, stand: Stand
 ) -> dict[str, float]:
     """System calls per request by name, from `strace -c -f` over a run of its own."""
     counts = server.log.with_name("strace.txt")
     argv = ["strace", "-c", "-f", "-q", "-o", str(counts)]
     argv += [argument for pid in server.pids for argument in ("-p", str(pid))]
-    tracer = place.launch(argv, cores.generator, server.log.with_name("strace.log"))
+    tracer = place.launch(argv, stand.generator_core, server.log.with_name("strace.log"))
     try:
         await_traced(server.pids, tracer)
-        log = server.log.with_name("wrk-strace.log")
-        run = generator.start(load, server.port, seconds, cores.generator, log)
+        log = server.log.with_name("generator.log")
+        run = generator.start(load, server.port, seconds, stand, log)
         try:
             outcome = run.outcome()
         finally:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measure `weft serve` beside nginx and lighttpd: CPU per request, idle memory, cold files.
 
-  sudo python3 bench/serve.py                     the table of docs/performance.md, 11 minutes
+  sudo python3 bench/serve.py                     the table of docs/performance.md, 10 minutes
   sudo python3 bench/serve.py rows --quick        the same, coarse, in 2 minutes
   sudo python3 bench/serve.py rows --rows 400-64,1m-16 --restarts 3
   sudo python3 bench/serve.py idle                memory per idle connection, at 10,000
   sudo python3 bench/serve.py cold                a file set three times the memory
   sudo python3 bench/serve.py all --json out.json --write docs/performance.md
 
-It needs root, two cores that nothing else uses, and the Debian packages nginx-light, lighttpd,
-wrk and strace. Tables go to stdout, progress to stderr. Exit codes: 0 measured, 1 some sample was
-an error, 2 this machine or command line cannot do it, 130 interrupted.
+It needs root, two cores that nothing else uses, a C compiler, and the Debian packages nginx-light,
+lighttpd, wrk and strace. Tables go to stdout, progress to stderr. Exit codes: 0 measured, 1 some
+sample was an error, 2 this machine or command line cannot do it, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cold
+import generator
 import idle
 import place
 import report
 import rows
 import subjects
 from report import Progress
-from sample import Cores
 
 PEERS = {
     "nginx-sendfile": subjects.NGINX_SENDFILE,
@@ -73,6 +73,7 @@ def add_options(command: argparse.ArgumentParser, kind: str) -> None:
     option("--seconds", type=count, help="of every sample; rows: 2, cold: 3")
     option("--server-core", type=int, default=0)
     option("--generator-core", type=int, default=1)
+    option("--generator", choices=["closed-loop", "wrk"], default="closed-loop", help="of the rows")
     option("--scratch", default="/var/tmp", metavar="DIR", help="on a disk; default: %(default)s")
     if kind in ("rows", "all"):
         option("--rows", default=rows.DEFAULT_ROWS, metavar="LIST", help="default: %(default)s")
@@ -95,7 +96,10 @@ class Command:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options = options
         self.folder = folder
-        self.cores = Cores(options.server_core, options.generator_core)
+        closed_loop = (
+            generator.build_closed_loop(folder) if options.generator == "closed-loop" else None
+        )
+        self.stand = place.Stand(options.server_core, options.generator_core, closed_loop)
         self.progress = Progress(quiet=options.markdown)
         self.peers, self.weft = chosen_servers(options)
 
@@ -152,14 +156,15 @@ def measure_rows(command: Command) -> dict:
     restarts, seconds = command.restarts(7), command.seconds(2)
     strace = not (command.options.no_strace or command.options.quick)
     bench = rows.Bench(
-        wanted, command.peers, command.weft, command.cores, command.folder_for("rows"), seconds
+        wanted, command.peers, command.weft, command.stand, command.folder_for("rows"), seconds
     )
     interrupted = unless_interrupted(lambda: bench.run(restarts, strace, command.progress))
     summaries = rows.summarise(wanted, bench.samples, bench.failed_rows)
     result = command.result(
         "rows",
         bench.subjects(wanted[0]),
-        f"{restarts} restarts of every server in turn, {seconds} s each, {bench.patience.words()}",
+        f"{restarts} restarts of every server in turn, {seconds} s each, generator "
+        f"{command.options.generator}, {bench.patience.words()}",
         summaries=summaries,
         samples=[sample.as_json() for sample in bench.samples],
         discarded=[sample.as_json() for sample in bench.patience.discarded],
@@ -177,7 +182,7 @@ def measure_idle(command: Command) -> dict:
     found, errors = idle.run(
         peers,
         command.weft,
-        command.cores,
+        command.stand,
         command.folder_for("idle"),
         connections,
         command.progress,
@@ -193,7 +198,7 @@ def measure_cold(command: Command) -> dict:
     """A file set three times the memory."""
     servers = cold.subjects_for(command.weft)
     restarts, seconds = command.restarts(5), command.seconds(3)
-    bench = cold.ColdBench(servers, command.cores, command.folder_for("cold"), seconds)
+    bench = cold.ColdBench(servers, command.stand, command.folder_for("cold"), seconds)
     interrupted = unless_interrupted(lambda: bench.run(restarts, command.progress))
     summaries = cold.summarise(bench.samples)
     result = command.result(
@@ -261,7 +266,8 @@ def run(options: argparse.Namespace) -> int:
 
 def refuse_early(options: argparse.Namespace, kinds: tuple[str, ...]) -> None:
     """Whatever would fail in the end fails now, before ten minutes of measuring."""
-    place.require(["nginx", "lighttpd", "wrk", "strace"])
+    compiler = ["cc"] if options.generator == "closed-loop" else []
+    place.require(["nginx", "lighttpd", "wrk", "strace", *compiler])
     place.require_cores(options.server_core, options.generator_core)
     if "idle" in kinds:
         idle.check_file_limit(options.connections)

@@ -14,7 +14,7 @@ import report
 import rows
 import sample
 from generator import Load, Outcome
-from place import Unfit
+from place import Stand, Unfit
 from rows import Row
 from sample import Patience, Sample
 
@@ -91,6 +91,23 @@ class Faults(unittest.TestCase):
 
     def test_a_connection_for_every_request_may_open_many(self):
         self.assertEqual(sample.all_faults([replace(LOAD, close=True)], [SOUND], opened=1064), [])
+
+
+class Generators(unittest.TestCase):
+    STAND = Stand(server_core=0, generator_core=1, closed_loop=Path("closed_loop"))
+
+    def program(self, row: str, stand: Stand = STAND) -> str:
+        return Row.parse(row).load.argv(2001, 2, stand)[0]
+
+    def test_keep_alive_and_pipelining_leave_the_server_as_the_limit(self):
+        self.assertEqual(self.program("400-64"), "closed_loop")
+        self.assertEqual(self.program("pipeline-64"), "closed_loop")
+
+    def test_wrk_opens_a_connection_for_every_request(self):
+        self.assertEqual(self.program("close-64"), "wrk")
+
+    def test_wrk_can_be_asked_for(self):
+        self.assertEqual(self.program("400-64", replace(self.STAND, closed_loop=None)), "wrk")
 
 
 class Latencies(unittest.TestCase):

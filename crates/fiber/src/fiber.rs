@@ -333,6 +333,45 @@ pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Runs `f` on the big stack of the processor instead of the fiber's own, for code that needs much stack and
+/// does not wait: pages that a deep call touches stay with a fiber, and ten thousand of them add up.
+///
+/// Inside `f` nothing suspends: it is as on a plain thread, so what waits blocks the processor. On a plain thread
+/// `f` just runs.
+pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
+    /// The fiber is on its own stack again, also after a panic.
+    struct Back(FiberRef);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            processor::here(|processor| processor.set_current(Some(self.0)));
+        }
+    }
+    let Some(fiber) = processor::with_current(|processor, fiber| {
+        processor.set_current(None);
+        fiber
+    }) else {
+        return f();
+    };
+    let _back = Back(fiber);
+    // SAFETY: the yielder lives at the bottom of this running fiber's own stack.
+    let yielder = unsafe { &*fiber.control().yielder.get() };
+    let call = SameThread(f);
+    yielder.on_parent_stack(move || call.make())
+}
+
+/// A call that `on_parent_stack` makes on this very thread.
+struct SameThread<F>(F);
+
+// SAFETY: the bound is there to keep yielders out of the call, which must not suspend. In it no fiber is
+// current, so `suspend`, the only user of yielders, is out of reach; and no thread is crossed.
+unsafe impl<F> Send for SameThread<F> {}
+
+impl<F: FnOnce() -> R, R> SameThread<F> {
+    fn make(self) -> R {
+        (self.0)()
+    }
+}
+
 /// The earlier of two deadlines, where `None` is never.
 pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

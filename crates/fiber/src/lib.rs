@@ -66,7 +66,9 @@ mod timer;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
 pub use counters::ProcessorCounters;
-pub use fiber::{Fiber, current, park, park_timeout, sleep, timeout, yield_now};
+pub use fiber::{
+    Fiber, current, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
+};
 pub use offload::offload;
 pub use runtime::{Runtime, RuntimeBuilder, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn};

@@ -267,6 +267,11 @@ impl Processor {
         }
     }
 
+    /// Changes which fiber runs on its own stack here.
+    pub(crate) fn set_current(&self, fiber: Option<FiberRef>) {
+        self.current.set(fiber);
+    }
+
     /// For the overflow handler: the fiber that runs.
     pub(crate) fn running(&self) -> Option<FiberRef> {
         self.current.get()

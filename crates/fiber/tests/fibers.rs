@@ -245,6 +245,28 @@ fn deep_recursion_fits_a_larger_stack() {
     });
 }
 
+/// Room for a deep call that a stack of 16 KiB has not got.
+#[test]
+fn the_processors_stack_has_room_for_deep_calls() {
+    #[inline(never)]
+    fn deep() -> usize {
+        std::hint::black_box([7u8; 200_000]).iter().map(|&byte| byte as usize).sum()
+    }
+    fiber::run(|| {
+        let small = Builder::new().stack_size(16 * 1024);
+        let fiber = small.spawn(|| {
+            let sum = fiber::on_processor_stack(deep);
+            // Waiting inside is as on a plain thread, and afterwards all is as before.
+            fiber::on_processor_stack(|| fiber::sleep(Duration::from_millis(1)));
+            let result = std::panic::catch_unwind(|| fiber::on_processor_stack(|| panic!("deep")));
+            assert_eq!(result.unwrap_err().downcast_ref::<&str>(), Some(&"deep"));
+            fiber::yield_now();
+            sum
+        });
+        assert_eq!(fiber.unwrap().join().unwrap(), 1_400_000);
+    });
+}
+
 #[test]
 fn shutdown_says_how_many_fibers_it_left_behind() {
     let runtime = runtime(2);

@@ -88,7 +88,10 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
             if shared.is_draining.load(Ordering::Relaxed) {
                 conversation.drain();
             }
-            let next = conversation.take(input, clock.now(), &shared.limits, out.get());
+            let (now, limits) = (clock.now(), &shared.limits);
+            // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
+            let next =
+                fiber::on_processor_stack(|| conversation.take(input, now, limits, out.get()));
             Some((next, out))
         });
         match received {
@@ -131,7 +134,8 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
                     return Err(Closed::Session);
                 }
             }
-            next = self.conversation.go_on(self.clock.now(), &self.shared.limits, out);
+            let (now, limits) = (self.clock.now(), &self.shared.limits);
+            next = fiber::on_processor_stack(|| self.conversation.go_on(now, limits, out));
         }
     }
 

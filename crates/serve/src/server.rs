@@ -181,7 +181,7 @@ const DRAIN_STEP: Duration = Duration::from_millis(2);
 const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the answer.
-const THREADS_MAX: usize = 8192;
+pub const THREADS_MAX: usize = 8192;
 
 /// A kernel thread's stack: sessions need little.
 const THREAD_STACK_SIZE: usize = 256 * 1024;
@@ -263,22 +263,21 @@ where
     /// A carrier's life: accept, serve, and again.
     fn carry(self: &Arc<Self>, post: &Arc<Post>) {
         loop {
-            match &post.listener {
-                Listener::Tcp(listener) => match listener.accept() {
-                    Ok(stream) => self.serve(post, FiberStream::Tcp(stream)),
-                    Err(error) if self.survives(&error) => continue,
-                    Err(_) => break,
-                },
-                Listener::Unix(listener) => match listener.accept() {
-                    Ok(stream) => self.serve(post, FiberStream::Unix(stream)),
-                    Err(error) if self.survives(&error) => continue,
-                    Err(_) => break,
-                },
-                Listener::Thread(listener) => match listener.accept() {
-                    Ok(stream) => self.serve(post, stream),
-                    Err(error) if self.survives(&error) => continue,
-                    Err(_) => break,
-                },
+            let accepted = match &post.listener {
+                Listener::Tcp(listener) => {
+                    listener.accept().map(|stream| self.serve(post, FiberStream::Tcp(stream)))
+                }
+                Listener::Unix(listener) => {
+                    listener.accept().map(|stream| self.serve(post, FiberStream::Unix(stream)))
+                }
+                Listener::Thread(listener) => {
+                    listener.accept().map(|stream| self.serve(post, stream))
+                }
+            };
+            match accepted {
+                Ok(()) => {}
+                Err(error) if self.survives(&error) => continue,
+                Err(_) => break,
             }
             if !self.is_fixed && post.idle.load(Ordering::Relaxed) >= SPARE_MAX {
                 self.total.fetch_sub(1, Ordering::Relaxed);
@@ -302,6 +301,9 @@ where
         true
     }
 
+    /// Serves one connection. Not inlined: the stack of the wait for the next one should not have room
+    /// for all of this.
+    #[inline(never)]
     fn serve<T: Stream>(self: &Arc<Self>, post: &Arc<Post>, stream: T) {
         self.shared.counters.accepted();
         if post.idle.fetch_sub(1, Ordering::Relaxed) == 1 && !self.is_fixed {

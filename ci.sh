@@ -29,7 +29,7 @@ cmd_lint() {
 
 #: docs                 build the crates' documentation, warnings are errors
 cmd_docs() {
-    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps --document-private-items
+    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps
 }
 
 #: tidy                 crate arrows, links, golden files, line rules: what style a program can check

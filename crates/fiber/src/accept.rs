@@ -58,7 +58,12 @@ struct Waiter {
 impl ListenerState {
     pub(crate) fn new(fd: OwnedFd, id: u64) -> Arc<ListenerState> {
         let (closed, users) = (AtomicBool::new(false), Mutex::default());
-        Arc::new(ListenerState { fd, id, closed, users })
+        Arc::new(ListenerState {
+            fd,
+            id,
+            closed,
+            users,
+        })
     }
 
     /// Ends all waits; connections that have been accepted already are still given out.
@@ -94,7 +99,9 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
         op: Op::new(fiber),
         connection: Cell::new(None),
     });
-    let Some(waiter) = waiter else { return accept_plain(listener) };
+    let Some(waiter) = waiter else {
+        return accept_plain(listener);
+    };
     if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
         return Ok(connection);
     }
@@ -288,7 +295,13 @@ impl Acceptor {
                 // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
                 let waiter = unsafe { &*waiter };
                 waiter.connection.set(Some(connection));
-                waiter.op.complete(processor, Completion { result: 0, flags: 0 });
+                waiter.op.complete(
+                    processor,
+                    Completion {
+                        result: 0,
+                        flags: 0,
+                    },
+                );
             }
             None => self.unclaimed.push_back(connection),
         }

@@ -56,7 +56,9 @@ pub(crate) enum Message {
 impl Cluster {
     pub(crate) fn new(processor_count: usize) -> io::Result<Arc<Cluster>> {
         assert!(processor_count > 0, "a cluster of 0 processors runs nobody");
-        let processors = (0..processor_count).map(|_| ProcessorShared::new()).collect::<io::Result<_>>()?;
+        let processors = (0..processor_count)
+            .map(|_| ProcessorShared::new())
+            .collect::<io::Result<_>>()?;
         Ok(Arc::new(Cluster {
             processors,
             next: AtomicUsize::new(0),
@@ -114,7 +116,11 @@ impl Cluster {
                 return left;
             }
             let wait = deadline.map_or(Duration::from_secs(3600), |deadline| deadline - now);
-            guard = self.empty.wait_timeout(guard, wait).unwrap_or_else(PoisonError::into_inner).0;
+            guard = self
+                .empty
+                .wait_timeout(guard, wait)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -146,7 +152,10 @@ impl Cluster {
         fence(Ordering::SeqCst);
         let work = processor.has_mail.load(Ordering::Relaxed)
             || self.is_stopping()
-            || self.processors.iter().any(|p| p.lane_len.load(Ordering::Relaxed) > 0);
+            || self
+                .processors
+                .iter()
+                .any(|p| p.lane_len.load(Ordering::Relaxed) > 0);
         if work {
             self.woke(index);
         }
@@ -155,7 +164,9 @@ impl Cluster {
 
     /// The other end of [`try_sleep`](Cluster::try_sleep).
     pub(crate) fn woke(&self, index: usize) {
-        self.processors[index].sleeping.store(false, Ordering::SeqCst);
+        self.processors[index]
+            .sleeping
+            .store(false, Ordering::SeqCst);
         self.sleeper_count.fetch_sub(1, Ordering::SeqCst);
     }
 }

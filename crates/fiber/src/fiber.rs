@@ -196,7 +196,8 @@ impl FiberRef {
         let control = self.control();
         // SAFETY: a fiber starts once, on the processor that calls this; its stack was put there by
         // whoever spawned it, before it entered a queue.
-        let (entry, stack) = unsafe { ((*control.entry.get()).take(), (*control.stack.get()).take()) };
+        let (entry, stack) =
+            unsafe { ((*control.entry.get()).take(), (*control.stack.get()).take()) };
         let (entry, stack) = entry.zip(stack).expect("a fiber starts once");
         control.guard.set((stack.guard().start, stack.guard().end));
         control.stack_usable_len.set(stack.usable_len());
@@ -212,7 +213,10 @@ impl FiberRef {
     /// the meantime and is ready.
     pub(crate) fn park_after_switch(self) -> bool {
         let state = &self.control().state;
-        if state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if state
+            .compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
             return true;
         }
         state.store(RUNNING, Ordering::Release);
@@ -326,10 +330,15 @@ pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
             self.0.deadline.set(self.1);
         }
     }
-    let Some(fiber) = processor::with_current(|_, fiber| fiber) else { return f() };
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return f();
+    };
     let outer = fiber.control().deadline.get();
     let _restore = Restore(fiber.control(), outer);
-    fiber.control().deadline.set(earlier(outer, Some(Instant::now() + duration)));
+    fiber
+        .control()
+        .deadline
+        .set(earlier(outer, Some(Instant::now() + duration)));
     f()
 }
 
@@ -388,7 +397,9 @@ impl FiberRef {
 
     fn take_token(self) -> bool {
         let state = &self.control().state;
-        state.compare_exchange(NOTIFIED, RUNNING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        state
+            .compare_exchange(NOTIFIED, RUNNING, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 }
 

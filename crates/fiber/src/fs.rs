@@ -124,7 +124,13 @@ fn cached_pages(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<bool> {
     let mut counts = [0u64; 5];
     // SAFETY: the kernel reads two and writes five 64-bit numbers, which is what is passed.
     let result = unsafe {
-        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), whole.as_ptr(), counts.as_mut_ptr(), 0)
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_raw_fd(),
+            whole.as_ptr(),
+            counts.as_mut_ptr(),
+            0,
+        )
     };
     (result == 0).then(|| counts[0] >= page_count)
 }
@@ -154,7 +160,8 @@ impl AlignedBuffer {
         let layout = Layout::from_size_align(len, DIRECT_ALIGNMENT).expect("a sane length");
         let layout = layout.pad_to_align();
         // SAFETY: the layout is not empty.
-        let memory = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let memory =
+            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         // SAFETY: just allocated, of this length. Zeroed, because it is lent as initialised bytes.
         unsafe { memory.as_ptr().write_bytes(0, layout.size()) };
         AlignedBuffer { memory, layout }

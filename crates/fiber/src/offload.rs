@@ -32,7 +32,10 @@ struct PoolState {
     idle: usize,
 }
 
-static POOL: Pool = Pool { state: Mutex::new(PoolState::new()), work: Condvar::new() };
+static POOL: Pool = Pool {
+    state: Mutex::new(PoolState::new()),
+    work: Condvar::new(),
+};
 
 /// Runs `f` on a thread where blocking hurts nobody, and waits for its result without holding the
 /// processor. `f` may borrow. On a plain thread it just runs.
@@ -52,7 +55,12 @@ where
     };
     let done = AtomicBool::new(false);
     let mut result = None;
-    let call = Call { f, result: &raw mut result, done: &raw const done, fiber };
+    let call = Call {
+        f,
+        result: &raw mut result,
+        done: &raw const done,
+        fiber,
+    };
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || call.make());
     // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set: `park` cannot
     // unwind, and nothing else in the loop can. The job touches nothing borrowed after it sets `done`.
@@ -80,7 +88,12 @@ unsafe impl<F: Send, T: Send> Send for Call<F, T> {}
 
 impl<F: FnOnce() -> T, T> Call<F, T> {
     fn make(self) {
-        let Call { f, result, done, fiber } = self;
+        let Call {
+            f,
+            result,
+            done,
+            fiber,
+        } = self;
         let outcome = catch_unwind(AssertUnwindSafe(f));
         // SAFETY: the fiber reads neither before `done` is set, and does not leave its frame either. The handle
         // keeps the fiber's control block, which is not in that frame, for the unpark.
@@ -94,7 +107,11 @@ impl<F: FnOnce() -> T, T> Call<F, T> {
 
 impl PoolState {
     const fn new() -> PoolState {
-        PoolState { line: VecDeque::new(), threads: 0, idle: 0 }
+        PoolState {
+            line: VecDeque::new(),
+            threads: 0,
+            idle: 0,
+        }
     }
 }
 
@@ -107,7 +124,9 @@ impl Pool {
             return;
         }
         state.threads += 1;
-        let thread = thread::Builder::new().name("offload".into()).spawn(|| self.serve());
+        let thread = thread::Builder::new()
+            .name("offload".into())
+            .spawn(|| self.serve());
         if thread.is_err() {
             state.threads -= 1;
             // No thread to be had and none running: better to block a processor than for ever.
@@ -129,8 +148,10 @@ impl Pool {
                 continue;
             }
             state.idle += 1;
-            let (woken, timeout) =
-                self.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
+            let (woken, timeout) = self
+                .work
+                .wait_timeout(state, IDLE_MAX)
+                .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
             if timeout.timed_out() && state.line.is_empty() {

@@ -68,7 +68,9 @@ fn report(control: &crate::fiber::Control, stack_len: usize) {
 
 /// Not ours: whoever was there before handles it.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let Some(PreviousAction(previous)) = PREVIOUS.get() else { return };
+    let Some(PreviousAction(previous)) = PREVIOUS.get() else {
+        return;
+    };
     let handler = previous.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         // Back to the default; the fault then repeats and kills the process.

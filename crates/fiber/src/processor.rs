@@ -109,7 +109,11 @@ pub(crate) fn push_ready_if_here(shared: &ProcessorShared, fiber: FiberRef) -> b
 }
 
 impl Processor {
-    pub(crate) fn new(cluster: Arc<Cluster>, index: usize, kind: BackendKind) -> io::Result<Processor> {
+    pub(crate) fn new(
+        cluster: Arc<Cluster>,
+        index: usize,
+        kind: BackendKind,
+    ) -> io::Result<Processor> {
         let backend = Backend::new(kind, &cluster.processors[index])?;
         Ok(Processor {
             cluster,
@@ -164,7 +168,9 @@ impl Processor {
 
     fn start_some(&self) {
         for _ in 0..STARTS_PER_TURN {
-            let Some(fiber) = self.shared().pop_unstarted() else { return };
+            let Some(fiber) = self.shared().pop_unstarted() else {
+                return;
+            };
             self.run_fiber(fiber);
         }
     }
@@ -173,13 +179,17 @@ impl Processor {
     fn run_ready(&self) {
         let count = self.ready.borrow().len();
         for _ in 0..count {
-            let Some(fiber) = self.ready.borrow_mut().pop_front() else { return };
+            let Some(fiber) = self.ready.borrow_mut().pop_front() else {
+                return;
+            };
             self.run_fiber(fiber);
         }
     }
 
     fn steal(&self) -> bool {
-        let Some(fiber) = self.cluster.steal(self.index) else { return false };
+        let Some(fiber) = self.cluster.steal(self.index) else {
+            return false;
+        };
         self.shared().counters.fibers_stolen.add(1);
         self.run_fiber(fiber);
         true
@@ -231,7 +241,8 @@ impl Processor {
 
     /// Counts an operation that did not suspend; returns how many in a row.
     pub(crate) fn count_unsuspended(&self) -> u8 {
-        self.unsuspended.set(self.unsuspended.get().saturating_add(1));
+        self.unsuspended
+            .set(self.unsuspended.get().saturating_add(1));
         self.unsuspended.get()
     }
 
@@ -253,8 +264,13 @@ impl Processor {
         }
         let now = self.epoch.elapsed().as_millis() as u64;
         let mut expired = Vec::new();
-        self.timers.borrow_mut().advance(now, |expiry| expired.push(expiry));
-        self.shared().counters.timers_expired.add(expired.len() as u64);
+        self.timers
+            .borrow_mut()
+            .advance(now, |expiry| expired.push(expiry));
+        self.shared()
+            .counters
+            .timers_expired
+            .add(expired.len() as u64);
         for expiry in expired {
             match expiry {
                 Expiry::Ready(fiber) => self.push_ready(fiber),
@@ -282,5 +298,6 @@ impl Processor {
 pub(crate) fn running_here() -> Option<FiberRef> {
     let processor = here_ptr();
     // SAFETY: as in `with_current`; the handler interrupts this very thread.
-    if processor.is_null() { None } else { unsafe { &*processor }.running() }
+    let processor = (!processor.is_null()).then(|| unsafe { &*processor })?;
+    processor.running()
 }

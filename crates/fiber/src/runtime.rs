@@ -48,7 +48,9 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let runtime = Runtime::builder().start().expect("failed to start a fiber runtime");
+    let runtime = Runtime::builder()
+        .start()
+        .expect("failed to start a fiber runtime");
     runtime.run(f)
 }
 
@@ -68,7 +70,8 @@ impl Runtime {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_with(Builder::new(), f).expect("failed to spawn a fiber")
+        self.spawn_with(Builder::new(), f)
+            .expect("failed to spawn a fiber")
     }
 
     /// Starts a fiber with a builder's settings.
@@ -94,7 +97,9 @@ impl Runtime {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn(f).join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+        self.spawn(f)
+            .join()
+            .unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     }
 
     /// How many processors it has.
@@ -119,14 +124,20 @@ impl Runtime {
 
     /// What each processor has counted.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
-        self.cluster.processors.iter().map(|processor| processor.counters.snapshot()).collect()
+        self.cluster
+            .processors
+            .iter()
+            .map(|processor| processor.counters.snapshot())
+            .collect()
     }
 
     /// Waits up to `patience` for all fibers to finish, then stops the processors. Returns how many
     /// fibers were left: they never run again, and their stacks stay as they are (as threads do when
     /// a process exits), so nothing that they borrow or own is touched.
     pub fn shutdown(mut self, patience: Duration) -> usize {
-        let left = self.cluster.wait_until_empty(Some(Instant::now() + patience));
+        let left = self
+            .cluster
+            .wait_until_empty(Some(Instant::now() + patience));
         self.stop();
         left
     }
@@ -180,7 +191,12 @@ impl RuntimeBuilder {
         let count = self.processors.unwrap_or_else(available_processors);
         let (backend, denied) = choose(self.backend)?;
         let cluster = Cluster::new(count)?;
-        let mut runtime = Runtime { cluster, threads: Vec::new(), backend, denied };
+        let mut runtime = Runtime {
+            cluster,
+            threads: Vec::new(),
+            backend,
+            denied,
+        };
         for index in 0..count {
             // If one fails, dropping the runtime stops the others.
             let thread = start_processor(&runtime.cluster, index, backend)?;
@@ -226,7 +242,9 @@ fn start_processor(
             let _ = ready.send(Err(error));
         }
     };
-    let thread = thread::Builder::new().name(format!("processor-{index}")).spawn(body)?;
+    let thread = thread::Builder::new()
+        .name(format!("processor-{index}"))
+        .spawn(body)?;
     is_ready.recv().map_err(io::Error::other)??;
     Ok(thread)
 }

@@ -102,7 +102,9 @@ impl Builder {
     ) -> io::Result<Fiber> {
         let stack = FiberStack::take(self.stack_size.unwrap_or(STACK_SIZE_DEFAULT))?;
         let control = Control::new(Arc::clone(cluster), self.name, stack, spawned_at, entry);
-        let fiber = Fiber { control: Arc::clone(&control) };
+        let fiber = Fiber {
+            control: Arc::clone(&control),
+        };
         let reference = FiberRef::new(control);
         match self.processor {
             Some(index) => cluster.spawn_on(reference, index % cluster.processors.len()),
@@ -113,10 +115,12 @@ impl Builder {
 }
 
 fn current_cluster() -> io::Result<Arc<Cluster>> {
-    current().map(|fiber| Arc::clone(fiber.control.cluster())).ok_or_else(|| {
-        let message = "not in a fiber: start a runtime with fiber::run or fiber::Runtime";
-        io::Error::new(io::ErrorKind::Unsupported, message)
-    })
+    current()
+        .map(|fiber| Arc::clone(fiber.control.cluster()))
+        .ok_or_else(|| {
+            let message = "not in a fiber: start a runtime with fiber::run or fiber::Runtime";
+            io::Error::new(io::ErrorKind::Unsupported, message)
+        })
 }
 
 /// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds
@@ -152,7 +156,12 @@ unsafe impl<T: Send> Send for Packet<T> {}
 impl<T> Packet<T> {
     fn new(scope: Option<Arc<ScopeData>>) -> Packet<T> {
         let (result, finished) = (UnsafeCell::new(None), AtomicBool::new(false));
-        Packet { result, finished, waiter: Mutex::default(), scope }
+        Packet {
+            result,
+            finished,
+            waiter: Mutex::default(),
+            scope,
+        }
     }
 
     fn finish(&self, result: FiberResult<T>) {
@@ -236,7 +245,9 @@ impl<T> JoinHandle<T> {
 
 impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle").field("fiber", &self.fiber).finish_non_exhaustive()
+        f.debug_struct("JoinHandle")
+            .field("fiber", &self.fiber)
+            .finish_non_exhaustive()
     }
 }
 
@@ -267,7 +278,11 @@ where
         panicked: AtomicBool::new(false),
         owner: Unparker::current(),
     });
-    let scope = Scope { data, scope: PhantomData, env: PhantomData };
+    let scope = Scope {
+        data,
+        scope: PhantomData,
+        env: PhantomData,
+    };
     // Whatever happens in `f`, its frame's borrows end only after all fibers have.
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
     while scope.data.running.load(Ordering::Acquire) != 0 {
@@ -304,14 +319,18 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
         // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, neither
         // ever runs again, so the borrows are never seen to end.
-        let whole = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Entry>(whole) };
+        let whole =
+            unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Entry>(whole) };
         self.data.running.fetch_add(1, Ordering::Relaxed);
         let started = Builder::new().start(&cluster, Location::caller(), whole);
         let fiber = started.unwrap_or_else(|error| {
             self.data.running.fetch_sub(1, Ordering::Relaxed);
             panic!("failed to spawn a scoped fiber: {error}")
         });
-        ScopedJoinHandle { inner: JoinHandle { fiber, packet }, scope: PhantomData }
+        ScopedJoinHandle {
+            inner: JoinHandle { fiber, packet },
+            scope: PhantomData,
+        }
     }
 }
 

@@ -44,7 +44,9 @@ const MADV_GUARD_INSTALL: libc::c_int = 102;
 pub fn guard_install_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
-        let Ok(chunk) = map(PAGE_SIZE) else { return false };
+        let Ok(chunk) = map(PAGE_SIZE) else {
+            return false;
+        };
         // SAFETY: the page was just mapped and nobody else knows its address.
         let result = unsafe { libc::madvise(chunk.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
         // SAFETY: as above; it is not used afterwards.
@@ -84,8 +86,15 @@ impl FiberStack {
         let size = stack_size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX);
         // The guard comes on top, except for powers of two: users who ask for 64 KiB want slots of
         // 64 KiB, and miss one page less than a page table does.
-        let slot_len = if size.is_power_of_two() { size } else { (size + PAGE_SIZE).next_multiple_of(PAGE_SIZE) };
-        let limit = slabs().entry(slot_len).or_insert_with(|| Slab::new(slot_len)).take()?;
+        let slot_len = if size.is_power_of_two() {
+            size
+        } else {
+            (size + PAGE_SIZE).next_multiple_of(PAGE_SIZE)
+        };
+        let limit = slabs()
+            .entry(slot_len)
+            .or_insert_with(|| Slab::new(slot_len))
+            .take()?;
         Ok(FiberStack { limit, slot_len })
     }
 
@@ -123,12 +132,19 @@ unsafe impl Send for Slab {}
 
 fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
     static SLABS: OnceLock<Mutex<HashMap<usize, Slab>>> = OnceLock::new();
-    SLABS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    SLABS
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Slab {
     fn new(slot_len: usize) -> Slab {
-        Slab { slot_len, free: Vec::new(), fresh: None }
+        Slab {
+            slot_len,
+            free: Vec::new(),
+            fresh: None,
+        }
     }
 
     fn take(&mut self) -> io::Result<NonNull<u8>> {
@@ -137,7 +153,10 @@ impl Slab {
         }
         let (limit, left) = match self.fresh {
             Some(fresh) => fresh,
-            None => (map(CHUNK_LEN.max(self.slot_len))?, CHUNK_LEN.max(self.slot_len) / self.slot_len),
+            None => (
+                map(CHUNK_LEN.max(self.slot_len))?,
+                CHUNK_LEN.max(self.slot_len) / self.slot_len,
+            ),
         };
         // Noted before the guard: if that fails, the chunk is tried again and not mapped again.
         self.fresh = Some((limit, left));
@@ -198,7 +217,11 @@ fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
     }
     // SAFETY: the page lies in a chunk of ours, in a slot that nobody has taken.
     let result = unsafe { libc::mprotect(limit.as_ptr().cast(), PAGE_SIZE, libc::PROT_NONE) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 fn max_map_count() -> usize {

@@ -76,7 +76,10 @@ impl<T> Wheel<T> {
         let index = self.allocate(deadline, payload);
         self.link(index);
         self.len += 1;
-        TimerKey { index, generation: self.entries[index as usize].generation }
+        TimerKey {
+            index,
+            generation: self.entries[index as usize].generation,
+        }
     }
 
     /// Takes a timer back; `None` if it has expired.
@@ -93,7 +96,9 @@ impl<T> Wheel<T> {
     /// When [`advance`](Wheel::advance) next has something to do: the earliest deadline or, for
     /// far timers, the time at which they are sorted into a finer level. `None` if there are none.
     pub(crate) fn next_expiry(&self) -> Option<Tick> {
-        (0..LEVELS).filter_map(|level| self.next_slot_start(level)).min()
+        (0..LEVELS)
+            .filter_map(|level| self.next_slot_start(level))
+            .min()
     }
 
     /// The start of the first slot of this level that is not empty.
@@ -138,7 +143,15 @@ impl<T> Wheel<T> {
             self.free = u32::try_from(self.entries.len()).expect("fewer than 2^32 timers");
             let (level, slot) = (0, 0);
             let payload = None;
-            let fresh = Entry { deadline, payload, generation: 0, next: NONE, previous: NONE, level, slot };
+            let fresh = Entry {
+                deadline,
+                payload,
+                generation: 0,
+                next: NONE,
+                previous: NONE,
+                level,
+                slot,
+            };
             self.entries.push(fresh);
         }
         let index = self.free;
@@ -153,7 +166,10 @@ impl<T> Wheel<T> {
         entry.generation = entry.generation.wrapping_add(1);
         entry.next = self.free;
         self.free = index;
-        entry.payload.take().expect("a linked timer has its payload")
+        entry
+            .payload
+            .take()
+            .expect("a linked timer has its payload")
     }
 
     /// Puts the entry at the front of the slot that its deadline belongs to.
@@ -171,7 +187,13 @@ impl<T> Wheel<T> {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry { next, previous, level, slot, .. } = self.entries[index as usize];
+        let Entry {
+            next,
+            previous,
+            level,
+            slot,
+            ..
+        } = self.entries[index as usize];
         let (level, slot) = (level as usize, slot as usize);
         match previous {
             NONE => self.slots[level][slot] = next,

@@ -48,7 +48,11 @@ contract! {
 
 fn run(choice: BackendChoice, promise: fn()) {
     for processors in [1, 2] {
-        let runtime = Runtime::builder().processors(processors).backend(choice).start().unwrap();
+        let runtime = Runtime::builder()
+            .processors(processors)
+            .backend(choice)
+            .start()
+            .unwrap();
         runtime.run(promise);
         let left = runtime.shutdown(Duration::from_secs(10));
         assert_eq!(left, 0, "fibers left with {processors} processors");
@@ -110,13 +114,18 @@ fn many_connections_at_once() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().unwrap());
+    clients
+        .into_iter()
+        .for_each(|client| client.join().unwrap());
     server.join().unwrap();
 }
 
 fn a_connection_between_processors() {
     let (near, far) = pair();
-    let server = fiber::Builder::new().processor(1).spawn(move || echo(far)).unwrap();
+    let server = fiber::Builder::new()
+        .processor(1)
+        .spawn(move || echo(far))
+        .unwrap();
     let client = fiber::Builder::new().processor(0).spawn(move || {
         for byte in 0..=255 {
             (&near).write_all(&[byte]).unwrap();
@@ -131,9 +140,13 @@ fn a_connection_between_processors() {
 
 fn read_past_its_timeout_fails_and_loses_nothing() {
     let (mut near, mut far) = pair();
-    near.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    near.set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
     let start = Instant::now();
-    assert_eq!(near.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(
+        near.read(&mut [0; 8]).unwrap_err().kind(),
+        ErrorKind::TimedOut
+    );
     assert!(start.elapsed() >= Duration::from_millis(20));
     far.write_all(b"late").unwrap();
     let mut got = [0; 4];
@@ -146,9 +159,12 @@ fn read_past_its_timeout_fails_and_loses_nothing() {
 
 fn write_to_a_peer_that_does_not_read_times_out() {
     let (mut near, _far) = pair();
-    near.set_write_timeout(Some(Duration::from_millis(30))).unwrap();
+    near.set_write_timeout(Some(Duration::from_millis(30)))
+        .unwrap();
     let chunk = vec![7; 1 << 20];
-    let error = (0..100).find_map(|_| near.write_all(&chunk).err()).expect("buffers are finite");
+    let error = (0..100)
+        .find_map(|_| near.write_all(&chunk).err())
+        .expect("buffers are finite");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
@@ -157,13 +173,20 @@ fn timeout_bounds_what_runs_inside() {
     let result = fiber::timeout(Duration::from_millis(20), || near.read(&mut [0; 1]));
     assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
     far.write_all(b"x").unwrap();
-    assert_eq!(near.read(&mut [0; 1]).unwrap(), 1, "the deadline ended with its call");
+    assert_eq!(
+        near.read(&mut [0; 1]).unwrap(),
+        1,
+        "the deadline ended with its call"
+    );
 }
 
 fn receive_lends_a_buffer_and_sees_the_end() {
     let (near, mut far) = pair();
     let soon = Some(Instant::now() + Duration::from_millis(10));
-    assert_eq!(near.receive(soon, <[u8]>::len).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(
+        near.receive(soon, <[u8]>::len).unwrap_err().kind(),
+        ErrorKind::TimedOut
+    );
     far.write_all(b"some bytes").unwrap();
     assert_eq!(near.receive(None, <[u8]>::to_vec).unwrap(), b"some bytes");
     // Data and end together: the end must not get lost behind the data.
@@ -193,7 +216,9 @@ fn more_receivers_than_lent_buffers() {
         .collect();
     fiber::sleep(Duration::from_millis(20));
     for (stream, _) in &far {
-        stream.send(&[IoSlice::new(b"0123456789")], false, None).unwrap();
+        stream
+            .send(&[IoSlice::new(b"0123456789")], false, None)
+            .unwrap();
     }
     for (stream, receiver) in far {
         drop(stream);
@@ -213,7 +238,10 @@ fn send_and_compare(file: &std::fs::File, content: &[u8]) {
         let sender = scope.spawn(move || {
             let mut at = 0;
             loop {
-                match near.send_file(file.as_fd(), at, u64::MAX >> 1, None).unwrap() {
+                match near
+                    .send_file(file.as_fd(), at, u64::MAX >> 1, None)
+                    .unwrap()
+                {
                     0 => break,
                     len => at += len,
                 }
@@ -222,7 +250,12 @@ fn send_and_compare(file: &std::fs::File, content: &[u8]) {
         far.read_to_end(&mut got).unwrap();
         sender.join().unwrap();
     });
-    assert!(got == content, "{} bytes came of {}", got.len(), content.len());
+    assert!(
+        got == content,
+        "{} bytes came of {}",
+        got.len(),
+        content.len()
+    );
 }
 
 fn a_file_is_sent_whole() {
@@ -265,7 +298,10 @@ fn closing_a_listener_wakes_all_acceptors() {
     for acceptor in acceptors {
         assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
     }
-    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::NotConnected);
+    assert_eq!(
+        listener.accept().unwrap_err().kind(),
+        ErrorKind::NotConnected
+    );
 }
 
 fn many_acceptors_share_a_listener() {
@@ -281,7 +317,10 @@ fn many_acceptors_share_a_listener() {
                     served.fetch_add(1, Ordering::Relaxed);
                 }
             };
-            fiber::Builder::new().processor(number).spawn(serve).unwrap()
+            fiber::Builder::new()
+                .processor(number)
+                .spawn(serve)
+                .unwrap()
         })
         .collect();
     // More connections at a time than acceptors: the others wait their turn.
@@ -294,9 +333,13 @@ fn many_acceptors_share_a_listener() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().unwrap());
+    clients
+        .into_iter()
+        .for_each(|client| client.join().unwrap());
     listener.close();
-    acceptors.into_iter().for_each(|acceptor| acceptor.join().unwrap());
+    acceptors
+        .into_iter()
+        .for_each(|acceptor| acceptor.join().unwrap());
     assert_eq!(served.load(Ordering::Relaxed), 100);
 }
 
@@ -324,7 +367,12 @@ fn shutdown_wakes_the_reader() {
 
 fn vectored_writes_keep_their_order() {
     let (near, mut far) = pair();
-    let slices = [IoSlice::new(b"one "), IoSlice::new(b""), IoSlice::new(b"two "), IoSlice::new(b"three")];
+    let slices = [
+        IoSlice::new(b"one "),
+        IoSlice::new(b""),
+        IoSlice::new(b"two "),
+        IoSlice::new(b"three"),
+    ];
     assert_eq!((&near).write_vectored(&slices).unwrap(), 13);
     drop(near);
     let mut got = String::new();
@@ -353,7 +401,10 @@ fn unix_sockets_work_alike() {
 }
 
 fn connect_to_nobody_is_refused() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let error = TcpStream::connect(address).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
@@ -370,7 +421,9 @@ fn a_busy_stream_does_not_starve_others() {
             received += far.receive(None, <[u8]>::len).unwrap();
         }
     });
-    let turns = fiber::Builder::new().processor(0).spawn(|| (0..100).for_each(|_| fiber::yield_now()));
+    let turns = fiber::Builder::new()
+        .processor(0)
+        .spawn(|| (0..100).for_each(|_| fiber::yield_now()));
     turns.unwrap().join().unwrap();
     drain.unwrap().join().unwrap();
     flood.unwrap().join().unwrap();

@@ -16,7 +16,10 @@ fn runtime(processors: usize) -> Runtime {
 fn join_brings_the_result() {
     let sum = fiber::run(|| {
         let parts: Vec<_> = (0..100u64).map(|n| fiber::spawn(move || n * n)).collect();
-        parts.into_iter().map(|part| part.join().unwrap()).sum::<u64>()
+        parts
+            .into_iter()
+            .map(|part| part.join().unwrap())
+            .sum::<u64>()
     });
     assert_eq!(sum, 328_350);
 }
@@ -52,7 +55,10 @@ fn unpark_before_park_is_remembered_once() {
         fiber::park();
         let start = Instant::now();
         fiber::park_timeout(Duration::from_millis(10));
-        assert!(start.elapsed() >= Duration::from_millis(10), "the second token was not kept");
+        assert!(
+            start.elapsed() >= Duration::from_millis(10),
+            "the second token was not kept"
+        );
     });
 }
 
@@ -185,7 +191,10 @@ fn a_started_fiber_never_changes_its_thread() {
             .collect();
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
     });
-    assert!(threads.lock().unwrap().len() > 1, "all fibers started on one processor");
+    assert!(
+        threads.lock().unwrap().len() > 1,
+        "all fibers started on one processor"
+    );
 }
 
 #[test]
@@ -217,19 +226,28 @@ fn offload_runs_elsewhere_borrows_and_passes_panics_on() {
         assert_ne!(here, there);
         assert_eq!(text, "borrowed!");
         let result = std::panic::catch_unwind(|| fiber::offload(|| panic!("offloaded")));
-        assert_eq!(result.unwrap_err().downcast_ref::<&str>(), Some(&"offloaded"));
+        assert_eq!(
+            result.unwrap_err().downcast_ref::<&str>(),
+            Some(&"offloaded")
+        );
     });
 }
 
 #[test]
 fn a_hundred_thousand_sleepers() {
     let runtime = runtime(2);
-    let sleepers: Vec<_> =
-        (0..100_000).map(|n| runtime.spawn(move || {
-            fiber::sleep(Duration::from_millis(n % 50));
-            n
-        })).collect();
-    let sum: u64 = sleepers.into_iter().map(|sleeper| sleeper.join().unwrap()).sum();
+    let sleepers: Vec<_> = (0..100_000)
+        .map(|n| {
+            runtime.spawn(move || {
+                fiber::sleep(Duration::from_millis(n % 50));
+                n
+            })
+        })
+        .collect();
+    let sum: u64 = sleepers
+        .into_iter()
+        .map(|sleeper| sleeper.join().unwrap())
+        .sum();
     assert_eq!(sum, 4_999_950_000);
 }
 
@@ -237,11 +255,18 @@ fn a_hundred_thousand_sleepers() {
 fn deep_recursion_fits_a_larger_stack() {
     fn depth(n: usize) -> usize {
         let room = std::hint::black_box([n; 64]);
-        if n == 0 { 0 } else { 1 + depth(n - 1) + room[0] - n }
+        if n == 0 {
+            0
+        } else {
+            1 + depth(n - 1) + room[0] - n
+        }
     }
     fiber::run(|| {
         let builder = Builder::new().name("deep").stack_size(16 << 20);
-        assert_eq!(builder.spawn(|| depth(10_000)).unwrap().join().unwrap(), 10_000);
+        assert_eq!(
+            builder.spawn(|| depth(10_000)).unwrap().join().unwrap(),
+            10_000
+        );
     });
 }
 
@@ -250,7 +275,10 @@ fn deep_recursion_fits_a_larger_stack() {
 fn the_processors_stack_has_room_for_deep_calls() {
     #[inline(never)]
     fn deep() -> usize {
-        std::hint::black_box([7u8; 200_000]).iter().map(|&byte| byte as usize).sum()
+        std::hint::black_box([7u8; 200_000])
+            .iter()
+            .map(|&byte| byte as usize)
+            .sum()
     }
     fiber::run(|| {
         let small = Builder::new().stack_size(16 * 1024);
@@ -271,8 +299,10 @@ fn the_processors_stack_has_room_for_deep_calls() {
 fn shutdown_says_how_many_fibers_it_left_behind() {
     let runtime = runtime(2);
     for _ in 0..3 {
-        runtime.spawn(|| loop {
-            fiber::park();
+        runtime.spawn(|| {
+            loop {
+                fiber::park();
+            }
         });
     }
     runtime.spawn(|| fiber::sleep(Duration::from_millis(5)));
@@ -289,7 +319,11 @@ fn a_panicking_fiber_may_still_do_io_in_its_destructors() {
         }
     }
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
-        let runtime = Runtime::builder().processors(1).backend(choice).start().unwrap();
+        let runtime = Runtime::builder()
+            .processors(1)
+            .backend(choice)
+            .start()
+            .unwrap();
         runtime.run(|| {
             let (near, mut far) = fiber::net::UnixStream::pair().unwrap();
             let fiber = fiber::spawn(move || {
@@ -308,7 +342,9 @@ fn a_panicking_fiber_may_still_do_io_in_its_destructors() {
 fn counters_add_up() {
     let runtime = runtime(2);
     runtime.run(|| {
-        (0..50).map(|_| fiber::spawn(|| ())).for_each(|fiber| fiber.join().unwrap());
+        (0..50)
+            .map(|_| fiber::spawn(|| ()))
+            .for_each(|fiber| fiber.join().unwrap());
     });
     assert_eq!(runtime.fiber_count(), 0);
     let counters = runtime.counters();

@@ -8,7 +8,11 @@ use std::process::{Command, Output};
 fn child(test: &str) -> Output {
     let program = std::env::current_exe().unwrap();
     let arguments = ["--exact", test, "--nocapture", "--test-threads=1"];
-    Command::new(program).args(arguments).env("CHILD", "1").output().unwrap()
+    Command::new(program)
+        .args(arguments)
+        .env("CHILD", "1")
+        .output()
+        .unwrap()
 }
 
 fn is_child() -> bool {
@@ -32,10 +36,21 @@ fn an_overflow_names_the_fiber_and_what_to_change() {
     let output = child("an_overflow_names_the_fiber_and_what_to_change");
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("fiber 'greedy'"), "{message}");
-    assert!(message.contains("has overflowed its stack of 60 KiB"), "{message}");
-    assert!(message.contains("overflow.rs:"), "where it was spawned: {message}");
+    assert!(
+        message.contains("has overflowed its stack of 60 KiB"),
+        "{message}"
+    );
+    assert!(
+        message.contains("overflow.rs:"),
+        "where it was spawned: {message}"
+    );
     assert!(message.contains("stack_size"), "{message}");
-    assert_eq!(output.status.signal(), Some(6), "aborted: {:?}", output.status);
+    assert_eq!(
+        output.status.signal(),
+        Some(6),
+        "aborted: {:?}",
+        output.status
+    );
 }
 
 #[test]
@@ -48,7 +63,12 @@ fn the_overflow_of_a_thread_is_still_reported_by_std() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("has overflowed its stack"), "{message}");
     assert!(!message.contains("fiber '"), "{message}");
-    assert_eq!(output.status.signal(), Some(6), "aborted: {:?}", output.status);
+    assert_eq!(
+        output.status.signal(),
+        Some(6),
+        "aborted: {:?}",
+        output.status
+    );
 }
 
 #[test]
@@ -61,5 +81,10 @@ fn another_bad_access_is_a_plain_fault() {
     }
     let output = child("another_bad_access_is_a_plain_fault");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("overflowed"));
-    assert_eq!(output.status.signal(), Some(11), "faulted: {:?}", output.status);
+    assert_eq!(
+        output.status.signal(),
+        Some(11),
+        "faulted: {:?}",
+        output.status
+    );
 }

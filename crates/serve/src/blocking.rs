@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::conversation::{Conversation, PooledOutbox};
 use crate::counters::{Closed, Counters};
 use crate::limits::Limits;
-use crate::stream::Stream;
+use crate::stream::{FILE_PIECE_LEN_MAX, Stream};
 
 /// What all connections of a server share.
 pub(crate) struct Shared {
@@ -25,6 +25,9 @@ pub(crate) struct Shared {
 
 /// Chunks in memory that one send carries.
 const GATHERED_MAX: usize = 16;
+
+/// A look at a file that is not older than this is as good as one now: about what sending a piece takes.
+const FILE_LOOK_AGE_MAX: Duration = Duration::from_millis(1);
 
 /// How long a peer that was refused may go on sending before the connection is closed on it, and how much.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +43,12 @@ pub(crate) fn converse<S: Session, T: Stream>(
 ) -> Closed {
     let clock = Clock::new();
     let conversation = Conversation::new(session, clock.now(), &shared.limits);
-    let mut driver = Driver { stream, conversation, shared, clock };
+    let mut driver = Driver {
+        stream,
+        conversation,
+        shared,
+        clock,
+    };
     loop {
         if let Err(closed) = driver.serve_next(is_idle) {
             return closed;
@@ -59,11 +67,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
     /// Waits for input, lets the session answer it, sends the answers.
     fn serve_next(&mut self, is_idle: &AtomicBool) -> Result<(), Closed> {
         if self.conversation.phase() == Phase::Idle {
-            // In this order: whoever drains sets the flag, then looks who is idle.
-            is_idle.store(true, Ordering::SeqCst);
-            if self.shared.is_draining.load(Ordering::SeqCst) {
-                return Err(Closed::Drained);
-            }
+            is_idle.store(true, Ordering::Relaxed);
         }
         let (next, mut out) = self.receive()?;
         is_idle.store(false, Ordering::Relaxed);
@@ -77,7 +81,12 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
             let mut out = PooledOutbox::take(is_logged);
             return self.receive_body(out.get()).map(|next| (next, out));
         }
-        let Driver { stream, conversation, shared, clock } = self;
+        let Driver {
+            stream,
+            conversation,
+            shared,
+            clock,
+        } = self;
         let deadline = conversation.deadline();
         let received = stream.receive(deadline, |input| {
             if input.is_empty() {
@@ -104,12 +113,17 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
     /// Receives a long body where the session wants it.
     fn receive_body(&mut self, out: &mut Outbox) -> Result<Next, Closed> {
         let deadline = self.conversation.deadline();
-        match self.stream.receive_into(self.conversation.body_room(), deadline) {
+        match self
+            .stream
+            .receive_into(self.conversation.body_room(), deadline)
+        {
             Ok(0) => Err(self.end_of_stream()),
             Ok(len) => {
                 self.shared.counters.received(len);
                 let now = self.clock.now();
-                Ok(self.conversation.body_filled(len, now, &self.shared.limits, out))
+                Ok(self
+                    .conversation
+                    .body_filled(len, now, &self.shared.limits, out))
             }
             Err(error) => Err(self.receive_failed(&error)),
         }
@@ -144,34 +158,48 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
         let mut pace = None;
         while !out.is_empty() {
             let now = self.clock.now().monotonic;
-            let sent = self.send_some(out, now + self.shared.limits.send_timeout)?;
+            let sent = self.send_some(out, now, pace.as_ref())?;
             self.shared.counters.sent(sent as usize);
             out.consume(sent);
             if !out.is_empty() {
-                pace.get_or_insert(Pace::new(now)).check(sent, &self.shared.limits)?;
+                pace.get_or_insert(Pace::new(now))
+                    .check(sent, &self.shared.limits)?;
             }
         }
         Ok(())
     }
 
     /// Sends the chunks in memory up to the next file, or a piece of a file.
-    fn send_some(&self, out: &Outbox, deadline: Instant) -> Result<u64, Closed> {
+    fn send_some(&self, out: &Outbox, now: Instant, pace: Option<&Pace>) -> Result<u64, Closed> {
+        let deadline = now + self.shared.limits.send_timeout;
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::TimedOut => Closed::TooSlow,
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Closed::Peer,
             _ => Closed::Error,
         };
         if let Some(Chunk::File(range)) = out.front() {
+            // Its length has been announced: a file that ends early or was written to meanwhile can only
+            // be cut off, so that nobody takes it for whole. The session looked when it made the header;
+            // if that is a while ago, we do before the last piece.
+            let may_be_last = range.len() <= FILE_PIECE_LEN_MAX;
+            let is_stale = pace.is_some_and(|pace| now - pace.since > FILE_LOOK_AGE_MAX);
+            if may_be_last && is_stale && !range.file.is_unchanged().unwrap_or(false) {
+                return Err(Closed::Error);
+            }
             let sent = self.stream.send_file(range, deadline).map_err(failed)?;
-            // Its length has been announced; a file that ends early or was written to meanwhile can
-            // only be cut off, so that nobody takes it for whole.
-            let is_whole = sent > 0 && range.file.is_unchanged().unwrap_or(false);
-            return if is_whole { Ok(sent) } else { Err(Closed::Error) };
+            return if sent > 0 {
+                Ok(sent)
+            } else {
+                Err(Closed::Error)
+            };
         }
         let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
         let count = out.gather(&mut slices);
         let file_follows = matches!(out.chunks().nth(count), Some(Chunk::File(_)));
-        let sent = self.stream.send(&slices[..count], file_follows, deadline).map_err(failed)?;
+        let sent = self
+            .stream
+            .send(&slices[..count], file_follows, deadline)
+            .map_err(failed)?;
         Ok(sent as u64)
     }
 
@@ -251,6 +279,10 @@ impl Pace {
         let taken_min = (limits.send_rate_min as f64 * elapsed.as_secs_f64()) as u64;
         let is_fast_enough = self.taken >= taken_min;
         *self = Pace::new(Instant::now());
-        if is_fast_enough { Ok(()) } else { Err(Closed::TooSlow) }
+        if is_fast_enough {
+            Ok(())
+        } else {
+            Err(Closed::TooSlow)
+        }
     }
 }

@@ -28,7 +28,12 @@ impl<S: Session> Conversation<S> {
     /// A new one: its first request must come within the head's time-out.
     pub(crate) fn new(session: S, now: Now, limits: &Limits) -> Conversation<S> {
         let deadline = now.monotonic + limits.head_timeout;
-        Conversation { session, held: Vec::new(), phase: Phase::Idle, deadline }
+        Conversation {
+            session,
+            held: Vec::new(),
+            phase: Phase::Idle,
+            deadline,
+        }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -76,13 +81,7 @@ impl<S: Session> Conversation<S> {
         received
     }
 
-    fn follow(
-        &mut self,
-        received: Received,
-        now: Now,
-        limits: &Limits,
-        out: &mut Outbox,
-    ) -> Next {
+    fn follow(&mut self, received: Received, now: Now, limits: &Limits, out: &mut Outbox) -> Next {
         if let Next::Receive(phase) = received.next {
             self.wait_in(phase, received.used > 0, now, limits);
             if self.held.is_empty() && self.held.capacity() > HELD_LEN_KEPT {
@@ -170,7 +169,9 @@ impl PooledOutbox {
 
 impl Drop for PooledOutbox {
     fn drop(&mut self) {
-        let Some(mut outbox) = self.0.take() else { return };
+        let Some(mut outbox) = self.0.take() else {
+            return;
+        };
         outbox.clear();
         OUTBOXES.with_borrow_mut(|kept| {
             if kept.len() < OUTBOXES_KEPT_MAX {

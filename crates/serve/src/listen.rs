@@ -44,6 +44,7 @@ pub struct Bound {
     pub socket: OwnedFd,
     #[expect(dead_code, reason = "kept for its drop, which removes the file")]
     file: Option<SocketFile>,
+    is_inherited: bool,
 }
 
 /// Listens at `address`. A host name listens at every address that it resolves to, so one `Address`
@@ -151,6 +152,7 @@ fn bind_tcp(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> 
         address: Address::Tcp(address),
         socket,
         file: None,
+        is_inherited: false,
     })
 }
 
@@ -162,6 +164,11 @@ fn explain(asked: &Address, tried: SocketAddr) -> impl Fn(Errno) -> BindError {
 const URLS_MAX: usize = 8;
 
 impl Bound {
+    /// Whether whoever started us made the socket, and others may listen on it after us.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
     /// What to type into a browser to get here: for a wildcard address `localhost` first, then one
     /// URL for each address of an interface, at most eight in all. A Unix socket has no URL that
     /// browsers know, so its address is given instead.
@@ -202,6 +209,7 @@ impl Bound {
             address: self.address.clone(),
             socket,
             file: None,
+            is_inherited: self.is_inherited,
         })
     }
 }

@@ -63,8 +63,8 @@ pub struct Server {
     connections: Arc<Connections>,
     listeners: Vec<Listener>,
     runtime: Option<Runtime>,
-    /// Kept to the end: a Unix socket's file goes when its `Bound` does.
-    _bound: Vec<Bound>,
+    /// A Unix socket's file goes when its `Bound` does.
+    bound: Vec<Bound>,
 }
 
 impl Server {
@@ -78,7 +78,13 @@ impl Server {
         S: Session + 'static,
         O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
     {
-        let Settings { engine, listeners: bound, limits, fibers, log } = settings;
+        let Settings {
+            engine,
+            listeners: bound,
+            limits,
+            fibers,
+            log,
+        } = settings;
         let shared = Arc::new(Shared {
             limits,
             counters: Counters::new(),
@@ -87,13 +93,21 @@ impl Server {
         });
         let connections = Arc::new(Connections::default());
         let runtime = match &engine {
-            Engine::Fiber { processors, backend } => {
-                Some(Runtime::builder().processors(*processors).backend(*backend).start()?)
-            }
+            Engine::Fiber {
+                processors,
+                backend,
+            } => Some(
+                Runtime::builder()
+                    .processors(*processors)
+                    .backend(*backend)
+                    .start()?,
+            ),
             Engine::Thread => None,
         };
-        let listeners =
-            bound.iter().map(|bound| Listener::new(bound, &engine)).collect::<io::Result<Vec<_>>>()?;
+        let listeners = bound
+            .iter()
+            .map(|bound| Listener::new(bound, &engine))
+            .collect::<io::Result<Vec<_>>>()?;
         let carriers_max = match engine {
             Engine::Fiber { .. } => shared.limits.connections_max,
             Engine::Thread => shared.limits.connections_max.min(THREADS_MAX),
@@ -107,12 +121,20 @@ impl Server {
             is_fixed: fibers.is_some(),
         });
         crew.start(&listeners, runtime.as_ref())?;
-        Ok(Server { shared, connections, listeners, runtime, _bound: bound })
+        Ok(Server {
+            shared,
+            connections,
+            listeners,
+            runtime,
+            bound,
+        })
     }
 
     /// The back end under the fibers, and why it is not io_uring if that was wanted. `None` on kernel threads.
     pub fn backend(&self) -> Option<(BackendKind, Option<&Denied>)> {
-        self.runtime.as_ref().map(|runtime| (runtime.backend(), runtime.denied()))
+        self.runtime
+            .as_ref()
+            .map(|runtime| (runtime.backend(), runtime.denied()))
     }
 
     /// What the driver has counted.
@@ -122,7 +144,10 @@ impl Server {
 
     /// What each processor has counted; empty on kernel threads.
     pub fn processor_counters(&self) -> Vec<ProcessorCounters> {
-        self.runtime.as_ref().map(Runtime::counters).unwrap_or_default()
+        self.runtime
+            .as_ref()
+            .map(Runtime::counters)
+            .unwrap_or_default()
     }
 
     /// How many fibers there are, those that wait for a connection included; 0 on kernel threads.
@@ -135,17 +160,20 @@ impl Server {
         lock(&self.connections.open).len()
     }
 
-    /// Ends gracefully: takes no more connections, closes those that are idle, lets the others finish
-    /// their request (and tells them that it is the last one), cuts what is left at the
+    /// Ends gracefully. For a [moment](DRAIN_GRACE) all goes on, but every reply says that it is the last one of its
+    /// connection: a client that has a request on its way gets its reply. Then takes no more connections, closes
+    /// those that are idle, lets the others finish, and cuts what is left at the
     /// [deadline](Limits::drain_deadline). Returns how many were cut.
     pub fn drain(&self) -> usize {
-        let deadline = Instant::now() + self.shared.limits.drain_deadline;
+        let start = Instant::now();
+        let deadline = start + self.shared.limits.drain_deadline;
         self.shared.is_draining.store(true, Ordering::SeqCst);
-        self.listeners.iter().for_each(Listener::close);
+        thread::sleep(DRAIN_GRACE.min(self.shared.limits.drain_deadline));
+        self.stop_listening();
         self.connections.close_idle();
         while self.connection_count() > 0 && Instant::now() < deadline {
             thread::sleep(DRAIN_STEP);
-            // Connections that were accepted while we closed the listeners.
+            // Again: some were accepted while we closed the listeners.
             self.connections.close_idle();
         }
         let cut = self.connections.cut();
@@ -154,6 +182,15 @@ impl Server {
             thread::sleep(DRAIN_STEP);
         }
         cut
+    }
+
+    /// Ends all waits for connections, and the listening of sockets that are ours alone: those who connect
+    /// from now on are refused, not left to wait. An inherited socket goes on listening for whoever gets it next.
+    fn stop_listening(&self) {
+        self.listeners.iter().for_each(Listener::close);
+        for bound in self.bound.iter().filter(|bound| !bound.is_inherited()) {
+            let _ = rustix::net::shutdown(bound, rustix::net::Shutdown::Both);
+        }
     }
 }
 
@@ -169,10 +206,14 @@ impl fmt::Debug for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.is_draining.store(true, Ordering::SeqCst);
-        self.listeners.iter().for_each(Listener::close);
+        self.stop_listening();
         self.connections.cut();
     }
 }
+
+/// How long a drain goes on serving: longer than most round trips, so that a client that has just sent a request on
+/// an open connection gets a reply and not a reset.
+const DRAIN_GRACE: Duration = Duration::from_millis(250);
 
 /// How often a drain looks.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
@@ -186,9 +227,12 @@ pub const THREADS_MAX: usize = 8192;
 /// A kernel thread's stack: sessions need little.
 const THREAD_STACK_SIZE: usize = 256 * 1024;
 
-/// How many carriers wait for connections per listener and processor, beyond which one that has ended its
-/// connection ends itself.
-const SPARE_MAX: usize = 64;
+/// How many carriers should wait for connections, per listener and processor: as many connections are taken in one
+/// turn, so that a crowd that arrives at once is not let in one by one while those inside are served.
+const SPARE_MIN: usize = 32;
+
+/// Beyond this number of waiting carriers, one that has ended its connection ends itself.
+const SPARE_MAX: usize = 128;
 
 /// After running out of descriptors or memory: long enough for some connections to end, short enough that nobody in the
 /// listen queue notices much.
@@ -217,17 +261,30 @@ where
     S: Session + 'static,
     O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
 {
-    fn start(self: &Arc<Self>, listeners: &[Listener], runtime: Option<&Runtime>) -> io::Result<()> {
+    fn start(
+        self: &Arc<Self>,
+        listeners: &[Listener],
+        runtime: Option<&Runtime>,
+    ) -> io::Result<()> {
         let processors = runtime.map_or(1, Runtime::processor_count);
         let posts: Vec<_> = (0..processors)
             .flat_map(|index| listeners.iter().map(move |listener| (index, listener)))
             .map(|(index, listener)| {
                 let processor = runtime.is_some().then_some(index);
-                Arc::new(Post { listener: listener.clone(), processor, idle: AtomicUsize::new(0) })
+                Arc::new(Post {
+                    listener: listener.clone(),
+                    processor,
+                    idle: AtomicUsize::new(0),
+                })
             })
             .collect();
+        let wanted = if self.is_fixed {
+            self.total_max
+        } else {
+            posts.len() * SPARE_MIN
+        };
         // At least one each, or a listener would be deaf.
-        let upfront = if self.is_fixed { self.total_max.max(posts.len()) } else { posts.len() };
+        let upfront = wanted.min(self.total_max).max(posts.len());
         for post in posts.iter().cycle().take(upfront) {
             self.add(post, runtime)?;
         }
@@ -264,12 +321,12 @@ where
     fn carry(self: &Arc<Self>, post: &Arc<Post>) {
         loop {
             let accepted = match &post.listener {
-                Listener::Tcp(listener) => {
-                    listener.accept().map(|stream| self.serve(post, FiberStream::Tcp(stream)))
-                }
-                Listener::Unix(listener) => {
-                    listener.accept().map(|stream| self.serve(post, FiberStream::Unix(stream)))
-                }
+                Listener::Tcp(listener) => listener
+                    .accept()
+                    .map(|stream| self.serve(post, FiberStream::Tcp(stream))),
+                Listener::Unix(listener) => listener
+                    .accept()
+                    .map(|stream| self.serve(post, FiberStream::Unix(stream))),
                 Listener::Thread(listener) => {
                     listener.accept().map(|stream| self.serve(post, stream))
                 }
@@ -291,8 +348,8 @@ where
 
     /// Whether accepting goes on after this error, and when.
     fn survives(&self, error: &io::Error) -> bool {
-        if self.shared.is_draining.load(Ordering::SeqCst) {
-            return false;
+        if error.kind() == io::ErrorKind::NotConnected {
+            return false; // The listener was closed.
         }
         if self.shared.counters.accept_failed(error) != AcceptError::Aborted {
             self.shared.counters.accept_paused();
@@ -306,16 +363,29 @@ where
     #[inline(never)]
     fn serve<T: Stream>(self: &Arc<Self>, post: &Arc<Post>, stream: T) {
         self.shared.counters.accepted();
-        if post.idle.fetch_sub(1, Ordering::Relaxed) == 1 && !self.is_fixed {
-            self.find_successor(post);
+        let spare = post.idle.fetch_sub(1, Ordering::Relaxed) - 1;
+        if spare < SPARE_MIN / 2 && !self.is_fixed {
+            self.add_spare(post, SPARE_MIN - spare);
+        } else if spare == 0 {
+            self.shared.counters.accept_paused();
         }
         let peer = self.shared.log.as_ref().and_then(|_| stream.peer());
-        let connection = Arc::new(Connection { stream, is_idle: AtomicBool::new(true) });
-        let registered = self.connections.register(Arc::clone(&connection) as Arc<dyn Ended>);
+        let connection = Arc::new(Connection {
+            stream,
+            is_idle: AtomicBool::new(true),
+        });
+        let registered = self
+            .connections
+            .register(Arc::clone(&connection) as Arc<dyn Ended>);
         let session = (self.open)(peer);
         // A session that panics is our mistake, and ends this connection only. The hook has reported it.
         let closed = catch_unwind(AssertUnwindSafe(|| {
-            converse(&connection.stream, session, &self.shared, &connection.is_idle)
+            converse(
+                &connection.stream,
+                session,
+                &self.shared,
+                &connection.is_idle,
+            )
         }))
         .unwrap_or(Closed::Error);
         // The descriptor first, then the count: who counts connections may count descriptors too.
@@ -324,11 +394,16 @@ where
         self.shared.counters.closed(closed);
     }
 
-    /// The last one who waited has got a connection: somebody else should wait, unless that would be one
-    /// too many. Then accepting pauses until a connection ends.
-    fn find_successor(self: &Arc<Self>, post: &Arc<Post>) {
-        let is_full = self.total.load(Ordering::Relaxed) >= self.total_max;
-        if is_full || self.add(post, None).is_err() {
+    /// Few are left who wait: more should, up to the limit. When nobody waits, accepting pauses until a
+    /// connection ends.
+    fn add_spare(self: &Arc<Self>, post: &Arc<Post>, count: usize) {
+        for _ in 0..count {
+            let is_full = self.total.load(Ordering::Relaxed) >= self.total_max;
+            if is_full || self.add(post, None).is_err() {
+                break;
+            }
+        }
+        if post.idle.load(Ordering::Relaxed) == 0 {
             self.shared.counters.accept_paused();
         }
     }
@@ -373,7 +448,11 @@ impl ThreadListener {
     fn new(fd: OwnedFd) -> io::Result<ThreadListener> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(ThreadListener { fd, end, turn: Mutex::new(()) })
+        Ok(ThreadListener {
+            fd,
+            end,
+            turn: Mutex::new(()),
+        })
     }
 
     fn accept(&self) -> io::Result<ThreadStream> {
@@ -437,11 +516,16 @@ impl<T: Stream> Ended for Connection<T> {
 impl Connections {
     fn register(self: &Arc<Self>, connection: Arc<dyn Ended>) -> Registered {
         let key = lock(&self.open).insert(connection);
-        Registered { connections: Arc::clone(self), key }
+        Registered {
+            connections: Arc::clone(self),
+            key,
+        }
     }
 
     fn close_idle(&self) {
-        lock(&self.open).iter().for_each(|(_, connection)| connection.close_if_idle());
+        lock(&self.open)
+            .iter()
+            .for_each(|(_, connection)| connection.close_if_idle());
     }
 
     fn cut(&self) -> usize {

@@ -15,6 +15,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::FileRange;
 
+/// How much of a file goes out in one call: between two calls others get their turn, and a change of the
+/// file is noticed.
+pub(crate) const FILE_PIECE_LEN_MAX: u64 = fiber::net::FILE_PIECE_LEN_MAX;
+
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
     /// Waits for input and shows it to `f`, in a buffer of whoever carries the stream; an empty slice is
@@ -36,7 +40,8 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize>;
 
-    /// Sends what it can of a range of a file, a bounded piece at a time. 0 if the file ends there.
+    /// Sends what it can of a range of a file, at most [`FILE_PIECE_LEN_MAX`] at a time. 0 if the file ends
+    /// there.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
@@ -85,15 +90,19 @@ impl Stream for FiberStream {
     /// cache if the file is not worth a place in it, so that a crowd of rare files does not push out the
     /// popular ones, and without the price of inserting and evicting pages.
     fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        let len = range.len().min(DIRECT_PIECE_LEN);
-        let (start, end) = (range.range.start, range.range.start + len);
-        if !range.keep && !fiber::fs::is_cached(range.file.as_fd(), start..end)
+        let (file, start, len) = (range.file.as_fd(), range.range.start, range.len());
+        let deadline = Some(deadline);
+        if is_cached_whole(range) {
+            return either!(self, stream => stream.send_cached_file(file, start, len, deadline));
+        }
+        let piece_end = start + len.min(DIRECT_PIECE_LEN);
+        if !range.keep
+            && !fiber::fs::is_cached(file, start..piece_end)
             && let Some(direct) = range.file.direct()
         {
-            return self.send_direct(direct, start, len, deadline);
+            return self.send_direct(direct, start, piece_end - start, deadline);
         }
-        let (file, len) = (range.file.as_fd(), range.len());
-        either!(self, stream => stream.send_file(file, start, len, Some(deadline)))
+        either!(self, stream => stream.send_file(file, start, len, deadline))
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -108,6 +117,30 @@ impl Stream for FiberStream {
     }
 }
 
+/// Files up to this length are looked at whole.
+const LOOKED_AT_LEN_MAX: u64 = 4 * 1024 * 1024;
+
+/// What was in the page cache this long ago, and is being asked for, still is: the kernel evicts what has not been
+/// used for seconds. (If it ever is not, one request waits for the disk with the processor.)
+const CACHED_AGE_MAX: Duration = Duration::from_millis(50);
+
+/// Whether all of a file of moderate length is in the page cache.
+fn is_cached_whole(range: &FileRange) -> bool {
+    let (file, len) = (&range.file, range.file.stamp().len);
+    if len > LOOKED_AT_LEN_MAX {
+        return false;
+    }
+    let now = Instant::now();
+    if file.was_cached(now, CACHED_AGE_MAX) {
+        return true;
+    }
+    let is_cached = fiber::fs::is_cached(file.as_fd(), 0..len);
+    if is_cached {
+        file.note_cached(now);
+    }
+    is_cached
+}
+
 /// How much of a rare file is read and sent at a time.
 const DIRECT_PIECE_LEN: u64 = 256 * 1024;
 
@@ -117,7 +150,7 @@ impl FiberStream {
         file: BorrowedFd<'_>,
         start: u64,
         len: u64,
-        deadline: Instant,
+        deadline: Option<Instant>,
     ) -> io::Result<u64> {
         const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
         let aligned_start = start / ALIGNMENT * ALIGNMENT;
@@ -128,7 +161,8 @@ impl FiberStream {
         let piece_end = read.min(skipped + len as usize);
         let mut at = skipped;
         while at < piece_end {
-            at += self.send(&[IoSlice::new(&buffer.bytes()[at..piece_end])], false, deadline)?;
+            let piece = [IoSlice::new(&buffer.bytes()[at..piece_end])];
+            at += either!(self, stream => stream.send(&piece, false, deadline))?;
         }
         Ok(piece_end.saturating_sub(skipped) as u64)
     }
@@ -150,7 +184,9 @@ thread_local! {
 impl DirectBuffer {
     fn take() -> DirectBuffer {
         let kept = DIRECT_BUFFERS.with_borrow_mut(Vec::pop);
-        DirectBuffer(Some(kept.unwrap_or_else(|| AlignedBuffer::new(DIRECT_BUFFER_LEN))))
+        DirectBuffer(Some(
+            kept.unwrap_or_else(|| AlignedBuffer::new(DIRECT_BUFFER_LEN)),
+        ))
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -181,9 +217,6 @@ pub(crate) struct ThreadStream {
 /// Deadlines are kept to this, so that successive ones give equal time-outs.
 const TIMEOUT_STEP: Duration = Duration::from_millis(100);
 
-/// `sendfile(2)` in pieces, so that a change of the file is noticed between them.
-const FILE_PIECE_LEN: u64 = 256 * 1024;
-
 const RECEIVE_LEN: usize = 16 * 1024;
 
 thread_local! {
@@ -194,7 +227,11 @@ impl ThreadStream {
     /// Takes a connected blocking socket.
     pub(crate) fn new(fd: OwnedFd) -> ThreadStream {
         let (receive_timeout, send_timeout) = (AtomicU64::new(0), AtomicU64::new(0));
-        ThreadStream { fd, receive_timeout, send_timeout }
+        ThreadStream {
+            fd,
+            receive_timeout,
+            send_timeout,
+        }
     }
 
     fn prepare(&self, which: Timeout, deadline: Instant) -> io::Result<()> {
@@ -252,15 +289,13 @@ impl Stream for ThreadStream {
         flags.set(SendFlags::MORE, more);
         ThreadStream::call(|| match slices {
             [slice] => rustix::net::send(&self.fd, slice, flags),
-            _ => {
-                rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags)
-            }
+            _ => rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags),
         })
     }
 
     fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
         self.prepare(Timeout::Send, deadline)?;
-        let len = range.len().min(FILE_PIECE_LEN) as usize;
+        let len = range.len().min(FILE_PIECE_LEN_MAX) as usize;
         let mut at = range.range.start;
         let sent = ThreadStream::call(|| {
             rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)

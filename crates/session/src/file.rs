@@ -2,7 +2,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, Stat};
 
@@ -36,6 +38,10 @@ pub struct SharedFile {
     fd: OwnedFd,
     stamp: FileStamp,
     direct: OnceLock<Option<OwnedFd>>,
+    /// When a driver last saw all of it in the page cache, in milliseconds since the first such
+    /// look; 0 is never.
+    seen_cached_ms: AtomicU64,
+    first_look: OnceLock<Instant>,
 }
 
 /// What tells one state of a file from another: a change of any part means that the bytes may have
@@ -56,7 +62,10 @@ impl FileStamp {
     /// The stamp in what `fstat(2)` returned.
     pub fn of(stat: &Stat) -> FileStamp {
         let ns = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        #[allow(clippy::unnecessary_cast, reason = "the field types differ between architectures")]
+        #[allow(
+            clippy::unnecessary_cast,
+            reason = "the field types differ between architectures"
+        )]
         FileStamp {
             len: stat.st_size as u64,
             mtime_ns: ns(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
@@ -73,7 +82,13 @@ impl SharedFile {
     /// What `fstat(2)` reports.
     pub fn new(fd: OwnedFd) -> io::Result<SharedFile> {
         let stamp = FileStamp::of(&rustix::fs::fstat(&fd)?);
-        Ok(SharedFile { fd, stamp, direct: OnceLock::new() })
+        Ok(SharedFile {
+            fd,
+            stamp,
+            direct: OnceLock::new(),
+            seen_cached_ms: AtomicU64::new(0),
+            first_look: OnceLock::new(),
+        })
     }
 
     /// What the file was like when it was opened.
@@ -81,20 +96,45 @@ impl SharedFile {
         self.stamp
     }
 
-    /// Whether the file is still as it was when it was opened (one `fstat(2)`, never blocking on a
-    /// local file system). A driver asks around sending: bytes that were written into the same inode
-    /// in the meantime must not go out under the old length and ETag.
+    /// Whether the file's bytes are still those that were there when it was opened (one `fstat(2)`, never
+    /// blocking on a local file system). A driver asks around sending: bytes that were written into the
+    /// same inode in the meantime must not go out under the old length and ETag.
+    ///
+    /// Looks at length and modification time. Not at the change time: another file renamed over this one's name changes
+    /// that, and a download of the old one may well go on.
     ///
     /// # Errors
     /// What `fstat(2)` reports.
     pub fn is_unchanged(&self) -> io::Result<bool> {
-        Ok(FileStamp::of(&rustix::fs::fstat(&self.fd)?) == self.stamp)
+        let now = FileStamp::of(&rustix::fs::fstat(&self.fd)?);
+        Ok((now.len, now.mtime_ns) == (self.stamp.len, self.stamp.mtime_ns))
     }
 
     /// The same file, opened with `O_DIRECT` at the first call. `None` where the file system has no
     /// direct I/O, or no descriptor is to be had: read through the page cache then.
     pub fn direct(&self) -> Option<BorrowedFd<'_>> {
-        self.direct.get_or_init(|| self.open_direct()).as_ref().map(AsFd::as_fd)
+        self.direct
+            .get_or_init(|| self.open_direct())
+            .as_ref()
+            .map(AsFd::as_fd)
+    }
+
+    /// Notes that at `now` all of the file was in the page cache.
+    pub fn note_cached(&self, now: Instant) {
+        self.seen_cached_ms
+            .store(self.age_ms(now), Ordering::Relaxed);
+    }
+
+    /// Whether all of the file was seen in the page cache less than `age_max` ago: asking the kernel for each
+    /// of a thousand requests a second would cost more than it tells.
+    pub fn was_cached(&self, now: Instant, age_max: Duration) -> bool {
+        let seen = self.seen_cached_ms.load(Ordering::Relaxed);
+        seen != 0 && self.age_ms(now).saturating_sub(seen) < age_max.as_millis() as u64
+    }
+
+    fn age_ms(&self, now: Instant) -> u64 {
+        let first = *self.first_look.get_or_init(|| now);
+        now.saturating_duration_since(first).as_millis() as u64 + 1
     }
 
     fn open_direct(&self) -> Option<OwnedFd> {
@@ -123,6 +163,18 @@ impl TryFrom<File> for SharedFile {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_file_renamed_over_this_one_leaves_it_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+        std::fs::write(&old, "old").unwrap();
+        std::fs::write(&new, "new").unwrap();
+        let shared = SharedFile::try_from(File::open(&old).unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::rename(&new, &old).unwrap();
+        assert!(shared.is_unchanged().unwrap());
+    }
 
     #[test]
     fn a_write_into_the_same_inode_is_noticed() {

@@ -149,7 +149,9 @@ impl Now {
         Now {
             monotonic: Instant::now(),
             // A clock before 1970 is an operator's mistake that no reply depends on.
-            since_epoch: wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
+            since_epoch: wall
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default(),
         }
     }
 }

@@ -99,7 +99,10 @@ impl Outbox {
         let before = self.bytes.len();
         write(&mut self.bytes);
         let after = self.bytes.len();
-        assert!(after >= before, "put_with shortened the outbox: {after} below {before}");
+        assert!(
+            after >= before,
+            "put_with shortened the outbox: {after} below {before}"
+        );
         self.grow_bytes(after - before);
     }
 
@@ -185,11 +188,18 @@ impl Outbox {
     /// # Panics
     /// If fewer than `len` bytes were queued.
     pub fn consume(&mut self, len: u64) {
-        assert!(len <= self.queued_len, "consumed {len} of {} queued", self.queued_len);
+        assert!(
+            len <= self.queued_len,
+            "consumed {len} of {} queued",
+            self.queued_len
+        );
         self.queued_len -= len;
         let mut left = len;
         while left > 0 {
-            let part = self.parts.front_mut().expect("queued_len is the sum of the parts");
+            let part = self
+                .parts
+                .front_mut()
+                .expect("queued_len is the sum of the parts");
             left -= part.consume(left, &mut self.bytes_sent);
             if part.is_empty() {
                 self.parts.pop_front();
@@ -301,13 +311,20 @@ mod tests {
 
     fn file_range(len: u64) -> FileRange {
         let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
-        FileRange { file, range: 0..len, keep: true }
+        FileRange {
+            file,
+            range: 0..len,
+            keep: true,
+        }
     }
 
     fn text(out: &Outbox) -> String {
         let mut slices = [IoSlice::new(&[]); 8];
         let filled = out.gather(&mut slices);
-        slices[..filled].iter().map(|slice| String::from_utf8_lossy(slice)).collect()
+        slices[..filled]
+            .iter()
+            .map(|slice| String::from_utf8_lossy(slice))
+            .collect()
     }
 
     #[test]

@@ -38,7 +38,9 @@ impl Script {
 
     /// The replies, one after the other, must be exactly this.
     pub fn expect(mut self, bytes: impl AsRef<[u8]>) -> Script {
-        self.expected.get_or_insert_default().extend_from_slice(bytes.as_ref());
+        self.expected
+            .get_or_insert_default()
+            .extend_from_slice(bytes.as_ref());
         self
     }
 
@@ -72,7 +74,12 @@ pub fn replay<S: Session>(open: impl Fn() -> S, script: &Script) -> Outcome {
     if let Some(expected) = &script.expected {
         assert_same("whole", &whole.replied, expected);
     }
-    assert_eq!(whole.closed, script.closed, "closed (whole); replies: {}", show(&whole.replied));
+    assert_eq!(
+        whole.closed,
+        script.closed,
+        "closed (whole); replies: {}",
+        show(&whole.replied)
+    );
     let bytewise = std::iter::once(Cutting::EveryByte);
     for cutting in bytewise.chain((1..=CUTTINGS).map(Cutting::Seeded)) {
         let outcome = run(open(), &script.sent, cutting);
@@ -103,7 +110,10 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome
         Cutting::Seeded(_) => Outbox::with_watermark(1 + random.below(70_000)),
         _ => Outbox::new(),
     };
-    let mut outcome = Outcome { replied: Vec::new(), closed: false };
+    let mut outcome = Outcome {
+        replied: Vec::new(),
+        closed: false,
+    };
     let mut held = Vec::new();
     let mut rest = sent;
     let mut phase = Phase::Idle;
@@ -126,7 +136,10 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome
 
 /// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC.
 pub fn test_now() -> Now {
-    Now { monotonic: Instant::now(), since_epoch: Duration::from_secs(1_795_176_000) }
+    Now {
+        monotonic: Instant::now(),
+        since_epoch: Duration::from_secs(1_795_176_000),
+    }
 }
 
 /// Shows the session what is held until it waits for more; returns the phase it waits in.
@@ -155,7 +168,10 @@ fn deliver<S: Session>(
             }
         }
     }
-    panic!("the session neither waits nor closes; it holds {} bytes", held.len());
+    panic!(
+        "the session neither waits nor closes; it holds {} bytes",
+        held.len()
+    );
 }
 
 /// Puts what it can into the session's own room, as a driver does; returns what is left.
@@ -194,7 +210,9 @@ fn send(out: &mut Outbox, outcome: &mut Outcome) {
             Chunk::Bytes(_) | Chunk::Shared(_) => {
                 let mut slices = [IoSlice::new(&[]); 16];
                 let filled = out.gather(&mut slices);
-                slices[..filled].iter().for_each(|s| outcome.replied.extend_from_slice(s));
+                slices[..filled]
+                    .iter()
+                    .for_each(|s| outcome.replied.extend_from_slice(s));
                 slices[..filled].iter().map(|s| s.len() as u64).sum()
             }
         };
@@ -208,7 +226,11 @@ fn read(range: &FileRange) -> Vec<u8> {
     while at < bytes.len() {
         let offset = range.range.start + at as u64;
         let len = rustix::io::pread(range.file.as_fd(), &mut bytes[at..], offset).expect("pread");
-        assert!(len > 0, "the file ends at {offset}, inside the range {:?}", range.range);
+        assert!(
+            len > 0,
+            "the file ends at {offset}, inside the range {:?}",
+            range.range
+        );
         at += len;
     }
     bytes
@@ -227,7 +249,9 @@ fn assert_same(cut: &str, got: &[u8], expected: &[u8]) {
 
 fn show(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 4096;
-    let text = bytes[..bytes.len().min(SHOWN_MAX)].escape_ascii().to_string();
+    let text = bytes[..bytes.len().min(SHOWN_MAX)]
+        .escape_ascii()
+        .to_string();
     text.replace("\\r\\n", "\\r\\n\n")
 }
 

@@ -22,7 +22,7 @@ use crate::status::Status;
 ///          │                                               ▲     │
 ///          └─── the site would block ──────────────────────┘     └─ Next::Work, and again
 ///
-///   any refusal, `Connection: close`, drain ──▶ Closed
+///   `Connection: close`, drain ──▶ Closed            any refusal ──▶ Refused
 /// ```
 ///
 /// All complete requests of one input are answered in one call, until the outbox is full. The usual
@@ -50,7 +50,10 @@ enum State {
     Body(Kept, Body),
     /// A whole request was taken, and its reply is to come.
     Answering(Kept),
+    /// After the last reply; the peer has sent all of its request.
     Closed,
+    /// After the last reply, with more of the request perhaps on its way.
+    Refused,
 }
 
 impl State {
@@ -112,7 +115,10 @@ impl session::Session for Session {
         loop {
             let rest = &input[used..];
             let has_more = !rest.is_empty() || matches!(self.state, State::Answering(_));
-            if has_more && turn.replier.out.is_full() && !matches!(self.state, State::Closed) {
+            if has_more
+                && turn.replier.out.is_full()
+                && !matches!(self.state, State::Closed | State::Refused)
+            {
                 return Received {
                     used,
                     next: Next::Flush,
@@ -123,10 +129,10 @@ impl session::Session for Session {
             match step.next {
                 None => {}
                 // What comes behind a request that closes is not ours to read.
-                Some(Next::Close) => {
+                Some(next @ (Next::Close | Next::Linger)) => {
                     return Received {
                         used: input.len(),
-                        next: Next::Close,
+                        next,
                     };
                 }
                 Some(next) => {
@@ -172,7 +178,7 @@ impl session::Session for Session {
             State::Body(kept, _) | State::Answering(kept) => {
                 replier.page(status, asked(&kept_head(&kept.head), false), &lines, None);
             }
-            State::Closed => {}
+            State::Closed | State::Refused => {}
         }
     }
 
@@ -212,6 +218,7 @@ impl Turn<'_> {
             State::Body(..) => self.step_body(state, input),
             State::Answering(_) => self.step_answering(state),
             State::Closed => Step::wait(Next::Close),
+            State::Refused => Step::wait(Next::Linger),
         }
     }
 
@@ -300,7 +307,7 @@ impl Turn<'_> {
                 *state = if persists {
                     State::BETWEEN
                 } else {
-                    State::Closed
+                    State::Refused
                 };
                 return Step {
                     used: head.len,
@@ -313,7 +320,7 @@ impl Turn<'_> {
                 // not, so nothing behind it can be understood.
                 Method::Forbidden | Method::Unknown => {
                     answer(&mut self.replier, head, false, None, self.path_room);
-                    *state = State::Closed;
+                    *state = State::Refused;
                     return Step {
                         used: head.len,
                         next: None,
@@ -393,8 +400,8 @@ impl Turn<'_> {
         self.replier.handle.counts().refused(refusal);
         self.replier
             .page(refusal.status(), asked, &[], Some(refusal.name()));
-        *state = State::Closed;
-        Step::wait(Next::Close)
+        *state = State::Refused;
+        Step::wait(Next::Linger)
     }
 
     #[inline]

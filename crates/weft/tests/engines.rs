@@ -51,7 +51,10 @@ contract! {
 }
 
 fn fibers(processors: usize, backend: BackendChoice) -> Engine {
-    Engine::Fiber { processors, backend }
+    Engine::Fiber {
+        processors,
+        backend,
+    }
 }
 
 /// A live server over the transcripts' site, which has a large file besides.
@@ -74,15 +77,23 @@ impl World {
         let mut limits = Limits::default();
         change(&mut limits);
         let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let Address::Tcp(address) = bound[0].address else { panic!("not a TCP address") };
+        let Address::Tcp(address) = bound[0].address else {
+            panic!("not a TCP address")
+        };
         let handle = transcript::open(directory.path(), ServiceConfig::default()).unwrap();
         let server = start(engine, bound, limits, fibers, handle);
-        World { server, address, directory }
+        World {
+            server,
+            address,
+            directory,
+        }
     }
 
     fn make_large_file(&self) -> Vec<u8> {
         // A prime period: no piece of a round length looks like its neighbour.
-        let pattern: Vec<u8> = (0..99_991).map(|i: u32| (i / 255) as u8 ^ i as u8).collect();
+        let pattern: Vec<u8> = (0..99_991)
+            .map(|i: u32| (i / 255) as u8 ^ i as u8)
+            .collect();
         let mut content = pattern.repeat(LARGE_LEN / pattern.len() + 1);
         content.truncate(LARGE_LEN);
         std::fs::write(self.directory.path().join("large.bin"), &content).unwrap();
@@ -91,7 +102,9 @@ impl World {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         stream
     }
 
@@ -112,7 +125,11 @@ impl World {
     fn wait_until(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !is_so(&self.server) {
-            assert!(Instant::now() < deadline, "{what}: {:?}", self.server.counters());
+            assert!(
+                Instant::now() < deadline,
+                "{what}: {:?}",
+                self.server.counters()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -125,7 +142,13 @@ fn start(
     fibers: Option<usize>,
     handle: Arc<Handle>,
 ) -> Server {
-    let settings = Settings { engine: engine.clone(), listeners, limits, fibers, log: None };
+    let settings = Settings {
+        engine: engine.clone(),
+        listeners,
+        limits,
+        fibers,
+        log: None,
+    };
     Server::start(settings, move |peer| {
         Session::new(Arc::clone(&handle), peer.map_or(Peer::Unix, Peer::Tcp))
     })
@@ -173,7 +196,9 @@ fn every_transcript_plays_as_written(engine: &Engine) {
         }
         if transcript.ending == Ending::Waits {
             let mut stream = world.connect();
-            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_millis(50)))
+                .unwrap();
             stream.write_all(&sent).unwrap();
             let mut replied = Vec::new();
             let waits = stream.read_to_end(&mut replied).is_err();
@@ -197,7 +222,12 @@ fn every_transcript_plays_as_written(engine: &Engine) {
             failures.push(format!("{} (cut): {why}", transcript.name));
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n\n")
+    );
 }
 
 fn a_large_file_arrives_whole(engine: &Engine) {
@@ -219,41 +249,63 @@ fn a_large_file_arrives_whole(engine: &Engine) {
 }
 
 fn a_slow_head_times_out_and_is_told(engine: &Engine) {
-    let world = World::with(engine, None, |limits| limits.head_timeout = Duration::from_millis(200));
+    let world = World::with(engine, None, |limits| {
+        limits.head_timeout = Duration::from_millis(200)
+    });
     let start = Instant::now();
     let reply = world.exchange(b"GET / HTTP/1.1\r\nHos");
-    assert!(reply.starts_with(b"HTTP/1.1 408 "), "{}", reply.escape_ascii());
+    assert!(
+        reply.starts_with(b"HTTP/1.1 408 "),
+        "{}",
+        reply.escape_ascii()
+    );
     assert!(start.elapsed() >= Duration::from_millis(200));
-    world.wait_until("closed", |s| s.counters().closed(Closed::TimedOut(Phase::Head)) == 1);
+    world.wait_until("closed", |s| {
+        s.counters().closed(Closed::TimedOut(Phase::Head)) == 1
+    });
 }
 
 fn trickling_a_head_does_not_extend_its_time(engine: &Engine) {
-    let world = World::with(engine, None, |limits| limits.head_timeout = Duration::from_millis(300));
+    let world = World::with(engine, None, |limits| {
+        limits.head_timeout = Duration::from_millis(300)
+    });
     let mut stream = world.connect();
     let start = Instant::now();
-    for byte in b"GET / HTTP/1.1\r\nX-Very-Long-Header-That-Never-Ends: aaaaaaaaaaaaaaa".iter().cycle() {
+    for byte in b"GET / HTTP/1.1\r\nX-Very-Long-Header-That-Never-Ends: aaaaaaaaaaaaaaa"
+        .iter()
+        .cycle()
+    {
         if stream.write_all(&[*byte]).is_err() {
             break;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "it may trickle for ever");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "it may trickle for ever"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(start.elapsed() >= Duration::from_millis(300));
 }
 
 fn an_idle_connection_is_closed(engine: &Engine) {
-    let world = World::with(engine, None, |limits| limits.idle_timeout = Duration::from_millis(200));
+    let world = World::with(engine, None, |limits| {
+        limits.idle_timeout = Duration::from_millis(200)
+    });
     let mut stream = world.connect();
     stream.write_all(GET).unwrap();
     let start = Instant::now();
     assert!(read_reply(&mut stream).starts_with("HTTP/1.1 200 "));
     assert_eq!(read_all(&mut stream), b"", "closed without a word");
     assert!(start.elapsed() >= Duration::from_millis(150));
-    world.wait_until("closed", |s| s.counters().closed(Closed::TimedOut(Phase::Idle)) == 1);
+    world.wait_until("closed", |s| {
+        s.counters().closed(Closed::TimedOut(Phase::Idle)) == 1
+    });
 }
 
 fn a_reader_that_does_not_read_is_cut(engine: &Engine) {
-    let world = World::with(engine, None, |limits| limits.send_timeout = Duration::from_millis(200));
+    let world = World::with(engine, None, |limits| {
+        limits.send_timeout = Duration::from_millis(200)
+    });
     world.make_large_file();
     let mut stream = world.connect();
     stream.write_all(GET_LARGE).unwrap();
@@ -269,7 +321,9 @@ fn a_client_that_dies_in_a_download_leaves_nothing(engine: &Engine) {
         stream.read_exact(&mut vec![0; 100_000]).unwrap();
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     }
-    world.wait_until("all closed", |s| s.connection_count() == 0 && s.counters().accepted() == 20);
+    world.wait_until("all closed", |s| {
+        s.connection_count() == 0 && s.counters().accepted() == 20
+    });
     let counters = world.server.counters();
     assert_eq!(counters.accepted(), counters.closed_total());
 }
@@ -313,8 +367,9 @@ fn draining_finishes_the_request_in_hand(engine: &Engine) {
 }
 
 fn draining_cuts_what_does_not_end(engine: &Engine) {
-    let world =
-        World::with(engine, None, |limits| limits.drain_deadline = Duration::from_millis(100));
+    let world = World::with(engine, None, |limits| {
+        limits.drain_deadline = Duration::from_millis(100)
+    });
     world.make_large_file();
     let mut stream = world.connect();
     stream.write_all(GET_LARGE).unwrap();
@@ -328,7 +383,11 @@ fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
     // One post per processor may hold a carrier of its own: never more than the limit plus those.
     let mut open: Vec<_> = (0..8).map(|_| world.connect()).collect();
     std::thread::sleep(Duration::from_millis(50));
-    assert!(world.server.connection_count() <= 4, "{}", world.server.connection_count());
+    assert!(
+        world.server.connection_count() <= 4,
+        "{}",
+        world.server.connection_count()
+    );
     // Each in turn gets its reply, as those before it end.
     while !open.is_empty() {
         let mut stream = open.remove(0);
@@ -378,7 +437,10 @@ fn a_file_that_is_written_to_is_never_passed_off_as_whole(engine: &Engine) {
     stream.read_exact(&mut [0; 4000]).unwrap();
     std::fs::write(&path, vec![b'n'; LARGE_LEN]).unwrap();
     let mut got = vec![0; LARGE_LEN];
-    assert!(stream.read_exact(&mut got).is_err(), "old and new bytes under one ETag");
+    assert!(
+        stream.read_exact(&mut got).is_err(),
+        "old and new bytes under one ETag"
+    );
 }
 
 fn a_unix_socket_serves_the_same(engine: &Engine) {

@@ -167,10 +167,11 @@ fn relative_links_and_anchors_exist() {
             };
             if !to.exists() {
                 findings.add_line(&file, at, format!("{target}: there is no such file"));
-            } else if !anchor.is_empty() && to.extension().is_some_and(|ext| ext == "md") {
-                if !anchors(&read(&to)).contains(anchor) {
-                    findings.add_line(&file, at, format!("{target}: there is no such heading"));
-                }
+            } else if !anchor.is_empty()
+                && to.extension().is_some_and(|ext| ext == "md")
+                && !anchors(&read(&to)).contains(anchor)
+            {
+                findings.add_line(&file, at, format!("{target}: there is no such heading"));
             }
         }
     }

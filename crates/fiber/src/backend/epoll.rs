@@ -50,20 +50,34 @@ struct Source {
 impl Epoll {
     pub(super) fn new(shared: &ProcessorShared) -> io::Result<Epoll> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&fd, &shared.wake_fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        Ok(Epoll { fd, sources: RefCell::default() })
+        epoll::add(
+            &fd,
+            &shared.wake_fd,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN,
+        )?;
+        Ok(Epoll {
+            fd,
+            sources: RefCell::default(),
+        })
     }
 
     pub(super) fn turn(&self, processor: &Processor, wait: Wait) {
         let timeout = match wait {
-            Wait::Poll => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+            Wait::Poll => Some(Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }),
             Wait::For(timeout) => timeout.map(|timeout| Timespec {
                 tv_sec: timeout.as_secs() as i64,
                 tv_nsec: timeout.subsec_nanos() as i64,
             }),
         };
         processor.shared().counters.enters.add(1);
-        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let none = epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        };
         let mut events = [none; EVENTS_PER_TURN];
         let count = match epoll::wait(&self.fd, &mut events[..], timeout.as_ref()) {
             Ok(count) => count,
@@ -85,12 +99,18 @@ impl Epoll {
     fn ready(&self, processor: &Processor, data: u64, flags: epoll::EventFlags) {
         let (fd, io_id_low) = ((data >> 32) as usize, data as u32);
         let mut sources = self.sources.borrow_mut();
-        let Some(source) = sources.get_mut(fd).filter(|source| source.io_id as u32 == io_id_low) else {
+        let Some(source) = sources
+            .get_mut(fd)
+            .filter(|source| source.io_id as u32 == io_id_low)
+        else {
             return; // A descriptor that was closed after the event had been queued.
         };
         use epoll::EventFlags as Flags;
         let hung_up = flags.intersects(Flags::HUP | Flags::RDHUP | Flags::ERR);
-        let (read, write) = (flags.contains(Flags::IN) || hung_up, flags.contains(Flags::OUT) || hung_up);
+        let (read, write) = (
+            flags.contains(Flags::IN) || hung_up,
+            flags.contains(Flags::OUT) || hung_up,
+        );
         source.hung_up |= hung_up;
         source.readable |= read;
         source.writable |= write;
@@ -100,10 +120,20 @@ impl Epoll {
             return processor.acceptors.readable(processor, io_id);
         }
         let woken = |&mut (interest, op): &mut (Interest, *const Op)| {
-            let ready = if interest == Interest::Read { read } else { write };
+            let ready = if interest == Interest::Read {
+                read
+            } else {
+                write
+            };
             if ready {
                 // SAFETY: an operation takes itself out of the list before it leaves its frame.
-                unsafe { &*op }.complete(processor, Completion { result: 0, flags: 0 });
+                unsafe { &*op }.complete(
+                    processor,
+                    Completion {
+                        result: 0,
+                        flags: 0,
+                    },
+                );
             }
             !ready
         };
@@ -114,16 +144,25 @@ impl Epoll {
     /// edge has come since. Unknown descriptors may.
     pub(crate) fn may_try(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) -> bool {
         let sources = self.sources.borrow();
-        let source = sources.get(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
+        let source = sources
+            .get(fd.as_raw_fd() as usize)
+            .filter(|source| source.io_id == io_id);
         source.is_none_or(|source| {
-            source.hung_up || if interest == Interest::Read { source.readable } else { source.writable }
+            source.hung_up
+                || if interest == Interest::Read {
+                    source.readable
+                } else {
+                    source.writable
+                }
         })
     }
 
     /// Notes that an attempt came up short: the next one would get EAGAIN.
     pub(crate) fn used_up(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) {
         let mut sources = self.sources.borrow_mut();
-        let source = sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
+        let source = sources
+            .get_mut(fd.as_raw_fd() as usize)
+            .filter(|source| source.io_id == io_id);
         if let Some(source) = source {
             match interest {
                 Interest::Read => source.readable = false,
@@ -134,7 +173,12 @@ impl Epoll {
 
     /// Registers the descriptor with this processor unless it is. The kernel then reports how things
     /// stand as the first edge.
-    pub(crate) fn register(&self, fd: BorrowedFd<'_>, io_id: u64, listener: bool) -> io::Result<()> {
+    pub(crate) fn register(
+        &self,
+        fd: BorrowedFd<'_>,
+        io_id: u64,
+        listener: bool,
+    ) -> io::Result<()> {
         let mut sources = self.sources.borrow_mut();
         let index = fd.as_raw_fd() as usize;
         if sources.len() <= index {
@@ -146,7 +190,11 @@ impl Epoll {
         use epoll::EventFlags as Flags;
         // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE): that
         // one might have no fiber to spare while another has.
-        let direction = if listener { Flags::empty() } else { Flags::OUT | Flags::RDHUP };
+        let direction = if listener {
+            Flags::empty()
+        } else {
+            Flags::OUT | Flags::RDHUP
+        };
         let flags = Flags::IN | Flags::ET | direction;
         let data = epoll::EventData::new_u64((index as u64) << 32 | u64::from(io_id as u32));
         match epoll::add(&self.fd, fd, data, flags) {
@@ -154,14 +202,20 @@ impl Epoll {
             Err(rustix::io::Errno::EXIST) => epoll::modify(&self.fd, fd, data, flags)?,
             result => result?,
         }
-        sources[index] = Source { io_id, listener, ..Source::default() };
+        sources[index] = Source {
+            io_id,
+            listener,
+            ..Source::default()
+        };
         Ok(())
     }
 
     /// Forgets a descriptor that is closed (which ends its registration) or no longer of interest.
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>, io_id: u64) {
         let mut sources = self.sources.borrow_mut();
-        let source = sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
+        let source = sources
+            .get_mut(fd.as_raw_fd() as usize)
+            .filter(|source| source.io_id == io_id);
         if let Some(source) = source {
             *source = Source::default();
         }
@@ -194,7 +248,9 @@ pub(crate) fn wait_ready(
         epoll.register(fd.as_fd(), io_id, false)?;
         processor.shared().counters.operations.add(1);
         let mut sources = epoll.sources.borrow_mut();
-        sources[fd.as_raw_fd() as usize].waiting.push((interest, &op));
+        sources[fd.as_raw_fd() as usize]
+            .waiting
+            .push((interest, &op));
         io::Result::Ok(deadline.map(|at| processor.set_timer(at, Expiry::Deadline(&op))))
     })?;
     let completion = op.wait();
@@ -220,7 +276,11 @@ pub(crate) fn wait_ready_plain(
     deadline: Option<Instant>,
 ) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
-    let flags = if interest == Interest::Read { PollFlags::IN } else { PollFlags::OUT };
+    let flags = if interest == Interest::Read {
+        PollFlags::IN
+    } else {
+        PollFlags::OUT
+    };
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left: Duration| Timespec {

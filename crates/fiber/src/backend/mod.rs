@@ -56,6 +56,7 @@ impl std::fmt::Display for BackendKind {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "one for each processor")]
 pub(crate) enum Backend {
     Uring(Uring),
     Epoll(Epoll),
@@ -85,7 +86,10 @@ pub(crate) struct Completion {
 
 impl Op {
     pub(crate) fn new(fiber: FiberRef) -> Op {
-        Op { fiber, completion: Cell::new(None) }
+        Op {
+            fiber,
+            completion: Cell::new(None),
+        }
     }
 
     /// The first completion counts: a deadline and the real end may come in the same turn.
@@ -109,7 +113,10 @@ impl Op {
 
 impl Completion {
     pub(crate) fn error(errno: i32) -> Completion {
-        Completion { result: -errno, flags: 0 }
+        Completion {
+            result: -errno,
+            flags: 0,
+        }
     }
 
     /// The result as a count or an error.
@@ -140,8 +147,11 @@ impl Backend {
     pub(crate) fn expire(&self, processor: &Processor, op: *const Op) {
         match self {
             Backend::Uring(uring) => uring.cancel(processor, op as u64),
-            // SAFETY: the timer of an operation is cancelled before the operation leaves its frame.
-            Backend::Epoll(_) => unsafe { &*op }.complete(processor, Completion::error(libc::ETIMEDOUT)),
+            Backend::Epoll(_) => {
+                // SAFETY: an operation's timer is cancelled before the operation leaves its frame.
+                let op = unsafe { &*op };
+                op.complete(processor, Completion::error(libc::ETIMEDOUT));
+            }
         }
     }
 

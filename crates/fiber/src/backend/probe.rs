@@ -56,7 +56,9 @@ pub fn probe() -> Result<Ring, Denied> {
     // the thread that made it.
     let probed = thread::Builder::new().spawn(|| {
         let ring = uring::set_up(8)?;
-        Ok(Ring { features: features(&ring) })
+        Ok(Ring {
+            features: features(&ring),
+        })
     });
     let result = probed.and_then(|thread| thread.join().expect("the probe does not panic"));
     result.map_err(Denied::from_error)
@@ -71,13 +73,22 @@ fn features(ring: &IoUring) -> Vec<(&'static str, bool)> {
         ("single-issuer and deferred task work", true),
         ("fast poll", params.is_feature_fast_poll()),
         ("no dropped completions", params.is_feature_nodrop()),
-        ("send and receive", has(opcode::Send::CODE) && has(opcode::Recv::CODE)),
+        (
+            "send and receive",
+            has(opcode::Send::CODE) && has(opcode::Recv::CODE),
+        ),
         ("cancel", has(opcode::AsyncCancel::CODE)),
-        ("read and write", has(opcode::Read::CODE) && has(opcode::Write::CODE)),
+        (
+            "read and write",
+            has(opcode::Read::CODE) && has(opcode::Write::CODE),
+        ),
         ("zero-copy send", has(opcode::SendZc::CODE)),
         ("message to another ring", has(opcode::MsgRingData::CODE)),
         ("futex wait", has(opcode::FutexWait::CODE)),
-        ("receive and send bundles", params.is_feature_recvsend_bundle()),
+        (
+            "receive and send bundles",
+            params.is_feature_recvsend_bundle(),
+        ),
         ("minimum wait", params.is_feature_min_timeout()),
     ]
 }
@@ -144,7 +155,13 @@ impl fmt::Display for DeniedCause {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "io_uring is not available: {} ({}); {}", self.cause, self.error, self.cause.remedy())
+        write!(
+            f,
+            "io_uring is not available: {} ({}); {}",
+            self.cause,
+            self.error,
+            self.cause.remedy()
+        )
     }
 }
 
@@ -155,7 +172,11 @@ impl std::error::Error for Denied {
 }
 
 fn disabled_setting() -> Option<u32> {
-    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
+    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]

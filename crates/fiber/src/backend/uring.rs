@@ -109,15 +109,20 @@ impl Uring {
     fn submit_and_sleep(&self, processor: &Processor, timeout: Option<Duration>) {
         if !self.wake_armed.replace(true) {
             let count = self.wake_count.as_ptr().cast();
-            self.push(processor, &opcode::Read::new(self.wake_fd, count, 8).build().user_data(WOKEN));
+            self.push(
+                processor,
+                &opcode::Read::new(self.wake_fd, count, 8)
+                    .build()
+                    .user_data(WOKEN),
+            );
         }
         processor.shared().counters.enters.add(1);
         let ring = self.ring.borrow_mut();
         let timespec = timeout.map(Timespec::from);
         let result = match &timespec {
-            Some(timespec) => {
-                ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(timespec))
-            }
+            Some(timespec) => ring
+                .submitter()
+                .submit_with_args(1, &SubmitArgs::new().timespec(timespec)),
             None => ring.submitter().submit_and_wait(1),
         };
         check_enter(result);
@@ -132,12 +137,20 @@ impl Uring {
             if !more {
                 self.in_flight.set(self.in_flight.get() - 1);
             }
-            let completion = Completion { result: entry.result(), flags: entry.flags() };
+            let completion = Completion {
+                result: entry.result(),
+                flags: entry.flags(),
+            };
             match entry.user_data() {
                 IGNORED => {}
                 WOKEN => self.wake_armed.set(false),
                 accept if accept & ACCEPT_BIT != 0 => {
-                    processor.acceptors.accepted(processor, accept >> ACCEPT_SHIFT, completion, more);
+                    processor.acceptors.accepted(
+                        processor,
+                        accept >> ACCEPT_SHIFT,
+                        completion,
+                        more,
+                    );
                 }
                 op => {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
@@ -150,12 +163,20 @@ impl Uring {
 
     /// Asks the kernel to end the operation with this user data; its own completion still comes.
     pub(super) fn cancel(&self, processor: &Processor, user_data: u64) {
-        self.push(processor, &opcode::AsyncCancel::new(user_data).build().user_data(IGNORED));
+        self.push(
+            processor,
+            &opcode::AsyncCancel::new(user_data)
+                .build()
+                .user_data(IGNORED),
+        );
     }
 
     pub(crate) fn arm_accept(&self, processor: &Processor, listener: &impl AsRawFd, id: u64) {
         let entry = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC);
-        self.push(processor, &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT));
+        self.push(
+            processor,
+            &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT),
+        );
     }
 
     pub(crate) fn disarm_accept(&self, processor: &Processor, id: u64) {
@@ -189,7 +210,8 @@ fn submit(ring: &IoUring) {
     // SAFETY: the ring's own mapped head says how many entries there are; no argument is passed.
     let result = unsafe {
         let count = ring.submission_shared().len() as u32;
-        ring.submitter().enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None)
+        ring.submitter()
+            .enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None)
     };
     check_enter(result);
 }
@@ -197,7 +219,13 @@ fn submit(ring: &IoUring) {
 /// Interrupted, timed out, or short of memory for a moment: entries stay queued, the next turn retries.
 fn check_enter(result: io::Result<usize>) {
     if let Err(error) = result {
-        let retried = [libc::EINTR, libc::ETIME, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
+        let retried = [
+            libc::EINTR,
+            libc::ETIME,
+            libc::EAGAIN,
+            libc::EBUSY,
+            libc::ENOMEM,
+        ];
         let errno = error.raw_os_error().unwrap_or(0);
         assert!(retried.contains(&errno), "io_uring_enter failed: {error}");
     }
@@ -209,10 +237,7 @@ fn check_enter(result: io::Result<usize>) {
 ///
 /// # Errors
 /// `TimedOut`, or what the kernel reports for the operation.
-pub(crate) fn operate(
-    entry: squeue::Entry,
-    deadline: Option<Instant>,
-) -> io::Result<Completion> {
+pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
     let (op, timer) = processor::with_current(|processor, fiber| start(processor, fiber, deadline))
         .expect("ring operations are made by fibers");
     let address = std::ptr::from_ref(&op).expose_provenance() as u64;
@@ -268,13 +293,18 @@ impl LentBuffers {
     fn new(ring: &IoUring) -> io::Result<LentBuffers> {
         let entries = map(BUFFER_RING_LEN)?.cast();
         let memory = map(BUFFER_MEMORY_LEN)?;
-        let buffers = LentBuffers { ring: entries, memory, tail: Cell::new(0) };
+        let buffers = LentBuffers {
+            ring: entries,
+            memory,
+            tail: Cell::new(0),
+        };
         (0..LENT_BUFFERS).for_each(|id| buffers.give_back(id));
         // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it is
         // unmapped only when no operation is in flight.
         unsafe {
             let address = entries.as_ptr() as u64;
-            ring.submitter().register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, 0)?;
+            ring.submitter()
+                .register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, 0)?;
         }
         Ok(buffers)
     }
@@ -334,7 +364,10 @@ impl LentBuffer {
     /// The buffer that a receive's completion names, if it took one.
     pub(crate) fn of(completion: Completion) -> Option<LentBuffer> {
         let id = cqueue::buffer_select(completion.flags)?;
-        Some(LentBuffer { id, len: usize::try_from(completion.result).unwrap_or(0) })
+        Some(LentBuffer {
+            id,
+            len: usize::try_from(completion.result).unwrap_or(0),
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

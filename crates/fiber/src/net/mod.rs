@@ -8,6 +8,7 @@ mod socket;
 mod tcp;
 mod unix;
 
+pub use socket::FILE_PIECE_LEN_MAX;
 pub use tcp::{TcpListener, TcpStream};
 pub use unix::{UnixListener, UnixStream};
 
@@ -75,7 +76,7 @@ macro_rules! stream {
                 self.socket.send(slices, more, deadline)
             }
 
-            /// Sends bytes of a file: up to `len` from `offset` on, at most 256 KiB in one call.
+            /// Sends bytes of a file: up to `len` from `offset` on, at most [`FILE_PIECE_LEN_MAX`] in one call.
             /// Returns how many; 0 if the file ends there. Never blocks the processor on the disk:
             /// what is not in the page cache is read first, and then sent.
             ///
@@ -91,6 +92,21 @@ macro_rules! stream {
                 self.socket.send_file(file, offset, len, deadline)
             }
 
+            /// As [`send_file`](Self::send_file), for bytes of which the caller knows that they are in the
+            /// page cache: does not look. If they are not, the disk blocks the processor.
+            ///
+            /// # Errors
+            /// As [`send_file`](Self::send_file).
+            pub fn send_cached_file(
+                &self,
+                file: std::os::fd::BorrowedFd<'_>,
+                offset: u64,
+                len: u64,
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<u64> {
+                self.socket.send_cached_file(file, offset, len, deadline)
+            }
+
             /// Ends reading, writing or both; those who wait are woken.
             ///
             /// # Errors
@@ -104,7 +120,9 @@ macro_rules! stream {
             /// # Errors
             /// What `dup(2)` reports.
             pub fn try_clone(&self) -> std::io::Result<$name> {
-                Ok($name { socket: self.socket.try_clone()? })
+                Ok($name {
+                    socket: self.socket.try_clone()?,
+                })
             }
 
             /// How long a read may wait; `None` (the default) is for ever.
@@ -142,7 +160,8 @@ macro_rules! stream {
 
         impl std::io::Read for &$name {
             fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-                self.socket.receive_into(buffer, self.socket.read_deadline())
+                self.socket
+                    .receive_into(buffer, self.socket.read_deadline())
             }
         }
 
@@ -151,8 +170,12 @@ macro_rules! stream {
                 self.write_vectored(&[std::io::IoSlice::new(bytes)])
             }
 
-            fn write_vectored(&mut self, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
-                self.socket.send(slices, false, self.socket.write_deadline())
+            fn write_vectored(
+                &mut self,
+                slices: &[std::io::IoSlice<'_>],
+            ) -> std::io::Result<usize> {
+                self.socket
+                    .send(slices, false, self.socket.write_deadline())
             }
 
             fn flush(&mut self) -> std::io::Result<()> {
@@ -171,7 +194,10 @@ macro_rules! stream {
                 (&*self).write(bytes)
             }
 
-            fn write_vectored(&mut self, slices: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+            fn write_vectored(
+                &mut self,
+                slices: &[std::io::IoSlice<'_>],
+            ) -> std::io::Result<usize> {
                 (&*self).write_vectored(slices)
             }
 
@@ -188,7 +214,9 @@ macro_rules! stream {
 
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
-                $name { socket: Socket::new(fd) }
+                $name {
+                    socket: Socket::new(fd),
+                }
             }
         }
     };

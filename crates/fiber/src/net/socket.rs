@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
-use io_uring::opcode;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
 
@@ -20,8 +20,12 @@ use crate::fiber::yield_now;
 use crate::fs;
 use crate::processor;
 
-/// How much of a file goes out in one piece, so that one fast peer does not keep the processor.
-const FILE_PIECE_LEN: u64 = 256 * 1024;
+/// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep the
+/// processor.
+pub const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
+
+/// What is not in the page cache is read in pieces of this length.
+const READ_PIECE_LEN: u64 = 256 * 1024;
 
 /// Attempts that succeed at once do not suspend; after this many in a row the fiber gives way.
 const UNSUSPENDED_MAX: u8 = 32;
@@ -66,7 +70,10 @@ impl Socket {
         let socket = Socket::with_mode(fd, false);
         if carrier() == Carrier::Uring {
             let (pointer, len) = (address.as_ptr().cast(), address.addr_len());
-            operate(opcode::Connect::new(socket.ring_fd()?, pointer, len).build(), None)?;
+            operate(
+                opcode::Connect::new(socket.ring_fd()?, pointer, len).build(),
+                None,
+            )?;
             return Ok(socket);
         }
         socket.set_nonblocking(true)?;
@@ -136,7 +143,10 @@ impl Socket {
     fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Option<LentBuffer>> {
         loop {
             let receive = opcode::Recv::new(self.ring_fd()?, std::ptr::null_mut(), 0);
-            let entry = receive.buf_group(LENT_GROUP).build().flags(Flags::BUFFER_SELECT);
+            let entry = receive
+                .buf_group(LENT_GROUP)
+                .build()
+                .flags(Flags::BUFFER_SELECT);
             match operate(entry, deadline) {
                 Ok(completion) => return Ok(LentBuffer::of(completion)),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -187,12 +197,16 @@ impl Socket {
             let fd = self.ring_fd()?;
             let entry = if let [slice] = slices {
                 let len = u32::try_from(slice.len()).unwrap_or(u32::MAX);
-                opcode::Send::new(fd, slice.as_ptr(), len).flags(flags).build()
+                opcode::Send::new(fd, slice.as_ptr(), len)
+                    .flags(flags)
+                    .build()
             } else {
                 // IoSlice has the layout of iovec (its documentation says so).
                 message.msg_iov = slices.as_ptr().cast_mut().cast();
                 message.msg_iovlen = slices.len() as _;
-                opcode::SendMsg::new(fd, &raw const message).flags(flags as u32).build()
+                opcode::SendMsg::new(fd, &raw const message)
+                    .flags(flags as u32)
+                    .build()
             };
             match operate(entry, deadline) {
                 Ok(completion) => return completion.into_result(),
@@ -210,10 +224,22 @@ impl Socket {
         len: u64,
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
-        let len = len.min(FILE_PIECE_LEN);
+        let len = len.min(FILE_PIECE_LEN_MAX);
         if carrier() != Carrier::Plain && !fs::is_cached(file, offset..offset + len) {
-            return self.send_file_by_reading(file, offset, len, deadline);
+            return self.send_file_by_reading(file, offset, len.min(READ_PIECE_LEN), deadline);
         }
+        self.send_cached_file(file, offset, len, deadline)
+    }
+
+    /// Sends up to `len` bytes of a file that is in the page cache, as the caller knows.
+    pub(super) fn send_cached_file(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        deadline: Option<Instant>,
+    ) -> io::Result<u64> {
+        let len = len.min(FILE_PIECE_LEN_MAX);
         self.set_nonblocking(true)?;
         let sent = self.attempt(Interest::Write, len as usize, deadline, || {
             let mut at = offset;
@@ -284,7 +310,11 @@ impl Socket {
     fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match carrier() {
             Carrier::Uring => {
-                let events = if interest == Interest::Read { libc::POLLIN } else { libc::POLLOUT };
+                let events = if interest == Interest::Read {
+                    libc::POLLIN
+                } else {
+                    libc::POLLOUT
+                };
                 let entry = opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), events as u32).build();
                 operate(entry, deadline).map(drop)
             }
@@ -314,7 +344,8 @@ impl Socket {
 
     /// A peer that is always ready must not keep the processor from the other fibers.
     fn give_way(&self) {
-        let due = processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
+        let due =
+            processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
         if due == Some(true) {
             yield_now();
         }
@@ -343,12 +374,18 @@ impl Socket {
         Ok(rustix::net::shutdown(&self.fd, how)?)
     }
 
-    pub(super) fn set_timeout(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn set_timeout(
+        &self,
+        interest: Interest,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
             let message = "a time-out of zero; for none, pass None";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let nanos = timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let nanos = timeout.map_or(0, |timeout| {
+            u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
+        });
         self.timeout_cell(interest).store(nanos, Ordering::Relaxed);
         Ok(())
     }
@@ -366,16 +403,21 @@ impl Socket {
     }
 
     pub(super) fn read_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Read).map(|timeout| Instant::now() + timeout)
+        self.timeout(Interest::Read)
+            .map(|timeout| Instant::now() + timeout)
     }
 
     pub(super) fn write_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Write).map(|timeout| Instant::now() + timeout)
+        self.timeout(Interest::Write)
+            .map(|timeout| Instant::now() + timeout)
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
         let clone = self.fd.try_clone()?;
-        Ok(Socket::with_mode(clone, self.nonblocking.load(Ordering::Relaxed)))
+        Ok(Socket::with_mode(
+            clone,
+            self.nonblocking.load(Ordering::Relaxed),
+        ))
     }
 }
 

@@ -27,7 +27,8 @@ impl TcpStream {
     /// # Errors
     /// What `connect(2)` reports for the last address, or the look-up.
     pub fn connect(address: impl ToSocketAddrs + Sync) -> io::Result<TcpStream> {
-        let addresses: Vec<SocketAddr> = offload(|| address.to_socket_addrs().map(Iterator::collect))?;
+        let addresses: Vec<SocketAddr> =
+            offload(|| address.to_socket_addrs().map(Iterator::collect))?;
         let none = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
         addresses.iter().map(connect).find_or_last_error(none)
     }
@@ -45,7 +46,9 @@ impl TcpStream {
     /// # Errors
     /// What `getpeername(2)` reports.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(rustix::net::getpeername(self)?.ok_or(io::ErrorKind::NotConnected)?.try_into()?)
+        Ok(rustix::net::getpeername(self)?
+            .ok_or(io::ErrorKind::NotConnected)?
+            .try_into()?)
     }
 
     /// This end's address.
@@ -58,9 +61,15 @@ impl TcpStream {
 }
 
 fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    Ok(TcpStream { socket: Socket::connect(fd, &(*address).into())? })
+    Ok(TcpStream {
+        socket: Socket::connect(fd, &(*address).into())?,
+    })
 }
 
 /// The first success, or the last error.
@@ -106,7 +115,9 @@ impl TcpListener {
         let connection = accept::accept(&self.state)?;
         // As our back ends accept them: the ring's are blocking, the others not.
         let nonblocking = carrier() != Carrier::Uring;
-        Ok(TcpStream { socket: Socket::with_mode(connection, nonblocking) })
+        Ok(TcpStream {
+            socket: Socket::with_mode(connection, nonblocking),
+        })
     }
 
     /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error, later
@@ -138,7 +149,9 @@ impl AsFd for TcpListener {
 
 impl From<OwnedFd> for TcpListener {
     fn from(fd: OwnedFd) -> TcpListener {
-        TcpListener { state: ListenerState::new(fd, next_id()) }
+        TcpListener {
+            state: ListenerState::new(fd, next_id()),
+        }
     }
 }
 

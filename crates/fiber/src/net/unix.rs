@@ -29,8 +29,15 @@ impl UnixStream {
     /// What `connect(2)` reports; `InvalidInput` for a path of more than 107 bytes.
     pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         let address = SocketAddrUnix::new(path.as_ref())?;
-        let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        Ok(UnixStream { socket: Socket::connect(fd, &address.into())? })
+        let fd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok(UnixStream {
+            socket: Socket::connect(fd, &address.into())?,
+        })
     }
 
     /// Two streams connected to each other.
@@ -66,7 +73,9 @@ impl UnixListener {
     pub fn accept(&self) -> io::Result<UnixStream> {
         let connection = accept::accept(&self.state)?;
         let nonblocking = carrier() != Carrier::Uring;
-        Ok(UnixStream { socket: Socket::with_mode(connection, nonblocking) })
+        Ok(UnixStream {
+            socket: Socket::with_mode(connection, nonblocking),
+        })
     }
 
     /// Stops listening, as [`TcpListener::close`](super::TcpListener::close).
@@ -89,7 +98,9 @@ impl AsFd for UnixListener {
 
 impl From<OwnedFd> for UnixListener {
     fn from(fd: OwnedFd) -> UnixListener {
-        UnixListener { state: ListenerState::new(fd, next_id()) }
+        UnixListener {
+            state: ListenerState::new(fd, next_id()),
+        }
     }
 }
 

@@ -117,6 +117,7 @@ fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
             address,
             socket,
             file: None,
+            is_inherited: true,
         },
     })
 }

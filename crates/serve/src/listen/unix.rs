@@ -32,6 +32,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
         address,
         socket,
         file: Some(file),
+        is_inherited: false,
     })
 }
 

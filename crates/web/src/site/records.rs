@@ -99,7 +99,9 @@ impl Site {
                 let name = format!("{}{}", survey.source, encoding.suffix());
                 *variant = match root.look(&name, blocking) {
                     // An older one is of an older state of the original.
-                    Ok((Kind::File, stamp)) => Some(stamp).filter(|s| s.mtime_ns >= plain.mtime_ns),
+                    Ok((Kind::File, stamp)) => {
+                        Some(stamp).filter(|variant| is_as_new(variant, &plain))
+                    }
                     Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
                     _ => None,
                 };
@@ -194,4 +196,10 @@ impl Site {
         }
         Arc::clone(&root)
     }
+}
+/// Whether a variant is not older than its original. To the second: what compresses copies the time, and some
+/// (`brotli`) cut it to seconds.
+fn is_as_new(variant: &FileStamp, plain: &FileStamp) -> bool {
+    let second = |stamp: &FileStamp| stamp.mtime_ns.div_euclid(1_000_000_000);
+    second(variant) >= second(plain)
 }

@@ -160,7 +160,7 @@ impl Server {
         lock(&self.connections.open).len()
     }
 
-    /// Ends gracefully. For a [moment](DRAIN_GRACE) all goes on, but every reply says that it is the last one of its
+    /// Ends gracefully. For a quarter of a second all goes on, but every reply says that it is the last one of its
     /// connection: a client that has a request on its way gets its reply. Then takes no more connections, closes
     /// those that are idle, lets the others finish, and cuts what is left at the
     /// [deadline](Limits::drain_deadline). Returns how many were cut.

@@ -1,7 +1,7 @@
 //! `weft doctor`: what this kernel and these limits allow, and what to change.
 //!
 //! Three steps, so that the middle one is a pure function which tests can feed:
-//! [`Facts::read`] asks the machine, [`judge`] says ok, warn or bad and what to change,
+//! [`Facts::read`] asks the machine, [`judge()`] says ok, warn or bad and what to change,
 //! [`Report::print`] sets it in columns.
 
 mod facts;

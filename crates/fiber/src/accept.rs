@@ -146,18 +146,21 @@ impl Acceptors {
         waiter: &Waiter,
     ) -> io::Result<Option<OwnedFd>> {
         let mut list = self.list.borrow_mut();
-        let acceptor = match list.iter().position(|a| a.listener.id == listener.id) {
-            Some(index) => &mut list[index],
+        let index = match list.iter().position(|a| a.listener.id == listener.id) {
+            Some(index) => index,
             None if listener.is_closed() => return Err(closed_error()),
             None => {
                 list.push(Acceptor::new(processor, listener)?);
-                list.last_mut().expect("just pushed")
+                list.len() - 1
             }
         };
+        let acceptor = &mut list[index];
         if let Some(connection) = acceptor.unclaimed.pop_front() {
             return Ok(Some(connection));
         }
         if listener.is_closed() {
+            // It may have been closed just before this processor was listed as a user.
+            list.retain(|acceptor| !acceptor.is_over());
             return Err(closed_error());
         }
         match &processor.backend {
@@ -198,8 +201,7 @@ impl Acceptors {
         }
         let failed = completion.result < 0 && completion.result != -libc::ECANCELED;
         if failed {
-            // It will decide what to do, and arm again when it comes back.
-            acceptor.fail_one(processor, completion);
+            acceptor.fail(processor, completion);
         } else if acceptor.unclaimed.len() >= UNCLAIMED_MAX {
             acceptor.disarm(processor);
         } else if !acceptor.waiters.is_empty() {
@@ -225,7 +227,7 @@ impl Acceptors {
                 Ok(None) => return,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    return acceptor.fail_one(processor, Completion::error(errno));
+                    return acceptor.fail(processor, Completion::error(errno));
                 }
             }
         }
@@ -239,9 +241,7 @@ impl Acceptors {
         };
         let acceptor = &mut list[index];
         acceptor.disarm(processor);
-        while !acceptor.waiters.is_empty() {
-            acceptor.fail_one(processor, Completion::error(libc::ECANCELED));
-        }
+        acceptor.fail(processor, Completion::error(libc::ECANCELED));
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.forget(acceptor.listener.as_fd(), id);
         }
@@ -307,9 +307,9 @@ impl Acceptor {
         }
     }
 
-    /// Gives an error to one waiter, who decides what to do; the others go on waiting.
-    fn fail_one(&mut self, processor: &Processor, completion: Completion) {
-        if let Some(waiter) = self.waiters.pop() {
+    /// Gives an error to all who wait. Those who come back arm again.
+    fn fail(&mut self, processor: &Processor, completion: Completion) {
+        for waiter in self.waiters.drain(..) {
             // SAFETY: as in `deliver`.
             unsafe { &*waiter }.op.complete(processor, completion);
         }

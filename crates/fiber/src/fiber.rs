@@ -219,7 +219,8 @@ impl FiberRef {
         {
             return true;
         }
-        state.store(RUNNING, Ordering::Release);
+        // A swap and not a store: it acquires what the latest unpark published.
+        state.swap(RUNNING, Ordering::AcqRel);
         false
     }
 }

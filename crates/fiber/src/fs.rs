@@ -98,19 +98,19 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
 /// Whether all of `range` is in the page cache, so that reading or sending it does not touch the disk.
 /// Something may push it out right after; that costs time and nothing else.
 ///
-/// Asks `cachestat(2)` (Linux 6.5); before that, tries to read the first and the last byte without waiting.
+/// Asks `cachestat(2)` (Linux 6.5) and tries to read the first and the last byte without waiting.
 pub fn is_cached(file: BorrowedFd<'_>, range: Range<u64>) -> bool {
     if range.is_empty() {
         return true;
     }
-    cached_pages(file, &range).unwrap_or_else(|| {
-        let has_byte = |offset| {
-            let mut byte = [0];
-            let mut slices = [io::IoSliceMut::new(&mut byte)];
-            rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) == Ok(1)
-        };
-        has_byte(range.start) && has_byte(range.end - 1)
-    })
+    let has_byte = |offset| {
+        let mut byte = [0];
+        let mut slices = [io::IoSliceMut::new(&mut byte)];
+        rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) == Ok(1)
+    };
+    // Pages that are still being read count as cached, but are not: the last byte comes last. Where
+    // pages are known to be missing it is not asked for, because asking starts a read-ahead.
+    cached_pages(file, &range) != Some(false) && has_byte(range.start) && has_byte(range.end - 1)
 }
 
 /// `cachestat(2)`: whether all pages of the range are there; `None` where there is no such call.

@@ -134,8 +134,20 @@ impl Processor {
 
     /// Runs fibers until the cluster stops.
     pub(crate) fn run(&self) {
+        /// A processor that panics leaves fibers that nobody will ever run: better none than half a server.
+        struct Here;
+        impl Drop for Here {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    eprintln!("a processor panicked, which is a mistake of the runtime's");
+                    std::process::abort();
+                }
+                HERE.set(std::ptr::null());
+            }
+        }
         overflow::install();
         HERE.set(self);
+        let _here = Here;
         while !self.cluster.is_stopping() {
             self.shared().counters.turns.add(1);
             self.take_mail();
@@ -149,7 +161,6 @@ impl Processor {
             }
         }
         self.backend.shut_down(self);
-        HERE.set(std::ptr::null());
     }
 
     fn has_work(&self) -> bool {

@@ -132,8 +132,22 @@ where
 {
     Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(f));
+        // What is left may run destructors of the user's: of a result that nobody wants.
+        let abort = AbortOnUnwind;
         packet.finish(result);
+        drop(packet);
+        std::mem::forget(abort);
     })
+}
+
+/// Ends the process when a destructor panics where nobody is left to catch it, as `std` does for threads.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("the result of a fiber panicked when it was dropped");
+        std::process::abort();
+    }
 }
 
 /// The result of a fiber, as of [`std::thread::Result`].

@@ -69,17 +69,20 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
         if self.conversation.phase() == Phase::Idle {
             is_idle.store(true, Ordering::Relaxed);
         }
-        let (next, mut out) = self.receive()?;
+        let (next, now, mut out) = self.receive()?;
         is_idle.store(false, Ordering::Relaxed);
-        self.answer(next, out.get())
+        self.answer(next, now, out.get())
     }
 
-    /// Waits for input and shows it to the session.
-    fn receive(&mut self) -> Result<(Next, PooledOutbox), Closed> {
+    /// Waits for input and shows it to the session. Says when it came: reading a clock costs as much as parsing a
+    /// line, so what follows at once goes by the same time.
+    fn receive(&mut self) -> Result<(Next, Now, PooledOutbox), Closed> {
         let is_logged = self.shared.log.is_some();
         if !self.conversation.body_room().is_empty() {
             let mut out = PooledOutbox::take(is_logged);
-            return self.receive_body(out.get()).map(|next| (next, out));
+            return self
+                .receive_body(out.get())
+                .map(|(next, now)| (next, now, out));
         }
         let Driver {
             stream,
@@ -101,7 +104,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
             // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
             let next =
                 fiber::on_processor_stack(|| conversation.take(input, now, limits, out.get()));
-            Some((next, out))
+            Some((next, now, out))
         });
         match received {
             Ok(Some(done)) => Ok(done),
@@ -111,7 +114,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
     }
 
     /// Receives a long body where the session wants it.
-    fn receive_body(&mut self, out: &mut Outbox) -> Result<Next, Closed> {
+    fn receive_body(&mut self, out: &mut Outbox) -> Result<(Next, Now), Closed> {
         let deadline = self.conversation.deadline();
         match self
             .stream
@@ -121,18 +124,17 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
             Ok(len) => {
                 self.shared.counters.received(len);
                 let now = self.clock.now();
-                Ok(self
-                    .conversation
-                    .body_filled(len, now, &self.shared.limits, out))
+                let limits = &self.shared.limits;
+                Ok((self.conversation.body_filled(len, now, limits, out), now))
             }
             Err(error) => Err(self.receive_failed(&error)),
         }
     }
 
     /// Sends what the session wrote, and does what it asks for, until it waits for input again.
-    fn answer(&mut self, mut next: Next, out: &mut Outbox) -> Result<(), Closed> {
+    fn answer(&mut self, mut next: Next, mut now: Now, out: &mut Outbox) -> Result<(), Closed> {
         loop {
-            let sent = self.flush(out);
+            let sent = self.flush(now, out);
             self.log(out);
             sent?;
             match next {
@@ -148,22 +150,24 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
                     return Err(Closed::Session);
                 }
             }
-            let (now, limits) = (self.clock.now(), &self.shared.limits);
+            let limits = &self.shared.limits;
+            now = self.clock.now();
             next = fiber::on_processor_stack(|| self.conversation.go_on(now, limits, out));
         }
     }
 
     /// Sends until the outbox is empty.
-    fn flush(&self, out: &mut Outbox) -> Result<(), Closed> {
+    fn flush(&self, now: Now, out: &mut Outbox) -> Result<(), Closed> {
         let mut pace = None;
+        let mut now = now.monotonic;
         while !out.is_empty() {
-            let now = self.clock.now().monotonic;
             let sent = self.send_some(out, now, pace.as_ref())?;
             self.shared.counters.sent(sent as usize);
             out.consume(sent);
             if !out.is_empty() {
                 pace.get_or_insert(Pace::new(now))
                     .check(sent, &self.shared.limits)?;
+                now = self.clock.now().monotonic;
             }
         }
         Ok(())
@@ -236,7 +240,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
         let mut out = PooledOutbox::take(self.shared.log.is_some());
         let now: Now = self.clock.now();
         self.conversation.give_up(reason, now, out.get());
-        let _ = self.flush(out.get());
+        let _ = self.flush(now, out.get());
         self.log(out.get());
     }
 

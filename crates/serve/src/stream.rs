@@ -1,7 +1,7 @@
 //! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's and a
 //! kernel thread's.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -153,10 +153,11 @@ impl FiberStream {
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
         const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
+        let mut buffer = DirectBuffer::take();
+        let len = len.min(buffer.piece_len());
         let aligned_start = start / ALIGNMENT * ALIGNMENT;
         let skipped = (start - aligned_start) as usize;
         let wanted = (skipped as u64 + len).next_multiple_of(ALIGNMENT) as usize;
-        let mut buffer = DirectBuffer::take();
         let read = fiber::fs::read_at(file, &mut buffer.bytes()[..wanted], aligned_start)?;
         let piece_end = read.min(skipped + len as usize);
         let mut at = skipped;
@@ -174,15 +175,27 @@ struct DirectBuffer(Option<AlignedBuffer>);
 /// A piece of the largest size at any offset.
 const DIRECT_BUFFER_LEN: usize = DIRECT_PIECE_LEN as usize + DIRECT_ALIGNMENT;
 
+/// How many large buffers a thread has out at once. Peers that do not read pin theirs until they time out; beyond
+/// these, pieces and buffers are small.
+const DIRECT_BUFFERS_OUT_MAX: usize = 64;
+const SMALL_DIRECT_PIECE_LEN: usize = 16 * 1024;
+
 /// As many as misses are usually under way; more are allocated and freed.
 const DIRECT_BUFFERS_KEPT_MAX: usize = 16;
 
 thread_local! {
     static DIRECT_BUFFERS: RefCell<Vec<AlignedBuffer>> = const { RefCell::new(Vec::new()) };
+    static DIRECT_BUFFERS_OUT: Cell<usize> = const { Cell::new(0) };
 }
 
 impl DirectBuffer {
     fn take() -> DirectBuffer {
+        let out = DIRECT_BUFFERS_OUT.get();
+        if out >= DIRECT_BUFFERS_OUT_MAX {
+            let small = SMALL_DIRECT_PIECE_LEN + DIRECT_ALIGNMENT;
+            return DirectBuffer(Some(AlignedBuffer::new(small)));
+        }
+        DIRECT_BUFFERS_OUT.set(out + 1);
         let kept = DIRECT_BUFFERS.with_borrow_mut(Vec::pop);
         DirectBuffer(Some(
             kept.unwrap_or_else(|| AlignedBuffer::new(DIRECT_BUFFER_LEN)),
@@ -192,13 +205,24 @@ impl DirectBuffer {
     fn bytes(&mut self) -> &mut [u8] {
         self.0.as_mut().expect("taken only by drop")
     }
+
+    /// The longest piece that fits at any offset.
+    fn piece_len(&mut self) -> u64 {
+        (self.bytes().len() - DIRECT_ALIGNMENT) as u64
+    }
 }
 
 impl Drop for DirectBuffer {
     fn drop(&mut self) {
+        let buffer = self
+            .0
+            .take()
+            .filter(|buffer| buffer.len() == DIRECT_BUFFER_LEN);
+        let Some(buffer) = buffer else { return };
+        DIRECT_BUFFERS_OUT.set(DIRECT_BUFFERS_OUT.get() - 1);
         DIRECT_BUFFERS.with_borrow_mut(|kept| {
             if kept.len() < DIRECT_BUFFERS_KEPT_MAX {
-                kept.extend(self.0.take());
+                kept.push(buffer);
             }
         });
     }

@@ -76,7 +76,7 @@ macro_rules! stream {
                 self.socket.send(slices, more, deadline)
             }
 
-            /// Sends bytes of a file: up to `len` from `offset` on, at most [`FILE_PIECE_LEN_MAX`] in one call.
+            /// Sends bytes of a file: up to `len` from `offset` on, at most [`FILE_PIECE_LEN_MAX`](crate::net::FILE_PIECE_LEN_MAX) in one call.
             /// Returns how many; 0 if the file ends there. Never blocks the processor on the disk:
             /// what is not in the page cache is read first, and then sent.
             ///

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ pub(super) struct Socket {
     fd: OwnedFd,
     /// Names this socket to the epoll back end: descriptors are used again.
     id: u64,
-    nonblocking: AtomicBool,
+    /// Of the open file, which duplicates of the descriptor share.
+    nonblocking: Arc<AtomicBool>,
     /// Nanoseconds; 0 is none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -56,10 +58,14 @@ impl Socket {
 
     /// A socket whose mode is known: one system call less.
     pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool) -> Socket {
+        Socket::with_flag(fd, Arc::new(AtomicBool::new(nonblocking)))
+    }
+
+    fn with_flag(fd: OwnedFd, nonblocking: Arc<AtomicBool>) -> Socket {
         Socket {
             fd,
             id: next_id(),
-            nonblocking: AtomicBool::new(nonblocking),
+            nonblocking,
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
         }
@@ -240,8 +246,9 @@ impl Socket {
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
         let len = len.min(FILE_PIECE_LEN_MAX);
-        self.set_nonblocking(true)?;
         let sent = self.attempt(Interest::Write, len as usize, deadline, || {
+            // Each time: a fiber that read from this socket meanwhile has made it blocking.
+            self.set_nonblocking(true)?;
             let mut at = offset;
             rustix::fs::sendfile(&self.fd, file, Some(&mut at), len as usize)
         })?;
@@ -255,13 +262,14 @@ impl Socket {
         len: u64,
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
+        // Read to have it in the page cache, not to keep it: a peer that does not read would pin it.
         let mut buffer = vec![0; len as usize];
         let read = fs::read_at(file, &mut buffer, offset)?;
-        let mut sent = 0;
-        while sent < read {
-            sent += self.send(&[IoSlice::new(&buffer[sent..read])], false, deadline)?;
+        drop(buffer);
+        if read == 0 {
+            return Ok(0);
         }
-        Ok(sent as u64)
+        self.send_cached_file(file, offset, read as u64, deadline)
     }
 
     /// Tries a system call that does not wait, and waits for readiness as often as it must.
@@ -357,7 +365,7 @@ impl Socket {
         Ok(Fd(self.fd.as_raw_fd()))
     }
 
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+    fn set_nonblocking(&self, nonblocking: bool) -> Result<(), Errno> {
         if self.nonblocking.load(Ordering::Relaxed) != nonblocking {
             rustix::io::ioctl_fionbio(&self.fd, nonblocking)?;
             self.nonblocking.store(nonblocking, Ordering::Relaxed);
@@ -413,10 +421,9 @@ impl Socket {
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
-        let clone = self.fd.try_clone()?;
-        Ok(Socket::with_mode(
-            clone,
-            self.nonblocking.load(Ordering::Relaxed),
+        Ok(Socket::with_flag(
+            self.fd.try_clone()?,
+            Arc::clone(&self.nonblocking),
         ))
     }
 }

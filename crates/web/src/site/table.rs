@@ -78,6 +78,8 @@ pub(super) struct Record {
     pub(super) settled: bool,
     /// When the survey was last known to be true, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
+    /// When somebody last took it upon himself to look where blocking is allowed.
+    claimed_ns: AtomicU64,
     /// Asked for since the clock's hand last came by.
     pub(super) referenced: AtomicBool,
     entries: [Option<Arc<Entry>>; 4],
@@ -232,6 +234,7 @@ impl Record {
             generation,
             settled,
             checked_ns: AtomicU64::new(now_ns),
+            claimed_ns: AtomicU64::new(0),
             referenced: AtomicBool::new(false),
             entries: [const { None }; 4],
         }
@@ -277,6 +280,7 @@ impl Record {
             generation: self.generation,
             settled: self.settled,
             checked_ns: AtomicU64::new(self.checked_ns()),
+            claimed_ns: AtomicU64::new(self.claimed_ns.load(Relaxed)),
             referenced: AtomicBool::new(self.referenced.load(Relaxed)),
             entries,
         }
@@ -289,6 +293,18 @@ impl Record {
 
     pub(super) fn checked_ns(&self) -> u64 {
         self.checked_ns.load(Relaxed)
+    }
+
+    /// Takes the next look upon the caller, unless somebody has less than `patience_ns` ago: one look at a slow disk
+    /// is enough for all who ask meanwhile.
+    pub(super) fn claim(&self, now_ns: u64, patience_ns: u64) -> bool {
+        let claimed = self.claimed_ns.load(Relaxed);
+        let is_free = claimed == 0 || now_ns.saturating_sub(claimed) > patience_ns;
+        is_free
+            && self
+                .claimed_ns
+                .compare_exchange(claimed, now_ns, Relaxed, Relaxed)
+                .is_ok()
     }
 
     pub(super) fn confirm(&self, now_ns: u64) {

@@ -1,4 +1,4 @@
-//! A fiber that runs off its stack says so and takes the process down. Each case runs this test program
+//! Mistakes that take the process down, and what they say. A fiber that runs off its stack is one of them. Each case runs this test program
 //! again, as a child that is expected to die.
 
 use std::os::unix::process::ExitStatusExt;
@@ -41,7 +41,7 @@ fn an_overflow_names_the_fiber_and_what_to_change() {
         "{message}"
     );
     assert!(
-        message.contains("overflow.rs:"),
+        message.contains("fatal.rs:"),
         "where it was spawned: {message}"
     );
     assert!(message.contains("stack_size"), "{message}");
@@ -85,6 +85,36 @@ fn another_bad_access_is_a_plain_fault() {
         output.status.signal(),
         Some(11),
         "faulted: {:?}",
+        output.status
+    );
+}
+
+struct PanicsOnDrop;
+
+impl Drop for PanicsOnDrop {
+    fn drop(&mut self) {
+        panic!("in a destructor");
+    }
+}
+
+#[test]
+fn a_result_that_panics_when_dropped_aborts() {
+    if is_child() {
+        fiber::run(|| {
+            drop(fiber::spawn(|| PanicsOnDrop));
+            fiber::sleep(std::time::Duration::from_secs(5));
+        });
+    }
+    let output = child("a_result_that_panics_when_dropped_aborts");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        message.contains("the result of a fiber panicked"),
+        "{message}"
+    );
+    assert_eq!(
+        output.status.signal(),
+        Some(6),
+        "aborted: {:?}",
         output.status
     );
 }

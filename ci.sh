@@ -64,6 +64,12 @@ cmd_site() {
     du -sh "$site"
 }
 
+#: bench-test           the benchmark harness's own tests (Python, no server)
+cmd_bench-test() {
+    need python3 python3
+    run python3 -m unittest discover bench
+}
+
 #: fuzz [SECONDS]       fuzz every target, each for SECONDS (60)
 cmd_fuzz() {
     local seconds=${1:-60} fuzzer

@@ -305,7 +305,7 @@ pub fn park_timeout(timeout: Duration) {
     if fiber.take_token() {
         return;
     }
-    let deadline = Instant::now() + timeout;
+    let deadline = after(timeout);
     let handle = fiber.handle();
     let timer = processor::here(|p| p.set_timer(deadline, Expiry::Unpark(handle)));
     suspend(Suspend::Park);
@@ -318,7 +318,7 @@ pub fn sleep(duration: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return std::thread::sleep(duration);
     };
-    processor::here(|p| p.set_timer(Instant::now() + duration, Expiry::Ready(fiber)));
+    processor::here(|p| p.set_timer(after(duration), Expiry::Ready(fiber)));
     suspend(Suspend::Wait);
 }
 
@@ -339,7 +339,7 @@ pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
     fiber
         .control()
         .deadline
-        .set(earlier(outer, Some(Instant::now() + duration)));
+        .set(earlier(outer, Some(after(duration))));
     f()
 }
 
@@ -380,6 +380,13 @@ impl<F: FnOnce() -> R, R> SameThread<F> {
     fn make(self) -> R {
         (self.0)()
     }
+}
+
+/// The time after `duration`. What no clock can show is as good as a century.
+pub(crate) fn after(duration: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(duration).unwrap_or_else(|| now + CENTURY)
 }
 
 /// The earlier of two deadlines, where `None` is never.

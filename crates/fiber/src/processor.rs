@@ -258,9 +258,10 @@ impl Processor {
     }
 
     pub(crate) fn set_timer(&self, deadline: Instant, expiry: Expiry) -> TimerKey {
-        // Rounded up: a timer may be late by a tick, never early.
-        let nanos = deadline.saturating_duration_since(self.epoch).as_nanos();
-        let tick = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX / 2);
+        // Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every operation.
+        let after = deadline.saturating_duration_since(self.epoch);
+        let whole_ms = after.as_secs().min(u64::MAX / 2000) * 1000;
+        let tick = whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000));
         self.timers.borrow_mut().insert(tick, expiry)
     }
 

@@ -73,6 +73,16 @@ fn a_token_ends_park_timeout_early() {
 }
 
 #[test]
+fn the_longest_duration_is_for_ever() {
+    fiber::run(|| {
+        let sleeper = fiber::spawn(|| fiber::park_timeout(Duration::MAX));
+        fiber::timeout(Duration::MAX, fiber::yield_now);
+        sleeper.fiber().unpark();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
 fn no_unpark_is_lost_between_processors() {
     let runtime = runtime(2);
     runtime.run(|| {
@@ -168,9 +178,14 @@ fn a_started_fiber_never_changes_its_thread() {
     let all = Arc::clone(&threads);
     runtime.run(move || {
         let fibers: Vec<_> = (0..200)
-            .map(|_| {
+            .map(|number| {
                 let threads = Arc::clone(&all);
-                fiber::spawn(move || {
+                // Some where they are put, some wherever a processor takes them.
+                let builder = match number % 2 {
+                    0 => Builder::new(),
+                    _ => Builder::new().processor(number),
+                };
+                let life = move || {
                     let (thread, probe) = (std::thread::current().id(), probe_address());
                     threads.lock().unwrap().insert(thread);
                     let unsendable = std::rc::Rc::new(5);
@@ -186,7 +201,8 @@ fn a_started_fiber_never_changes_its_thread() {
                         assert_eq!(probe_address(), probe);
                     }
                     assert_eq!(*unsendable, 5);
-                })
+                };
+                builder.spawn(life).unwrap()
             })
             .collect();
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
@@ -346,7 +362,16 @@ fn counters_add_up() {
             .map(|_| fiber::spawn(|| ()))
             .for_each(|fiber| fiber.join().unwrap());
     });
-    assert_eq!(runtime.fiber_count(), 0);
+    // A fiber that was joined has yet to be counted out.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while runtime.fiber_count() > 0 {
+        assert!(
+            Instant::now() < deadline,
+            "{} fibers left",
+            runtime.fiber_count()
+        );
+        std::thread::yield_now();
+    }
     let counters = runtime.counters();
     let sum = |read: fn(&fiber::ProcessorCounters) -> u64| counters.iter().map(read).sum::<u64>();
     assert_eq!(sum(|c| c.fibers_started), 51);

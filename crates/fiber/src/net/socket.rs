@@ -411,13 +411,11 @@ impl Socket {
     }
 
     pub(super) fn read_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Read)
-            .map(|timeout| Instant::now() + timeout)
+        self.timeout(Interest::Read).map(crate::fiber::after)
     }
 
     pub(super) fn write_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Write)
-            .map(|timeout| Instant::now() + timeout)
+        self.timeout(Interest::Write).map(crate::fiber::after)
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {

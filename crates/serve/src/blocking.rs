@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use session::{Chunk, GiveUp, Next, Now, Outbox, Phase, Session};
@@ -33,13 +33,13 @@ const FILE_LOOK_AGE_MAX: Duration = Duration::from_millis(1);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const LINGER_LEN_MAX: usize = 1024 * 1024;
 
-/// Carries one conversation to its end. `is_idle` tells those who drain the server whether the connection
-/// waits between two requests.
+/// Carries one conversation to its end. `idle` tells those who drain the server since when the connection
+/// has been waiting between two requests.
 pub(crate) fn converse<S: Session, T: Stream>(
     stream: &T,
     session: S,
     shared: &Shared,
-    is_idle: &AtomicBool,
+    idle: &IdleSince,
 ) -> Closed {
     let clock = Clock::new();
     let conversation = Conversation::new(session, clock.now(), &shared.limits);
@@ -50,7 +50,7 @@ pub(crate) fn converse<S: Session, T: Stream>(
         clock,
     };
     loop {
-        if let Err(closed) = driver.serve_next(is_idle) {
+        if let Err(closed) = driver.serve_next(idle) {
             return closed;
         }
     }
@@ -65,13 +65,14 @@ struct Driver<'a, S, T> {
 
 impl<S: Session, T: Stream> Driver<'_, S, T> {
     /// Waits for input, lets the session answer it, sends the answers.
-    fn serve_next(&mut self, is_idle: &AtomicBool) -> Result<(), Closed> {
-        if self.conversation.phase() == Phase::Idle {
-            is_idle.store(true, Ordering::Relaxed);
-        }
+    fn serve_next(&mut self, idle: &IdleSince) -> Result<(), Closed> {
         let (next, now, mut out) = self.receive()?;
-        is_idle.store(false, Ordering::Relaxed);
-        self.answer(next, now, out.get())
+        idle.end();
+        self.answer(next, now, out.get())?;
+        if self.conversation.phase() == Phase::Idle {
+            idle.begin(now.monotonic);
+        }
+        Ok(())
     }
 
     /// Waits for input and shows it to the session. Says when it came: reading a clock costs as much as parsing a
@@ -258,6 +259,38 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
                 Ok(len) => discarded += len,
             }
         }
+    }
+}
+
+/// Since when a connection has been idle, for those who look from other threads.
+pub(crate) struct IdleSince {
+    start: Instant,
+    /// Milliseconds after `start`, plus one; 0 is busy.
+    since_ms: AtomicU64,
+}
+
+impl IdleSince {
+    /// Idle from now on: the first request is yet to come.
+    pub(crate) fn new() -> IdleSince {
+        IdleSince {
+            start: Instant::now(),
+            since_ms: AtomicU64::new(1),
+        }
+    }
+
+    fn begin(&self, now: Instant) {
+        let ms = now.saturating_duration_since(self.start).as_millis() as u64;
+        self.since_ms.store(ms + 1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.since_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it is idle and has been for at least `duration`.
+    pub(crate) fn has_been_idle_for(&self, duration: Duration) -> bool {
+        let since = self.since_ms.load(Ordering::Relaxed);
+        since != 0 && self.start.elapsed() >= duration + Duration::from_millis(since)
     }
 }
 

@@ -21,7 +21,7 @@ mod unix;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -164,6 +164,47 @@ fn explain(asked: &Address, tried: SocketAddr) -> impl Fn(Errno) -> BindError {
 const URLS_MAX: usize = 8;
 
 impl Bound {
+    /// Begins no more TCP handshakes, while those under way end and what is in the listen queue can still be
+    /// accepted: a filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). Who connects meanwhile
+    /// tries again, as after any loss, and is refused once the socket is closed.
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` reports.
+    pub(crate) fn turn_deaf(&self) -> io::Result<()> {
+        const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
+        const SYN: u32 = 0x02;
+        let instruction = |code: u32, jf, k| libc::sock_filter {
+            code: code as u16,
+            jt: 0,
+            jf,
+            k,
+        };
+        let mut drop_syn = [
+            instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_OFFSET),
+            instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, SYN),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog {
+            len: drop_syn.len() as u16,
+            filter: drop_syn.as_mut_ptr(),
+        };
+        // SAFETY: the program is as long as it says; the kernel checks and copies it.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of_val(&program) as u32,
+            )
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Whether whoever started us made the socket, and others may listen on it after us.
     pub fn is_inherited(&self) -> bool {
         self.is_inherited

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use session::Session;
 
 use crate::access_log::AccessLog;
-use crate::blocking::{Shared, converse};
+use crate::blocking::{IdleSince, Shared, converse};
 use crate::counters::{AcceptError, Closed, Counters, Snapshot};
 use crate::limits::Limits;
 use crate::listen::{Address, Bound};
@@ -173,7 +173,7 @@ impl Server {
         self.connections.close_idle();
         while self.connection_count() > 0 && Instant::now() < deadline {
             thread::sleep(DRAIN_STEP);
-            // Again: some were accepted while we closed the listeners.
+            // Again: those that were accepted lately have their moment, too.
             self.connections.close_idle();
         }
         let cut = self.connections.cut();
@@ -187,8 +187,14 @@ impl Server {
     /// Ends all waits for connections, and the listening of sockets that are ours alone: those who connect
     /// from now on are refused, not left to wait. An inherited socket goes on listening for whoever gets it next.
     fn stop_listening(&self) {
+        let ours = || self.bound.iter().filter(|bound| !bound.is_inherited());
+        // Deaf first, so that nobody gets into the queue who would be reset with it; then time for those in it.
+        for bound in ours().filter(|bound| matches!(bound.address, Address::Tcp(_))) {
+            let _ = bound.turn_deaf();
+        }
+        thread::sleep(QUEUE_PATIENCE.min(self.shared.limits.drain_deadline));
         self.listeners.iter().for_each(Listener::close);
-        for bound in self.bound.iter().filter(|bound| !bound.is_inherited()) {
+        for bound in ours() {
             let _ = rustix::net::shutdown(bound, rustix::net::Shutdown::Both);
         }
     }
@@ -214,6 +220,9 @@ impl Drop for Server {
 /// How long a drain goes on serving: longer than most round trips, so that a client that has just sent a request on
 /// an open connection gets a reply and not a reset.
 const DRAIN_GRACE: Duration = Duration::from_millis(250);
+
+/// How long the connections in the listen queue may take to be accepted.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(20);
 
 /// How often a drain looks.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
@@ -372,7 +381,7 @@ where
         let peer = self.shared.log.as_ref().and_then(|_| stream.peer());
         let connection = Arc::new(Connection {
             stream,
-            is_idle: AtomicBool::new(true),
+            idle: IdleSince::new(),
         });
         let registered = self
             .connections
@@ -380,12 +389,7 @@ where
         let session = (self.open)(peer);
         // A session that panics is our mistake, and ends this connection only. The hook has reported it.
         let closed = catch_unwind(AssertUnwindSafe(|| {
-            converse(
-                &connection.stream,
-                session,
-                &self.shared,
-                &connection.is_idle,
-            )
+            converse(&connection.stream, session, &self.shared, &connection.idle)
         }))
         .unwrap_or(Closed::Error);
         // The descriptor first, then the count: who counts connections may count descriptors too.
@@ -491,7 +495,7 @@ struct Connections {
 
 struct Connection<T> {
     stream: T,
-    is_idle: AtomicBool,
+    idle: IdleSince,
 }
 
 /// A connection that can be ended from outside.
@@ -502,7 +506,7 @@ trait Ended: Send + Sync {
 
 impl<T: Stream> Ended for Connection<T> {
     fn close_if_idle(&self) {
-        if self.is_idle.load(Ordering::SeqCst) {
+        if self.idle.has_been_idle_for(DRAIN_GRACE) {
             // Wakes the reader as an end of the stream would. A request that crosses this is read first.
             let _ = self.stream.shutdown(Shutdown::Read);
         }

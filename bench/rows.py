@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 import re
 import statistics
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -10,7 +10,6 @@ use rustix::event::{Timespec, epoll};
 
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
-use crate::fiber::earlier;
 use crate::processor::{self, Expiry, Processor};
 
 /// How many events a turn takes; the rest comes with the next.
@@ -238,9 +237,7 @@ pub(crate) fn wait_ready(
     interest: Interest,
     deadline: Option<Instant>,
 ) -> io::Result<()> {
-    let (op, deadline) =
-        processor::with_current(|_, fiber| (Op::new(fiber), earlier(deadline, fiber.deadline())))
-            .expect("waits are made by fibers");
+    let (op, deadline) = Op::begin(deadline);
     let timer = processor::here(|processor| {
         let super::Backend::Epoll(epoll) = &processor.backend else {
             unreachable!("an epoll wait on another back end")

@@ -15,7 +15,7 @@ mod uring;
 
 use std::cell::Cell;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use probe::{Denied, DeniedCause, Ring, probe};
 
@@ -23,8 +23,8 @@ pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain};
 pub(crate) use uring::{LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, Uring, operate};
 
 use crate::cluster::ProcessorShared;
-use crate::fiber::{FiberRef, Suspend, suspend};
-use crate::processor::Processor;
+use crate::fiber::{FiberRef, Suspend, earlier, suspend};
+use crate::processor::{self, Processor};
 
 /// Which back end a runtime was asked to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +85,13 @@ pub(crate) struct Completion {
 }
 
 impl Op {
+    /// An operation of the calling fiber, and its deadline: the given one, or an earlier one of
+    /// [`timeout`](crate::timeout).
+    pub(crate) fn begin(deadline: Option<Instant>) -> (Op, Option<Instant>) {
+        processor::with_current(|_, fiber| (Op::new(fiber), earlier(deadline, fiber.deadline())))
+            .expect("operations are made by fibers")
+    }
+
     pub(crate) fn new(fiber: FiberRef) -> Op {
         Op {
             fiber,

@@ -19,7 +19,6 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
-use crate::fiber::{FiberRef, earlier};
 use crate::processor::{self, Expiry, Processor};
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
@@ -238,8 +237,7 @@ fn check_enter(result: io::Result<usize>) {
 /// # Errors
 /// `TimedOut`, or what the kernel reports for the operation.
 pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
-    let (op, timer) = processor::with_current(|processor, fiber| start(processor, fiber, deadline))
-        .expect("ring operations are made by fibers");
+    let (op, deadline) = Op::begin(deadline);
     let address = std::ptr::from_ref(&op).expose_provenance() as u64;
     let timer = processor::here(|processor| {
         let super::Backend::Uring(uring) = &processor.backend else {
@@ -247,7 +245,7 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
         };
         processor.shared().counters.operations.add(1);
         uring.push(processor, &entry.user_data(address));
-        timer.map(|deadline| processor.set_timer(deadline, Expiry::Deadline(&op)))
+        deadline.map(|deadline| processor.set_timer(deadline, Expiry::Deadline(&op)))
     });
     let completion = op.wait();
     let in_time = timer.is_none_or(|timer| processor::here(|p| p.cancel_timer(timer)));
@@ -258,10 +256,6 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
         errno if errno == -libc::EINTR && !in_time => Err(io::ErrorKind::TimedOut.into()),
         errno => Err(io::Error::from_raw_os_error(-errno)),
     }
-}
-
-fn start(_: &Processor, fiber: FiberRef, deadline: Option<Instant>) -> (Op, Option<Instant>) {
-    (Op::new(fiber), earlier(deadline, fiber.deadline()))
 }
 
 /// How many receive buffers a processor lends: as many receives may complete in one turn before some have to be

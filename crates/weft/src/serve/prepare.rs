@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{self, Address, Bound, Inherited};
+use ::serve::server::THREADS_MAX;
 
 use crate::Failure;
 use crate::config::{Engine, ServeConfig};
@@ -154,8 +155,6 @@ fn fibers_max(machine: &Machine) -> usize {
     }
 }
 
-// What the driver allows itself, whatever it is told.
-const THREADS_MAX: u64 = 8192;
 // Threads of ours that carry no connection, and those of everybody else.
 const THREADS_RESERVED: u64 = 1024;
 
@@ -172,7 +171,7 @@ fn threads_max(machine: &Machine) -> usize {
     let lowest = limits.into_iter().flatten().min().unwrap_or(32_768);
     (lowest / 2)
         .max(lowest.saturating_sub(THREADS_RESERVED))
-        .clamp(1, THREADS_MAX) as usize
+        .clamp(1, THREADS_MAX as u64) as usize
 }
 
 /// The pid file, which goes when the server does.

@@ -13,9 +13,16 @@ use std::path::{Path, PathBuf};
 const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("session", &[], &[]),
     ("web", &["session"], &[]),
+    ("cache", &["session"], &[]),
     ("fiber", &[], &[]),
     ("serve", &["session", "fiber"], &["web"]),
-    ("weft", &["session", "web", "fiber", "serve"], &[]),
+    ("load", &[], &[]),
+    ("lab", &["load"], &[]),
+    (
+        "weft",
+        &["session", "web", "cache", "fiber", "serve", "load", "lab"],
+        &[],
+    ),
 ];
 
 /// Crates without a line of unsafe code.

@@ -26,6 +26,7 @@ use crate::cluster::{Cluster, ProcessorShared};
 use crate::counters::Counter;
 use crate::processor::{self, Expiry, Processor};
 use crate::stack::FiberStack;
+use crate::watch::Watch;
 
 /// A handle to a fiber, like [`std::thread::Thread`].
 #[derive(Clone)]
@@ -46,6 +47,7 @@ pub(crate) struct Control {
     context: UnsafeCell<Option<Context>>,
     yielder: Cell<*const Yielder<(), Suspend>>,
     deadline: Cell<Option<Instant>>,
+    watch: Watch,
     /// Of its stack, once it has one: the overflow handler asks.
     guard: Cell<(usize, usize)>,
     stack_usable_len: Cell<usize>,
@@ -118,6 +120,7 @@ impl Control {
             context: UnsafeCell::new(None),
             yielder: Cell::new(std::ptr::null()),
             deadline: Cell::new(None),
+            watch: Watch::default(),
             guard: Cell::new((0, 0)),
             stack_usable_len: Cell::new(0),
             cluster,
@@ -130,6 +133,10 @@ impl Control {
 
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {

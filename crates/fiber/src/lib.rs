@@ -63,6 +63,7 @@ mod runtime;
 mod spawn;
 mod stack;
 mod timer;
+mod watch;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
 pub use counters::ProcessorCounters;

@@ -15,7 +15,7 @@ use crate::backend::{Backend, BackendKind, Op, Wait};
 use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
 use crate::overflow;
-use crate::timer::{TimerKey, Wheel};
+use crate::timer::{Tick, TimerKey, Wheel};
 
 /// How many unstarted fibers a turn starts: enough to keep busy, few enough that those which have
 /// started are not kept waiting, and that others may steal the rest.
@@ -42,8 +42,8 @@ pub(crate) enum Expiry {
     Ready(FiberRef),
     /// `park_timeout` ends.
     Unpark(Fiber),
-    /// An operation's deadline has passed.
-    Deadline(*const Op),
+    /// A fiber's operation may be past its deadline; see [`Watch`](crate::watch::Watch).
+    Watch(Fiber),
 }
 
 thread_local! {
@@ -238,6 +238,7 @@ impl Processor {
             }
             Ran::Finished => {
                 counters.fibers_finished.add(1);
+                self.end_watch(fiber);
                 fiber.release();
                 self.cluster.fiber_finished();
             }
@@ -258,11 +259,57 @@ impl Processor {
     }
 
     pub(crate) fn set_timer(&self, deadline: Instant, expiry: Expiry) -> TimerKey {
-        // Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every operation.
+        let tick = self.tick_of(deadline);
+        self.timers.borrow_mut().insert(tick, expiry)
+    }
+
+    /// Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every operation.
+    fn tick_of(&self, deadline: Instant) -> Tick {
         let after = deadline.saturating_duration_since(self.epoch);
         let whole_ms = after.as_secs().min(u64::MAX / 2000) * 1000;
-        let tick = whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000));
-        self.timers.borrow_mut().insert(tick, expiry)
+        whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000))
+    }
+
+    /// Sees to it that `op`, an operation of `fiber`, is ended when its deadline passes.
+    pub(crate) fn watch(&self, fiber: FiberRef, op: &Op, deadline: Instant) {
+        let (watch, tick) = (fiber.control().watch(), self.tick_of(deadline));
+        watch.begin(op, tick);
+        if watch.is_covered(self.shared(), tick) {
+            return;
+        }
+        let mut timers = self.timers.borrow_mut();
+        watch
+            .timer_of(self.shared())
+            .map(|timer| timers.cancel(timer));
+        let timer = timers.insert(tick, Expiry::Watch(fiber.handle()));
+        watch.cover(self.shared(), timer, tick);
+    }
+
+    /// A watch's timer has expired: perhaps the operation's deadline has passed, perhaps another one is in flight,
+    /// with a later deadline.
+    fn look_after(&self, fiber: &Fiber) {
+        let watch = fiber.control.watch();
+        if !watch.uncover(self.shared()) {
+            return; // The fiber has moved on to another processor.
+        }
+        let Some((op, tick)) = watch.operation() else {
+            return;
+        };
+        if tick > self.timers.borrow().now() {
+            let expiry = Expiry::Watch(fiber.clone());
+            let timer = self.timers.borrow_mut().insert(tick, expiry);
+            return watch.cover(self.shared(), timer, tick);
+        }
+        self.shared().counters.operations_timed_out.add(1);
+        // SAFETY: an operation ends its watch before it leaves its frame, and it is this processor's (`uncover`).
+        self.backend.expire(self, unsafe { &*op });
+    }
+
+    /// A finished fiber needs no watch.
+    fn end_watch(&self, fiber: FiberRef) {
+        if let Some(timer) = fiber.control().watch().timer_of(self.shared()) {
+            self.timers.borrow_mut().cancel(timer);
+        }
     }
 
     /// Takes a timer back; `false` if it has expired.
@@ -287,10 +334,7 @@ impl Processor {
             match expiry {
                 Expiry::Ready(fiber) => self.push_ready(fiber),
                 Expiry::Unpark(fiber) => fiber.unpark(),
-                Expiry::Deadline(op) => {
-                    self.shared().counters.operations_timed_out.add(1);
-                    self.backend.expire(self, op);
-                }
+                Expiry::Watch(fiber) => self.look_after(&fiber),
             }
         }
     }

@@ -62,6 +62,11 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// The time of the latest [`advance`](Wheel::advance).
+    pub(crate) fn now(&self) -> Tick {
+        self.now
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
-use crate::processor::{self, Expiry, Processor};
+use crate::processor::{self, Processor};
 
 /// How many events a turn takes; the rest comes with the next.
 const EVENTS_PER_TURN: usize = 256;
@@ -238,7 +238,7 @@ pub(crate) fn wait_ready(
     deadline: Option<Instant>,
 ) -> io::Result<()> {
     let (op, deadline) = Op::begin(deadline);
-    let timer = processor::here(|processor| {
+    processor::here(|processor| {
         let super::Backend::Epoll(epoll) = &processor.backend else {
             unreachable!("an epoll wait on another back end")
         };
@@ -248,11 +248,12 @@ pub(crate) fn wait_ready(
         sources[fd.as_raw_fd() as usize]
             .waiting
             .push((interest, &op));
-        io::Result::Ok(deadline.map(|at| processor.set_timer(at, Expiry::Deadline(&op))))
+        op.watch(processor, deadline);
+        io::Result::Ok(())
     })?;
     let completion = op.wait();
     processor::here(|processor| {
-        timer.map(|timer| processor.cancel_timer(timer));
+        op.unwatch();
         if let super::Backend::Epoll(epoll) = &processor.backend {
             epoll.forget_wait(fd, &op);
         }

@@ -75,6 +75,8 @@ pub(crate) enum Wait {
 pub(crate) struct Op {
     fiber: FiberRef,
     completion: Cell<Option<Completion>>,
+    /// Its deadline passed first; the completion may be yet to come.
+    timed_out: Cell<bool>,
 }
 
 /// How an operation ended, as the ring reports it: a result or minus an errno, and flags.
@@ -96,7 +98,24 @@ impl Op {
         Op {
             fiber,
             completion: Cell::new(None),
+            timed_out: Cell::new(false),
         }
+    }
+
+    /// Begins to watch the operation's deadline, if it has one.
+    pub(crate) fn watch(&self, processor: &Processor, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            processor.watch(self.fiber, self, deadline);
+        }
+    }
+
+    /// The operation is over, or given up: the end of [`watch`](Op::watch).
+    pub(crate) fn unwatch(&self) {
+        self.fiber.control().watch().end();
+    }
+
+    pub(crate) fn is_timed_out(&self) -> bool {
+        self.timed_out.get()
     }
 
     /// The first completion counts: a deadline and the real end may come in the same turn.
@@ -151,14 +170,13 @@ impl Backend {
     }
 
     /// The deadline of `op` has passed.
-    pub(crate) fn expire(&self, processor: &Processor, op: *const Op) {
+    pub(crate) fn expire(&self, processor: &Processor, op: &Op) {
+        op.timed_out.set(true);
         match self {
-            Backend::Uring(uring) => uring.cancel(processor, op as u64),
-            Backend::Epoll(_) => {
-                // SAFETY: an operation's timer is cancelled before the operation leaves its frame.
-                let op = unsafe { &*op };
-                op.complete(processor, Completion::error(libc::ETIMEDOUT));
+            Backend::Uring(uring) => {
+                uring.cancel(processor, std::ptr::from_ref(op).expose_provenance() as u64);
             }
+            Backend::Epoll(_) => op.complete(processor, Completion::error(libc::ETIMEDOUT)),
         }
     }
 

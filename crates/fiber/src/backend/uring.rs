@@ -19,7 +19,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
-use crate::processor::{self, Expiry, Processor};
+use crate::processor::{self, Processor};
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;
@@ -239,21 +239,27 @@ fn check_enter(result: io::Result<usize>) {
 pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
     let (op, deadline) = Op::begin(deadline);
     let address = std::ptr::from_ref(&op).expose_provenance() as u64;
-    let timer = processor::here(|processor| {
+    processor::here(|processor| {
         let super::Backend::Uring(uring) = &processor.backend else {
             unreachable!("a ring operation on another back end")
         };
         processor.shared().counters.operations.add(1);
         uring.push(processor, &entry.user_data(address));
-        deadline.map(|deadline| processor.set_timer(deadline, Expiry::Deadline(&op)))
+        op.watch(processor, deadline);
     });
     let completion = op.wait();
-    let in_time = timer.is_none_or(|timer| processor::here(|p| p.cancel_timer(timer)));
+    op.unwatch();
+    outcome(&op, completion)
+}
+
+/// How a completed operation ended for whoever waited.
+fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
     match completion.result {
         result if result >= 0 => Ok(completion),
-        errno if errno == -libc::ECANCELED && !in_time => Err(io::ErrorKind::TimedOut.into()),
-        // A cancelled operation that was running in a worker thread.
-        errno if errno == -libc::EINTR && !in_time => Err(io::ErrorKind::TimedOut.into()),
+        // EINTR: a cancelled operation that was running in a worker thread.
+        errno if [-libc::ECANCELED, -libc::EINTR].contains(&errno) && op.is_timed_out() => {
+            Err(io::ErrorKind::TimedOut.into())
+        }
         errno => Err(io::Error::from_raw_os_error(-errno)),
     }
 }

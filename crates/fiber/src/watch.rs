@@ -1,0 +1,84 @@
+//! The watch over a fiber's operation: one timer that stays set from operation to operation.
+//!
+//! A server gives every receive and every send a deadline, and almost none passes. To set and cancel a timer for
+//! each would touch the wheel four times a request. So the timer of a fiber is left alone as long as it expires
+//! *no later* than the present operation's deadline; when it does expire, the processor looks which operation is
+//! in flight and until when, and sets it anew.
+//!
+//! ```text
+//!  operations   [recv, till 60 s] [send, till 30 s] [recv, till 61 s] [send, till 31 s] ...
+//!  timer        60 s              30 s ────────────────────────────────▶ expires: look, set to 61 s
+//! ```
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::backend::Op;
+use crate::cluster::ProcessorShared;
+use crate::timer::{Tick, TimerKey};
+
+/// The operation in flight and the timer over it.
+///
+/// A fiber that moves leaves its timer behind on the processor that set it, where it expires without effect:
+/// `keeper` names the processor whose timer counts.
+#[derive(Default)]
+pub(crate) struct Watch {
+    operation: AtomicPtr<Op>,
+    deadline: AtomicU64,
+    keeper: AtomicPtr<ProcessorShared>,
+    /// Touched by the keeper's thread only.
+    timer: Cell<Option<(TimerKey, Tick)>>,
+}
+
+impl Watch {
+    /// `op` is in flight and ends at `deadline`. Before [`cover`](Watch::cover).
+    pub(crate) fn begin(&self, op: *const Op, deadline: Tick) {
+        self.deadline.store(deadline, Ordering::Relaxed);
+        self.operation.store(op.cast_mut(), Ordering::Release);
+    }
+
+    /// No operation is in flight. The timer stays.
+    pub(crate) fn end(&self) {
+        self.operation
+            .store(std::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// The operation in flight, if any, and its deadline.
+    pub(crate) fn operation(&self) -> Option<(*const Op, Tick)> {
+        let op = self.operation.load(Ordering::Acquire);
+        (!op.is_null()).then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the timer on processor `here` expires by `deadline`.
+    pub(crate) fn is_covered(&self, here: &ProcessorShared, deadline: Tick) -> bool {
+        self.is_kept_by(here) && self.timer.get().is_some_and(|(_, tick)| tick <= deadline)
+    }
+
+    /// The timer, if processor `here` keeps it.
+    pub(crate) fn timer_of(&self, here: &ProcessorShared) -> Option<TimerKey> {
+        if !self.is_kept_by(here) {
+            return None;
+        }
+        self.timer.get().map(|(key, _)| key)
+    }
+
+    /// Processor `here` has set a timer.
+    pub(crate) fn cover(&self, here: &ProcessorShared, timer: TimerKey, tick: Tick) {
+        self.keeper
+            .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
+        self.timer.set(Some((timer, tick)));
+    }
+
+    /// The timer on processor `here` has expired. `false` if it no longer counted.
+    pub(crate) fn uncover(&self, here: &ProcessorShared) -> bool {
+        let is_kept = self.is_kept_by(here);
+        if is_kept {
+            self.timer.set(None);
+        }
+        is_kept
+    }
+
+    fn is_kept_by(&self, here: &ProcessorShared) -> bool {
+        std::ptr::eq(self.keeper.load(Ordering::Acquire), here)
+    }
+}

@@ -1,5 +1,8 @@
 //! What every back end promises: one suite, run over each.
 
+#[macro_use]
+mod harness;
+
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -8,19 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fiber::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use fiber::{BackendChoice, Runtime};
-
-/// Makes a test of each promise on each back end, with one and with two processors.
-macro_rules! contract {
-    ($($promise:ident)*) => {
-        mod uring {
-            $(#[test] fn $promise() { super::run(super::BackendChoice::Uring, super::$promise) })*
-        }
-        mod epoll {
-            $(#[test] fn $promise() { super::run(super::BackendChoice::Epoll, super::$promise) })*
-        }
-    };
-}
 
 contract! {
     echoes_whatever_is_sent
@@ -44,19 +34,6 @@ contract! {
     a_busy_stream_does_not_starve_others
     sleepers_wake_in_order
     two_directions_of_one_stream
-}
-
-fn run(choice: BackendChoice, promise: fn()) {
-    for processors in [1, 2] {
-        let runtime = Runtime::builder()
-            .processors(processors)
-            .backend(choice)
-            .start()
-            .unwrap();
-        runtime.run(promise);
-        let left = runtime.shutdown(Duration::from_secs(10));
-        assert_eq!(left, 0, "fibers left with {processors} processors");
-    }
 }
 
 fn pair() -> (TcpStream, TcpStream) {

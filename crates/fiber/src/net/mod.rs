@@ -4,13 +4,18 @@
 //! shared references). On a plain thread they block that thread. Beyond `std` there are
 //! [`TcpStream::receive`], which holds no buffer while it waits, and [`TcpStream::send_file`].
 
+mod datagram;
+mod resolve;
 mod socket;
 mod tcp;
+mod udp;
 mod unix;
 
+pub use resolve::resolve;
 pub use socket::FILE_PIECE_LEN_MAX;
 pub use tcp::{TcpListener, TcpStream};
-pub use unix::{UnixListener, UnixStream};
+pub use udp::UdpSocket;
+pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
 use crate::backend::Backend;
 use crate::processor;

@@ -273,7 +273,7 @@ impl Socket {
     }
 
     /// Tries a system call that does not wait, and waits for readiness as often as it must.
-    fn attempt(
+    pub(super) fn attempt(
         &self,
         interest: Interest,
         wanted_len: usize,
@@ -301,7 +301,7 @@ impl Socket {
 
     /// After an operation of the ring failed: waits if it was only that the socket is
     /// non-blocking (another fiber sends a file on it), or was interrupted. Else the error.
-    fn retry(
+    pub(super) fn retry(
         &self,
         error: io::Error,
         interest: Interest,
@@ -360,7 +360,7 @@ impl Socket {
     }
 
     /// The descriptor for a ring entry: the ring waits for blocking sockets only.
-    fn ring_fd(&self) -> io::Result<Fd> {
+    pub(super) fn ring_fd(&self) -> io::Result<Fd> {
         self.set_nonblocking(false)?;
         Ok(Fd(self.fd.as_raw_fd()))
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::resolve::{first_that_works, resolve};
 use super::socket::{Socket, next_id};
 use super::{Carrier, carrier, stream};
 use crate::accept::{self, ListenerState};
 use crate::backend::Interest;
-use crate::offload::offload;
 
 /// A TCP connection, as [`std::net::TcpStream`].
 #[derive(Debug)]
@@ -27,10 +27,7 @@ impl TcpStream {
     /// # Errors
     /// What `connect(2)` reports for the last address, or the look-up.
     pub fn connect(address: impl ToSocketAddrs + Sync) -> io::Result<TcpStream> {
-        let addresses: Vec<SocketAddr> =
-            offload(|| address.to_socket_addrs().map(Iterator::collect))?;
-        let none = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        addresses.iter().map(connect).find_or_last_error(none)
+        first_that_works(&resolve(address)?, connect)
     }
 
     /// Whether small segments are sent at once (TCP_NODELAY).
@@ -60,7 +57,7 @@ impl TcpStream {
     }
 }
 
-fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -68,26 +65,8 @@ fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
     };
     let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     Ok(TcpStream {
-        socket: Socket::connect(fd, &(*address).into())?,
+        socket: Socket::connect(fd, &address.into())?,
     })
-}
-
-/// The first success, or the last error.
-trait FindOrLastError<T>: Iterator<Item = io::Result<T>> {
-    fn find_or_last_error(self, none: io::Error) -> io::Result<T>;
-}
-
-impl<T, I: Iterator<Item = io::Result<T>>> FindOrLastError<T> for I {
-    fn find_or_last_error(self, none: io::Error) -> io::Result<T> {
-        let mut last = none;
-        for result in self {
-            match result {
-                Ok(value) => return Ok(value),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
 }
 
 /// A listening TCP socket, as [`std::net::TcpListener`]. Any number of fibers, on any processors, may
@@ -98,12 +77,13 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on the first address that is free.
+    /// Listens on the first address that is free. Names are looked up on an offload thread.
     ///
     /// # Errors
     /// What `bind(2)` or `listen(2)` report for the last address.
-    pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        Ok(std::net::TcpListener::bind(address)?.into())
+    pub fn bind(address: impl ToSocketAddrs + Sync) -> io::Result<TcpListener> {
+        let addresses = resolve(address)?;
+        Ok(first_that_works(&addresses, std::net::TcpListener::bind)?.into())
     }
 
     /// Waits for a connection.

@@ -1,14 +1,20 @@
 //! Unix domain sockets.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, socketpair,
+    AddressFamily, RecvFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, socket_with,
+    socketpair,
 };
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
 
+use super::datagram::datagram;
 use super::socket::{Socket, next_id};
 use super::{Carrier, carrier, stream};
 use crate::accept::{self, ListenerState};
@@ -107,5 +113,105 @@ impl From<OwnedFd> for UnixListener {
 impl From<std::os::unix::net::UnixStream> for UnixStream {
     fn from(stream: std::os::unix::net::UnixStream) -> UnixStream {
         OwnedFd::from(stream).into()
+    }
+}
+
+/// A datagram socket between processes of this machine, as [`std::os::unix::net::UnixDatagram`]. Nothing is lost or comes
+/// out of order; a sender waits while the receiver's queue is full.
+#[derive(Debug)]
+pub struct UnixDatagram {
+    socket: Socket,
+}
+
+datagram!(UnixDatagram);
+
+impl UnixDatagram {
+    /// A socket at `path`, to which others may send.
+    ///
+    /// # Errors
+    /// What `bind(2)` reports; `AddrInUse` if something is at `path`.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
+        Ok(std::os::unix::net::UnixDatagram::bind(path)?.into())
+    }
+
+    /// A socket without a name: it can send, and receive from whom it is connected to.
+    ///
+    /// # Errors
+    /// What `socket(2)` reports.
+    pub fn unbound() -> io::Result<UnixDatagram> {
+        Ok(std::os::unix::net::UnixDatagram::unbound()?.into())
+    }
+
+    /// Two sockets connected to each other.
+    ///
+    /// # Errors
+    /// What `socketpair(2)` reports.
+    pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
+        let (a, b) = std::os::unix::net::UnixDatagram::pair()?;
+        Ok((a.into(), b.into()))
+    }
+
+    /// From now on [`send`](UnixDatagram::send) sends to the socket at `path`.
+    ///
+    /// # Errors
+    /// What `connect(2)` reports.
+    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let address = SocketAddrUnix::new(path.as_ref())?;
+        Ok(rustix::net::connect(&self.socket, &address)?)
+    }
+
+    /// Sends one datagram to the socket at `path`.
+    ///
+    /// # Errors
+    /// `TimedOut` past the write time-out; else what `sendto(2)` reports.
+    pub fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        let address = SocketAddrAny::from(SocketAddrUnix::new(path.as_ref())?);
+        let deadline = self.socket.write_deadline();
+        self.socket.send_datagram_to(bytes, &address, deadline)
+    }
+
+    /// As [`recv`](UnixDatagram::recv), and says who sent it.
+    ///
+    /// # Errors
+    /// As [`recv`](UnixDatagram::recv).
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (flags, deadline) = (RecvFlags::empty(), self.socket.read_deadline());
+        let (len, sender) = self.socket.receive_datagram_from(buffer, flags, deadline)?;
+        Ok((len, unix_address(sender)?))
+    }
+
+    /// This end's address.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        unix_address(Some(rustix::net::getsockname(self)?))
+    }
+
+    /// Ends receiving, sending or both; those who wait are woken.
+    ///
+    /// # Errors
+    /// What `shutdown(2)` reports.
+    pub fn shutdown(&self, how: std::net::Shutdown) -> io::Result<()> {
+        self.socket.shutdown(how)
+    }
+}
+
+/// As `std` has it. An address of nothing but its family is that of a socket without a name (unix(7)).
+fn unix_address(address: Option<SocketAddrAny>) -> io::Result<SocketAddr> {
+    const FAMILY_LEN: u32 = size_of::<libc::sa_family_t>() as u32;
+    let Some(address) = address.filter(|address| address.addr_len() > FAMILY_LEN) else {
+        return SocketAddr::from_pathname("");
+    };
+    let address = SocketAddrUnix::try_from(address)?;
+    match (address.abstract_name(), address.path_bytes()) {
+        (Some(name), _) => SocketAddr::from_abstract_name(name),
+        (None, path) => SocketAddr::from_pathname(OsStr::from_bytes(path.unwrap_or_default())),
+    }
+}
+
+impl From<std::os::unix::net::UnixDatagram> for UnixDatagram {
+    fn from(socket: std::os::unix::net::UnixDatagram) -> UnixDatagram {
+        OwnedFd::from(socket).into()
     }
 }

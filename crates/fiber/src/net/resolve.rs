@@ -1,0 +1,64 @@
+//! From names to addresses, without a processor that waits for a name server.
+
+use std::io;
+use std::mem::needs_drop;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use crate::offload::offload;
+
+/// All addresses of `address`. A name is looked up (`getaddrinfo(3)`, so `/etc/hosts` and
+/// `/etc/resolv.conf` count) on an offload thread, while other fibers run.
+///
+/// ```
+/// # fiber::run(|| {
+/// let addresses = fiber::net::resolve("localhost:80").unwrap();
+/// assert!(addresses.iter().all(|address| address.port() == 80));
+/// # });
+/// ```
+///
+/// # Errors
+/// What the look-up reports.
+pub fn resolve(address: impl ToSocketAddrs + Sync) -> io::Result<Vec<SocketAddr>> {
+    look_up(&address, Iterator::collect)
+}
+
+/// The first address, as `std` takes it for datagrams.
+pub(super) fn resolve_first(address: impl ToSocketAddrs + Sync) -> io::Result<SocketAddr> {
+    look_up(&address, |mut found| found.next())?.ok_or_else(no_address)
+}
+
+/// Calls `attempt` with one address after the other until one succeeds.
+///
+/// # Errors
+/// The last error; `InvalidInput` if there is no address.
+pub(super) fn first_that_works<T>(
+    addresses: &[SocketAddr],
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = no_address();
+    for &address in addresses {
+        match attempt(address) {
+            Ok(value) => return Ok(value),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn look_up<A: ToSocketAddrs + Sync, T: Send>(
+    address: &A,
+    take: impl FnOnce(A::Iter) -> T + Send,
+) -> io::Result<T> {
+    let look_up = || address.to_socket_addrs().map(take);
+    // Whoever asked a name server brings the answers in memory of their own. What iterates over nothing of its own
+    // (a SocketAddr, a slice of them) had the addresses before, and is worth no thread.
+    if needs_drop::<A::Iter>() {
+        offload(look_up)
+    } else {
+        look_up()
+    }
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")
+}

@@ -1,0 +1,171 @@
+//! Directories.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::FileType;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use io_uring::opcode;
+
+use super::metadata::{Metadata, metadata, symlink_metadata};
+use super::{HERE, by_ring, c_path};
+use crate::net::{Carrier, carrier};
+use crate::offload::offload;
+
+/// How many entries one trip to an offload thread brings.
+const ENTRIES_PER_TRIP: usize = 256;
+
+/// The entries of a directory, in the order of the file system; `.` and `..` are not among them.
+#[derive(Debug)]
+pub struct ReadDir {
+    /// `None` once it has been read to its end.
+    entries: Option<std::fs::ReadDir>,
+    fetched: VecDeque<io::Result<DirEntry>>,
+}
+
+/// One entry of a directory, as [`std::fs::DirEntry`].
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    path: PathBuf,
+    file_name: OsString,
+    file_type: FileType,
+}
+
+/// Lists a directory. The ring has no operation for it, so some hundred entries at a time come from an offload thread.
+///
+/// # Errors
+/// What `open(2)` reports; each entry may be an error as well.
+pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
+    let path = path.as_ref();
+    offload(|| {
+        let mut listing = ReadDir {
+            entries: Some(std::fs::read_dir(path)?),
+            fetched: VecDeque::new(),
+        };
+        listing.fetch();
+        Ok(listing)
+    })
+}
+
+/// Makes a directory.
+///
+/// # Errors
+/// What `mkdir(2)` reports.
+pub fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    if carrier() != Carrier::Uring {
+        return offload(|| std::fs::create_dir(path));
+    }
+    let path = c_path(path)?;
+    let make = opcode::MkDirAt::new(HERE, path.as_ptr());
+    by_ring(&make.mode(0o777).build()).map(drop)
+}
+
+/// Makes a directory and those above it that are missing. That there is one already is no error.
+///
+/// # Errors
+/// What `mkdir(2)` reports.
+pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    let mut missing = Vec::new();
+    for directory in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        match metadata(directory) {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(directory),
+            Err(error) => return Err(error),
+        }
+    }
+    for directory in missing.into_iter().rev() {
+        match create_dir(directory) {
+            // Somebody else was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => result?,
+        }
+    }
+    match path.as_os_str().is_empty() || metadata(path)?.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::AlreadyExists.into()),
+    }
+}
+
+/// Removes an empty directory.
+///
+/// # Errors
+/// What `rmdir(2)` reports.
+pub fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    if carrier() != Carrier::Uring {
+        return offload(|| std::fs::remove_dir(path));
+    }
+    let path = c_path(path)?;
+    let remove = opcode::UnlinkAt::new(HERE, path.as_ptr());
+    by_ring(&remove.flags(libc::AT_REMOVEDIR).build()).map(drop)
+}
+
+/// Removes a directory and all that is in it; symbolic links are removed, not followed. One
+/// [`offload`](crate::offload) thread is busy with it from beginning to end.
+///
+/// # Errors
+/// As [`std::fs::remove_dir_all`].
+pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    offload(|| std::fs::remove_dir_all(path))
+}
+
+impl ReadDir {
+    /// Where blocking is allowed.
+    fn fetch(&mut self) {
+        let Some(entries) = &mut self.entries else {
+            return;
+        };
+        let fetched = entries.take(ENTRIES_PER_TRIP).map(|entry| {
+            let entry = entry?;
+            Ok(DirEntry {
+                path: entry.path(),
+                file_name: entry.file_name(),
+                file_type: entry.file_type()?,
+            })
+        });
+        self.fetched.extend(fetched);
+        if self.fetched.len() < ENTRIES_PER_TRIP {
+            self.entries = None;
+        }
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = io::Result<DirEntry>;
+
+    fn next(&mut self) -> Option<io::Result<DirEntry>> {
+        if self.fetched.is_empty() && self.entries.is_some() {
+            offload(|| self.fetch());
+        }
+        self.fetched.pop_front()
+    }
+}
+
+impl DirEntry {
+    /// The directory's path with the name at its end.
+    pub fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// The name.
+    pub fn file_name(&self) -> &OsStr {
+        &self.file_name
+    }
+
+    /// What it is; a symbolic link is not followed.
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    /// What is known of it; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// What `statx(2)` reports.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        symlink_metadata(&self.path)
+    }
+}

@@ -1,0 +1,400 @@
+//! Open files.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use io_uring::{opcode, types::Fd};
+use rustix::io::ReadWriteFlags;
+
+use super::metadata::{self, Metadata};
+use super::{HERE, by_ring, c_path};
+use crate::net::{Carrier, carrier};
+use crate::offload::offload;
+
+/// An open file, as [`std::fs::File`]. Reading and writing at an offset needs no seek, and many fibers may do
+/// it at once; [`Read`] and [`Write`] go on where they ended, as ever.
+#[derive(Debug)]
+pub struct File {
+    fd: OwnedFd,
+}
+
+/// How to open a file, as [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: u32,
+    custom_flags: i32,
+}
+
+/// The position of the file itself, for the ring: `(off_t) -1` (io_uring_enter(2)).
+const AT_POSITION: u64 = u64::MAX;
+
+impl File {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// What `open(2)` reports.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+        OpenOptions::new().read(true).open(path)
+    }
+
+    /// Opens a file for writing, empty; makes it if there is none.
+    ///
+    /// # Errors
+    /// What `open(2)` reports.
+    pub fn create(path: impl AsRef<Path>) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Makes a file for reading and writing; there must be none yet.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, or what `open(2)` reports.
+    pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).open(path)
+    }
+
+    /// How to open a file: the same as [`OpenOptions::new`].
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
+    }
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    /// What `statx(2)` reports.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        metadata::of_file(self.as_fd())
+    }
+
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// What `statx(2)` reports.
+    pub fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    /// Whether it has no bytes.
+    ///
+    /// # Errors
+    /// What `statx(2)` reports.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads from `offset` into `buffer`; returns how many bytes, 0 at the end.
+    ///
+    /// # Errors
+    /// What `pread(2)` reports.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        read_at(self.as_fd(), buffer, offset)
+    }
+
+    /// Reads from `offset` until `buffer` is full.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends first; else what `pread(2)` reports.
+    pub fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.read_at(buffer, offset)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => (buffer, offset) = (&mut buffer[len..], offset + len as u64),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what it can of `bytes` at `offset`; returns how many.
+    ///
+    /// # Errors
+    /// What `pwrite(2)` reports.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        write_at(self.as_fd(), bytes, offset)
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// What `pwrite(2)` reports; `WriteZero` if it takes no more.
+    pub fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_at(bytes, offset)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                len => (bytes, offset) = (&bytes[len..], offset + len as u64),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until content and metadata are on the disk.
+    ///
+    /// # Errors
+    /// What `fsync(2)` reports. After an error nobody knows what is on the disk.
+    pub fn sync_all(&self) -> io::Result<()> {
+        if carrier() != Carrier::Uring {
+            return offload(|| Ok(rustix::fs::fsync(&self.fd)?));
+        }
+        by_ring(&opcode::Fsync::new(self.ring_fd()).build()).map(drop)
+    }
+
+    /// Waits until the content is on the disk, and of the metadata what reading it needs.
+    ///
+    /// # Errors
+    /// As [`sync_all`](File::sync_all).
+    pub fn sync_data(&self) -> io::Result<()> {
+        if carrier() != Carrier::Uring {
+            return offload(|| Ok(rustix::fs::fdatasync(&self.fd)?));
+        }
+        let flags = io_uring::types::FsyncFlags::DATASYNC;
+        by_ring(&opcode::Fsync::new(self.ring_fd()).flags(flags).build()).map(drop)
+    }
+
+    /// Cuts the file, or extends it with zeros, to `len` bytes.
+    ///
+    /// # Errors
+    /// What `ftruncate(2)` reports.
+    pub fn set_len(&self, len: u64) -> io::Result<()> {
+        offload(|| Ok(rustix::fs::ftruncate(&self.fd, len)?))
+    }
+
+    /// A second handle to the same open file.
+    ///
+    /// # Errors
+    /// What `dup(2)` reports.
+    pub fn try_clone(&self) -> io::Result<File> {
+        let fd = self.fd.try_clone()?;
+        Ok(File { fd })
+    }
+
+    fn ring_fd(&self) -> Fd {
+        Fd(self.fd.as_raw_fd())
+    }
+}
+
+impl OpenOptions {
+    /// Opens nothing yet: say what for.
+    #[expect(clippy::new_without_default, reason = "as std has it")]
+    pub fn new() -> OpenOptions {
+        OpenOptions {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o666,
+            custom_flags: 0,
+        }
+    }
+
+    /// For reading.
+    pub fn read(&mut self, read: bool) -> &mut OpenOptions {
+        self.read = read;
+        self
+    }
+
+    /// For writing.
+    pub fn write(&mut self, write: bool) -> &mut OpenOptions {
+        self.write = write;
+        self
+    }
+
+    /// For writing, always at the end.
+    pub fn append(&mut self, append: bool) -> &mut OpenOptions {
+        self.append = append;
+        self
+    }
+
+    /// Empties the file.
+    pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Makes the file if there is none.
+    pub fn create(&mut self, create: bool) -> &mut OpenOptions {
+        self.create = create;
+        self
+    }
+
+    /// Makes the file; it is an error if there is one.
+    pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permissions of a file that is made, less the umask; 0o666 unless set.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
+        self.mode = mode;
+        self
+    }
+
+    /// Further flags of `open(2)`, for example `O_DIRECT`.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
+        self.custom_flags = flags;
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// What `open(2)` reports; `InvalidInput` if the options do not go together, as `std` has it.
+    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        let path = path.as_ref();
+        if carrier() != Carrier::Uring {
+            let options = self.as_std();
+            return offload(|| options.open(path)).map(File::from);
+        }
+        let (path, flags) = (c_path(path)?, self.flags()?);
+        let open = opcode::OpenAt::new(HERE, path.as_ptr());
+        let fd = by_ring(&open.flags(flags).mode(self.mode).build())?;
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        Ok(File { fd })
+    }
+
+    fn as_std(&self) -> std::fs::OpenOptions {
+        let mut options = std::fs::OpenOptions::new();
+        options
+            .read(self.read)
+            .write(self.write)
+            .append(self.append)
+            .truncate(self.truncate)
+            .create(self.create)
+            .create_new(self.create_new)
+            .mode(self.mode)
+            .custom_flags(self.custom_flags);
+        options
+    }
+
+    /// The flags of `open(2)`, by the rules of [`std::fs::OpenOptions`].
+    fn flags(&self) -> io::Result<i32> {
+        let invalid = || Err(io::ErrorKind::InvalidInput.into());
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => libc::O_RDONLY,
+            (false, true, false) => libc::O_WRONLY,
+            (true, true, false) => libc::O_RDWR,
+            (false, _, true) => libc::O_WRONLY | libc::O_APPEND,
+            (true, _, true) => libc::O_RDWR | libc::O_APPEND,
+            (false, false, false) => return invalid(),
+        };
+        let makes = self.truncate || self.create || self.create_new;
+        let writes = self.write || self.append;
+        let cuts_what_it_appends_to = self.append && self.truncate && !self.create_new;
+        if (makes && !writes) || cuts_what_it_appends_to {
+            return invalid();
+        }
+        let creation = match (self.create, self.truncate, self.create_new) {
+            (false, false, false) => 0,
+            (true, false, false) => libc::O_CREAT,
+            (false, true, false) => libc::O_TRUNC,
+            (true, true, false) => libc::O_CREAT | libc::O_TRUNC,
+            (_, _, true) => libc::O_CREAT | libc::O_EXCL,
+        };
+        let custom = self.custom_flags & !libc::O_ACCMODE;
+        Ok(libc::O_CLOEXEC | access | creation | custom)
+    }
+}
+
+/// Reads from a file at `offset` without blocking the processor; returns how many bytes, 0 at the end.
+///
+/// # Errors
+/// What `pread(2)` reports. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
+pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    if carrier() == Carrier::Uring {
+        let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), len);
+        return by_ring(&read.offset(offset).build());
+    }
+    let mut slices = [io::IoSliceMut::new(buffer)];
+    match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        Ok(len) => Ok(len),
+        Err(_) => Ok(offload(|| rustix::io::pread(file, buffer, offset))?),
+    }
+}
+
+/// Writes to a file at `offset` without blocking the processor; returns how many bytes.
+///
+/// # Errors
+/// What `pwrite(2)` reports. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
+pub fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    if carrier() == Carrier::Uring {
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let write = opcode::Write::new(Fd(file.as_raw_fd()), bytes.as_ptr(), len);
+        return by_ring(&write.offset(offset).build());
+    }
+    // Even with room in the page cache it may have to wait for the journal, or for dirty pages to be written.
+    Ok(offload(|| rustix::io::pwrite(file, bytes, offset))?)
+}
+
+impl Read for &File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match carrier() {
+            Carrier::Uring => read_at(self.as_fd(), buffer, AT_POSITION),
+            _ => Ok(offload(|| rustix::io::read(&self.fd, buffer))?),
+        }
+    }
+}
+
+impl Write for &File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match carrier() {
+            Carrier::Uring => write_at(self.as_fd(), bytes, AT_POSITION),
+            _ => Ok(offload(|| rustix::io::write(&self.fd, bytes))?),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl From<std::fs::File> for File {
+    fn from(file: std::fs::File) -> File {
+        File { fd: file.into() }
+    }
+}
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> File {
+        File { fd }
+    }
+}
+
+impl From<File> for OwnedFd {
+    fn from(file: File) -> OwnedFd {
+        file.fd
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

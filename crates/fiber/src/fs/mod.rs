@@ -1,0 +1,153 @@
+//! Files, without a processor that waits for a disk.
+//!
+//! Names are [`std::fs`]'s. On a ring, opening, looking, reading, writing, syncing, renaming and removing are operations
+//! like any other (ext4 and xfs complete buffered reads asynchronously, and `O_DIRECT` ones always; the rest runs in
+//! the kernel's own worker threads, which IORING_REGISTER_IOWQ_MAX_WORKERS bounds). With epoll, which cannot wait for files,
+//! they go to the [`offload`](crate::offload) threads, except reads that the page cache answers. What the ring has no
+//! operation for (listing, copying, truncating) goes there in any case. On a plain thread it all just blocks.
+//!
+//! Buffers and names are lent to the kernel for the time of the call and no longer: an operation whose fiber is
+//! cancelled, or whose deadline has passed, is cancelled *and awaited*. A disk operation that has begun can often not
+//! be cancelled; then its result counts.
+//!
+//! ```
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("notes");
+//! fiber::run(move || {
+//!     use fiber::fs;
+//!
+//!     fs::write(&path, "warp and weft").unwrap();
+//!     let file = fs::File::open(&path).unwrap();
+//!     let mut word = [0; 4];
+//!     file.read_exact_at(&mut word, 9).unwrap();
+//!     assert_eq!(&word, b"weft");
+//!     assert_eq!(file.metadata().unwrap().len(), 13);
+//!     fs::remove_file(&path).unwrap();
+//! });
+//! ```
+
+mod aligned;
+mod directory;
+mod file;
+mod metadata;
+mod page_cache;
+
+pub use aligned::{AlignedBuffer, DIRECT_ALIGNMENT};
+pub use directory::{
+    DirEntry, ReadDir, create_dir, create_dir_all, read_dir, remove_dir, remove_dir_all,
+};
+pub use file::{File, OpenOptions, read_at, write_at};
+pub use metadata::{Metadata, metadata, symlink_metadata};
+pub use page_cache::is_cached;
+
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use io_uring::{opcode, squeue, types::Fd};
+
+use crate::backend::operate;
+use crate::net::{Carrier, carrier};
+use crate::offload::offload;
+
+/// The whole content of a file.
+///
+/// # Errors
+/// What opening or reading reports.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let len = usize::try_from(file.len()?).unwrap_or(0);
+    let mut content = Vec::with_capacity(len + 1);
+    (&file).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// The whole content of a file of UTF-8 text.
+///
+/// # Errors
+/// What opening or reading reports; `InvalidData` if it is not UTF-8.
+pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    String::from_utf8(read(path)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Makes a file with this content, or replaces the content that there was.
+///
+/// # Errors
+/// What opening or writing reports.
+pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()> {
+    (&File::create(path)?).write_all(content.as_ref())
+}
+
+/// Copies a file's content and permissions; returns how many bytes. One [`offload`](crate::offload) thread is busy
+/// with it from beginning to end.
+///
+/// # Errors
+/// As [`std::fs::copy`].
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    offload(|| std::fs::copy(from, to))
+}
+
+/// Gives a file or directory another name, replacing what has it.
+///
+/// # Errors
+/// What `rename(2)` reports.
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    if carrier() != Carrier::Uring {
+        return offload(|| std::fs::rename(from, to));
+    }
+    let (from, to) = (c_path(from)?, c_path(to)?);
+    by_ring(&opcode::RenameAt::new(HERE, from.as_ptr(), HERE, to.as_ptr()).build()).map(drop)
+}
+
+/// Removes a file.
+///
+/// # Errors
+/// What `unlink(2)` reports.
+pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    if carrier() != Carrier::Uring {
+        return offload(|| std::fs::remove_file(path));
+    }
+    let path = c_path(path)?;
+    by_ring(&opcode::UnlinkAt::new(HERE, path.as_ptr()).build()).map(drop)
+}
+
+/// Where a symbolic link leads, one step.
+///
+/// # Errors
+/// What `readlink(2)` reports.
+pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    let path = path.as_ref();
+    offload(|| std::fs::read_link(path))
+}
+
+/// The path without symbolic links, `.` and `..`.
+///
+/// # Errors
+/// What `realpath(3)` reports.
+pub fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    let path = path.as_ref();
+    offload(|| std::fs::canonicalize(path))
+}
+
+/// Names are looked up from the working directory.
+const HERE: Fd = Fd(libc::AT_FDCWD);
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Makes an operation of the ring and waits for it, as often as a signal interrupts it. What the entry points to
+/// must stay for the time of the call.
+fn by_ring(entry: &squeue::Entry) -> io::Result<usize> {
+    loop {
+        match operate(entry.clone(), None).and_then(|completion| completion.into_result()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Files and directories, over each back end.
+
+#[macro_use]
+mod harness;
+
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use fiber::fs::{self, AlignedBuffer, File};
+
+contract! {
+    what_is_written_is_read
+    writes_at_offsets_leave_the_rest_alone
+    reading_and_writing_go_on_where_they_ended
+    options_mean_what_std_means
+    metadata_agrees_with_std
+    a_directory_lists_all_its_entries
+    directories_are_made_and_removed
+    files_are_renamed_copied_and_removed
+    a_file_is_cut_and_extended
+    synced_files_are_whole
+    direct_reads_and_writes
+    errors_are_those_of_std
+    many_fibers_write_one_file
+}
+
+fn in_directory(test: impl FnOnce(&Path)) {
+    let directory = tempfile::tempdir().unwrap();
+    test(directory.path());
+}
+
+fn what_is_written_is_read() {
+    in_directory(|directory| {
+        let path = directory.join("file");
+        for len in [0, 1, 4096, 100_001] {
+            let content: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            fs::write(&path, &content).unwrap();
+            assert!(fs::read(&path).unwrap() == content, "{len} bytes");
+            assert!(std::fs::read(&path).unwrap() == content, "{len} bytes");
+        }
+        fs::write(&path, "weft").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "weft");
+        fs::write(&path, [0xff]).unwrap();
+        let error = fs::read_to_string(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    });
+}
+
+fn writes_at_offsets_leave_the_rest_alone() {
+    in_directory(|directory| {
+        let file = File::create_new(directory.join("file")).unwrap();
+        file.write_all_at(b"0123456789", 0).unwrap();
+        file.write_all_at(b"xy", 4).unwrap();
+        file.write_all_at(b"end", 12).unwrap();
+        let mut content = [0; 15];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"0123xy6789\0\0end");
+        let error = file.read_exact_at(&mut content, 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(file.read_at(&mut content, 15).unwrap(), 0);
+    });
+}
+
+fn reading_and_writing_go_on_where_they_ended() {
+    in_directory(|directory| {
+        let path = directory.join("file");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"one ").unwrap();
+        file.write_all(b"two ").unwrap();
+        file.try_clone().unwrap().write_all(b"three").unwrap();
+        let mut file = File::open(&path).unwrap();
+        let (mut first, mut rest) = ([0; 4], String::new());
+        file.read_exact(&mut first).unwrap();
+        file.read_to_string(&mut rest).unwrap();
+        assert_eq!((&first, &*rest), (b"one ", "two three"));
+    });
+}
+
+fn options_mean_what_std_means() {
+    in_directory(|directory| {
+        // Every combination, over a file that is there and one that is not.
+        for bits in 0..64u32 {
+            let has = |bit: u32| bits & 1 << bit != 0;
+            let outcome = |with_file: bool, ours: bool| {
+                let path = directory.join("file");
+                let _ = std::fs::remove_file(&path);
+                if with_file {
+                    std::fs::write(&path, "content").unwrap();
+                }
+                let opened = if ours {
+                    let mut options = File::options();
+                    options.read(has(0)).write(has(1)).append(has(2));
+                    options.truncate(has(3)).create(has(4)).create_new(has(5));
+                    options.open(&path).map(drop)
+                } else {
+                    let mut options = std::fs::OpenOptions::new();
+                    options.read(has(0)).write(has(1)).append(has(2));
+                    options.truncate(has(3)).create(has(4)).create_new(has(5));
+                    options.open(&path).map(drop)
+                };
+                let kind = opened.map_err(|error| error.kind());
+                (kind, std::fs::read_to_string(&path).ok())
+            };
+            for with_file in [false, true] {
+                let (ours, stds) = (outcome(with_file, true), outcome(with_file, false));
+                assert_eq!(ours, stds, "options {bits:06b}, a file there: {with_file}");
+            }
+        }
+        let mut options = File::options();
+        options.write(true).create(true).mode(0o600);
+        let file = options.open(directory.join("secret")).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+    });
+}
+
+fn metadata_agrees_with_std() {
+    in_directory(|directory| {
+        let (path, link) = (directory.join("file"), directory.join("link"));
+        fs::write(&path, "12345").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let (ours, stds) = (
+            fs::metadata(&link).unwrap(),
+            std::fs::metadata(&link).unwrap(),
+        );
+        assert_eq!(
+            (ours.len(), ours.ino(), ours.dev()),
+            (5, stds.ino(), stds.dev())
+        );
+        assert_eq!(
+            (ours.mode(), ours.uid(), ours.gid()),
+            (stds.mode(), stds.uid(), stds.gid())
+        );
+        assert_eq!(ours.nlink(), 1);
+        assert_eq!(ours.modified().unwrap(), stds.modified().unwrap());
+        assert_eq!(ours.accessed().unwrap(), stds.accessed().unwrap());
+        assert_eq!(ours.created().ok(), stds.created().ok());
+        assert!(ours.is_file() && !ours.is_dir() && !ours.is_symlink());
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::metadata(directory).unwrap().is_dir());
+        assert_eq!(
+            File::open(&link).unwrap().metadata().unwrap().ino(),
+            stds.ino()
+        );
+        assert_eq!(fs::read_link(&link).unwrap(), path);
+        assert_eq!(
+            fs::canonicalize(&link).unwrap(),
+            path.canonicalize().unwrap()
+        );
+    });
+}
+
+fn a_directory_lists_all_its_entries() {
+    in_directory(|directory| {
+        // More than one trip's worth, and exactly one trip's.
+        for count in [256, 600] {
+            for number in 0..count {
+                std::fs::write(directory.join(format!("{number}")), "").unwrap();
+            }
+            let listed: BTreeSet<_> = fs::read_dir(directory)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().to_owned())
+                .collect();
+            assert_eq!(listed.len(), count);
+        }
+        fs::create_dir(directory.join("sub")).unwrap();
+        let sub = fs::read_dir(directory)
+            .unwrap()
+            .map(Result::unwrap)
+            .find(|entry| entry.file_name() == "sub")
+            .unwrap();
+        assert!(sub.file_type().is_dir() && sub.metadata().unwrap().is_dir());
+        assert_eq!(sub.path(), directory.join("sub"));
+        assert_eq!(fs::read_dir(sub.path()).unwrap().count(), 0);
+    });
+}
+
+fn directories_are_made_and_removed() {
+    in_directory(|directory| {
+        let deep = directory.join("a/b/c");
+        assert_eq!(
+            fs::create_dir(&deep).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        fs::create_dir_all(&deep).unwrap();
+        fs::create_dir_all(&deep).unwrap();
+        assert!(deep.is_dir());
+        let error = fs::remove_dir(directory.join("a")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty);
+        fs::remove_dir(&deep).unwrap();
+        assert!(!deep.exists());
+        fs::write(&deep, "a file in the way").unwrap();
+        assert!(fs::create_dir_all(&deep).is_err());
+        fs::remove_dir_all(directory.join("a")).unwrap();
+        assert!(!directory.join("a").exists());
+    });
+}
+
+fn files_are_renamed_copied_and_removed() {
+    in_directory(|directory| {
+        let (a, b) = (directory.join("a"), directory.join("b"));
+        fs::write(&a, "content").unwrap();
+        fs::rename(&a, &b).unwrap();
+        assert!(!a.exists());
+        assert_eq!(fs::copy(&b, &a).unwrap(), 7);
+        assert_eq!(fs::read(&a).unwrap(), b"content");
+        fs::remove_file(&a).unwrap();
+        assert_eq!(fs::remove_file(&a).unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+fn a_file_is_cut_and_extended() {
+    in_directory(|directory| {
+        let file = File::create_new(directory.join("file")).unwrap();
+        assert!(file.is_empty().unwrap());
+        file.write_all_at(b"0123456789", 0).unwrap();
+        file.set_len(4).unwrap();
+        assert_eq!(file.len().unwrap(), 4);
+        file.set_len(6).unwrap();
+        let mut content = [7; 6];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"0123\0\0");
+    });
+}
+
+fn synced_files_are_whole() {
+    in_directory(|directory| {
+        let file = File::create_new(directory.join("file")).unwrap();
+        file.write_all_at(&[7; 10_000], 0).unwrap();
+        file.sync_data().unwrap();
+        file.sync_all().unwrap();
+        // Nothing of it is dirty now, so the page cache may forget it, and the disk must know it.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let mut content = vec![0; 10_000];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert!(content.iter().all(|&byte| byte == 7));
+    });
+}
+
+fn direct_reads_and_writes() {
+    in_directory(|directory| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true);
+        options.custom_flags(libc::O_DIRECT);
+        let file = match options.open(directory.join("file")) {
+            // tmpfs before Linux 6.6 has no O_DIRECT: the plain way then keeps the promise.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => options
+                .custom_flags(0)
+                .open(directory.join("file"))
+                .unwrap(),
+            result => result.unwrap(),
+        };
+        let mut buffer = AlignedBuffer::new(8192);
+        buffer.fill(9);
+        assert_eq!(file.write_at(&buffer, 4096).unwrap(), 8192);
+        buffer.fill(0);
+        assert_eq!(file.read_at(&mut buffer, 4096).unwrap(), 8192);
+        assert!(buffer.iter().all(|&byte| byte == 9));
+    });
+}
+
+fn errors_are_those_of_std() {
+    in_directory(|directory| {
+        let nothing = directory.join("nothing");
+        let kinds = [
+            File::open(&nothing).map(drop),
+            fs::metadata(&nothing).map(drop),
+            fs::read_dir(&nothing).map(drop),
+            fs::rename(&nothing, directory.join("other")),
+            fs::remove_dir(&nothing),
+        ];
+        for result in kinds {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::NotFound);
+        }
+        let error = File::open("a\0b").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let file = File::create(&nothing).unwrap();
+        assert!(
+            file.read_at(&mut [0; 4], 0).is_err(),
+            "not open for reading"
+        );
+    });
+}
+
+fn many_fibers_write_one_file() {
+    in_directory(|directory| {
+        let file = File::create_new(directory.join("file")).unwrap();
+        fiber::scope(|scope| {
+            for number in 0..50u64 {
+                let file = &file;
+                scope.spawn(move || {
+                    file.write_all_at(&number.to_le_bytes(), number * 8)
+                        .unwrap()
+                });
+            }
+        });
+        for number in 0..50u64 {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, number * 8).unwrap();
+            assert_eq!(u64::from_le_bytes(word), number);
+        }
+    });
+}

@@ -1,0 +1,143 @@
+use super::Seconds;
+
+/// What `stats` says of the items. Counters begin at 0 with [`Store::reset_stats`](super::Store::reset_stats).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Items in the table now, those that expired and were not yet seen to included.
+    pub curr_items: u64,
+    /// Items stored ever.
+    pub total_items: u64,
+    /// Bytes of all items: headers, keys and values, without what rounding up to chunks costs.
+    pub bytes: u64,
+    /// `-m` as it stands, in bytes.
+    pub limit_maxbytes: u64,
+    /// Memory in pages, in bytes: never above the limit, but for what `cache_memlimit` has yet to take back.
+    pub total_malloced: u64,
+    /// Gets that found.
+    pub get_hits: u64,
+    /// Gets that did not, for whatever reason.
+    pub get_misses: u64,
+    /// Misses because the item had expired.
+    pub get_expired: u64,
+    /// Misses because the item had been flushed.
+    pub get_flushed: u64,
+    /// Touches that found (get-and-touch included).
+    pub touch_hits: u64,
+    /// Touches that did not.
+    pub touch_misses: u64,
+    /// Deletes that found.
+    pub delete_hits: u64,
+    /// Deletes that did not.
+    pub delete_misses: u64,
+    /// Counted up.
+    pub incr_hits: u64,
+    /// There was nothing to count up.
+    pub incr_misses: u64,
+    /// Counted down.
+    pub decr_hits: u64,
+    /// There was nothing to count down.
+    pub decr_misses: u64,
+    /// Stores with the right cas.
+    pub cas_hits: u64,
+    /// Stores with a cas, of what is not there.
+    pub cas_misses: u64,
+    /// Stores with another cas.
+    pub cas_badval: u64,
+    /// Stores that were begun (`cmd_set`).
+    pub cmd_set: u64,
+    /// Items that gave their place to new ones.
+    pub evictions: u64,
+    /// Expired items that gave their place to new ones.
+    pub reclaimed: u64,
+    /// Expired items that nobody ever fetched.
+    pub expired_unfetched: u64,
+    /// Evicted items that nobody ever fetched.
+    pub evicted_unfetched: u64,
+    /// Items that the crawler took out.
+    pub crawler_reclaimed: u64,
+    /// Items that the crawler looked at.
+    pub crawler_items_checked: u64,
+    /// Stores refused for want of memory.
+    pub out_of_memory: u64,
+    /// Pages that changed their slab class.
+    pub slabs_moved: u64,
+    /// Whether a page is on its way to another class now.
+    pub slab_reassign_running: bool,
+    /// Items copied out of pages on their way (memcached's `slab_reassign_chunk_rescues`).
+    pub slab_reassign_rescues: u64,
+    /// log2 of the buckets of the table, rounded down.
+    pub hash_power_level: u32,
+    /// Memory of the table in bytes. It is not part of `-m`, as in memcached.
+    pub hash_bytes: u64,
+    /// Whether the table grew lately: it grows bucket by bucket, so it is never in the way.
+    pub hash_is_expanding: bool,
+    /// Chunks that wait for readers to leave.
+    pub limbo_chunks: u64,
+}
+
+/// What `stats items` and `stats slabs` say of one slab class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    /// The class's number, from 1.
+    pub id: u8,
+    /// Bytes of a chunk.
+    pub chunk_size: u32,
+    /// Chunks of a page.
+    pub chunks_per_page: u32,
+    /// Pages that belong to the class.
+    pub total_pages: u32,
+    /// Chunks of these pages.
+    pub total_chunks: u64,
+    /// Chunks in use: items, parts of long items, drafts, limbo.
+    pub used_chunks: u64,
+    /// Chunks not in use.
+    pub free_chunks: u64,
+    /// Chunks that were never in use.
+    pub free_chunks_end: u64,
+    /// Bytes that items asked for.
+    pub mem_requested: u64,
+    /// Items in the class's queues.
+    pub number: u64,
+    /// Of these, in the small queue (items on probation; memcached's nearest word is hot).
+    pub number_small: u64,
+    /// Of these, in the main queue (memcached's nearest word is warm).
+    pub number_main: u64,
+    /// Seconds since the item next to be given up was last used.
+    pub age: Seconds,
+    /// Items evicted.
+    pub evicted: u64,
+    /// Of these, with an expiry time.
+    pub evicted_nonzero: u64,
+    /// Seconds since the last evicted item was used.
+    pub evicted_time: Seconds,
+    /// Evicted items that nobody ever fetched.
+    pub evicted_unfetched: u64,
+    /// Stores refused for want of memory.
+    pub out_of_memory: u64,
+    /// Expired items that gave their place to new ones.
+    pub reclaimed: u64,
+    /// Expired items that nobody ever fetched.
+    pub expired_unfetched: u64,
+    /// Items that the crawler took out.
+    pub crawler_reclaimed: u64,
+    /// Items that moved from the small queue to the main one.
+    pub promoted: u64,
+    /// Items that the ghost queue knew when they came back.
+    pub ghost_hits: u64,
+    /// Gets that found an item of the class.
+    pub get_hits: u64,
+    /// Stores into the class.
+    pub cmd_set: u64,
+    /// Deletes.
+    pub delete_hits: u64,
+    /// Counted up.
+    pub incr_hits: u64,
+    /// Counted down.
+    pub decr_hits: u64,
+    /// Stores with the right cas.
+    pub cas_hits: u64,
+    /// Stores with another cas.
+    pub cas_badval: u64,
+    /// Touches.
+    pub touch_hits: u64,
+}

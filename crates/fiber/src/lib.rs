@@ -50,6 +50,7 @@
 //! share) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `net`, `fs`, `offload`.
 
 mod accept;
+mod atomic;
 mod backend;
 mod cluster;
 mod counters;

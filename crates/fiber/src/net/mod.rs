@@ -5,14 +5,17 @@
 //! [`TcpStream::receive`], which holds no buffer while it waits, and [`TcpStream::send_file`].
 
 mod datagram;
+mod pipe;
 mod resolve;
 mod socket;
 mod tcp;
 mod udp;
 mod unix;
 
+pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use resolve::resolve;
 pub use socket::FILE_PIECE_LEN_MAX;
+pub(crate) use socket::Socket;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixListener, UnixStream};

@@ -32,7 +32,7 @@ const READ_PIECE_LEN: u64 = 256 * 1024;
 const UNSUSPENDED_MAX: u8 = 32;
 
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     fd: OwnedFd,
     /// Names this socket to the epoll back end: descriptors are used again.
     id: u64,
@@ -50,7 +50,7 @@ pub(super) fn next_id() -> u64 {
 }
 
 impl Socket {
-    pub(super) fn new(fd: OwnedFd) -> Socket {
+    pub(crate) fn new(fd: OwnedFd) -> Socket {
         let nonblocking = rustix::fs::fcntl_getfl(&fd)
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
         Socket::with_mode(fd, nonblocking)
@@ -314,6 +314,11 @@ impl Socket {
         }
     }
 
+    /// Waits until there is something to read, or an end.
+    pub(crate) fn wait_readable(&self) -> io::Result<()> {
+        self.wait(Interest::Read, None)
+    }
+
     /// Waits until an attempt may succeed.
     fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match carrier() {
@@ -365,7 +370,7 @@ impl Socket {
         Ok(Fd(self.fd.as_raw_fd()))
     }
 
-    fn set_nonblocking(&self, nonblocking: bool) -> Result<(), Errno> {
+    pub(super) fn set_nonblocking(&self, nonblocking: bool) -> Result<(), Errno> {
         if self.nonblocking.load(Ordering::Relaxed) != nonblocking {
             rustix::io::ioctl_fionbio(&self.fd, nonblocking)?;
             self.nonblocking.store(nonblocking, Ordering::Relaxed);

@@ -1,0 +1,152 @@
+//! Pipes: bytes from one end to the other, within a process or to a child.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use io_uring::opcode;
+use rustix::pipe::PipeFlags;
+
+use super::socket::Socket;
+use super::{Carrier, carrier};
+use crate::backend::{Interest, operate};
+
+/// Bytes are taken from where the stream is: `(off_t) -1` (io_uring_enter(2)).
+const AT_POSITION: u64 = u64::MAX;
+
+impl Socket {
+    /// Reads, for what is no socket; 0 at the end.
+    fn read(&self, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
+        if carrier() == Carrier::Uring {
+            loop {
+                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                let read = opcode::Read::new(self.ring_fd()?, buffer.as_mut_ptr(), len);
+                match operate(read.offset(AT_POSITION).build(), deadline) {
+                    Ok(completion) => return completion.into_result(),
+                    Err(error) => self.retry(error, Interest::Read, deadline)?,
+                }
+            }
+        }
+        self.attempt(Interest::Read, buffer.len(), deadline, || {
+            self.set_nonblocking(true)?;
+            rustix::io::read(self.as_fd(), &mut *buffer)
+        })
+    }
+
+    /// Writes what it can, for what is no socket.
+    fn write(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
+        if carrier() == Carrier::Uring {
+            loop {
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                let write = opcode::Write::new(self.ring_fd()?, bytes.as_ptr(), len);
+                match operate(write.offset(AT_POSITION).build(), deadline) {
+                    Ok(completion) => return completion.into_result(),
+                    Err(error) => self.retry(error, Interest::Write, deadline)?,
+                }
+            }
+        }
+        self.attempt(Interest::Write, bytes.len(), deadline, || {
+            self.set_nonblocking(true)?;
+            rustix::io::write(self.as_fd(), bytes)
+        })
+    }
+}
+
+/// The end of a pipe that is read, as [`std::io::PipeReader`].
+#[derive(Debug)]
+pub struct PipeReader {
+    socket: Socket,
+}
+
+/// The end of a pipe that is written, as [`std::io::PipeWriter`].
+#[derive(Debug)]
+pub struct PipeWriter {
+    socket: Socket,
+}
+
+/// A new pipe. Neither end is inherited by programs that are executed.
+///
+/// # Errors
+/// What `pipe2(2)` reports.
+pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((reader.into(), writer.into()))
+}
+
+impl PipeReader {
+    /// How long a read may wait; `None` (the default) is for ever.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a zero time-out.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.socket.set_timeout(Interest::Read, timeout)
+    }
+}
+
+impl PipeWriter {
+    /// How long a write may wait; `None` (the default) is for ever.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a zero time-out.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.socket.set_timeout(Interest::Write, timeout)
+    }
+}
+
+impl Read for &PipeReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.read(buffer, self.socket.read_deadline())
+    }
+}
+
+impl Read for PipeReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for &PipeWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write(bytes, self.socket.write_deadline())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for PipeWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for PipeReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsFd for PipeWriter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<OwnedFd> for PipeReader {
+    fn from(fd: OwnedFd) -> PipeReader {
+        let socket = Socket::new(fd);
+        PipeReader { socket }
+    }
+}
+
+impl From<OwnedFd> for PipeWriter {
+    fn from(fd: OwnedFd) -> PipeWriter {
+        let socket = Socket::new(fd);
+        PipeWriter { socket }
+    }
+}

@@ -1,0 +1,259 @@
+//! Child processes, as [`std::process`] has them: starting one never blocks a processor, and a fiber waits for
+//! its end and talks through its pipes while others run.
+//!
+//! ```
+//! use fiber::process::{Command, Stdio};
+//! use std::io::{Read, Write};
+//!
+//! fiber::run(|| {
+//!     let mut command = Command::new("cat");
+//!     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+//!     child.stdin.take().unwrap().write_all(b"through a child").unwrap();
+//!     let mut answer = String::new();
+//!     child.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
+//!     assert_eq!(answer, "through a child");
+//!     assert!(child.wait().unwrap().success());
+//! });
+//! ```
+//!
+//! # Fork and exec
+//!
+//! What the runtime opens is closed on exec: rings, epoll instances, eventfds, sockets, pipes. `Command` starts children with
+//! `posix_spawn` or fork-and-exec, which is always safe. A bare `fork(2)` copies the calling thread only: see the
+//! notes at [`Runtime`](crate::Runtime).
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+pub use std::process::{ExitStatus, Output, Stdio};
+
+use crate::fiber::current;
+use crate::net::{PipeReader, PipeWriter, Socket};
+use crate::offload::offload;
+
+/// A program to start, as [`std::process::Command`].
+#[derive(Debug)]
+pub struct Command {
+    inner: std::process::Command,
+}
+
+/// A child process, as [`std::process::Child`]. Dropping it neither kills it nor waits for it.
+pub struct Child {
+    /// Where to write what it reads, if that is [`Stdio::piped`].
+    pub stdin: Option<PipeWriter>,
+    /// What it writes, if that is [`Stdio::piped`].
+    pub stdout: Option<PipeReader>,
+    /// What it writes as errors, if that is [`Stdio::piped`].
+    pub stderr: Option<PipeReader>,
+    inner: std::process::Child,
+    /// Readable once it has ended (pidfd_open(2)).
+    ended: Option<Socket>,
+}
+
+impl Command {
+    /// Starts `program`, which is looked up in `PATH`.
+    pub fn new(program: impl AsRef<OsStr>) -> Command {
+        let inner = std::process::Command::new(program);
+        Command { inner }
+    }
+
+    /// Adds an argument.
+    pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Command {
+        self.inner.arg(argument);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<I, S>(&mut self, arguments: I) -> &mut Command
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        self.inner.args(arguments);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(&mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
+        self.inner.env(key, value);
+        self
+    }
+
+    /// Removes a variable of its environment.
+    pub fn env_remove(&mut self, key: impl AsRef<OsStr>) -> &mut Command {
+        self.inner.env_remove(key);
+        self
+    }
+
+    /// Lets it inherit nothing of the environment.
+    pub fn env_clear(&mut self) -> &mut Command {
+        self.inner.env_clear();
+        self
+    }
+
+    /// Its working directory.
+    pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Command {
+        self.inner.current_dir(directory);
+        self
+    }
+
+    /// What it reads.
+    pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
+        self.inner.stdin(stdin);
+        self
+    }
+
+    /// Where it writes.
+    pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
+        self.inner.stdout(stdout);
+        self
+    }
+
+    /// Where it writes errors.
+    pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
+        self.inner.stderr(stderr);
+        self
+    }
+
+    /// The command of the standard library, for what this one does not pass on.
+    pub fn as_std_mut(&mut self) -> &mut std::process::Command {
+        &mut self.inner
+    }
+
+    /// Starts the child, on an offload thread: looking up and loading a program reads from disks.
+    ///
+    /// # Errors
+    /// As [`std::process::Command::spawn`].
+    pub fn spawn(&mut self) -> io::Result<Child> {
+        let mut inner = offload(|| self.inner.spawn())?;
+        // The child is not reaped before `wait`, so its number is its own.
+        let pid = i32::try_from(inner.id()).ok().and_then(Pid::from_raw);
+        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Child {
+            stdin: inner.stdin.take().map(|pipe| OwnedFd::from(pipe).into()),
+            stdout: inner.stdout.take().map(|pipe| OwnedFd::from(pipe).into()),
+            stderr: inner.stderr.take().map(|pipe| OwnedFd::from(pipe).into()),
+            inner,
+            ended: pidfd.map(Socket::new),
+        })
+    }
+
+    /// Runs the child to its end; it shares our standard streams unless they are set.
+    ///
+    /// # Errors
+    /// As [`spawn`](Command::spawn) and [`Child::wait`].
+    pub fn status(&mut self) -> io::Result<ExitStatus> {
+        self.spawn()?.wait()
+    }
+
+    /// Runs the child to its end and returns what it wrote. It reads nothing unless `stdin` is set.
+    ///
+    /// # Errors
+    /// As [`spawn`](Command::spawn) and [`Child::wait_with_output`].
+    pub fn output(&mut self) -> io::Result<Output> {
+        self.inner.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.spawn()?;
+        drop(child.stdin.take());
+        child.wait_with_output()
+    }
+}
+
+impl From<std::process::Command> for Command {
+    fn from(inner: std::process::Command) -> Command {
+        Command { inner }
+    }
+}
+
+impl Child {
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.inner.id()
+    }
+
+    /// Waits until it has ended. Closes its standard input first, as `std` does, so that it does not wait for us.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline of [`timeout`](crate::timeout); the child then lives on. Else what `waitid(2)`
+    /// reports.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        drop(self.stdin.take());
+        let Some(ended) = &self.ended else {
+            // No pidfd: a kernel before 5.3, or no descriptor left.
+            return offload(|| self.inner.wait());
+        };
+        loop {
+            if let Some(status) = self.inner.try_wait()? {
+                return Ok(status);
+            }
+            ended.wait_readable()?;
+        }
+    }
+
+    /// How it has ended; `None` if it has not.
+    ///
+    /// # Errors
+    /// What `waitid(2)` reports.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.inner.try_wait()
+    }
+
+    /// Kills it (SIGKILL). It is still to be waited for.
+    ///
+    /// # Errors
+    /// What `kill(2)` reports.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.inner.kill()
+    }
+
+    /// Reads all that it writes, both streams at once, and waits until it has ended.
+    ///
+    /// # Errors
+    /// What reading or [`wait`](Child::wait) reports.
+    pub fn wait_with_output(mut self) -> io::Result<Output> {
+        drop(self.stdin.take());
+        let (stdout, stderr) = read_both(self.stdout.take(), self.stderr.take());
+        let status = self.wait()?;
+        Ok(Output {
+            status,
+            stdout: stdout?,
+            stderr: stderr?,
+        })
+    }
+}
+
+/// Reads both to their ends at the same time: a child that fills one pipe does not go on with the other.
+fn read_both(
+    stdout: Option<PipeReader>,
+    stderr: Option<PipeReader>,
+) -> (io::Result<Vec<u8>>, io::Result<Vec<u8>>) {
+    let whole = |pipe: Option<PipeReader>| {
+        let mut content = Vec::new();
+        pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut content))?;
+        Ok(content)
+    };
+    // A fiber that panics while it reads is a mistake of ours, and is passed on.
+    if current().is_some() {
+        crate::scope(|scope| {
+            let errors = scope.spawn(move || whole(stderr));
+            (whole(stdout), errors.join().expect("a reader of a pipe"))
+        })
+    } else {
+        std::thread::scope(|scope| {
+            let errors = scope.spawn(move || whole(stderr));
+            (whole(stdout), errors.join().expect("a reader of a pipe"))
+        })
+    }
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child")
+            .field("id", &self.id())
+            .finish_non_exhaustive()
+    }
+}

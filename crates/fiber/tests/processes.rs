@@ -1,0 +1,197 @@
+//! Pipes, child processes and signals, over each back end.
+
+#[macro_use]
+mod harness;
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use fiber::net::pipe;
+use fiber::process::{Command, Stdio};
+use fiber::signal::Signals;
+
+contract! {
+    a_pipe_carries_bytes_and_its_end
+    a_full_pipe_holds_up_the_writer
+    a_pipe_without_a_reader_is_broken
+    a_pipe_read_past_its_timeout_fails
+    a_child_answers_through_its_pipes
+    both_streams_of_a_child_are_read_at_once
+    a_wait_holds_no_processor
+    a_wait_past_the_deadline_leaves_the_child_alive
+    a_killed_child_says_so
+    a_child_that_cannot_start_is_an_error
+    a_child_inherits_nothing_of_the_runtime
+    a_signal_wakes_the_fiber_that_waits
+    signals_that_nobody_waited_for_are_told_once
+    a_signal_that_cannot_be_caught_is_refused
+}
+
+fn a_pipe_carries_bytes_and_its_end() {
+    let (mut reader, mut writer) = pipe().unwrap();
+    let writer = fiber::spawn(move || {
+        for part in ["through ", "a ", "pipe"] {
+            writer.write_all(part.as_bytes()).unwrap();
+            fiber::yield_now();
+        }
+    });
+    let mut got = String::new();
+    reader.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "through a pipe");
+    writer.join().unwrap();
+}
+
+fn a_full_pipe_holds_up_the_writer() {
+    let (mut reader, mut writer) = pipe().unwrap();
+    let sent: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
+    let expected = sent.clone();
+    let writer = fiber::spawn(move || writer.write_all(&sent).unwrap());
+    (0..3).for_each(|_| fiber::yield_now());
+    let mut got = Vec::new();
+    reader.read_to_end(&mut got).unwrap();
+    assert!(got == expected);
+    writer.join().unwrap();
+}
+
+fn a_pipe_without_a_reader_is_broken() {
+    let (reader, mut writer) = pipe().unwrap();
+    drop(reader);
+    let error = writer.write_all(b"x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+fn a_pipe_read_past_its_timeout_fails() {
+    let (mut reader, mut writer) = pipe().unwrap();
+    let soon = Some(Duration::from_millis(10));
+    reader.set_read_timeout(soon).unwrap();
+    let error = reader.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    writer.write_all(b"x").unwrap();
+    assert_eq!(reader.read(&mut [0; 4]).unwrap(), 1);
+    writer.set_write_timeout(soon).unwrap();
+    let chunk = vec![0; 1 << 20];
+    let error = writer.write_all(&chunk).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+fn a_child_answers_through_its_pipes() {
+    let mut command = Command::new("cat");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    for round in 0..20u32 {
+        to.write_all(&round.to_le_bytes()).unwrap();
+        let mut answer = [0; 4];
+        from.read_exact(&mut answer).unwrap();
+        assert_eq!(u32::from_le_bytes(answer), round);
+    }
+    drop(to);
+    assert_eq!(from.read(&mut [0; 1]).unwrap(), 0);
+    assert!(child.wait().unwrap().success());
+    assert!(child.wait().unwrap().success(), "a second wait knows it");
+}
+
+fn both_streams_of_a_child_are_read_at_once() {
+    let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero; exit 3";
+    let output = Command::new("sh").args(["-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(
+        (output.stdout.len(), output.stderr.len()),
+        (300_000, 300_000)
+    );
+}
+
+fn a_wait_holds_no_processor() {
+    // The child ends when another fiber of the same processor says so.
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    let closer = fiber::Builder::new().processor(0);
+    let waiter = fiber::Builder::new().processor(0);
+    let waiter = waiter.spawn(move || child.wait().unwrap()).unwrap();
+    let closer = closer.spawn(move || drop(stdin)).unwrap();
+    closer.join().unwrap();
+    assert!(waiter.join().unwrap().success());
+}
+
+fn a_wait_past_the_deadline_leaves_the_child_alive() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let result = fiber::timeout(Duration::from_millis(20), || child.wait());
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(child.try_wait().unwrap(), None);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn a_killed_child_says_so() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+}
+
+fn a_child_that_cannot_start_is_an_error() {
+    let error = Command::new("./no such program").spawn().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+fn a_child_inherits_nothing_of_the_runtime() {
+    let (reader, _writer) = pipe().unwrap();
+    let udp = fiber::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listener = fiber::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listing = Command::new("ls").args(["-l", "/proc/self/fd"]).output();
+    let listing = String::from_utf8(listing.unwrap().stdout).unwrap();
+    assert!(listing.contains("/proc/"), "{listing}");
+    for kind in ["io_uring", "eventfd", "eventpoll", "pidfd"] {
+        assert!(!listing.contains(kind), "{kind} in {listing}");
+    }
+    for fd in [reader.as_fd(), udp.as_fd(), listener.as_fd()] {
+        let inode = rustix::fs::fstat(fd).unwrap().st_ino;
+        assert!(!listing.contains(&format!("[{inode}]")), "{listing}");
+    }
+}
+
+fn raise(signal: i32) {
+    rustix::process::kill_process(
+        rustix::process::getpid(),
+        rustix::process::Signal::from_named_raw(signal).unwrap(),
+    )
+    .unwrap();
+}
+
+fn a_signal_wakes_the_fiber_that_waits() {
+    // Signals are the whole process's, and tests run side by side.
+    let _alone = SIGNALS.lock().unwrap();
+    let signals = Signals::new([fiber::signal::SIGUSR2]).unwrap();
+    let result = fiber::timeout(Duration::from_millis(10), || signals.wait());
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    let waiter = fiber::spawn(move || signals.wait().unwrap());
+    fiber::yield_now();
+    raise(fiber::signal::SIGUSR2);
+    assert_eq!(waiter.join().unwrap(), fiber::signal::SIGUSR2);
+}
+
+fn signals_that_nobody_waited_for_are_told_once() {
+    let _alone = SIGNALS.lock().unwrap();
+    let (one, other) = (fiber::signal::SIGUSR2, fiber::signal::SIGWINCH);
+    let signals = Signals::new([one, other]).unwrap();
+    raise(one);
+    raise(one);
+    raise(other);
+    // A signal to the own process is delivered to some thread, soon.
+    let mut told = [signals.wait().unwrap(), signals.wait().unwrap()];
+    told.sort_unstable();
+    assert_eq!(told, [one.min(other), one.max(other)]);
+}
+
+static SIGNALS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn a_signal_that_cannot_be_caught_is_refused() {
+    for signal in [9, 0, 65, -1] {
+        let error = Signals::new([signal]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "signal {signal}");
+    }
+}

@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::backend::LentMemory;
 use crate::counters::Counters;
 use crate::fiber::FiberRef;
 
@@ -40,6 +41,8 @@ pub(crate) struct ProcessorShared {
     lane: Mutex<VecDeque<FiberRef>>,
     lane_len: AtomicUsize,
     sleeping: AtomicBool,
+    /// Of the ring's receive buffers, which fibers that move take along; unset on other back ends.
+    pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
 }
 
 /// What other threads tell a processor.
@@ -51,6 +54,8 @@ pub(crate) enum Message {
     Start(FiberRef),
     /// A listener was closed: stop accepting from it, tell those who wait for it.
     CloseListener(u64),
+    /// One of its receive buffers has been read elsewhere.
+    Buffer(u16),
 }
 
 impl Cluster {
@@ -181,6 +186,7 @@ impl ProcessorShared {
             lane: Mutex::default(),
             lane_len: AtomicUsize::new(0),
             sleeping: AtomicBool::new(false),
+            lent_memory: OnceLock::new(),
         })
     }
 

@@ -26,6 +26,7 @@ use crate::cluster::{Cluster, ProcessorShared};
 use crate::counters::Counter;
 use crate::processor::{self, Expiry, Processor};
 use crate::stack::FiberStack;
+use crate::steps::{Flow, Frame};
 use crate::watch::Watch;
 
 /// A handle to a fiber, like [`std::thread::Thread`].
@@ -42,8 +43,7 @@ pub(crate) struct Control {
     state: AtomicU8,
     /// Where it started; null before. Wake-ups from other threads go there.
     home: AtomicPtr<ProcessorShared>,
-    entry: UnsafeCell<Option<Entry>>,
-    stack: UnsafeCell<Option<FiberStack>>,
+    body: UnsafeCell<Body>,
     context: UnsafeCell<Option<Context>>,
     yielder: Cell<*const Yielder<(), Suspend>>,
     deadline: Cell<Option<Instant>>,
@@ -55,17 +55,25 @@ pub(crate) struct Control {
     cluster: Arc<Cluster>,
 }
 
-// SAFETY: `entry`, `context` and the cells are touched only by the processor that starts
+// SAFETY: `body`, `context` and the cells are touched only by the processor that starts
 // the fiber and then keeps it; a queue hands a control block to one processor at a time. The rest is
 // atomic or never changes.
 unsafe impl Sync for Control {}
 // SAFETY: as above; the entry is `Send`, and a context is made after the last move between threads.
 unsafe impl Send for Control {}
 
-/// What a fiber runs.
+/// What a fiber runs once.
 pub(crate) type Entry = Box<dyn FnOnce() + Send>;
 
-type Context = Coroutine<(), Suspend, (), FiberStack>;
+/// What a fiber runs.
+pub(crate) enum Body {
+    /// A closure, on a stack that was there before it.
+    Once(Option<(Entry, FiberStack)>),
+    /// Steps, each on any stack.
+    Steps(Box<dyn Frame>),
+}
+
+type Context = Coroutine<(), Suspend, Flow, FiberStack>;
 
 /// What a fiber asks of its processor when it gives it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +90,8 @@ pub(crate) enum Suspend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
     Suspended(Suspend),
+    /// A step has ended; the next one waits for input.
+    Stepped,
     Finished,
 }
 
@@ -104,9 +114,8 @@ impl Control {
     pub(crate) fn new(
         cluster: Arc<Cluster>,
         name: Option<Box<str>>,
-        stack: FiberStack,
         spawned_at: &'static Location<'static>,
-        entry: Entry,
+        body: Body,
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Arc::new(Control {
@@ -115,8 +124,7 @@ impl Control {
             spawned_at,
             state: AtomicU8::new(RUNNING),
             home: AtomicPtr::new(std::ptr::null_mut()),
-            entry: UnsafeCell::new(Some(entry)),
-            stack: UnsafeCell::new(Some(stack)),
+            body: UnsafeCell::new(body),
             context: UnsafeCell::new(None),
             yielder: Cell::new(std::ptr::null()),
             deadline: Cell::new(None),
@@ -187,33 +195,79 @@ impl FiberRef {
         // SAFETY: only the processor that runs a fiber touches its context (invariant of FiberRef).
         let context = unsafe { &mut *self.control().context.get() };
         if context.is_none() {
-            started.add(1);
-            *context = Some(self.start(processor));
+            *context = self.start(processor, started);
         }
-        match context.as_mut().expect("just made").resume(()) {
+        let Some(running) = context.as_mut() else {
+            return Ran::Finished; // There was no stack to be had.
+        };
+        match running.resume(()) {
             CoroutineResult::Yield(suspend) => Ran::Suspended(suspend),
-            CoroutineResult::Return(()) => {
-                *context = None;
-                Ran::Finished
+            CoroutineResult::Return(flow) => {
+                let ended = context.take().expect("it just ran");
+                processor.stacks.give(ended.into_stack());
+                match flow {
+                    Flow::Receive => Ran::Stepped,
+                    Flow::Done => Ran::Finished,
+                }
             }
         }
     }
 
-    fn start(self, processor: &Processor) -> Context {
+    /// Makes the frames of a fiber that has none: at its start, and at each of its steps. `None` if there is no
+    /// memory for the stack of a step: such a fiber is finished.
+    fn start(self, processor: &Processor, started: &Counter) -> Option<Context> {
         let control = self.control();
-        // SAFETY: a fiber starts once, on the processor that calls this; its stack was put there by
-        // whoever spawned it, before it entered a queue.
-        let (entry, stack) =
-            unsafe { ((*control.entry.get()).take(), (*control.stack.get()).take()) };
-        let (entry, stack) = entry.zip(stack).expect("a fiber starts once");
-        control.guard.set((stack.guard().start, stack.guard().end));
-        control.stack_usable_len.set(stack.usable_len());
         let home: *const ProcessorShared = processor.shared();
-        control.home.store(home.cast_mut(), Ordering::Release);
-        Coroutine::with_stack(stack, move |yielder, ()| {
-            self.control().yielder.set(yielder);
-            entry();
-        })
+        let before = control.home.swap(home.cast_mut(), Ordering::AcqRel);
+        if before.is_null() {
+            started.add(1);
+        }
+        // SAFETY: only the processor that runs a fiber touches its body (invariant of FiberRef).
+        match unsafe { &mut *control.body.get() } {
+            Body::Once(body) => {
+                let (entry, stack) = body.take().expect("a closure runs once");
+                self.note_stack(&stack);
+                Some(Coroutine::with_stack(stack, move |yielder, ()| {
+                    self.control().yielder.set(yielder);
+                    entry();
+                    Flow::Done
+                }))
+            }
+            Body::Steps(frame) => {
+                let stack = processor.stacks.take();
+                let stack = stack.map_err(|error| frame.abandon(error)).ok()?;
+                self.note_stack(&stack);
+                Some(Coroutine::with_stack(stack, move |yielder, ()| {
+                    self.control().yielder.set(yielder);
+                    self.step()
+                }))
+            }
+        }
+    }
+
+    /// For the overflow handler.
+    fn note_stack(self, stack: &FiberStack) {
+        let (guard, usable_len) = (stack.guard(), stack.usable_len());
+        self.control().guard.set((guard.start, guard.end));
+        self.control().stack_usable_len.set(usable_len);
+    }
+
+    /// Runs a step, on the fiber's stack.
+    fn step(self) -> Flow {
+        // SAFETY: as in `start`. The kernel has nothing of the frame now: its operation is complete.
+        match unsafe { &mut *self.control().body.get() } {
+            Body::Steps(frame) => frame.step(),
+            Body::Once(_) => unreachable!("a closure has no steps"),
+        }
+    }
+
+    /// After a step: begins the wait for the next one's input.
+    pub(crate) fn begin_wait(self, processor: &Processor) {
+        // SAFETY: as in `start`.
+        match unsafe { &mut *self.control().body.get() } {
+            Body::Steps(frame) => frame.begin_wait(self, processor),
+            Body::Once(_) => unreachable!("a closure has no steps"),
+        }
     }
 
     /// After the fiber suspended with [`Suspend::Park`]: parks it, or says that it was unparked in

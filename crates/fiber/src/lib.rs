@@ -65,6 +65,7 @@ mod runtime;
 pub mod signal;
 mod spawn;
 mod stack;
+mod steps;
 mod timer;
 mod watch;
 
@@ -75,5 +76,6 @@ pub use fiber::{
 };
 pub use offload::offload;
 pub use runtime::{Runtime, RuntimeBuilder, run};
-pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn};
+pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use stack::guard_install_supported;
+pub use steps::{Flow, Source, Steps};

@@ -15,6 +15,7 @@ use crate::backend::{Backend, BackendKind, Op, Wait};
 use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
 use crate::overflow;
+use crate::stack::StackCache;
 use crate::timer::{Tick, TimerKey, Wheel};
 
 /// How many unstarted fibers a turn starts: enough to keep busy, few enough that those which have
@@ -28,6 +29,8 @@ pub(crate) struct Processor {
     pub(crate) acceptors: Acceptors,
     ready: RefCell<VecDeque<FiberRef>>,
     current: Cell<Option<FiberRef>>,
+    /// Stacks for the next steps: the warmest first.
+    pub(crate) stacks: StackCache,
     /// Operations that the running fiber has done without suspending.
     unsuspended: Cell<u8>,
     timers: RefCell<Wheel<Expiry>>,
@@ -93,19 +96,24 @@ pub(crate) fn here<R>(f: impl FnOnce(&Processor) -> R) -> R {
     f(unsafe { &*processor })
 }
 
-/// Makes a fiber ready without a detour if its home is the calling thread.
-pub(crate) fn push_ready_if_here(shared: &ProcessorShared, fiber: FiberRef) -> bool {
+/// Calls `f` if the calling thread is the processor with this shared half; says whether it is.
+pub(crate) fn at(shared: &ProcessorShared, f: impl FnOnce(&Processor)) -> bool {
     let processor = here_ptr();
     if processor.is_null() {
         return false;
     }
     // SAFETY: as in `with_current`.
     let processor = unsafe { &*processor };
-    let is_home = std::ptr::eq(processor.shared(), shared);
-    if is_home {
-        processor.push_ready(fiber);
+    let is_here = std::ptr::eq(processor.shared(), shared);
+    if is_here {
+        f(processor);
     }
-    is_home
+    is_here
+}
+
+/// Makes a fiber ready without a detour if its home is the calling thread.
+pub(crate) fn push_ready_if_here(shared: &ProcessorShared, fiber: FiberRef) -> bool {
+    at(shared, |processor| processor.push_ready(fiber))
 }
 
 impl Processor {
@@ -122,6 +130,7 @@ impl Processor {
             acceptors: Acceptors::default(),
             ready: RefCell::default(),
             current: Cell::new(None),
+            stacks: StackCache::default(),
             unsuspended: Cell::new(0),
             timers: RefCell::new(Wheel::new()),
             epoch: Instant::now(),
@@ -173,6 +182,7 @@ impl Processor {
             match message {
                 Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
                 Message::CloseListener(id) => self.acceptors.close(self, id),
+                Message::Buffer(id) => self.take_buffer_back(id),
             }
         }
     }
@@ -229,6 +239,7 @@ impl Processor {
         let ran = fiber.run(self, &counters.fibers_started);
         self.current.set(None);
         match ran {
+            Ran::Stepped => fiber.begin_wait(self),
             Ran::Suspended(Suspend::Yield) => self.push_ready(fiber),
             Ran::Suspended(Suspend::Wait) => {}
             Ran::Suspended(Suspend::Park) => {
@@ -243,6 +254,12 @@ impl Processor {
                 self.cluster.fiber_finished();
             }
         }
+    }
+
+    /// Makes a fiber ready whose wait this processor has ended: one that has frames here, or one between two steps.
+    #[inline]
+    pub(crate) fn make_ready(&self, fiber: FiberRef) {
+        self.push_ready(fiber);
     }
 
     /// Makes one of this processor's own fibers ready.

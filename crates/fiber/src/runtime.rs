@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::counters::ProcessorCounters;
 use crate::processor::Processor;
 use crate::spawn::{Builder, JoinHandle};
+use crate::steps::Steps;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
 pub struct Runtime {
@@ -85,6 +86,12 @@ impl Runtime {
         T: Send + 'static,
     {
         builder.spawn_in(&self.cluster, Location::caller(), f)
+    }
+
+    /// Starts a fiber that runs [`Steps`].
+    #[track_caller]
+    pub fn spawn_steps_with(&self, builder: Builder, steps: impl Steps) -> JoinHandle<()> {
+        builder.spawn_steps_in(&self.cluster, Location::caller(), steps)
     }
 
     /// Runs `f` in a fiber and waits for it. Call it from a plain thread.

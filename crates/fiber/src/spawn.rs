@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::cluster::{Cluster, lock};
-use crate::fiber::{Control, Entry, Fiber, FiberRef, current, park};
+use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park};
 use crate::processor;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
+use crate::steps::{Conversing, Steps};
 
 /// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
 ///
@@ -28,6 +29,16 @@ where
     T: Send + 'static,
 {
     Builder::new().spawn(f).expect("failed to spawn a fiber")
+}
+
+/// Starts a fiber that runs [`Steps`] in the calling fiber's runtime.
+///
+/// # Panics
+/// On a plain thread: use [`Runtime::spawn_steps_with`](crate::Runtime::spawn_steps_with).
+#[track_caller]
+pub fn spawn_steps(steps: impl Steps) -> JoinHandle<()> {
+    let started = Builder::new().spawn_steps(steps);
+    started.expect("failed to spawn a fiber")
 }
 
 /// What a fiber starts with, like [`std::thread::Builder`].
@@ -94,6 +105,28 @@ impl Builder {
         Ok(JoinHandle { fiber, packet })
     }
 
+    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime. Its stacks have the default size.
+    ///
+    /// # Errors
+    /// `Unsupported` on a plain thread.
+    #[track_caller]
+    pub fn spawn_steps(self, steps: impl Steps) -> io::Result<JoinHandle<()>> {
+        let cluster = current_cluster()?;
+        Ok(self.spawn_steps_in(&cluster, Location::caller(), steps))
+    }
+
+    pub(crate) fn spawn_steps_in(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        steps: impl Steps,
+    ) -> JoinHandle<()> {
+        let packet = Arc::new(Packet::new(None));
+        let body = Body::Steps(Box::new(Conversing::new(steps, Arc::clone(&packet))));
+        let fiber = self.start_body(cluster, spawned_at, body);
+        JoinHandle { fiber, packet }
+    }
+
     fn start(
         self,
         cluster: &Arc<Cluster>,
@@ -101,7 +134,16 @@ impl Builder {
         entry: Entry,
     ) -> io::Result<Fiber> {
         let stack = FiberStack::take(self.stack_size.unwrap_or(STACK_SIZE_DEFAULT))?;
-        let control = Control::new(Arc::clone(cluster), self.name, stack, spawned_at, entry);
+        Ok(self.start_body(cluster, spawned_at, Body::Once(Some((entry, stack)))))
+    }
+
+    fn start_body(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        body: Body,
+    ) -> Fiber {
+        let control = Control::new(Arc::clone(cluster), self.name, spawned_at, body);
         let fiber = Fiber {
             control: Arc::clone(&control),
         };
@@ -110,7 +152,7 @@ impl Builder {
             Some(index) => cluster.spawn_on(reference, index % cluster.processors.len()),
             None => cluster.spawn(reference, processor::index_in(cluster)),
         }
-        Ok(fiber)
+        fiber
     }
 }
 
@@ -141,7 +183,7 @@ where
 }
 
 /// Ends the process when a destructor panics where nobody is left to catch it, as `std` does for threads.
-struct AbortOnUnwind;
+pub(crate) struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
@@ -151,10 +193,10 @@ impl Drop for AbortOnUnwind {
 }
 
 /// The result of a fiber, as of [`std::thread::Result`].
-type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
+pub(crate) type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
 
 /// Where a fiber leaves its result.
-struct Packet<T> {
+pub(crate) struct Packet<T> {
     result: UnsafeCell<Option<FiberResult<T>>>,
     finished: AtomicBool,
     waiter: Mutex<Option<Unparker>>,
@@ -178,7 +220,7 @@ impl<T> Packet<T> {
         }
     }
 
-    fn finish(&self, result: FiberResult<T>) {
+    pub(crate) fn finish(&self, result: FiberResult<T>) {
         // SAFETY: only the fiber itself comes here, once, before `finished` is set.
         unsafe { *self.result.get() = Some(result) };
         self.finished.store(true, Ordering::Release);

@@ -16,6 +16,7 @@
 //! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space. Freed
 //! slots are used again last in, first out: the warmest first. They keep their pages.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroUsize;
@@ -114,6 +115,29 @@ impl Drop for FiberStack {
     fn drop(&mut self) {
         if let Some(slab) = slabs().get_mut(&self.slot_len) {
             slab.free.push(self.limit);
+        }
+    }
+}
+
+/// Stacks of the default size that a processor keeps, so that a step takes one without a lock.
+#[derive(Debug, Default)]
+pub(crate) struct StackCache(RefCell<Vec<FiberStack>>);
+
+/// As many as steps are usually in the middle of something.
+const STACKS_CACHED_MAX: usize = 64;
+
+impl StackCache {
+    pub(crate) fn take(&self) -> io::Result<FiberStack> {
+        match self.0.borrow_mut().pop() {
+            Some(stack) => Ok(stack),
+            None => FiberStack::take(STACK_SIZE_DEFAULT),
+        }
+    }
+
+    pub(crate) fn give(&self, stack: FiberStack) {
+        let mut stacks = self.0.borrow_mut();
+        if stacks.len() < STACKS_CACHED_MAX && stack.slot_len == STACK_SIZE_DEFAULT {
+            stacks.push(stack);
         }
     }
 }

@@ -125,14 +125,11 @@ impl Epoll {
                 write
             };
             if ready {
-                // SAFETY: an operation takes itself out of the list before it leaves its frame.
-                unsafe { &*op }.complete(
-                    processor,
-                    Completion {
-                        result: 0,
-                        flags: 0,
-                    },
-                );
+                // SAFETY: an operation stays where it is until it is completed, and then it is off the list.
+                let op = unsafe { &*op };
+                op.waits_for.set(None);
+                let (result, flags) = (0, 0);
+                op.complete(processor, Completion { result, flags });
             }
             !ready
         };
@@ -220,9 +217,34 @@ impl Epoll {
         }
     }
 
-    fn forget_wait(&self, fd: BorrowedFd<'_>, op: *const Op) {
-        if let Some(source) = self.sources.borrow_mut().get_mut(fd.as_raw_fd() as usize) {
-            source.waiting.retain(|&(_, waiting)| waiting != op);
+    /// Lets `op` be completed when an attempt may succeed. It stays where it is until then.
+    pub(crate) fn begin_wait(
+        &self,
+        processor: &Processor,
+        fd: BorrowedFd<'_>,
+        io_id: u64,
+        interest: Interest,
+        op: &Op,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        self.register(fd.as_fd(), io_id, false)?;
+        processor.shared().counters.operations.add(1);
+        let mut sources = self.sources.borrow_mut();
+        let source = &mut sources[fd.as_raw_fd() as usize];
+        source.waiting.push((interest, op));
+        op.waits_for.set(Some(fd.as_raw_fd()));
+        op.watch(processor, deadline);
+        Ok(())
+    }
+
+    /// Takes a wait off its list: it ends for another reason than an edge.
+    pub(super) fn end_wait(&self, op: &Op) {
+        let Some(fd) = op.waits_for.take() else {
+            return;
+        };
+        if let Some(source) = self.sources.borrow_mut().get_mut(fd as usize) {
+            let waits = &mut source.waiting;
+            waits.retain(|&(_, waiting)| !std::ptr::eq(waiting, op));
         }
     }
 }
@@ -242,22 +264,15 @@ pub(crate) fn wait_ready(
         let super::Backend::Epoll(epoll) = &processor.backend else {
             unreachable!("an epoll wait on another back end")
         };
-        epoll.register(fd.as_fd(), io_id, false)?;
-        processor.shared().counters.operations.add(1);
-        let mut sources = epoll.sources.borrow_mut();
-        sources[fd.as_raw_fd() as usize]
-            .waiting
-            .push((interest, &op));
-        op.watch(processor, deadline);
-        io::Result::Ok(())
+        epoll.begin_wait(processor, fd, io_id, interest, &op, deadline)
     })?;
     let completion = op.wait();
-    processor::here(|processor| {
-        op.unwatch();
-        if let super::Backend::Epoll(epoll) = &processor.backend {
-            epoll.forget_wait(fd, &op);
-        }
-    });
+    op.unwatch();
+    waited(completion)
+}
+
+/// How a wait ended for whoever waited.
+pub(crate) fn waited(completion: Completion) -> io::Result<()> {
     match completion.into_result() {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => {

@@ -10,17 +10,20 @@
 //! | a deadline | cancels the operation and awaits its completion | ends the wait |
 
 mod epoll;
+mod lent;
 mod probe;
 mod uring;
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 pub use probe::{Denied, DeniedCause, Ring, probe};
 
-pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain};
-pub(crate) use uring::{LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, Uring, operate};
+pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain, waited};
+pub(crate) use lent::{LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, LentMemory};
+pub(crate) use uring::{Uring, operate, outcome};
 
 use crate::cluster::ProcessorShared;
 use crate::fiber::{FiberRef, Suspend, earlier, suspend};
@@ -77,6 +80,8 @@ pub(crate) struct Op {
     completion: Cell<Option<Completion>>,
     /// Its deadline passed first; the completion may be yet to come.
     timed_out: Cell<bool>,
+    /// The descriptor in whose list of waits it stands, on epoll.
+    waits_for: Cell<Option<RawFd>>,
 }
 
 /// How an operation ended, as the ring reports it: a result or minus an errno, and flags.
@@ -99,6 +104,7 @@ impl Op {
             fiber,
             completion: Cell::new(None),
             timed_out: Cell::new(false),
+            waits_for: Cell::new(None),
         }
     }
 
@@ -114,6 +120,11 @@ impl Op {
         self.fiber.control().watch().end();
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn completion(&self) -> Option<Completion> {
+        self.completion.get()
+    }
+
     pub(crate) fn is_timed_out(&self) -> bool {
         self.timed_out.get()
     }
@@ -122,7 +133,7 @@ impl Op {
     pub(crate) fn complete(&self, processor: &Processor, completion: Completion) {
         if self.completion.get().is_none() {
             self.completion.set(Some(completion));
-            processor.push_ready(self.fiber);
+            processor.make_ready(self.fiber);
         }
     }
 
@@ -176,7 +187,10 @@ impl Backend {
             Backend::Uring(uring) => {
                 uring.cancel(processor, std::ptr::from_ref(op).expose_provenance() as u64);
             }
-            Backend::Epoll(_) => op.complete(processor, Completion::error(libc::ETIMEDOUT)),
+            Backend::Epoll(epoll) => {
+                epoll.end_wait(op);
+                op.complete(processor, Completion::error(libc::ETIMEDOUT));
+            }
         }
     }
 

@@ -10,13 +10,12 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
+use super::lent::LentBuffers;
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
@@ -43,7 +42,7 @@ pub(crate) struct Uring {
     wake_armed: Cell<bool>,
     /// Operations that the kernel has and has not completed.
     in_flight: Cell<usize>,
-    buffers: ManuallyDrop<LentBuffers>,
+    pub(super) buffers: ManuallyDrop<LentBuffers>,
 }
 
 /// Sets up a ring as processors use it.
@@ -61,7 +60,7 @@ pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
 impl Uring {
     pub(super) fn new(shared: &ProcessorShared) -> io::Result<Uring> {
         let ring = set_up(SQ_ENTRIES)?;
-        let buffers = LentBuffers::new(&ring)?;
+        let buffers = LentBuffers::new(&ring, shared)?;
         Ok(Uring {
             ring: RefCell::new(ring),
             wake_fd: Fd(shared.wake_fd.as_raw_fd()),
@@ -160,6 +159,20 @@ impl Uring {
         }
     }
 
+    /// Hands over an operation. `op`, and what `entry` points to, stay where they are until it is complete.
+    pub(crate) fn begin(
+        &self,
+        processor: &Processor,
+        op: &Op,
+        entry: squeue::Entry,
+        deadline: Option<Instant>,
+    ) {
+        processor.shared().counters.operations.add(1);
+        let address = std::ptr::from_ref(op).expose_provenance() as u64;
+        self.push(processor, &entry.user_data(address));
+        op.watch(processor, deadline);
+    }
+
     /// Asks the kernel to end the operation with this user data; its own completion still comes.
     pub(super) fn cancel(&self, processor: &Processor, user_data: u64) {
         self.push(
@@ -196,10 +209,10 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // What the kernel might still write to stays mapped for ever; see `shut_down`.
-        if self.in_flight.get() == 0 {
-            // SAFETY: dropped once, here.
-            unsafe { ManuallyDrop::drop(&mut self.buffers) };
+        // SAFETY: taken once, here.
+        let buffers = unsafe { ManuallyDrop::take(&mut self.buffers) };
+        if self.in_flight.get() > 0 {
+            buffers.leak(); // See `shut_down`.
         }
     }
 }
@@ -238,14 +251,11 @@ fn check_enter(result: io::Result<usize>) {
 /// `TimedOut`, or what the kernel reports for the operation.
 pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
     let (op, deadline) = Op::begin(deadline);
-    let address = std::ptr::from_ref(&op).expose_provenance() as u64;
     processor::here(|processor| {
         let super::Backend::Uring(uring) = &processor.backend else {
             unreachable!("a ring operation on another back end")
         };
-        processor.shared().counters.operations.add(1);
-        uring.push(processor, &entry.user_data(address));
-        op.watch(processor, deadline);
+        uring.begin(processor, &op, entry, deadline);
     });
     let completion = op.wait();
     op.unwatch();
@@ -253,7 +263,7 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
 }
 
 /// How a completed operation ended for whoever waited.
-fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
+pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
     match completion.result {
         result if result >= 0 => Ok(completion),
         // EINTR: a cancelled operation that was running in a worker thread.
@@ -261,134 +271,5 @@ fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
             Err(io::ErrorKind::TimedOut.into())
         }
         errno => Err(io::Error::from_raw_os_error(-errno)),
-    }
-}
-
-/// How many receive buffers a processor lends: as many receives may complete in one turn before some have to be
-/// repeated. With 256 of them and 1,000 busy connections two receives in three were.
-const LENT_BUFFERS: u16 = 1024;
-/// A lent buffer holds sixteen pipelined requests, or the head that a browser sends with its cookies; what is longer
-/// takes several receives. The buffers are used in turn, so each costs a page.
-pub(crate) const LENT_BUFFER_LEN: usize = 4 * 1024;
-/// The buffer group's number; there is one.
-pub(crate) const LENT_GROUP: u16 = 0;
-
-/// Receive buffers that the kernel picks from when data has come, so that a connection that waits
-/// holds none.
-///
-/// ```text
-///  shared with the kernel: [ addr len id | addr len id | ... ]   tail: ours   head: the kernel's
-///                             │             │
-///  our memory:             [ 4 KiB       | 4 KiB       | ... ]
-/// ```
-struct LentBuffers {
-    ring: NonNull<BufRingEntry>,
-    memory: NonNull<u8>,
-    tail: Cell<u16>,
-}
-
-const BUFFER_RING_LEN: usize = LENT_BUFFERS as usize * size_of::<BufRingEntry>();
-const BUFFER_MEMORY_LEN: usize = LENT_BUFFERS as usize * LENT_BUFFER_LEN;
-
-impl LentBuffers {
-    fn new(ring: &IoUring) -> io::Result<LentBuffers> {
-        let entries = map(BUFFER_RING_LEN)?.cast();
-        let memory = map(BUFFER_MEMORY_LEN)?;
-        let buffers = LentBuffers {
-            ring: entries,
-            memory,
-            tail: Cell::new(0),
-        };
-        (0..LENT_BUFFERS).for_each(|id| buffers.give_back(id));
-        // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it is
-        // unmapped only when no operation is in flight.
-        unsafe {
-            let address = entries.as_ptr() as u64;
-            ring.submitter()
-                .register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, 0)?;
-        }
-        Ok(buffers)
-    }
-
-    /// Puts buffer `id` at the tail, where the kernel takes it up again.
-    fn give_back(&self, id: u16) {
-        let tail = self.tail.get();
-        let slot = usize::from(tail % LENT_BUFFERS);
-        // SAFETY: `slot` is below the number of entries. The kernel reads an entry only after the tail
-        // has passed it, so until the store below this one is ours.
-        unsafe {
-            let entry = &mut *self.ring.as_ptr().add(slot);
-            entry.set_addr(self.address(id) as u64);
-            entry.set_len(LENT_BUFFER_LEN as u32);
-            entry.set_bid(id);
-            let shared_tail = BufRingEntry::tail(self.ring.as_ptr()).cast::<AtomicU16>();
-            self.tail.set(tail.wrapping_add(1));
-            (*shared_tail).store(self.tail.get(), Ordering::Release);
-        }
-    }
-
-    fn address(&self, id: u16) -> *mut u8 {
-        assert!(id < LENT_BUFFERS, "buffer {id} of {LENT_BUFFERS}");
-        // SAFETY: inside the mapping, by the assertion.
-        unsafe { self.memory.as_ptr().add(usize::from(id) * LENT_BUFFER_LEN) }
-    }
-}
-
-impl Drop for LentBuffers {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with these lengths; the owner saw to it that the kernel is done.
-        unsafe {
-            libc::munmap(self.ring.as_ptr().cast(), BUFFER_RING_LEN);
-            libc::munmap(self.memory.as_ptr().cast(), BUFFER_MEMORY_LEN);
-        }
-    }
-}
-
-fn map(len: usize) -> io::Result<NonNull<u8>> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
-    let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
-    if address == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(NonNull::new(address.cast()).expect("mmap returned null"))
-}
-
-/// A buffer that the kernel filled; goes back to this processor's ring when dropped.
-pub(crate) struct LentBuffer {
-    id: u16,
-    len: usize,
-}
-
-impl LentBuffer {
-    /// The buffer that a receive's completion names, if it took one.
-    pub(crate) fn of(completion: Completion) -> Option<LentBuffer> {
-        let id = cqueue::buffer_select(completion.flags)?;
-        Some(LentBuffer {
-            id,
-            len: usize::try_from(completion.result).unwrap_or(0),
-        })
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        processor::here(|processor| {
-            let super::Backend::Uring(uring) = &processor.backend else {
-                unreachable!("a lent buffer on another back end")
-            };
-            // SAFETY: the kernel filled `len` bytes of this buffer and leaves it alone until it is
-            // given back, which is when `self` is dropped.
-            unsafe { std::slice::from_raw_parts(uring.buffers.address(self.id), self.len) }
-        })
-    }
-}
-
-impl Drop for LentBuffer {
-    fn drop(&mut self) {
-        processor::here(|processor| {
-            if let super::Backend::Uring(uring) = &processor.backend {
-                uring.buffers.give_back(self.id);
-            }
-        });
     }
 }

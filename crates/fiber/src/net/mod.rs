@@ -14,8 +14,8 @@ mod unix;
 
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use resolve::resolve;
-pub use socket::FILE_PIECE_LEN_MAX;
 pub(crate) use socket::Socket;
+pub use socket::{FILE_PIECE_LEN_MAX, Input};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixListener, UnixStream};
@@ -44,6 +44,11 @@ pub(crate) fn carrier() -> Carrier {
 macro_rules! stream {
     ($name:ident) => {
         impl $name {
+            /// This stream as where the input of [`Steps`](crate::Steps) comes from.
+            pub fn source(&self) -> crate::Source<'_> {
+                crate::Source(&self.socket)
+            }
+
             /// Receives what has come (at most 4 KiB) into a buffer of the processor's and shows it
             /// to `f`; an empty slice is the end of the stream. While it waits, the connection holds no
             /// buffer: ten thousand idle connections cost none.

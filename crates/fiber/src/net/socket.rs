@@ -1,25 +1,30 @@
 //! One connected stream socket: each operation with its encodings, ring entry and system call, side by side.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, IoSlice};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
-use io_uring::squeue::Flags;
+use io_uring::squeue::{self, Flags};
 use io_uring::types::Fd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
 
 use super::{Carrier, carrier};
 use crate::backend::{
-    self, Backend, Interest, LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, operate, wait_ready_plain,
+    self, Backend, Completion, Interest, LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, Op, operate,
+    wait_ready_plain,
 };
+use crate::cluster::ProcessorShared;
 use crate::fiber::yield_now;
 use crate::fs;
-use crate::processor;
+use crate::processor::{self, Processor};
 
 /// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep the
 /// processor.
@@ -123,7 +128,7 @@ impl Socket {
     ) -> io::Result<R> {
         if carrier() == Carrier::Uring {
             let lent = self.receive_lent(deadline)?;
-            return Ok(f(lent.as_ref().map_or(&[], LentBuffer::bytes)));
+            return Ok(f(&lent));
         }
         let mut buffer = ScratchBuffer::take();
         let len = loop {
@@ -146,22 +151,89 @@ impl Socket {
         Ok(f(&buffer.bytes()[..len]))
     }
 
-    fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Option<LentBuffer>> {
+    fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Input> {
         loop {
-            let receive = opcode::Recv::new(self.ring_fd()?, std::ptr::null_mut(), 0);
-            let entry = receive
-                .buf_group(LENT_GROUP)
-                .build()
-                .flags(Flags::BUFFER_SELECT);
+            let entry = receive_into_lent(self.ring_fd()?);
             match operate(entry, deadline) {
-                Ok(completion) => return Ok(LentBuffer::of(completion)),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    // The others of this turn give theirs back as they run.
-                    processor::here(|p| p.shared().counters.buffers_exhausted.add(1));
-                    yield_now();
+                Ok(completion) => {
+                    let owner = processor::here(|p| NonNull::from(p.shared()));
+                    return Ok(Input::lent(completion, owner));
                 }
-                Err(error) => self.retry(error, Interest::Read, deadline)?,
+                Err(error) => self.retry_lent(error, deadline)?,
             }
+        }
+    }
+
+    fn retry_lent(&self, error: io::Error, deadline: Option<Instant>) -> io::Result<()> {
+        if error.raw_os_error() != Some(libc::ENOBUFS) {
+            return self.retry(error, Interest::Read, deadline);
+        }
+        // The others of this turn give theirs back as they run.
+        processor::here(|p| p.shared().counters.buffers_exhausted.add(1));
+        yield_now();
+        Ok(())
+    }
+
+    /// Begins a receive whose operation waits between two steps of a fiber. `false` if an attempt may succeed at once.
+    pub(crate) fn begin_receive(
+        &self,
+        processor: &Processor,
+        op: &Op,
+        deadline: Option<Instant>,
+    ) -> io::Result<bool> {
+        match &processor.backend {
+            Backend::Uring(uring) => {
+                let entry = receive_into_lent(self.ring_fd()?);
+                uring.begin(processor, op, entry, deadline);
+            }
+            Backend::Epoll(epoll) => {
+                let (fd, interest) = (self.fd.as_fd(), Interest::Read);
+                if epoll.may_try(fd, self.id, interest) {
+                    return Ok(false);
+                }
+                epoll.begin_wait(processor, fd, self.id, interest, op, deadline)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes what the receive brought, in the step after it. `None`: it has to be begun again. The operation was
+    /// `owner`'s, if it is not over without having begun.
+    pub(crate) fn end_receive(
+        &self,
+        op: &Op,
+        owner: NonNull<ProcessorShared>,
+        deadline: Option<Instant>,
+    ) -> io::Result<Option<Input>> {
+        op.unwatch();
+        if carrier() == Carrier::Uring {
+            let completion = op
+                .completion()
+                .expect("a step begins when its operation is over");
+            return match backend::outcome(op, completion) {
+                Ok(completion) => Ok(Some(Input::lent(completion, owner))),
+                Err(error) => self.retry_lent(error, deadline).map(|()| None),
+            };
+        }
+        if let Some(completion) = op.completion() {
+            backend::waited(completion)?;
+        }
+        let mut buffer = ScratchBuffer::take();
+        match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
+            Ok((len, _)) => {
+                if len < LENT_BUFFER_LEN {
+                    self.used_up(Interest::Read);
+                }
+                Ok(Some(Input::scratch(buffer, len)))
+            }
+            Err(Errno::AGAIN) => {
+                // Known from now on, or the next attempt would follow at once.
+                self.register()?;
+                self.used_up(Interest::Read);
+                Ok(None)
+            }
+            Err(Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -347,6 +419,13 @@ impl Socket {
         .unwrap_or(true)
     }
 
+    fn register(&self) -> io::Result<()> {
+        processor::here(|processor| match &processor.backend {
+            Backend::Epoll(epoll) => epoll.register(self.fd.as_fd(), self.id, false),
+            Backend::Uring(_) => Ok(()),
+        })
+    }
+
     fn used_up(&self, interest: Interest) {
         processor::with_current(|processor, _| {
             if let Backend::Epoll(epoll) = &processor.backend {
@@ -448,6 +527,52 @@ impl Drop for Socket {
     }
 }
 
+/// A receive into whichever buffer the kernel picks.
+fn receive_into_lent(fd: Fd) -> squeue::Entry {
+    opcode::Recv::new(fd, std::ptr::null_mut(), 0)
+        .buf_group(LENT_GROUP)
+        .build()
+        .flags(Flags::BUFFER_SELECT)
+}
+
+/// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped: soon, please, they are
+/// few. Empty is the end of the stream.
+pub struct Input(Held);
+
+enum Held {
+    Nothing,
+    Lent(LentBuffer),
+    Scratch(ScratchBuffer, usize),
+}
+
+impl Input {
+    fn lent(completion: Completion, owner: NonNull<ProcessorShared>) -> Input {
+        Input(LentBuffer::of(completion, owner).map_or(Held::Nothing, Held::Lent))
+    }
+
+    fn scratch(buffer: ScratchBuffer, len: usize) -> Input {
+        Input(Held::Scratch(buffer, len))
+    }
+}
+
+impl Deref for Input {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Held::Nothing => &[],
+            Held::Lent(buffer) => buffer.bytes(),
+            Held::Scratch(buffer, len) => buffer.filled(*len),
+        }
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Input({} bytes)", self.len())
+    }
+}
+
 /// A receive buffer of this thread, for back ends that do not lend the kernel's.
 struct ScratchBuffer(Option<Scratch>);
 
@@ -471,6 +596,10 @@ impl ScratchBuffer {
 impl ScratchBuffer {
     fn bytes(&mut self) -> &mut [u8] {
         &mut self.0.as_mut().expect("taken only by drop")[..]
+    }
+
+    fn filled(&self, len: usize) -> &[u8] {
+        &self.0.as_ref().expect("taken only by drop")[..len]
     }
 }
 

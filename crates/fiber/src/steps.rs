@@ -1,0 +1,217 @@
+//! Conversations in steps: fibers that have no frame, and so no stack, while they wait for input.
+//!
+//! ```text
+//!   step: blocking code on a stack        between two steps: the value, and a receive in flight
+//!   ┌──────────────────────────┐          ┌─────────┐
+//!   │ received(input)          │ Receive  │  Steps  │  input came
+//!   │   send.. may suspend     │ ───────▶ │ (no     │ ───────────▶ next step, on any stack,
+//!   └──────────────────────────┘          │  stack) │              of any processor
+//!                                         └─────────┘
+//! ```
+//!
+//! Between two steps no frame of the user's exists, so nothing can hold an address into the thread-local storage of
+//! a kernel thread, nor anything that is not `Send`: the fiber may go on anywhere, and moving it is as safe as starting
+//! one. Within a step it stays where it is, as every fiber does.
+//!
+//! This is what a server's connection is: it waits for a request far longer than it takes to answer it. Ten thousand
+//! that wait cost their values, not ten thousand pages of stack; and those that are busy share a few stacks, which
+//! are warm in the cache.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::backend::Op;
+use crate::cluster::ProcessorShared;
+use crate::fiber::FiberRef;
+use crate::net::{Input, Socket};
+use crate::processor::Processor;
+use crate::spawn::{AbortOnUnwind, Packet};
+
+/// A conversation that goes on when input comes.
+///
+/// ```
+/// use fiber::net::{Input, TcpListener, TcpStream};
+/// use fiber::{Flow, Source, Steps};
+/// use std::io::{Read, Write};
+///
+/// struct Shout(TcpStream);
+///
+/// impl Steps for Shout {
+///     fn source(&self) -> Source<'_> {
+///         self.0.source()
+///     }
+///
+///     fn received(&mut self, input: std::io::Result<Input>) -> Flow {
+///         match input {
+///             Ok(input) if !input.is_empty() => {
+///                 let louder = input.to_ascii_uppercase();
+///                 drop(input);
+///                 self.0.write_all(&louder).map_or(Flow::Done, |()| Flow::Receive)
+///             }
+///             _ => Flow::Done,
+///         }
+///     }
+/// }
+///
+/// fiber::run(|| {
+///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+///     let shout = fiber::spawn_steps(Shout(listener.accept().unwrap()));
+///     client.write_all(b"weft").unwrap();
+///     let mut heard = [0; 4];
+///     client.read_exact(&mut heard).unwrap();
+///     assert_eq!(&heard, b"WEFT");
+///     drop(client);
+///     shout.join().unwrap();
+/// });
+/// ```
+pub trait Steps: Send + 'static {
+    /// The first step: what comes before the first input.
+    fn begin(&mut self) -> Flow {
+        Flow::Receive
+    }
+
+    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`]; runs outside the
+    /// fiber and must not block.
+    fn source(&self) -> Source<'_>;
+
+    /// Until when to wait for it; `None` for ever. As [`source`](Steps::source).
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block as fibers do.
+    /// An error is `TimedOut` past the deadline, else what `recv(2)` reports.
+    fn received(&mut self, input: io::Result<Input>) -> Flow;
+}
+
+/// What comes after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Wait for input.
+    Receive,
+    /// The fiber is finished.
+    Done,
+}
+
+/// Where input comes from: see [`TcpStream::source`](crate::net::TcpStream::source).
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a>(pub(crate) &'a Socket);
+
+/// A fiber's steps, as the runtime holds them.
+pub(crate) trait Frame: Send {
+    /// Runs the next step on the fiber's stack.
+    fn step(&mut self) -> Flow;
+
+    /// Begins the wait for the next one, on the processor's own stack.
+    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor);
+
+    /// Ends without a step: there is no memory for a stack.
+    fn abandon(&mut self, error: io::Error);
+}
+
+/// Steps, the operation that they wait for, and where their end is reported.
+pub(crate) struct Conversing<S> {
+    /// `None` once they are done.
+    steps: Option<S>,
+    wait: Wait,
+    packet: Arc<Packet<()>>,
+}
+
+/// What is between two steps.
+enum Wait {
+    /// The first step is yet to come.
+    None,
+    /// An operation, whose address the back end has until it is complete, and the processor that began it.
+    Operation(Op, NonNull<ProcessorShared>),
+    /// It could not begin.
+    Failed(io::Error),
+}
+
+// SAFETY: `Op` and the pointer are not `Send` by themselves. The operation is touched by the processor that began it until
+// it is complete, and then by the one that runs the next step, which a queue handed the fiber to. The pointer is to
+// a shared half, which lives as long as the cluster, which the fiber's control block holds.
+unsafe impl<S: Send> Send for Conversing<S> {}
+
+impl<S: Steps> Conversing<S> {
+    pub(crate) fn new(steps: S, packet: Arc<Packet<()>>) -> Conversing<S> {
+        Conversing {
+            steps: Some(steps),
+            wait: Wait::None,
+            packet,
+        }
+    }
+
+    /// The step itself. Also drops the steps if it is their last, while there is a stack to do it on.
+    fn advance(&mut self) -> Flow {
+        let steps = self.steps.as_mut().expect("steps are done once");
+        let flow = match std::mem::replace(&mut self.wait, Wait::None) {
+            Wait::None => steps.begin(),
+            Wait::Failed(error) => steps.received(Err(error)),
+            Wait::Operation(op, owner) => {
+                let (socket, deadline) = (steps.source().0, steps.deadline());
+                match socket.end_receive(&op, owner, deadline) {
+                    Ok(None) => Flow::Receive,
+                    Ok(Some(input)) => steps.received(Ok(input)),
+                    Err(error) => steps.received(Err(error)),
+                }
+            }
+        };
+        if flow == Flow::Done {
+            self.steps = None;
+        }
+        flow
+    }
+
+    fn finish(&mut self, result: Result<(), Box<dyn Any + Send>>) {
+        let abort = AbortOnUnwind;
+        self.steps = None;
+        self.packet.finish(result);
+        std::mem::forget(abort);
+    }
+}
+
+impl<S: Steps> Frame for Conversing<S> {
+    fn step(&mut self) -> Flow {
+        match catch_unwind(AssertUnwindSafe(|| self.advance())) {
+            Ok(Flow::Receive) => return Flow::Receive,
+            Ok(Flow::Done) => self.finish(Ok(())),
+            Err(payload) => self.finish(Err(payload)),
+        }
+        Flow::Done
+    }
+
+    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) {
+        let steps = self.steps.as_ref().expect("steps that go on");
+        let asked = catch_unwind(AssertUnwindSafe(|| (steps.source(), steps.deadline())));
+        let (source, deadline) = match asked {
+            Ok(asked) => asked,
+            Err(_) => {
+                // The next step finds out; the hook has reported it.
+                let error = io::Error::other("Steps::source or Steps::deadline panicked");
+                self.wait = Wait::Failed(error);
+                return processor.make_ready(fiber);
+            }
+        };
+        self.wait = Wait::Operation(Op::new(fiber), NonNull::from(processor.shared()));
+        let Wait::Operation(op, _) = &self.wait else {
+            unreachable!("just made")
+        };
+        match source.0.begin_receive(processor, op, deadline) {
+            Ok(true) => {}
+            Ok(false) => processor.make_ready(fiber),
+            Err(error) => {
+                self.wait = Wait::Failed(error);
+                processor.make_ready(fiber);
+            }
+        }
+    }
+
+    fn abandon(&mut self, error: io::Error) {
+        self.finish(Err(Box::new(error.to_string())));
+    }
+}

@@ -1,0 +1,319 @@
+//! What steps promise, on each back end.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
+use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps};
+
+/// Makes a test of each promise on each back end.
+macro_rules! contract {
+    ($($promise:ident)*) => {
+        mod uring {
+            $(#[test] fn $promise() { super::run(super::BackendChoice::Uring, super::$promise) })*
+        }
+        mod epoll {
+            $(#[test] fn $promise() { super::run(super::BackendChoice::Epoll, super::$promise) })*
+        }
+    };
+}
+
+contract! {
+    echoes_until_the_end_of_the_stream
+    many_conversations_at_once
+    a_step_may_block
+    a_deadline_ends_the_wait_and_the_next_step_may_wait_again
+    a_panic_is_carried_to_who_joins
+    what_comes_before_the_first_input
+    a_reset_is_an_error
+    unix_streams_work_alike
+    the_value_is_dropped_when_the_steps_are_done
+    more_conversations_at_once_than_lent_buffers
+}
+
+fn run(choice: BackendChoice, promise: fn()) {
+    for processors in [1, 2] {
+        let builder = Runtime::builder().processors(processors);
+        let runtime = builder.backend(choice).start().unwrap();
+        runtime.run(promise);
+        let left = runtime.shutdown(Duration::from_secs(10));
+        assert_eq!(left, 0, "fibers left with {processors} processors");
+    }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepted = fiber::spawn(move || listener.accept().unwrap());
+    let connected = TcpStream::connect(address).unwrap();
+    (connected, accepted.join().unwrap())
+}
+
+/// Sends back what comes, until the end or an error, which it leaves in `ended`.
+struct Echo {
+    stream: TcpStream,
+    ended: Arc<std::sync::Mutex<Option<io::Result<()>>>>,
+}
+
+impl Echo {
+    fn new(stream: TcpStream) -> Echo {
+        let ended = Arc::default();
+        Echo { stream, ended }
+    }
+}
+
+impl Steps for Echo {
+    fn source(&self) -> Source<'_> {
+        self.stream.source()
+    }
+
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        let end = match input {
+            Ok(input) if !input.is_empty() => match self.stream.write_all(&input) {
+                Ok(()) => return Flow::Receive,
+                Err(error) => Err(error),
+            },
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        *self.ended.lock().unwrap() = Some(end);
+        Flow::Done
+    }
+}
+
+fn converse(stream: &mut (impl Read + Write), rounds: usize) {
+    for round in 0..rounds {
+        let sent: Vec<u8> = (0..100 + round).map(|i| (i * 7 + round) as u8).collect();
+        let mut got = vec![0; sent.len()];
+        stream.write_all(&sent).unwrap();
+        stream.read_exact(&mut got).unwrap();
+        assert!(got == sent, "round {round}");
+    }
+}
+
+fn echoes_until_the_end_of_the_stream() {
+    let (mut near, far) = pair();
+    let echo = Echo::new(far);
+    let ended = Arc::clone(&echo.ended);
+    let steps = fiber::spawn_steps(echo);
+    converse(&mut near, 50);
+    assert!(!steps.is_finished());
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    steps.join().unwrap();
+    assert!(matches!(*ended.lock().unwrap(), Some(Ok(()))));
+    assert_eq!(near.read(&mut [0; 1]).unwrap(), 0);
+}
+
+fn many_conversations_at_once() {
+    const COUNT: usize = 200;
+    fiber::scope(|scope| {
+        for _ in 0..COUNT {
+            let (mut near, far) = pair();
+            fiber::spawn_steps(Echo::new(far));
+            scope.spawn(move || converse(&mut near, 10));
+        }
+    });
+}
+
+fn more_conversations_at_once_than_lent_buffers() {
+    const COUNT: usize = 1500;
+    let mut nears = Vec::new();
+    for _ in 0..COUNT {
+        let (near, far) = pair();
+        fiber::spawn_steps(Echo::new(far));
+        nears.push(near);
+    }
+    for near in &mut nears {
+        near.write_all(b"all at once").unwrap();
+    }
+    for near in &mut nears {
+        let mut got = [0; 11];
+        near.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"all at once");
+    }
+}
+
+fn a_step_may_block() {
+    struct Slow(TcpStream);
+    impl Steps for Slow {
+        fn source(&self) -> Source<'_> {
+            self.0.source()
+        }
+        fn received(&mut self, input: io::Result<Input>) -> Flow {
+            let Ok(input) = input else { return Flow::Done };
+            if input.is_empty() {
+                return Flow::Done;
+            }
+            let len = input.len();
+            drop(input);
+            fiber::sleep(Duration::from_millis(1));
+            let helped = fiber::spawn(move || len * 2).join().unwrap();
+            self.0.write_all(&helped.to_be_bytes()).unwrap();
+            Flow::Receive
+        }
+    }
+    let (mut near, far) = pair();
+    fiber::spawn_steps(Slow(far));
+    for len in [1usize, 10, 100] {
+        near.write_all(&vec![1; len]).unwrap();
+        let mut got = [0; 8];
+        near.read_exact(&mut got).unwrap();
+        assert_eq!(usize::from_be_bytes(got), len * 2);
+    }
+}
+
+fn a_deadline_ends_the_wait_and_the_next_step_may_wait_again() {
+    struct Patient {
+        stream: TcpStream,
+        deadline: Option<Instant>,
+        timeouts: Arc<AtomicUsize>,
+    }
+    impl Steps for Patient {
+        fn source(&self) -> Source<'_> {
+            self.stream.source()
+        }
+        fn deadline(&self) -> Option<Instant> {
+            self.deadline
+        }
+        fn received(&mut self, input: io::Result<Input>) -> Flow {
+            match input {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    assert!(Instant::now() >= self.deadline.unwrap());
+                    self.deadline = Some(Instant::now() + Duration::from_millis(5));
+                    if self.timeouts.fetch_add(1, Ordering::SeqCst) == 2 {
+                        self.deadline = None;
+                        self.stream.write_all(b"?").unwrap();
+                    }
+                    Flow::Receive
+                }
+                Ok(input) if !input.is_empty() => {
+                    self.stream.write_all(&input).unwrap();
+                    Flow::Receive
+                }
+                _ => Flow::Done,
+            }
+        }
+    }
+    let (mut near, stream) = pair();
+    let timeouts = Arc::new(AtomicUsize::new(0));
+    let steps = fiber::spawn_steps(Patient {
+        stream,
+        deadline: Some(Instant::now() + Duration::from_millis(5)),
+        timeouts: Arc::clone(&timeouts),
+    });
+    let mut asked = [0; 1];
+    near.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"?");
+    assert_eq!(timeouts.load(Ordering::SeqCst), 3);
+    converse(&mut near, 3);
+    drop(near);
+    steps.join().unwrap();
+}
+
+fn a_panic_is_carried_to_who_joins() {
+    struct Broken(TcpStream);
+    impl Steps for Broken {
+        fn source(&self) -> Source<'_> {
+            self.0.source()
+        }
+        fn received(&mut self, _: io::Result<Input>) -> Flow {
+            std::panic::panic_any(7u32)
+        }
+    }
+    let (mut near, far) = pair();
+    let steps = fiber::spawn_steps(Broken(far));
+    near.write_all(b"x").unwrap();
+    let payload = steps.join().unwrap_err();
+    assert_eq!(payload.downcast_ref::<u32>(), Some(&7));
+    assert!(
+        !matches!(near.read(&mut [0; 1]), Ok(1..)),
+        "the stream is closed"
+    );
+}
+
+fn what_comes_before_the_first_input() {
+    struct Greeting(TcpStream);
+    impl Steps for Greeting {
+        fn begin(&mut self) -> Flow {
+            self.0.write_all(b"hello").unwrap();
+            Flow::Done
+        }
+        fn source(&self) -> Source<'_> {
+            self.0.source()
+        }
+        fn received(&mut self, _: io::Result<Input>) -> Flow {
+            unreachable!("it is done")
+        }
+    }
+    let (mut near, far) = pair();
+    let named = Builder::new().name("greeting").processor(1);
+    let steps = named.spawn_steps(Greeting(far)).unwrap();
+    assert_eq!(steps.fiber().name(), Some("greeting"));
+    let mut got = String::new();
+    near.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "hello");
+    steps.join().unwrap();
+}
+
+fn a_reset_is_an_error() {
+    let (near, far) = pair();
+    let echo = Echo::new(far);
+    let ended = Arc::clone(&echo.ended);
+    let steps = fiber::spawn_steps(echo);
+    let linger = Some(Duration::ZERO);
+    rustix::net::sockopt::set_socket_linger(&near, linger).unwrap();
+    drop(near);
+    steps.join().unwrap();
+    let ended = ended.lock().unwrap().take().unwrap().unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+}
+
+fn unix_streams_work_alike() {
+    struct UnixEcho(UnixStream);
+    impl Steps for UnixEcho {
+        fn source(&self) -> Source<'_> {
+            self.0.source()
+        }
+        fn received(&mut self, input: io::Result<Input>) -> Flow {
+            match input {
+                Ok(input) if !input.is_empty() => {
+                    self.0.write_all(&input).unwrap();
+                    Flow::Receive
+                }
+                _ => Flow::Done,
+            }
+        }
+    }
+    let (mut near, far) = UnixStream::pair().unwrap();
+    let steps = fiber::spawn_steps(UnixEcho(far));
+    converse(&mut near, 20);
+    drop(near);
+    steps.join().unwrap();
+}
+
+fn the_value_is_dropped_when_the_steps_are_done() {
+    struct Counted(TcpStream, Arc<AtomicUsize>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            // There is a stack to block on.
+            fiber::yield_now();
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    impl Steps for Counted {
+        fn source(&self) -> Source<'_> {
+            self.0.source()
+        }
+        fn received(&mut self, _: io::Result<Input>) -> Flow {
+            Flow::Done
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let (near, far) = pair();
+    let steps = fiber::spawn_steps(Counted(far, Arc::clone(&dropped)));
+    drop(near);
+    steps.join().unwrap();
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+}

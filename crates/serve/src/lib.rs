@@ -7,7 +7,7 @@
 //!
 //! `blocking` (the driver) · `conversation` (a session and its unused input) · `stream` (what a driver needs
 //! of a connection) · [`server`] (listeners, carriers, connections) · [`listen`], [`limits`], [`counters`],
-//! [`clock`], [`access_log`], [`admin`], [`signals`].
+//! [`tls`], [`clock`], [`access_log`], [`admin`], [`signals`].
 
 pub mod access_log;
 pub mod admin;
@@ -20,5 +20,6 @@ pub mod listen;
 pub mod server;
 pub mod signals;
 mod stream;
+pub mod tls;
 
 pub use server::{Engine, Server, Settings};

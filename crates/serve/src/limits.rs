@@ -17,6 +17,10 @@ pub struct Limits {
     /// [`Limits::for_descriptors`] for the default.
     pub connections_max: usize,
 
+    /// What a connection beyond [`connections_max`](Limits::connections_max) is told before it is closed. `None`, the
+    /// default: such connections are not accepted, and wait in the kernel's queue until another ends.
+    pub refusal: Option<&'static str>,
+
     /// From the first byte of a request's head to its last, however the bytes are spread: 20 s.
     ///
     /// Apache starts with 20 s as well (mod_reqtimeout); nginx allows 60 s. A head is a few
@@ -72,6 +76,7 @@ impl Limits {
             .clamp(1, CONNECTIONS_DEFAULT_MAX);
         Limits {
             connections_max: connections as usize,
+            refusal: None,
             head_timeout: Duration::from_secs(20),
             body_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(75),

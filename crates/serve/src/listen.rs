@@ -22,6 +22,7 @@ mod unix;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -30,6 +31,8 @@ pub use address::{Address, AddressError};
 pub use error::BindError;
 pub use inherited::{Inherited, inherited};
 use unix::SocketFile;
+
+use crate::tls::Tls;
 
 /// A listening stream socket.
 ///
@@ -45,6 +48,8 @@ pub struct Bound {
     #[expect(dead_code, reason = "kept for its drop, which removes the file")]
     file: Option<SocketFile>,
     is_inherited: bool,
+    /// TLS, if it is spoken on this one.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// Listens at `address`. A host name listens at every address that it resolves to, so one `Address`
@@ -153,6 +158,7 @@ fn bind_tcp(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> 
         socket,
         file: None,
         is_inherited: false,
+        tls: None,
     })
 }
 
@@ -251,6 +257,7 @@ impl Bound {
             socket,
             file: None,
             is_inherited: self.is_inherited,
+            tls: self.tls.clone(),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! A server: listeners, those who accept from them, and the connections, from start to drain.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +22,7 @@ use crate::counters::{AcceptError, Closed, Counters, Snapshot};
 use crate::limits::Limits;
 use crate::listen::{Address, Bound};
 use crate::stream::{FiberStream, Stream, ThreadStream};
+use crate::tls::{Tls, TlsStream};
 
 /// What carries the connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,15 +113,20 @@ impl Server {
             Engine::Fiber { .. } => shared.limits.connections_max,
             Engine::Thread => shared.limits.connections_max.min(THREADS_MAX),
         };
+        let refusers = match shared.limits.refusal {
+            Some(_) => REFUSERS,
+            None => 0,
+        };
         let crew = Arc::new(Crew {
             shared: Arc::clone(&shared),
             connections: Arc::clone(&connections),
             open,
             total: AtomicUsize::new(0),
-            total_max: fibers.unwrap_or(carriers_max).min(carriers_max),
+            total_max: fibers.unwrap_or(carriers_max).min(carriers_max) + refusers,
             is_fixed: fibers.is_some(),
         });
-        crew.start(&listeners, runtime.as_ref())?;
+        let tls = bound.iter().map(|bound| bound.tls.clone());
+        crew.start(&listeners, &tls.collect::<Vec<_>>(), runtime.as_ref())?;
         Ok(Server {
             shared,
             connections,
@@ -243,6 +249,12 @@ const SPARE_MIN: usize = 32;
 /// Beyond this number of waiting carriers, one that has ended its connection ends itself.
 const SPARE_MAX: usize = 128;
 
+/// Carriers beyond the limit of connections, for those who are told that there is no room.
+const REFUSERS: usize = 32;
+
+/// How long being refused may take: a fresh socket's buffer takes the line at once.
+const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
+
 /// After running out of descriptors or memory: long enough for some connections to end, short enough that nobody in the
 /// listen queue notices much.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -260,6 +272,7 @@ struct Crew<O> {
 /// One listener on one processor: where carriers wait.
 struct Post {
     listener: Listener,
+    tls: Option<Arc<Tls>>,
     /// For fibers.
     processor: Option<usize>,
     idle: AtomicUsize,
@@ -273,15 +286,17 @@ where
     fn start(
         self: &Arc<Self>,
         listeners: &[Listener],
+        tls: &[Option<Arc<Tls>>],
         runtime: Option<&Runtime>,
     ) -> io::Result<()> {
         let processors = runtime.map_or(1, Runtime::processor_count);
         let posts: Vec<_> = (0..processors)
-            .flat_map(|index| listeners.iter().map(move |listener| (index, listener)))
-            .map(|(index, listener)| {
+            .flat_map(|index| listeners.iter().zip(tls).map(move |which| (index, which)))
+            .map(|(index, (listener, tls))| {
                 let processor = runtime.is_some().then_some(index);
                 Arc::new(Post {
                     listener: listener.clone(),
+                    tls: tls.clone(),
                     processor,
                     idle: AtomicUsize::new(0),
                 })
@@ -378,6 +393,27 @@ where
         } else if spare == 0 {
             self.shared.counters.accept_paused();
         }
+        let Some(line) = self.shared.limits.refusal.filter(|_| self.is_full()) else {
+            return match &post.tls {
+                None => self.converse(stream),
+                Some(tls) => match TlsStream::new(stream, Arc::clone(tls)) {
+                    Ok(stream) => self.converse(stream),
+                    Err(_) => self.shared.counters.closed(Closed::Error),
+                },
+            };
+        };
+        // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no room for.
+        let deadline = Instant::now() + REFUSAL_PATIENCE;
+        let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
+        drop(stream);
+        self.shared.counters.closed(Closed::Refused);
+    }
+
+    fn is_full(&self) -> bool {
+        lock(&self.connections.open).len() >= self.shared.limits.connections_max
+    }
+
+    fn converse<T: Stream>(&self, stream: T) {
         let peer = self.shared.log.as_ref().and_then(|_| stream.peer());
         let connection = Arc::new(Connection {
             stream,
@@ -392,6 +428,9 @@ where
             converse(&connection.stream, session, &self.shared, &connection.idle)
         }))
         .unwrap_or(Closed::Error);
+        if closed == Closed::Session || closed == Closed::Drained {
+            connection.stream.say_goodbye();
+        }
         // The descriptor first, then the count: who counts connections may count descriptors too.
         drop(registered);
         drop(connection);

@@ -53,6 +53,10 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// What `shutdown(2)` reports: the peer may be gone already.
     fn shutdown(&self, how: Shutdown) -> io::Result<()>;
 
+    /// Tells the peer that nothing more comes, where that takes more than closing. By the carrier, before a close or a
+    /// shutdown.
+    fn say_goodbye(&self) {}
+
     /// The peer's address, if it has one.
     fn peer(&self) -> Option<SocketAddr>;
 }

@@ -118,6 +118,7 @@ fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
             socket,
             file: None,
             is_inherited: true,
+            tls: None,
         },
     })
 }

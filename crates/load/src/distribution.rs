@@ -1,0 +1,672 @@
+//! Distributions: of sizes, of times, and of which item is asked for.
+//!
+//! A [`Distribution`] draws a number (a key size, a value size, a think time); a [`Popularity`] draws
+//! which of `n` items is asked for next. Both are read from short texts:
+//!
+//! | text | meaning |
+//! |---|---|
+//! | `100` or `fixed:100` | always 100 |
+//! | `uniform:10-100` | every number from 10 to 100 alike |
+//! | `exp:30` | exponential, mean 30 |
+//! | `normal:1000,200` | mean 1000, standard deviation 200 |
+//! | `lognormal:68000,1.11` | median 68000, σ of the logarithm 1.11 |
+//! | `pareto:0,214.476,0.348238` | generalised Pareto: location, scale, shape |
+//! | `gev:30.8,8.2,0.079` | generalised extreme value: location, scale, shape |
+//! | `etc-key`, `etc-value`, `etc-gap` | sizes in bytes and gaps in µs of Facebook's ETC pool |
+//!
+//! | text | which item |
+//! |---|---|
+//! | `uniform` | every item alike |
+//! | `zipf:0.99` | rank `r` with a weight of `1/r^0.99` |
+//! | `hot:0.2` or `hot:0.9,100` | a share of 0.2 to the first item, of 0.9 to the first 100; the rest alike |
+//! | `sequential` | one after the other, round and round |
+//!
+//! ETC is the pool of Atikoglu et al., "Workload analysis of a large-scale key-value store"
+//! (SIGMETRICS 2012); mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are read as well.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::random::Random;
+
+/// A number drawn at random: a size in bytes, a time in the unit of who asks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Distribution {
+    /// Always this.
+    Fixed(f64),
+    /// Every number of the range alike, both ends included.
+    Uniform {
+        /// The smallest.
+        low: f64,
+        /// The largest.
+        high: f64,
+    },
+    /// Exponential.
+    Exponential {
+        /// Its mean.
+        mean: f64,
+    },
+    /// Normal (Gauss).
+    Normal {
+        /// Its mean.
+        mean: f64,
+        /// Its standard deviation.
+        deviation: f64,
+    },
+    /// Log-normal.
+    LogNormal {
+        /// Its median.
+        median: f64,
+        /// The standard deviation of its logarithm.
+        sigma: f64,
+    },
+    /// Generalised Pareto.
+    Pareto(Shape),
+    /// Generalised extreme value.
+    ExtremeValue(Shape),
+    /// ETC's value sizes: small ones by a table, the others generalised Pareto.
+    EtcValue,
+}
+
+/// The three parameters of the families of extreme value theory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Where it begins (Pareto) or is centred (extreme value).
+    pub location: f64,
+    /// How wide it is; above 0.
+    pub scale: f64,
+    /// How heavy its tail is; 0 is the exponential (Pareto) or Gumbel's (extreme value).
+    pub shape: f64,
+}
+
+/// ETC's key sizes in bytes (Atikoglu et al., section 5).
+const ETC_KEY: Shape = Shape {
+    location: 30.7984,
+    scale: 8.20449,
+    shape: 0.078688,
+};
+
+/// ETC's value sizes from 15 bytes up (the same section).
+const ETC_VALUE_TAIL: Shape = Shape {
+    location: 15.0,
+    scale: 214.476,
+    shape: 0.348238,
+};
+
+/// ETC's gaps between requests in µs (the same section).
+const ETC_GAP: Shape = Shape {
+    location: 0.0,
+    scale: 16.0292,
+    shape: 0.154971,
+};
+
+/// The probabilities of values of 0, 1, … 14 bytes in ETC (the same paper's table of small sizes).
+const ETC_VALUE_SMALL: [f64; 15] = [
+    0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837,
+    0.00837, 0.08989, 0.00092, 0.00326, 0.01980,
+];
+
+impl Distribution {
+    /// ETC's key sizes in bytes.
+    pub fn etc_key() -> Distribution {
+        Distribution::ExtremeValue(ETC_KEY)
+    }
+
+    /// ETC's gaps between requests in µs.
+    pub fn etc_gap() -> Distribution {
+        Distribution::Pareto(ETC_GAP)
+    }
+
+    /// Draws a number.
+    pub fn draw(&self, random: &mut Random) -> f64 {
+        match *self {
+            Distribution::Fixed(value) => value,
+            Distribution::Uniform { low, high } => low + (high - low) * random.unit(),
+            Distribution::Exponential { mean } => -mean * random.unit_above_zero().ln(),
+            Distribution::Normal { mean, deviation } => mean + deviation * standard_normal(random),
+            Distribution::LogNormal { median, sigma } => {
+                median * (sigma * standard_normal(random)).exp()
+            }
+            Distribution::Pareto(shape) => shape.pareto_above(random.unit_above_zero()),
+            Distribution::ExtremeValue(shape) => {
+                shape.extreme_value_below(random.unit_above_zero())
+            }
+            Distribution::EtcValue => etc_value(random),
+        }
+    }
+
+    /// Draws a whole number and keeps it inside `min..=max`.
+    pub fn draw_size(&self, random: &mut Random, min: usize, max: usize) -> usize {
+        let drawn = match *self {
+            // Both ends of a uniform range are as likely as what lies between.
+            Distribution::Uniform { low, high } => {
+                let span = (high - low).max(0.0) as u64 + 1;
+                return (low as usize + random.below(span) as usize).clamp(min, max);
+            }
+            _ => self.draw(random),
+        };
+        // `as` saturates: what is negative or not a number becomes 0.
+        (drawn.round() as usize).clamp(min, max)
+    }
+
+    /// The probability of drawing at most `x`.
+    pub fn cumulative(&self, x: f64) -> f64 {
+        match *self {
+            Distribution::Fixed(value) => f64::from(u8::from(x >= value)),
+            Distribution::Uniform { low, high } => ((x - low) / (high - low)).clamp(0.0, 1.0),
+            Distribution::Exponential { mean } => 1.0 - (-x.max(0.0) / mean).exp(),
+            Distribution::Normal { mean, deviation } => normal_cumulative((x - mean) / deviation),
+            Distribution::LogNormal { median, sigma } => match x > 0.0 {
+                true => normal_cumulative((x / median).ln() / sigma),
+                false => 0.0,
+            },
+            Distribution::Pareto(shape) => 1.0 - shape.pareto_tail(x),
+            Distribution::ExtremeValue(shape) => shape.extreme_value_cumulative(x),
+            Distribution::EtcValue => etc_value_cumulative(x),
+        }
+    }
+}
+
+impl Shape {
+    /// The value that is exceeded with probability `tail`.
+    fn pareto_above(&self, tail: f64) -> f64 {
+        let stretch = match self.shape {
+            0.0 => -tail.ln(),
+            shape => (tail.powf(-shape) - 1.0) / shape,
+        };
+        self.location + self.scale * stretch
+    }
+
+    fn pareto_tail(&self, x: f64) -> f64 {
+        let z = ((x - self.location) / self.scale).max(0.0);
+        match self.shape {
+            0.0 => (-z).exp(),
+            shape => (1.0 + shape * z).max(0.0).powf(-1.0 / shape),
+        }
+    }
+
+    /// The value that is not exceeded with probability `below`.
+    fn extreme_value_below(&self, below: f64) -> f64 {
+        let hazard = -below.ln();
+        let stretch = match self.shape {
+            0.0 => -hazard.ln(),
+            shape => (hazard.powf(-shape) - 1.0) / shape,
+        };
+        self.location + self.scale * stretch
+    }
+
+    fn extreme_value_cumulative(&self, x: f64) -> f64 {
+        let z = (x - self.location) / self.scale;
+        match self.shape {
+            0.0 => (-(-z).exp()).exp(),
+            shape => (-(1.0 + shape * z).max(0.0).powf(-1.0 / shape)).exp(),
+        }
+    }
+}
+
+fn etc_value(random: &mut Random) -> f64 {
+    let mut left = random.unit();
+    for (size, probability) in ETC_VALUE_SMALL.iter().enumerate() {
+        left -= probability;
+        if left < 0.0 {
+            return size as f64;
+        }
+    }
+    ETC_VALUE_TAIL.pareto_above(random.unit_above_zero())
+}
+
+fn etc_value_cumulative(x: f64) -> f64 {
+    let small: f64 = ETC_VALUE_SMALL.iter().sum();
+    if x < 0.0 {
+        return 0.0;
+    }
+    let counted = ETC_VALUE_SMALL.iter().take(x as usize + 1);
+    counted.sum::<f64>() + (1.0 - small) * (1.0 - ETC_VALUE_TAIL.pareto_tail(x))
+}
+
+/// One draw of the normal distribution with mean 0 and deviation 1, by Marsaglia's polar method.
+fn standard_normal(random: &mut Random) -> f64 {
+    loop {
+        let (u, v) = (2.0 * random.unit() - 1.0, 2.0 * random.unit() - 1.0);
+        let s = u * u + v * v;
+        if s > 0.0 && s < 1.0 {
+            return u * (-2.0 * s.ln() / s).sqrt();
+        }
+    }
+}
+
+/// Φ by Abramowitz and Stegun 7.1.26; its error is below 1.5e-7.
+fn normal_cumulative(z: f64) -> f64 {
+    const A: [f64; 5] = [
+        0.254_829_592,
+        -0.284_496_736,
+        1.421_413_741,
+        -1.453_152_027,
+        1.061_405_429,
+    ];
+    let x = z.abs() / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let series = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
+    let erf = 1.0 - series * (-x * x).exp();
+    0.5 * (1.0 + erf.copysign(z))
+}
+
+/// Which of a number of items is asked for next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Popularity {
+    /// Every item alike.
+    Uniform,
+    /// Rank `r` (from 1) with a weight of `1/r^exponent`.
+    Zipf {
+        /// 0 is uniform; 1 is Zipf's own law.
+        exponent: f64,
+    },
+    /// Some hot items share one part of the requests, all the others the rest.
+    Hot {
+        /// The part of the requests that goes to hot items, from 0 to 1.
+        share: f64,
+        /// How many items are hot: the first ones.
+        items: u64,
+    },
+    /// One after the other, round and round.
+    Sequential,
+}
+
+impl Popularity {
+    /// What draws from `items` items; they are numbered from 0, the most popular one first.
+    ///
+    /// # Panics
+    /// If there are no items.
+    pub fn chooser(&self, items: u64) -> Chooser {
+        assert!(items > 0, "nothing to choose from");
+        match *self {
+            Popularity::Zipf { exponent } => Chooser::Zipf(Zipf::new(items, exponent)),
+            Popularity::Hot { share, items: hot } if hot < items => {
+                Chooser::Hot { items, hot, share }
+            }
+            Popularity::Uniform | Popularity::Hot { .. } => Chooser::Uniform { items },
+            Popularity::Sequential => Chooser::Sequential { items, next: 0 },
+        }
+    }
+}
+
+/// Draws item numbers; made by [`Popularity::chooser`].
+#[derive(Clone, Debug)]
+pub enum Chooser {
+    /// See [`Popularity::Uniform`].
+    Uniform {
+        /// How many there are.
+        items: u64,
+    },
+    /// See [`Popularity::Zipf`].
+    Zipf(Zipf),
+    /// See [`Popularity::Hot`].
+    Hot {
+        /// How many there are.
+        items: u64,
+        /// How many of them are hot.
+        hot: u64,
+        /// The part of the requests that goes to those.
+        share: f64,
+    },
+    /// See [`Popularity::Sequential`].
+    Sequential {
+        /// How many there are.
+        items: u64,
+        /// The one that comes next.
+        next: u64,
+    },
+}
+
+impl Chooser {
+    /// The next item's number.
+    #[inline]
+    pub fn choose(&mut self, random: &mut Random) -> u64 {
+        match self {
+            Chooser::Uniform { items } => random.below(*items),
+            Chooser::Zipf(zipf) => zipf.draw(random) - 1,
+            Chooser::Hot { items, hot, share } => match random.unit() < *share {
+                true => random.below(*hot),
+                false => *hot + random.below(*items - *hot),
+            },
+            Chooser::Sequential { items, next } => {
+                let this = *next;
+                *next = (this + 1) % *items;
+                this
+            }
+        }
+    }
+}
+
+/// Zipf's law over ranks `1..=n` for any exponent from 0, in constant time and space, whatever `n`.
+///
+/// Rejection-inversion of Hörmann and Derflinger, "Rejection-inversion to generate variates from
+/// monotone discrete distributions" (1996). The weight function `h(x) = x^-s` is integrated; its
+/// integral `H` is inverted at a uniform point, and the few points that fall between the curve and
+/// the histogram's steps are drawn again.
+///
+/// ```text
+///   weight │▇▁                 the integral of x^-s from k-1/2 to k+1/2 is a little more than
+///          │ ▇▆▂               the weight of k: what is above k^-s is drawn again
+///          │   ▇▇▆▄▃▂▂▁▁
+///          └────────────── k
+/// ```
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    items: f64,
+    exponent: f64,
+    // H(3/2) - h(1): where the interval of rank 1 is cut so that it needs no rejection.
+    integral_first: f64,
+    // H(n + 1/2).
+    integral_last: f64,
+    // Points of an interval this far from its rank's left edge are always under the curve.
+    sure: f64,
+}
+
+impl Zipf {
+    /// The law over ranks `1..=items`.
+    ///
+    /// # Panics
+    /// If there are no items, or the exponent is negative or not a number.
+    pub fn new(items: u64, exponent: f64) -> Zipf {
+        assert!(items > 0, "a law over no items");
+        assert!(exponent >= 0.0, "a Zipf exponent of {exponent}");
+        let mut zipf = Zipf {
+            items: items as f64,
+            exponent,
+            integral_first: 0.0,
+            integral_last: 0.0,
+            sure: 0.0,
+        };
+        zipf.integral_first = zipf.integral(1.5) - 1.0;
+        zipf.integral_last = zipf.integral(zipf.items + 0.5);
+        zipf.sure = 2.0 - zipf.integral_inverse(zipf.integral(2.5) - zipf.weight(2.0));
+        zipf
+    }
+
+    /// Draws a rank.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        loop {
+            let at =
+                self.integral_last + random.unit() * (self.integral_first - self.integral_last);
+            let x = self.integral_inverse(at);
+            let rank = (x + 0.5).floor().clamp(1.0, self.items);
+            if rank - x <= self.sure || at >= self.integral(rank + 0.5) - self.weight(rank) {
+                return rank as u64;
+            }
+        }
+    }
+
+    fn weight(&self, x: f64) -> f64 {
+        (-self.exponent * x.ln()).exp()
+    }
+
+    // H(x) = (x^(1-s) - 1) / (1-s), and ln x for s = 1, written so that it is exact near s = 1.
+    fn integral(&self, x: f64) -> f64 {
+        let log = x.ln();
+        log * exp_minus_1_over((1.0 - self.exponent) * log)
+    }
+
+    fn integral_inverse(&self, y: f64) -> f64 {
+        // Rounding may push it a little below the least value that H takes.
+        let t = (y * (1.0 - self.exponent)).max(-1.0);
+        (y * ln_1_plus_over(t)).exp()
+    }
+}
+
+/// `(e^x - 1) / x`, which is 1 at 0.
+fn exp_minus_1_over(x: f64) -> f64 {
+    match x.abs() > 1e-8 {
+        true => x.exp_m1() / x,
+        false => 1.0 + x / 2.0,
+    }
+}
+
+/// `ln(1 + x) / x`, which is 1 at 0.
+fn ln_1_plus_over(x: f64) -> f64 {
+    match x.abs() > 1e-8 {
+        true => x.ln_1p() / x,
+        false => 1.0 - x / 2.0,
+    }
+}
+
+/// Draws from given weights in constant time: Walker's alias method, tables built as by Vose,
+/// "A linear algorithm for generating random numbers with a given distribution" (1991).
+#[derive(Clone, Debug)]
+pub struct Weighted {
+    // Item i is taken with probability keep[i], else item other[i].
+    keep: Vec<f64>,
+    other: Vec<u32>,
+}
+
+impl Weighted {
+    /// Items `0..weights.len()`, each with its weight.
+    ///
+    /// # Panics
+    /// If there are no items, more than `u32::MAX`, or the weights do not have a positive sum.
+    pub fn new(weights: &[f64]) -> Weighted {
+        let sum: f64 = weights.iter().sum();
+        assert!(sum > 0.0, "weights that sum to {sum}");
+        let count = u32::try_from(weights.len()).expect("more items than 32 bits count");
+        let mut keep: Vec<f64> = weights.iter().map(|w| w / sum * f64::from(count)).collect();
+        let mut other: Vec<u32> = (0..count).collect();
+        let (mut small, mut large): (Vec<u32>, Vec<u32>) =
+            (0..count).partition(|&i| keep[i as usize] < 1.0);
+        while let (Some(&above), Some(below)) = (large.last(), small.pop()) {
+            other[below as usize] = above;
+            keep[above as usize] -= 1.0 - keep[below as usize];
+            if keep[above as usize] < 1.0 {
+                small.extend(large.pop());
+            }
+        }
+        // What is left is 1 but for rounding.
+        for left in small.into_iter().chain(large) {
+            keep[left as usize] = 1.0;
+        }
+        Weighted { keep, other }
+    }
+
+    /// Draws an item's number.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> usize {
+        let item = random.below(self.keep.len() as u64) as usize;
+        match random.unit() < self.keep[item] {
+            true => item,
+            false => self.other[item] as usize,
+        }
+    }
+}
+
+/// Why a text is no distribution: what is wrong, and how to write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError(String);
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+impl FromStr for Distribution {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Distribution, ParseError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        if let Ok(value) = text.parse::<f64>() {
+            return Ok(Distribution::Fixed(at_least_0(text, value)?));
+        }
+        match name {
+            "fixed" => {
+                let [value] = numbers(text, rest, "fixed:100")?;
+                Ok(Distribution::Fixed(at_least_0(text, value)?))
+            }
+            "uniform" => uniform(text, rest),
+            "exp" | "exponential" => {
+                let [mean] = numbers(text, rest, "exp:30")?;
+                Ok(Distribution::Exponential {
+                    mean: positive(text, "mean", mean)?,
+                })
+            }
+            "normal" => {
+                let [mean, deviation] = numbers(text, rest, "normal:1000,200")?;
+                let deviation = positive(text, "deviation", deviation)?;
+                Ok(Distribution::Normal { mean, deviation })
+            }
+            "lognormal" => {
+                let [median, sigma] = numbers(text, rest, "lognormal:68000,1.11")?;
+                let (median, sigma) = (
+                    positive(text, "median", median)?,
+                    positive(text, "sigma", sigma)?,
+                );
+                Ok(Distribution::LogNormal { median, sigma })
+            }
+            "pareto" => Ok(Distribution::Pareto(shape(
+                text,
+                rest,
+                "pareto:0,214.476,0.348238",
+            )?)),
+            "gev" => Ok(Distribution::ExtremeValue(shape(
+                text,
+                rest,
+                "gev:30.8,8.2,0.079",
+            )?)),
+            "etc-key" | "fb_key" => Ok(Distribution::etc_key()),
+            "etc-value" | "fb_value" => Ok(Distribution::EtcValue),
+            "etc-gap" | "fb_ia" => Ok(Distribution::etc_gap()),
+            _ => Err(ParseError(format!(
+                "'{text}' is no distribution; write a number, uniform:10-100, exp:30, normal:1000,200, \
+                 lognormal:68000,1.11, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, etc-key, \
+                 etc-value or etc-gap"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Distribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distribution::Fixed(value) => write!(f, "fixed:{value}"),
+            Distribution::Uniform { low, high } => write!(f, "uniform:{low}-{high}"),
+            Distribution::Exponential { mean } => write!(f, "exp:{mean}"),
+            Distribution::Normal { mean, deviation } => write!(f, "normal:{mean},{deviation}"),
+            Distribution::LogNormal { median, sigma } => write!(f, "lognormal:{median},{sigma}"),
+            Distribution::Pareto(s) => write!(f, "pareto:{},{},{}", s.location, s.scale, s.shape),
+            Distribution::ExtremeValue(s) => {
+                write!(f, "gev:{},{},{}", s.location, s.scale, s.shape)
+            }
+            Distribution::EtcValue => f.write_str("etc-value"),
+        }
+    }
+}
+
+impl FromStr for Popularity {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Popularity, ParseError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        match name {
+            "uniform" if rest.is_empty() => Ok(Popularity::Uniform),
+            "sequential" if rest.is_empty() => Ok(Popularity::Sequential),
+            "zipf" => {
+                let [exponent] = numbers(text, rest, "zipf:0.99")?;
+                Ok(Popularity::Zipf {
+                    exponent: at_least_0(text, exponent)?,
+                })
+            }
+            "hot" => hot(text, rest),
+            _ => Err(ParseError(format!(
+                "'{text}' is no popularity; write uniform, zipf:0.99, hot:0.2, hot:0.9,100 or sequential"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Popularity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Popularity::Uniform => f.write_str("uniform"),
+            Popularity::Zipf { exponent } => write!(f, "zipf:{exponent}"),
+            Popularity::Hot { share, items } => write!(f, "hot:{share},{items}"),
+            Popularity::Sequential => f.write_str("sequential"),
+        }
+    }
+}
+
+fn uniform(text: &str, rest: &str) -> Result<Distribution, ParseError> {
+    let wrong = || ParseError(format!("'{text}': write both ends, such as uniform:10-100"));
+    let (low, high) = rest.split_once('-').ok_or_else(wrong)?;
+    let [low] = numbers(text, low, "uniform:10-100")?;
+    let [high] = numbers(text, high, "uniform:10-100")?;
+    match at_least_0(text, low)? <= high {
+        true => Ok(Distribution::Uniform { low, high }),
+        false => Err(ParseError(format!(
+            "'{text}': {low} is above {high}; write the smaller one first"
+        ))),
+    }
+}
+
+fn hot(text: &str, rest: &str) -> Result<Popularity, ParseError> {
+    let (share, items) = rest.split_once(',').unwrap_or((rest, "1"));
+    let [share] = numbers(text, share, "hot:0.2")?;
+    let items = items.parse().ok().filter(|&items: &u64| items > 0);
+    let items = items.ok_or_else(|| {
+        ParseError(format!(
+            "'{text}': after the comma goes the number of hot items, such as hot:0.9,100"
+        ))
+    })?;
+    match (0.0..=1.0).contains(&share) {
+        true => Ok(Popularity::Hot { share, items }),
+        false => Err(ParseError(format!(
+            "'{text}': the share is a number from 0 to 1, such as hot:0.2"
+        ))),
+    }
+}
+
+fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, ParseError> {
+    let [location, scale, shape] = numbers(text, rest, example)?;
+    let scale = positive(text, "scale", scale)?;
+    Ok(Shape {
+        location,
+        scale,
+        shape,
+    })
+}
+
+/// Exactly `N` finite numbers with commas between them.
+fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64; N], ParseError> {
+    let parsed: Option<Vec<f64>> = list
+        .split(',')
+        .map(|number| number.trim().parse().ok().filter(|n: &f64| n.is_finite()))
+        .collect();
+    let wrong = || {
+        ParseError(format!(
+            "'{text}' is not understood; write it like {example}"
+        ))
+    };
+    parsed
+        .and_then(|numbers| numbers.try_into().ok())
+        .ok_or_else(wrong)
+}
+
+fn positive(text: &str, what: &str, value: f64) -> Result<f64, ParseError> {
+    match value > 0.0 {
+        true => Ok(value),
+        false => Err(ParseError(format!("'{text}': the {what} must be above 0"))),
+    }
+}
+
+fn at_least_0(text: &str, value: f64) -> Result<f64, ParseError> {
+    match value >= 0.0 && value.is_finite() {
+        true => Ok(value),
+        false => Err(ParseError(format!(
+            "'{text}': {value} must be a number from 0 up"
+        ))),
+    }
+}
+
+#[cfg(test)]
+#[path = "distribution_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! Random numbers that a seed replays, on every machine and in every version.
+//!
+//! The generator is xoshiro256++ (Blackman and Vigna, "Scrambled linear pseudorandom number
+//! generators", 2021): its output is defined by its paper, so that a file set made today and one made
+//! in five years from the same seed have the same bytes. Not for secrets.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// A stream of random numbers.
+#[derive(Clone, Debug)]
+pub struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    /// The stream of this seed.
+    pub fn new(seed: u64) -> Random {
+        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
+    /// Stream number `stream` of this seed: independent of the others, whatever they draw. For one
+    /// stream per file, thread or agent.
+    pub fn stream(seed: u64, stream: u64) -> Random {
+        // Neighbouring seeds are spread by the seeding itself (SplitMix64); the odd factor keeps
+        // stream 1 of seed 0 away from stream 0 of seed 1.
+        Random::new(seed ^ (stream.wrapping_add(1)).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// Any 64 bits.
+    #[inline]
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number in `[0, 1)`, in steps of 2⁻⁵³.
+    #[inline]
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+
+    /// A number in `(0, 1]`: one whose logarithm exists.
+    #[inline]
+    pub fn unit_above_zero(&mut self) -> f64 {
+        1.0 - self.unit()
+    }
+
+    /// A whole number in `0..bound`; 0 if `bound` is 0.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // Lemire, "Fast random integer generation in an interval" (2019), without the rejection
+        // step: the bias is below bound/2^64, which no test of ours could see.
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Puts `items` into a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.below(last as u64 + 1) as usize;
+            items.swap(last, other);
+        }
+    }
+
+    /// Fills `bytes`.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        self.0.fill_bytes(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_replays_the_stream_and_another_seed_does_not() {
+        let draw = |mut random: Random| [random.bits(), random.bits(), random.bits()];
+        assert_eq!(draw(Random::new(7)), draw(Random::new(7)));
+        assert_ne!(draw(Random::new(7)), draw(Random::new(8)));
+        assert_ne!(draw(Random::stream(7, 0)), draw(Random::stream(7, 1)));
+        assert_ne!(draw(Random::stream(0, 1)), draw(Random::stream(1, 0)));
+    }
+
+    #[test]
+    fn the_bytes_of_a_seed_never_change() {
+        // File sets on disk were made of these: another generator would not know their checksums.
+        let mut random = Random::new(42);
+        assert_eq!(random.bits(), 15_021_278_609_987_233_951);
+        let mut bytes = [0; 4];
+        random.fill(&mut bytes);
+        assert_eq!(bytes, random_bytes_of_seed_42());
+    }
+
+    fn random_bytes_of_seed_42() -> [u8; 4] {
+        let mut random = Random::new(42);
+        random.bits();
+        random.bits().to_le_bytes()[..4].try_into().unwrap()
+    }
+
+    #[test]
+    fn units_and_bounded_numbers_stay_in_their_range() {
+        let mut random = Random::new(1);
+        for _ in 0..10_000 {
+            let unit = random.unit();
+            assert!((0.0..1.0).contains(&unit), "{unit}");
+            let above = random.unit_above_zero();
+            assert!(above > 0.0 && above <= 1.0, "{above}");
+            assert!(random.below(7) < 7);
+        }
+        assert_eq!(random.below(0), 0);
+        assert_eq!(random.below(1), 0);
+    }
+
+    #[test]
+    fn a_shuffle_keeps_every_item() {
+        let mut items: Vec<u32> = (0..1000).collect();
+        Random::new(3).shuffle(&mut items);
+        assert_ne!(items, (0..1000).collect::<Vec<_>>());
+        items.sort_unstable();
+        assert_eq!(items, (0..1000).collect::<Vec<_>>());
+    }
+}

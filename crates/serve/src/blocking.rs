@@ -1,8 +1,13 @@
 //! The blocking driver: straight-line code, a fiber or a kernel thread per connection. This page is the whole
 //! server; everything else is protocol or plumbing.
+//!
+//! What happens when input has come is one [`Driver::arrived`]: it shows the input to the session and sends what the
+//! session answers, blocking where it must. A kernel thread waits for input in a loop around it ([`converse`]). A fiber
+//! has it as its step, and needs no stack while it waits for the next.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,7 +24,7 @@ use crate::stream::{FILE_PIECE_LEN_MAX, Stream};
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
-    pub(crate) log: Option<std::sync::Arc<AccessLog>>,
+    pub(crate) log: Option<Arc<AccessLog>>,
     pub(crate) is_draining: AtomicBool,
 }
 
@@ -33,94 +38,107 @@ const FILE_LOOK_AGE_MAX: Duration = Duration::from_millis(1);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const LINGER_LEN_MAX: usize = 1024 * 1024;
 
-/// Carries one conversation to its end. `idle` tells those who drain the server since when the connection
-/// has been waiting between two requests.
-pub(crate) fn converse<S: Session, T: Stream>(
-    stream: &T,
-    session: S,
-    shared: &Shared,
-    idle: &IdleSince,
-) -> Closed {
-    let clock = Clock::new();
-    let conversation = Conversation::new(session, clock.now(), &shared.limits);
-    let mut driver = Driver {
-        stream,
-        conversation,
-        shared,
-        clock,
-    };
+/// A stream, and since when it has been waiting between two requests: what those see of it who drain the server.
+pub(crate) struct Connection<T> {
+    pub(crate) stream: T,
+    pub(crate) idle: IdleSince,
+}
+
+/// Carries one conversation to its end.
+pub(crate) fn converse<S: Session, T: Stream>(driver: &mut Driver<S, T>) -> Closed {
+    let connection = Arc::clone(&driver.connection);
     loop {
-        if let Err(closed) = driver.serve_next(idle) {
+        let deadline = driver.deadline();
+        let taken = connection
+            .stream
+            .receive(deadline, |input| driver.take(input));
+        if let Err(closed) = driver.arrived(taken) {
             return closed;
         }
     }
 }
 
-struct Driver<'a, S, T> {
-    stream: &'a T,
+/// One conversation and the stream that it is carried on.
+pub(crate) struct Driver<S, T> {
+    connection: Arc<Connection<T>>,
     conversation: Conversation<S>,
-    shared: &'a Shared,
+    shared: Arc<Shared>,
     clock: Clock,
 }
 
-impl<S: Session, T: Stream> Driver<'_, S, T> {
-    /// Waits for input, lets the session answer it, sends the answers.
-    fn serve_next(&mut self, idle: &IdleSince) -> Result<(), Closed> {
-        let (next, now, mut out) = self.receive()?;
-        idle.end();
-        self.answer(next, now, out.get())?;
-        if self.conversation.phase() == Phase::Idle {
-            idle.begin(now.monotonic);
-        }
-        Ok(())
-    }
+/// What the session made of an input: what comes next, when the input came, and the replies. Reading a clock costs
+/// as much as parsing a line, so what follows at once goes by the same time.
+pub(crate) struct Taken {
+    next: Next,
+    now: Now,
+    out: PooledOutbox,
+}
 
-    /// Waits for input and shows it to the session. Says when it came: reading a clock costs as much as parsing a
-    /// line, so what follows at once goes by the same time.
-    fn receive(&mut self) -> Result<(Next, Now, PooledOutbox), Closed> {
-        let is_logged = self.shared.log.is_some();
-        if !self.conversation.body_room().is_empty() {
-            let mut out = PooledOutbox::take(is_logged);
-            return self
-                .receive_body(out.get())
-                .map(|(next, now)| (next, now, out));
-        }
-        let Driver {
-            stream,
-            conversation,
+impl<S: Session, T: Stream> Driver<S, T> {
+    pub(crate) fn new(connection: Arc<Connection<T>>, session: S, shared: Arc<Shared>) -> Self {
+        let clock = Clock::new();
+        Driver {
+            connection,
+            conversation: Conversation::new(session, clock.now(), &shared.limits),
             shared,
             clock,
-        } = self;
-        let deadline = conversation.deadline();
-        let received = stream.receive(deadline, |input| {
-            if input.is_empty() {
-                return None;
+        }
+    }
+
+    pub(crate) fn stream(&self) -> &T {
+        &self.connection.stream
+    }
+
+    /// Until when to wait for the next input.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.conversation.deadline()
+    }
+
+    /// Shows an input to the session; `None` at the end of the stream.
+    pub(crate) fn take(&mut self, input: &[u8]) -> Option<Taken> {
+        if input.is_empty() {
+            return None;
+        }
+        self.shared.counters.received(input.len());
+        let mut out = PooledOutbox::take(self.shared.log.is_some());
+        if self.shared.is_draining.load(Ordering::Relaxed) {
+            self.conversation.drain();
+        }
+        let now = self.clock.now();
+        let (conversation, limits) = (&mut self.conversation, &self.shared.limits);
+        // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
+        let next = fiber::on_processor_stack(|| conversation.take(input, now, limits, out.get()));
+        Some(Taken { next, now, out })
+    }
+
+    /// Sends what the session made of the input, and whatever follows from it, until it waits for input again.
+    ///
+    /// # Errors
+    /// How the conversation ended.
+    pub(crate) fn arrived(&mut self, taken: io::Result<Option<Taken>>) -> Result<(), Closed> {
+        let mut taken = match taken {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return Err(self.end_of_stream()),
+            Err(error) => return Err(self.receive_failed(&error)),
+        };
+        self.connection.idle.end();
+        loop {
+            let now = self.answer(taken.next, taken.now, taken.out.get())?;
+            if self.conversation.body_room().is_empty() {
+                if self.conversation.phase() == Phase::Idle {
+                    self.connection.idle.begin(now);
+                }
+                return Ok(());
             }
-            shared.counters.received(input.len());
-            let mut out = PooledOutbox::take(is_logged);
-            if shared.is_draining.load(Ordering::Relaxed) {
-                conversation.drain();
-            }
-            let (now, limits) = (clock.now(), &shared.limits);
-            // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
-            let next =
-                fiber::on_processor_stack(|| conversation.take(input, now, limits, out.get()));
-            Some((next, now, out))
-        });
-        match received {
-            Ok(Some(done)) => Ok(done),
-            Ok(None) => Err(self.end_of_stream()),
-            Err(error) => Err(self.receive_failed(&error)),
+            (taken.next, taken.now) = self.receive_body(taken.out.get())?;
         }
     }
 
     /// Receives a long body where the session wants it.
     fn receive_body(&mut self, out: &mut Outbox) -> Result<(Next, Now), Closed> {
-        let deadline = self.conversation.deadline();
-        match self
-            .stream
-            .receive_into(self.conversation.body_room(), deadline)
-        {
+        let deadline = self.deadline();
+        let room = self.conversation.body_room();
+        match self.connection.stream.receive_into(room, deadline) {
             Ok(0) => Err(self.end_of_stream()),
             Ok(len) => {
                 self.shared.counters.received(len);
@@ -132,14 +150,19 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
         }
     }
 
-    /// Sends what the session wrote, and does what it asks for, until it waits for input again.
-    fn answer(&mut self, mut next: Next, mut now: Now, out: &mut Outbox) -> Result<(), Closed> {
+    /// Sends what the session wrote, and does what it asks for, until it waits for input again. Says when.
+    fn answer(
+        &mut self,
+        mut next: Next,
+        mut now: Now,
+        out: &mut Outbox,
+    ) -> Result<Instant, Closed> {
         loop {
             let sent = self.flush(now, out);
             self.log(out);
-            sent?;
+            let sent_at = sent?;
             match next {
-                Next::Receive(_) => return Ok(()),
+                Next::Receive(_) => return Ok(sent_at),
                 Next::Flush => {}
                 Next::Work => {
                     self.shared.counters.worked();
@@ -157,8 +180,8 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
         }
     }
 
-    /// Sends until the outbox is empty.
-    fn flush(&self, now: Now, out: &mut Outbox) -> Result<(), Closed> {
+    /// Sends until the outbox is empty. Says when that was, roughly.
+    fn flush(&self, now: Now, out: &mut Outbox) -> Result<Instant, Closed> {
         let mut pace = None;
         let mut now = now.monotonic;
         while !out.is_empty() {
@@ -171,7 +194,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
                 now = self.clock.now().monotonic;
             }
         }
-        Ok(())
+        Ok(now)
     }
 
     /// Sends the chunks in memory up to the next file, or a piece of a file.
@@ -191,7 +214,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
             if may_be_last && is_stale && !range.file.is_unchanged().unwrap_or(false) {
                 return Err(Closed::Error);
             }
-            let sent = self.stream.send_file(range, deadline).map_err(failed)?;
+            let sent = self.stream().send_file(range, deadline).map_err(failed)?;
             return if sent > 0 {
                 Ok(sent)
             } else {
@@ -202,7 +225,7 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
         let count = out.gather(&mut slices);
         let file_follows = matches!(out.chunks().nth(count), Some(Chunk::File(_)));
         let sent = self
-            .stream
+            .stream()
             .send(&slices[..count], file_follows, deadline)
             .map_err(failed)?;
         Ok(sent as u64)
@@ -248,13 +271,13 @@ impl<S: Session, T: Stream> Driver<'_, S, T> {
     /// Closes in stages: our side ends, and what the peer is still sending is discarded for a while, so that
     /// it sees our reply and not a reset. RFC 9112 9.6
     fn linger(&self) {
-        if self.stream.shutdown(Shutdown::Write).is_err() {
+        if self.stream().shutdown(Shutdown::Write).is_err() {
             return;
         }
         let deadline = self.clock.now().monotonic + LINGER_TIMEOUT;
         let mut discarded = 0;
         while discarded < LINGER_LEN_MAX {
-            match self.stream.receive(deadline, <[u8]>::len) {
+            match self.stream().receive(deadline, <[u8]>::len) {
                 Ok(0) | Err(_) => return,
                 Ok(len) => discarded += len,
             }

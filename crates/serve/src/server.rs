@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fiber::net::{TcpListener, UnixListener};
-use fiber::{BackendChoice, BackendKind, Denied, ProcessorCounters, Runtime};
+use fiber::net::{Input, TcpListener, UnixListener};
+use fiber::{BackendChoice, BackendKind, Denied, Flow, ProcessorCounters, Runtime, Source, Steps};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use session::Session;
 
 use crate::access_log::AccessLog;
-use crate::blocking::{IdleSince, Shared, converse};
+use crate::blocking::{Connection, Driver, IdleSince, Shared, converse};
 use crate::counters::{AcceptError, Closed, Counters, Snapshot};
 use crate::limits::Limits;
 use crate::listen::{Address, Bound};
@@ -320,18 +320,27 @@ where
         self.total.fetch_add(1, Ordering::Relaxed);
         post.idle.fetch_add(1, Ordering::Relaxed);
         let (crew, post_of_carrier) = (Arc::clone(self), Arc::clone(post));
-        let carry = move || crew.carry(&post_of_carrier);
         let started = match post.processor {
             Some(index) => {
                 let builder = fiber::Builder::new().name("connection").processor(index);
+                let carrier = FiberCarrier {
+                    crew,
+                    post: post_of_carrier,
+                    serving: None,
+                };
                 match runtime {
-                    Some(runtime) => runtime.spawn_with(builder, carry).map(drop),
-                    None => builder.spawn(carry).map(drop),
+                    Some(runtime) => {
+                        runtime.spawn_steps_with(builder, carrier);
+                        Ok(())
+                    }
+                    None => builder.spawn_steps(carrier).map(drop),
                 }
             }
             None => {
                 let builder = thread::Builder::new().name("connection".into());
-                builder.stack_size(THREAD_STACK_SIZE).spawn(carry).map(drop)
+                let builder = builder.stack_size(THREAD_STACK_SIZE);
+                let carry = move || crew.carry_by_thread(&post_of_carrier);
+                builder.spawn(carry).map(drop)
             }
         };
         if started.is_err() {
@@ -341,33 +350,44 @@ where
         started
     }
 
-    /// A carrier's life: accept, serve, and again.
-    fn carry(self: &Arc<Self>, post: &Arc<Post>) {
-        loop {
-            let accepted = match &post.listener {
-                Listener::Tcp(listener) => listener
-                    .accept()
-                    .map(|stream| self.serve(post, FiberStream::Tcp(stream))),
-                Listener::Unix(listener) => listener
-                    .accept()
-                    .map(|stream| self.serve(post, FiberStream::Unix(stream))),
-                Listener::Thread(listener) => {
-                    listener.accept().map(|stream| self.serve(post, stream))
-                }
-            };
-            match accepted {
-                Ok(()) => {}
-                Err(error) if self.survives(&error) => continue,
-                Err(_) => break,
+    /// A kernel thread's life: accept, serve, and again.
+    fn carry_by_thread(self: &Arc<Self>, post: &Arc<Post>) {
+        let Listener::Thread(listener) = &post.listener else {
+            unreachable!("kernel threads have listeners of their own")
+        };
+        while let Some(stream) = self.accept(post, || listener.accept()) {
+            if self.admit(post, &stream) {
+                self.serve_whole(post, stream);
             }
-            if !self.is_fixed && post.idle.load(Ordering::Relaxed) >= SPARE_MAX {
-                self.total.fetch_sub(1, Ordering::Relaxed);
+            if !self.is_to_stay(post) {
                 return;
             }
-            post.idle.fetch_add(1, Ordering::Relaxed);
         }
-        self.total.fetch_sub(1, Ordering::Relaxed);
-        post.idle.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Waits for the next connection; `None` when the listener was closed, and the carrier has been counted out.
+    fn accept<T>(&self, post: &Post, mut accept: impl FnMut() -> io::Result<T>) -> Option<T> {
+        loop {
+            match accept() {
+                Ok(stream) => return Some(stream),
+                Err(error) if self.survives(&error) => {}
+                Err(_) => {
+                    self.total.fetch_sub(1, Ordering::Relaxed);
+                    post.idle.fetch_sub(1, Ordering::Relaxed);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// After a connection: whether the carrier goes on, or is one too many and has been counted out.
+    fn is_to_stay(&self, post: &Post) -> bool {
+        if !self.is_fixed && post.idle.load(Ordering::Relaxed) >= SPARE_MAX {
+            self.total.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        post.idle.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// Whether accepting goes on after this error, and when.
@@ -382,10 +402,8 @@ where
         true
     }
 
-    /// Serves one connection. Not inlined: the stack of the wait for the next one should not have room
-    /// for all of this.
-    #[inline(never)]
-    fn serve<T: Stream>(self: &Arc<Self>, post: &Arc<Post>, stream: T) {
+    /// Counts a connection in. `false` if it is one too many, and has been told so.
+    fn admit<T: Stream>(self: &Arc<Self>, post: &Arc<Post>, stream: &T) -> bool {
         self.shared.counters.accepted();
         let spare = post.idle.fetch_sub(1, Ordering::Relaxed) - 1;
         if spare < SPARE_MIN / 2 && !self.is_fixed {
@@ -394,26 +412,36 @@ where
             self.shared.counters.accept_paused();
         }
         let Some(line) = self.shared.limits.refusal.filter(|_| self.is_full()) else {
-            return match &post.tls {
-                None => self.converse(stream),
-                Some(tls) => match TlsStream::new(stream, Arc::clone(tls)) {
-                    Ok(stream) => self.converse(stream),
-                    Err(_) => self.shared.counters.closed(Closed::Error),
-                },
-            };
+            return true;
         };
         // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no room for.
         let deadline = Instant::now() + REFUSAL_PATIENCE;
         let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
-        drop(stream);
         self.shared.counters.closed(Closed::Refused);
+        false
     }
 
     fn is_full(&self) -> bool {
         lock(&self.connections.open).len() >= self.shared.limits.connections_max
     }
 
-    fn converse<T: Stream>(&self, stream: T) {
+    /// Serves a connection from its beginning to its end, blocking.
+    fn serve_whole<T: Stream>(self: &Arc<Self>, post: &Post, stream: T) {
+        match &post.tls {
+            None => self.converse(stream),
+            Some(tls) => match TlsStream::new(stream, Arc::clone(tls)) {
+                Ok(stream) => self.converse(stream),
+                Err(_) => self.shared.counters.closed(Closed::Error),
+            },
+        }
+    }
+
+    fn converse<T: Stream>(self: &Arc<Self>, stream: T) {
+        self.welcome(stream).guard(|driver| Err(converse(driver)));
+    }
+
+    /// Begins to serve a connection.
+    fn welcome<T: Stream>(self: &Arc<Self>, stream: T) -> Serving<S, T> {
         let peer = self.shared.log.as_ref().and_then(|_| stream.peer());
         let connection = Arc::new(Connection {
             stream,
@@ -423,18 +451,11 @@ where
             .connections
             .register(Arc::clone(&connection) as Arc<dyn Ended>);
         let session = (self.open)(peer);
-        // A session that panics is our mistake, and ends this connection only. The hook has reported it.
-        let closed = catch_unwind(AssertUnwindSafe(|| {
-            converse(&connection.stream, session, &self.shared, &connection.idle)
-        }))
-        .unwrap_or(Closed::Error);
-        if closed == Closed::Session || closed == Closed::Drained {
-            connection.stream.say_goodbye();
+        let driver = Driver::new(connection, session, Arc::clone(&self.shared));
+        Serving {
+            driver: Some((driver, registered)),
+            shared: Arc::clone(&self.shared),
         }
-        // The descriptor first, then the count: who counts connections may count descriptors too.
-        drop(registered);
-        drop(connection);
-        self.shared.counters.closed(closed);
     }
 
     /// Few are left who wait: more should, up to the limit. When nobody waits, accepting pauses until a
@@ -448,6 +469,113 @@ where
         }
         if post.idle.load(Ordering::Relaxed) == 0 {
             self.shared.counters.accept_paused();
+        }
+    }
+}
+
+/// A connection that is being served, until it is counted as closed.
+struct Serving<S, T: Stream> {
+    /// `None` once it has ended.
+    driver: Option<(Driver<S, T>, Registered)>,
+    shared: Arc<Shared>,
+}
+
+impl<S: Session, T: Stream> Serving<S, T> {
+    fn driver(&self) -> &Driver<S, T> {
+        &self.driver.as_ref().expect("served until it ends").0
+    }
+
+    /// Goes on with the conversation; `false` if it has ended. A session that panics is our mistake, and ends this
+    /// connection only: the hook has reported it.
+    fn guard(&mut self, go_on: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>) -> bool {
+        let (driver, _) = self.driver.as_mut().expect("served until it ends");
+        let gone_on = catch_unwind(AssertUnwindSafe(|| go_on(driver)));
+        match gone_on.unwrap_or(Err(Closed::Error)) {
+            Ok(()) => true,
+            Err(closed) => {
+                if closed == Closed::Session || closed == Closed::Drained {
+                    driver.stream().say_goodbye();
+                }
+                // The descriptor first, then the count: who counts connections may count descriptors too.
+                self.driver = None;
+                self.shared.counters.closed(closed);
+                false
+            }
+        }
+    }
+}
+
+/// A fiber's life, in steps: accept, serve, and again. It waits for a connection on a stack (few do), and for input
+/// without one.
+struct FiberCarrier<S: Session, O> {
+    crew: Arc<Crew<O>>,
+    post: Arc<Post>,
+    serving: Option<Serving<S, FiberStream>>,
+}
+
+impl<S, O> FiberCarrier<S, O>
+where
+    S: Session + 'static,
+    O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+{
+    fn accept(&mut self) -> Flow {
+        loop {
+            let listener = &self.post.listener;
+            let accepted = self.crew.accept(&self.post, || listener.accept_on_fiber());
+            let Some(stream) = accepted else {
+                return Flow::Done;
+            };
+            if self.crew.admit(&self.post, &stream) {
+                if self.post.tls.is_none() {
+                    self.serving = Some(self.crew.welcome(stream));
+                    return Flow::Receive;
+                }
+                // Records are not input: beneath TLS a connection keeps its stack.
+                self.crew.serve_whole(&self.post, stream);
+            }
+            if !self.crew.is_to_stay(&self.post) {
+                return Flow::Done;
+            }
+        }
+    }
+
+    fn serving(&self) -> &Serving<S, FiberStream> {
+        self.serving.as_ref().expect("who receives serves")
+    }
+}
+
+impl<S, O> Steps for FiberCarrier<S, O>
+where
+    S: Session + 'static,
+    O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+{
+    fn begin(&mut self) -> Flow {
+        self.accept()
+    }
+
+    fn source(&self) -> Source<'_> {
+        self.serving().driver().stream().source()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.serving().driver().deadline())
+    }
+
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        let serving = self.serving.as_mut().expect("who receives serves");
+        let goes_on = serving.guard(|driver| {
+            // The input's buffer goes back before anything is sent.
+            let taken = input.map(|input| driver.take(&input));
+            driver.arrived(taken)
+        });
+        if goes_on {
+            return Flow::Receive;
+        }
+        self.serving = None;
+        if self.crew.is_to_stay(&self.post) {
+            self.accept()
+        } else {
+            Flow::Done
         }
     }
 }
@@ -485,6 +613,16 @@ struct ThreadListener {
     fd: OwnedFd,
     end: OwnedFd,
     turn: Mutex<()>,
+}
+
+impl Listener {
+    fn accept_on_fiber(&self) -> io::Result<FiberStream> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(FiberStream::Tcp),
+            Listener::Unix(listener) => listener.accept().map(FiberStream::Unix),
+            Listener::Thread(_) => unreachable!("a kernel thread's listener in a fiber"),
+        }
+    }
 }
 
 impl ThreadListener {
@@ -530,11 +668,6 @@ impl ThreadListener {
 #[derive(Default)]
 struct Connections {
     open: Mutex<slab::Slab<Arc<dyn Ended>>>,
-}
-
-struct Connection<T> {
-    stream: T,
-    idle: IdleSince,
 }
 
 /// A connection that can be ended from outside.

@@ -77,6 +77,13 @@ macro_rules! either {
     };
 }
 
+impl FiberStream {
+    /// As where steps receive from.
+    pub(crate) fn source(&self) -> fiber::Source<'_> {
+        either!(self, stream => stream.source())
+    }
+}
+
 impl Stream for FiberStream {
     fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         either!(self, stream => stream.receive(Some(deadline), f))

@@ -1,7 +1,93 @@
-//! Load generators that tell the truth.
-#![forbid(unsafe_code)]
+//! Load generators that tell the truth: the ruler of the project.
+//!
+//! A [`Plan`] says what to send, when and to whom; `run` does it on kernel threads and returns an
+//! [`Outcome`]. Nothing here is made of what it measures: no fibers, no sessions, no driver.
+//!
+//! ```text
+//!            Plan                       one Worker per kernel thread
+//!  ┌──────────────────────┐   ┌─────────────────────────────────────────────┐
+//!  │ targets, sources     │   │ Arrivals ─▶ backlog ─▶ connections ─▶ ring   │  Tally
+//!  │ arrivals   (when)    │──▶│  (when)     (bounded)   HTTP or cache   or   │─────────▶ Outcome
+//!  │ workload   (what)    │   │                         out and in     epoll │ per interval
+//!  └──────────────────────┘   └─────────────────────────────────────────────┘
+//! ```
+//!
+//! **Open loop.** Arrival times are computed ahead, from the rate alone. Each request has an
+//! *intended* time, and its response time is counted from there, whether or not a connection was free
+//! and whether or not this thread was late. If all connections are busy, requests wait in a backlog,
+//! with their intended times; the backlog is bounded, and what does not fit is counted as missed. So a
+//! slow server does not slow its own examination down ("coordinated omission"). The *service* time,
+//! from sending to the last byte of the reply, is kept beside it.
+//!
+//! **Closed loop.** Every connection sends its next request when it has its reply, as wrk does.
+//! There the two times are the same.
+//!
+//! **Sessions.** Partly open, as httperf's: sessions arrive by a rate; the requests inside follow each
+//! other with think times.
+//!
+//! **The generator examines itself.** Its threads' CPU time, the time that they waited for a
+//! processor, and how late they sent are part of the outcome, and [`Outcome::generator_limited`]
+//! says when the generator was the limit, not the server.
+
+#![deny(unsafe_code)]
 
 pub mod distribution;
 #[cfg(test)]
 mod goodness;
+pub mod outcome;
+pub mod plan;
 pub mod random;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
+pub use plan::Plan;
+
+/// Why a run could not begin, or had to be given up as a whole. What goes wrong with single requests
+/// and connections is counted in [`Outcome`] and is not an error here.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The plan contradicts itself; the sentence says where.
+    Plan(String),
+    /// Nobody answers at a target.
+    Unreachable {
+        /// The target.
+        target: SocketAddr,
+        /// What the first connection met.
+        error: io::Error,
+    },
+    /// A system call of the generator's own failed.
+    System {
+        /// What was being done, and what to do about it.
+        doing: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Plan(sentence) => f.write_str(sentence),
+            LoadError::Unreachable { target, error } => {
+                write!(
+                    f,
+                    "cannot connect to {target}: {error}; is the server running?"
+                )
+            }
+            LoadError::System { doing, error } => write!(f, "{doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Plan(_) => None,
+            LoadError::Unreachable { error, .. } | LoadError::System { error, .. } => Some(error),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What a run came to.
+
+use std::time::{Duration, SystemTime};
+
+use hdrhistogram::Histogram;
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// When measuring began.
+    pub began: SystemTime,
+    /// How long it was measured: shorter than planned if the run was stopped.
+    pub elapsed: Duration,
+    /// What the arrivals asked for in that time; `None` in a closed loop.
+    pub offered_rate_per_s: Option<f64>,
+    /// All that was counted.
+    pub total: Tally,
+    /// The same, interval by interval. Warm-up intervals are not among them.
+    pub intervals: Vec<IntervalRecord>,
+    /// What the generator itself used, and whether it was the limit.
+    pub generator: Generator,
+    /// Whether the run was stopped before its time.
+    pub stopped_early: bool,
+}
+
+impl Outcome {
+    /// Whether the generator, not the server, was the limit; the sentence says how one can tell.
+    pub fn generator_limited(&self) -> Option<&str> {
+        self.generator.limited.as_deref()
+    }
+
+    /// Good replies per second.
+    pub fn achieved_rate_per_s(&self) -> f64 {
+        self.total.replies() as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// What the generator itself used.
+#[derive(Clone, Debug, Default)]
+pub struct Generator {
+    /// What carried the bytes, and why: "io_uring", "epoll (io_uring is denied: …)".
+    pub io: String,
+    /// Its threads.
+    pub threads: Vec<ThreadUse>,
+    /// Why the generator was the limit, if it was.
+    pub limited: Option<String>,
+}
+
+/// What one thread of the generator used while it measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadUse {
+    /// CPU time.
+    pub cpu: Duration,
+    /// Of that, time it spun for the sake of punctuality, with nothing to do.
+    pub spun: Duration,
+    /// Time it was ready to run and did not get a processor (schedstat, proc(5)).
+    pub run_delay: Duration,
+    /// Wall-clock time.
+    pub elapsed: Duration,
+}
+
+/// One interval of the interval log.
+#[derive(Clone, Debug)]
+pub struct IntervalRecord {
+    /// When it began, from the beginning of measuring.
+    pub begins: Duration,
+    /// How long it was.
+    pub lasts: Duration,
+    /// What was counted.
+    pub tally: Tally,
+}
+
+/// What a run tells of itself while it goes on, once per interval.
+#[derive(Clone, Debug)]
+pub struct Progress<'a> {
+    /// How much of the run, warm-up included, is over.
+    pub elapsed: Duration,
+    /// How long the whole run takes, warm-up included.
+    pub planned: Duration,
+    /// Whether this is still warm-up.
+    pub is_warm_up: bool,
+    /// The last interval, over all threads.
+    pub interval: &'a IntervalRecord,
+}
+
+/// What was counted in some stretch of time, by one thread or by many.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Per class of requests, in the order of [`Plan::classes`](crate::Plan::classes).
+    pub classes: Vec<Class>,
+    /// What went wrong.
+    pub errors: Errors,
+    /// How long opening a connection took, in nanoseconds.
+    pub connect_ns: Histogram<u64>,
+    /// How late requests were sent for reasons of the generator's own: from the intended time, or
+    /// the time when a connection was free if that was later. In nanoseconds; open loop only.
+    pub lag_ns: Histogram<u64>,
+    /// Requests that the arrivals called for.
+    pub intended: u64,
+    /// Of those, requests that were never sent because the backlog was full.
+    pub missed: u64,
+    /// Requests that were sent.
+    pub sent: u64,
+    /// The longest that the backlog was, over the threads added up.
+    pub backlog_max: u64,
+    /// Connections that were opened.
+    pub opened: u64,
+    /// Idle connections that are open at the end of the stretch.
+    pub idle_open: u64,
+    /// Idle connections that the server closed.
+    pub idle_closed: u64,
+    /// Keys that were found.
+    pub hits: u64,
+    /// Keys that were not found.
+    pub misses: u64,
+    /// Sessions that came to their end.
+    pub sessions: u64,
+    /// Bytes received, heads included.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+}
+
+/// One class of requests.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// Its name.
+    pub name: &'static str,
+    /// From the intended time to the last byte of the reply, in nanoseconds.
+    pub response_ns: Histogram<u64>,
+    /// From the sending to the last byte of the reply, in nanoseconds.
+    pub service_ns: Histogram<u64>,
+    /// Replies of HTTP by the first digit of their status (index 1 to 5); of the cache: index 2 if
+    /// well, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
+    pub replies_by_status: [u64; 6],
+}
+
+/// What went wrong, by httperf's classes, and three more. Each failed request or connection is
+/// counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// No reply, or no connection, within our time-out.
+    pub client_timeout: u64,
+    /// The kernel gave a connection up (`ETIMEDOUT`).
+    pub socket_timeout: u64,
+    /// Connection refused.
+    pub refused: u64,
+    /// Connection reset.
+    pub reset: u64,
+    /// No more descriptors (`EMFILE`, `ENFILE`).
+    pub fd_unavailable: u64,
+    /// No more ports, or no such source address (`EADDRNOTAVAIL`, `EADDRINUSE`).
+    pub address_unavailable: u64,
+    /// Anything else.
+    pub other: u64,
+    /// The connection was closed in the middle of a reply or instead of one.
+    pub short_reply: u64,
+    /// What arrived is not a reply by the protocol.
+    pub bad_reply: u64,
+    /// The body is not what it should be (only with [`Plan::verify`](crate::Plan::verify)).
+    pub wrong_bytes: u64,
+}
+
+impl Errors {
+    /// Their names, as JSON and CSV have them, and their counts.
+    pub fn named(&self) -> [(&'static str, u64); 10] {
+        [
+            ("client_timeout", self.client_timeout),
+            ("socket_timeout", self.socket_timeout),
+            ("refused", self.refused),
+            ("reset", self.reset),
+            ("fd_unavailable", self.fd_unavailable),
+            ("address_unavailable", self.address_unavailable),
+            ("other", self.other),
+            ("short_reply", self.short_reply),
+            ("bad_reply", self.bad_reply),
+            ("wrong_bytes", self.wrong_bytes),
+        ]
+    }
+
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.named().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Adds another stretch's.
+    pub fn add(&mut self, other: &Errors) {
+        self.client_timeout += other.client_timeout;
+        self.socket_timeout += other.socket_timeout;
+        self.refused += other.refused;
+        self.reset += other.reset;
+        self.fd_unavailable += other.fd_unavailable;
+        self.address_unavailable += other.address_unavailable;
+        self.other += other.other;
+        self.short_reply += other.short_reply;
+        self.bad_reply += other.bad_reply;
+        self.wrong_bytes += other.wrong_bytes;
+    }
+}
+
+/// The longest time that is told apart from longer ones.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// An empty histogram: 0.1 µs to an hour, three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(100, LONGEST_NS, 3).expect("the bounds are right")
+}
+
+/// Counts a time in a histogram of [`histogram`]'s bounds, capped at an hour.
+pub fn record(histogram: &mut Histogram<u64>, ns: u64) {
+    histogram.saturating_record(ns.min(LONGEST_NS));
+}
+
+impl Tally {
+    /// Nothing counted yet.
+    pub fn new(classes: &[&'static str]) -> Tally {
+        Tally {
+            classes: classes.iter().map(|&name| Class::new(name)).collect(),
+            errors: Errors::default(),
+            connect_ns: histogram(),
+            lag_ns: histogram(),
+            intended: 0,
+            missed: 0,
+            sent: 0,
+            backlog_max: 0,
+            opened: 0,
+            idle_open: 0,
+            idle_closed: 0,
+            hits: 0,
+            misses: 0,
+            sessions: 0,
+            received_bytes: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Replies that were whole and right, whatever their status.
+    pub fn replies(&self) -> u64 {
+        self.classes
+            .iter()
+            .map(|class| class.service_ns.len())
+            .sum()
+    }
+
+    /// Adds what another thread counted in the same stretch.
+    pub fn add_thread(&mut self, other: &Tally) {
+        let idle_open = self.idle_open + other.idle_open;
+        let backlog_max = self.backlog_max + other.backlog_max;
+        self.add_later(other);
+        self.idle_open = idle_open;
+        self.backlog_max = backlog_max;
+    }
+
+    /// Adds what was counted in a later stretch.
+    pub fn add_later(&mut self, other: &Tally) {
+        for (class, theirs) in self.classes.iter_mut().zip(&other.classes) {
+            class.add(theirs);
+        }
+        self.errors.add(&other.errors);
+        add(&mut self.connect_ns, &other.connect_ns);
+        add(&mut self.lag_ns, &other.lag_ns);
+        self.intended += other.intended;
+        self.missed += other.missed;
+        self.sent += other.sent;
+        self.backlog_max = self.backlog_max.max(other.backlog_max);
+        self.opened += other.opened;
+        self.idle_open = other.idle_open;
+        self.idle_closed += other.idle_closed;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.sessions += other.sessions;
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+    }
+
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        let mut classes = std::mem::take(&mut self.classes);
+        for class in &mut classes {
+            class.response_ns.reset();
+            class.service_ns.reset();
+            class.replies_by_status = [0; 6];
+        }
+        let mut connect_ns = std::mem::replace(&mut self.connect_ns, histogram());
+        let mut lag_ns = std::mem::replace(&mut self.lag_ns, histogram());
+        connect_ns.reset();
+        lag_ns.reset();
+        *self = Tally {
+            classes,
+            connect_ns,
+            lag_ns,
+            ..Tally::new(&[])
+        };
+    }
+}
+
+impl Class {
+    fn new(name: &'static str) -> Class {
+        Class {
+            name,
+            response_ns: histogram(),
+            service_ns: histogram(),
+            replies_by_status: [0; 6],
+        }
+    }
+
+    fn add(&mut self, other: &Class) {
+        add(&mut self.response_ns, &other.response_ns);
+        add(&mut self.service_ns, &other.service_ns);
+        for (count, theirs) in self
+            .replies_by_status
+            .iter_mut()
+            .zip(&other.replies_by_status)
+        {
+            *count += theirs;
+        }
+    }
+}
+
+fn add(histogram: &mut Histogram<u64>, other: &Histogram<u64>) {
+    histogram.add(other).expect("all have the same bounds");
+}

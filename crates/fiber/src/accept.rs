@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,6 +17,7 @@ use rustix::net::SocketFlags;
 use crate::backend::{Backend, Completion, Interest, Op, wait_ready_plain};
 use crate::cluster::{Cluster, Message, lock};
 use crate::processor::{self, Processor};
+use crate::waiting::Operation;
 
 /// Connections that the kernel handed over and no fiber has taken: from this number on the processor
 /// stops accepting, so that others (or the listen queue) get them.
@@ -105,7 +106,9 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
     if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
         return Ok(connection);
     }
-    let completion = waiter.op.wait();
+    let completion = waiter
+        .op
+        .wait_for(listener.fd.as_raw_fd(), Operation::Accept);
     match waiter.connection.take() {
         Some(connection) => Ok(connection),
         None if listener.is_closed() => Err(closed_error()),

@@ -27,6 +27,7 @@ use crate::counters::Counter;
 use crate::processor::{self, Expiry, Processor};
 use crate::stack::FiberStack;
 use crate::steps::{Flow, Frame};
+use crate::waiting::{self, WaitReason, Waiting};
 use crate::watch::Watch;
 
 /// A handle to a fiber, like [`std::thread::Thread`].
@@ -48,6 +49,7 @@ pub(crate) struct Control {
     yielder: Cell<*const Yielder<(), Suspend>>,
     deadline: Cell<Option<Instant>>,
     watch: Watch,
+    waiting: Waiting,
     /// Of its stack, once it has one: the overflow handler asks.
     guard: Cell<(usize, usize)>,
     stack_usable_len: Cell<usize>,
@@ -129,6 +131,7 @@ impl Control {
             yielder: Cell::new(std::ptr::null()),
             deadline: Cell::new(None),
             watch: Watch::default(),
+            waiting: Waiting::default(),
             guard: Cell::new((0, 0)),
             stack_usable_len: Cell::new(0),
             cluster,
@@ -145,6 +148,11 @@ impl Control {
 
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
+    }
+
+    /// What it waits for.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {
@@ -350,7 +358,10 @@ pub fn yield_now() {
 /// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just that.
 pub fn park() {
     match processor::with_current(|_, fiber| fiber) {
-        Some(fiber) if !fiber.take_token() => suspend(Suspend::Park),
+        Some(fiber) if !fiber.take_token() => {
+            let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
+            suspend(Suspend::Park);
+        }
         Some(_) => {}
         // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason is allowed.
         None if processor::is_here() => std::thread::yield_now(),
@@ -368,6 +379,7 @@ pub fn park_timeout(timeout: Duration) {
     }
     let deadline = after(timeout);
     let handle = fiber.handle();
+    let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
     let timer = processor::here(|p| p.set_timer(deadline, Expiry::Unpark(handle)));
     suspend(Suspend::Park);
     processor::here(|p| p.cancel_timer(timer));
@@ -379,6 +391,7 @@ pub fn sleep(duration: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return std::thread::sleep(duration);
     };
+    let _noted = waiting::on(WaitReason::Timer);
     processor::here(|p| p.set_timer(after(duration), Expiry::Ready(fiber)));
     suspend(Suspend::Wait);
 }

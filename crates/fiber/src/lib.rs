@@ -67,6 +67,7 @@ mod spawn;
 mod stack;
 mod steps;
 mod timer;
+mod waiting;
 mod watch;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};

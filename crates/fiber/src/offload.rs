@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::cluster::lock;
 use crate::fiber::{Fiber, park};
 use crate::processor;
+use crate::waiting::{self, WaitReason};
 
 /// At most this many calls run at once; more wait in line.
 const THREADS_MAX: usize = 32;
@@ -66,6 +67,7 @@ where
     // unwind, and nothing else in the loop can. The job touches nothing borrowed after it sets `done`.
     // If the runtime stops first the frame is never left, and stays in memory.
     POOL.submit(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) });
+    let _noted = waiting::on(WaitReason::Offload);
     while !done.load(Ordering::Acquire) {
         park();
     }

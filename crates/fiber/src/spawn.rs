@@ -14,6 +14,7 @@ use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park};
 use crate::processor;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
 use crate::steps::{Conversing, Steps};
+use crate::waiting::{self, WaitReason};
 
 /// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
 ///
@@ -283,6 +284,8 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// The payload of its panic, if it panicked.
     pub fn join(self) -> FiberResult<T> {
+        let fiber = self.fiber.id();
+        let _noted = waiting::on(WaitReason::Join { fiber });
         self.packet.wait();
         // SAFETY: finished, so the fiber is done with it, and this is the only handle.
         unsafe { (*self.packet.result.get()).take() }.expect("a fiber leaves one result")

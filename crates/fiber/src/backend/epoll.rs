@@ -11,6 +11,7 @@ use rustix::event::{Timespec, epoll};
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
+use crate::waiting::Operation;
 
 /// How many events a turn takes; the rest comes with the next.
 const EVENTS_PER_TURN: usize = 256;
@@ -266,7 +267,11 @@ pub(crate) fn wait_ready(
         };
         epoll.begin_wait(processor, fd, io_id, interest, &op, deadline)
     })?;
-    let completion = op.wait();
+    let operation = match interest {
+        Interest::Read => Operation::Receive,
+        Interest::Write => Operation::Send,
+    };
+    let completion = op.wait_for(fd.as_raw_fd(), operation);
     op.unwatch();
     waited(completion)
 }

@@ -28,6 +28,7 @@ pub(crate) use uring::{Uring, operate, outcome};
 use crate::cluster::ProcessorShared;
 use crate::fiber::{FiberRef, Suspend, earlier, suspend};
 use crate::processor::{self, Processor};
+use crate::waiting::{self, Operation, WaitReason};
 
 /// Which back end a runtime was asked to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,8 +138,10 @@ impl Op {
         }
     }
 
-    /// Suspends the calling fiber, which must be the one that made the operation, until it is over.
-    pub(crate) fn wait(&self) -> Completion {
+    /// Suspends the calling fiber, which must be the one that made the operation, until it is over. The list of
+    /// fibers says meanwhile that it waits for this operation on this descriptor.
+    pub(crate) fn wait_for(&self, fd: RawFd, operation: Operation) -> Completion {
+        let _noted = waiting::on(WaitReason::Io { fd, operation });
         loop {
             suspend(Suspend::Wait);
             if let Some(completion) = self.completion.get() {

@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -19,6 +19,7 @@ use super::lent::LentBuffers;
 use super::{Completion, Op, Wait};
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
+use crate::waiting::Operation;
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;
@@ -251,15 +252,33 @@ fn check_enter(result: io::Result<usize>) {
 /// `TimedOut`, or what the kernel reports for the operation.
 pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
     let (op, deadline) = Op::begin(deadline);
+    let (fd, operation) = described(&entry);
     processor::here(|processor| {
         let super::Backend::Uring(uring) = &processor.backend else {
             unreachable!("a ring operation on another back end")
         };
         uring.begin(processor, &op, entry, deadline);
     });
-    let completion = op.wait();
+    let completion = op.wait_for(fd, operation);
     op.unwatch();
     outcome(&op, completion)
+}
+
+/// The descriptor and the kind of an entry, for the list of fibers.
+fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
+    let entry = std::ptr::from_ref(entry).cast::<u8>();
+    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), whose first byte is the
+    // operation and whose bytes 4 to 7 are the descriptor. io_uring_enter(2)
+    let (code, fd) = unsafe { (entry.read(), entry.add(4).cast::<RawFd>().read()) };
+    let operation = match code {
+        opcode::Recv::CODE | opcode::RecvMsg::CODE => Operation::Receive,
+        opcode::Send::CODE | opcode::SendMsg::CODE => Operation::Send,
+        opcode::Connect::CODE => Operation::Connect,
+        opcode::Read::CODE => Operation::Read,
+        opcode::Write::CODE => Operation::Write,
+        _ => Operation::Other,
+    };
+    (fd, operation)
 }
 
 /// How a completed operation ended for whoever waited.

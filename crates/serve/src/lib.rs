@@ -7,7 +7,7 @@
 //!
 //! `blocking` (the driver) · `conversation` (a session and its unused input) · `stream` (what a driver needs
 //! of a connection) · [`server`] (listeners, carriers, connections) · [`listen`], [`limits`], [`counters`],
-//! [`tls`], [`clock`], [`access_log`], [`admin`], [`signals`].
+//! [`tls`], [`datagrams`], [`clock`], [`access_log`], [`admin`], [`signals`].
 
 pub mod access_log;
 pub mod admin;
@@ -15,6 +15,7 @@ mod blocking;
 pub mod clock;
 mod conversation;
 pub mod counters;
+pub mod datagrams;
 pub mod limits;
 pub mod listen;
 pub mod server;

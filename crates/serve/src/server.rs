@@ -19,6 +19,7 @@ use session::Session;
 use crate::access_log::AccessLog;
 use crate::blocking::{Connection, Driver, IdleSince, Shared, converse};
 use crate::counters::{AcceptError, Closed, Counters, Snapshot};
+use crate::datagrams::{self, DatagramCounters};
 use crate::limits::Limits;
 use crate::listen::{Address, Bound};
 use crate::stream::{FiberStream, Stream, ThreadStream};
@@ -52,6 +53,8 @@ pub struct Settings {
     pub fibers: Option<usize>,
     /// Where the lines go that the sessions write about their replies.
     pub log: Option<Arc<AccessLog>>,
+    /// Whether sessions want to know who their peer is, also without a log. It is a system call per connection.
+    pub names_peers: bool,
 }
 
 /// A running server. Dropping it cuts what is open; see [`drain`](Server::drain).
@@ -63,6 +66,8 @@ pub struct Server {
     shared: Arc<Shared>,
     connections: Arc<Connections>,
     listeners: Vec<Listener>,
+    /// Ends those who receive datagrams.
+    is_over: Arc<AtomicBool>,
     runtime: Option<Runtime>,
     /// A Unix socket's file goes when its `Bound` does.
     bound: Vec<Bound>,
@@ -70,7 +75,7 @@ pub struct Server {
 
 impl Server {
     /// Starts to accept. `open` makes the session of a new connection; it is told the peer's address if the
-    /// peer has one and there is an access log to name it in.
+    /// peer has one and somebody wants to know it.
     ///
     /// # Errors
     /// What the kernel says to new threads, rings and descriptors.
@@ -85,6 +90,7 @@ impl Server {
             limits,
             fibers,
             log,
+            names_peers,
         } = settings;
         let shared = Arc::new(Shared {
             limits,
@@ -120,6 +126,7 @@ impl Server {
         let crew = Arc::new(Crew {
             shared: Arc::clone(&shared),
             connections: Arc::clone(&connections),
+            names_peers: names_peers || shared.log.is_some(),
             open,
             total: AtomicUsize::new(0),
             total_max: fibers.unwrap_or(carriers_max).min(carriers_max) + refusers,
@@ -131,9 +138,48 @@ impl Server {
             shared,
             connections,
             listeners,
+            is_over: Arc::new(AtomicBool::new(false)),
             runtime,
             bound,
         })
+    }
+
+    /// Serves datagrams as well, until the server ends: `answer` gets each with its sender, and calls its last argument with
+    /// each datagram to send back.
+    ///
+    /// # Errors
+    /// What the kernel says to new threads and descriptors.
+    pub fn serve_datagrams(
+        &self,
+        socket: std::net::UdpSocket,
+        answer: impl Fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8])) + Send + Sync + 'static,
+    ) -> io::Result<Arc<DatagramCounters>> {
+        let is_over = Arc::clone(&self.is_over);
+        datagrams::start(socket, self.runtime.as_ref(), is_over, answer)
+    }
+
+    /// Runs `work` beside the connections, on a fiber or a kernel thread of its own. It must end soon after its argument has
+    /// become true, and on a fiber it must give way to others now and then.
+    ///
+    /// # Errors
+    /// What the kernel says to a new thread or stack.
+    pub fn run_beside(
+        &self,
+        name: &str,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<()> {
+        let is_over = Arc::clone(&self.is_over);
+        let work = move || work(&is_over);
+        match &self.runtime {
+            Some(runtime) => {
+                let builder = fiber::Builder::new().name(name);
+                runtime.spawn_with(builder, work).map(drop)
+            }
+            None => {
+                let builder = thread::Builder::new().name(name.to_owned());
+                builder.spawn(work).map(drop)
+            }
+        }
     }
 
     /// The back end under the fibers, and why it is not io_uring if that was wanted. `None` on kernel threads.
@@ -193,6 +239,7 @@ impl Server {
     /// Ends all waits for connections, and the listening of sockets that are ours alone: those who connect
     /// from now on are refused, not left to wait. An inherited socket goes on listening for whoever gets it next.
     fn stop_listening(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
         let ours = || self.bound.iter().filter(|bound| !bound.is_inherited());
         // Deaf first, so that nobody gets into the queue who would be reset with it; then time for those in it.
         for bound in ours().filter(|bound| matches!(bound.address, Address::Tcp(_))) {
@@ -264,6 +311,7 @@ struct Crew<O> {
     shared: Arc<Shared>,
     connections: Arc<Connections>,
     open: O,
+    names_peers: bool,
     total: AtomicUsize,
     total_max: usize,
     is_fixed: bool,
@@ -442,7 +490,11 @@ where
 
     /// Begins to serve a connection.
     fn welcome<T: Stream>(self: &Arc<Self>, stream: T) -> Serving<S, T> {
-        let peer = self.shared.log.as_ref().and_then(|_| stream.peer());
+        let peer = if self.names_peers {
+            stream.peer()
+        } else {
+            None
+        };
         let connection = Arc::new(Connection {
             stream,
             idle: IdleSince::new(),

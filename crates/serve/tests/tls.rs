@@ -108,6 +108,7 @@ fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
         limits,
         fibers: None,
         log: None,
+        names_peers: false,
     };
     Running {
         _server: Server::start(settings, |_| Echo).unwrap(),
@@ -320,6 +321,7 @@ fn one_above_the_limit_is_told_so() {
             limits: limits.clone(),
             fibers: None,
             log: None,
+            names_peers: false,
         };
         let server = Server::start(settings, |_| Echo).unwrap();
         let connect = || {

@@ -13,6 +13,7 @@ mod doctor;
 mod machine;
 mod pages;
 mod paint;
+mod pid_file;
 mod privileges;
 mod serve;
 mod settings;

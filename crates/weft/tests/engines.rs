@@ -148,6 +148,7 @@ fn start(
         limits,
         fibers,
         log: None,
+        names_peers: false,
     };
     Server::start(settings, move |peer| {
         Session::new(Arc::clone(&handle), peer.map_or(Peer::Unix, Peer::Tcp))

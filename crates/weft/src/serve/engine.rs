@@ -172,6 +172,7 @@ fn start_server(
         limits: limits.connections.clone(),
         fibers: config.fibers.map(usize::from),
         log,
+        names_peers: false,
     };
     let handle = Arc::clone(handle);
     let open = move |peer: Option<_>| {

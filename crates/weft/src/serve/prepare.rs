@@ -1,8 +1,5 @@
 //! What must happen before the server starts: limits, sockets, pid file, giving up rights.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::server::THREADS_MAX;
@@ -10,6 +7,7 @@ use ::serve::server::THREADS_MAX;
 use crate::Failure;
 use crate::config::{Engine, ServeConfig};
 use crate::machine::Machine;
+use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 
 /// What was opened, and what the machine allows.
@@ -174,32 +172,10 @@ fn threads_max(machine: &Machine) -> usize {
         .clamp(1, THREADS_MAX as u64) as usize
 }
 
-/// The pid file, which goes when the server does.
-#[derive(Debug)]
-pub(crate) struct PidFile(PathBuf);
-
-impl PidFile {
-    fn write(path: &Path) -> Result<PidFile, Failure> {
-        fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
-            Failure::Running(format!(
-                "cannot write the pid file {}: {error}",
-                path.display()
-            ))
-        })?;
-        Ok(PidFile(path.to_owned()))
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        // The user that we became may lack the right; whoever comes next overwrites it.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
         let root = tempfile::tempdir().unwrap();

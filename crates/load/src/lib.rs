@@ -32,11 +32,15 @@
 #![deny(unsafe_code)]
 
 pub mod distribution;
+pub mod fileset;
 #[cfg(test)]
 mod goodness;
 pub mod outcome;
 pub mod plan;
 pub mod random;
+pub mod replay;
+pub mod sessions;
+pub mod traces;
 
 use std::fmt;
 use std::io;

@@ -298,13 +298,7 @@ impl Acceptor {
                 // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
                 let waiter = unsafe { &*waiter };
                 waiter.connection.set(Some(connection));
-                waiter.op.complete(
-                    processor,
-                    Completion {
-                        result: 0,
-                        flags: 0,
-                    },
-                );
+                waiter.op.complete(processor, Completion::READY);
             }
             None => self.unclaimed.push_back(connection),
         }

@@ -129,8 +129,7 @@ impl Epoll {
                 // SAFETY: an operation stays where it is until it is completed, and then it is off the list.
                 let op = unsafe { &*op };
                 op.waits_for.set(None);
-                let (result, flags) = (0, 0);
-                op.complete(processor, Completion { result, flags });
+                op.complete(processor, Completion::READY);
             }
             !ready
         };

@@ -3,7 +3,7 @@
 //! ```text
 //!  shared with the kernel: [ addr len id | addr len id | ... ]   tail: ours   head: the kernel's
 //!                             │             │
-//!  our memory:             [ 4 KiB       | 4 KiB       | ... ]
+//!  our memory:             [ 16 KiB      | 16 KiB      | ... ]
 //! ```
 //!
 //! The ring belongs to the processor's thread. The memory belongs to the shared half of the processor: a fiber that
@@ -22,23 +22,45 @@ use super::{Backend, Completion};
 use crate::cluster::{Message, ProcessorShared};
 use crate::processor;
 
-/// How many receive buffers a processor lends: as many receives may complete in one turn before some have to be
-/// repeated. With 256 of them and 1,000 busy connections two receives in three were.
-const LENT_BUFFERS: u16 = 1024;
-/// A lent buffer holds sixteen pipelined requests, or the head that a browser sends with its cookies; what is longer
-/// takes several receives. The buffers are used in turn, so each costs a page.
-pub(crate) const LENT_BUFFER_LEN: usize = 4 * 1024;
+/// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when they are used up,
+/// receives are repeated.
+const LENT_BUFFERS: u16 = 64;
+/// A lent buffer holds many requests of many connections, one after the other: see [`Lease`]. Where the kernel cannot do
+/// that (before Linux 6.12), it holds one receive.
+const LENT_BUFFER_LEN: usize = 16 * 1024;
+/// What one receive brings at most.
+pub(crate) const RECEIVE_LEN_MAX: usize = LENT_BUFFER_LEN;
 /// The buffer group's number; there is one.
 pub(crate) const LENT_GROUP: u16 = 0;
 
 const BUFFER_RING_LEN: usize = LENT_BUFFERS as usize * size_of::<BufRingEntry>();
 const BUFFER_MEMORY_LEN: usize = LENT_BUFFERS as usize * LENT_BUFFER_LEN;
 
-/// The processor's half: the ring of free buffers.
+/// The kernel fills a buffer bit by bit, from receive to receive (io_uring_register_buf_ring(3)).
+const IOU_PBUF_RING_INC: u16 = 2;
+
+/// The processor's half: the ring of free buffers, and who holds what of the others.
 pub(super) struct LentBuffers {
     ring: NonNull<BufRingEntry>,
     memory: Arc<LentMemory>,
     tail: Cell<u16>,
+    leases: [Cell<Lease>; LENT_BUFFERS as usize],
+}
+
+/// Where a buffer stands between the moment when the kernel takes it up and the moment when it is free again.
+///
+/// ```text
+///   |  read, given back  |  held by 2 steps  |  free for the kernel  |
+///                                            ▲ filled
+/// ```
+///
+/// It goes back to the ring when the kernel has had enough of it and nobody holds a piece.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease {
+    filled: u32,
+    pieces: u32,
+    /// The kernel will not fill more of it.
+    is_over: bool,
 }
 
 impl LentBuffers {
@@ -49,22 +71,49 @@ impl LentBuffers {
             ring: entries,
             memory: Arc::clone(&memory),
             tail: Cell::new(0),
+            leases: std::array::from_fn(|_| Cell::default()),
         };
-        (0..LENT_BUFFERS).for_each(|id| buffers.give_back(id));
+        (0..LENT_BUFFERS).for_each(|id| buffers.put_at_tail(id));
         // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it is
         // unmapped only when no operation is in flight.
-        unsafe {
+        let register = |flags| unsafe {
             let address = entries.as_ptr() as u64;
             ring.submitter()
-                .register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, 0)?;
-        }
+                .register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, flags)
+        };
+        register(IOU_PBUF_RING_INC).or_else(|_| register(0))?;
         let set = shared.lent_memory.set(memory);
         assert!(set.is_ok(), "a processor has one back end");
         Ok(buffers)
     }
 
+    /// Notes which piece of a buffer a completed receive has filled; to be done in the order of the completions. Where
+    /// the piece starts.
+    pub(super) fn filled(&self, id: u16, len: u32, flags: u32) -> u32 {
+        let lease = &self.leases[usize::from(id)];
+        let Lease { filled, pieces, .. } = lease.get();
+        lease.set(Lease {
+            filled: filled + len,
+            pieces: pieces + 1,
+            is_over: !cqueue::buffer_more(flags),
+        });
+        filled
+    }
+
+    /// A piece of buffer `id` has been read.
+    fn give_back(&self, id: u16) {
+        let lease = &self.leases[usize::from(id)];
+        let mut now = lease.get();
+        now.pieces = now.pieces.checked_sub(1).expect("a piece goes back once");
+        if now.is_over && now.pieces == 0 {
+            now = Lease::default();
+            self.put_at_tail(id);
+        }
+        lease.set(now);
+    }
+
     /// Puts buffer `id` at the tail, where the kernel takes it up again.
-    pub(super) fn give_back(&self, id: u16) {
+    fn put_at_tail(&self, id: u16) {
         let tail = self.tail.get();
         let slot = usize::from(tail % LENT_BUFFERS);
         // SAFETY: `slot` is below the number of entries. The kernel reads an entry only after the tail
@@ -132,9 +181,10 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(address.cast()).expect("mmap returned null"))
 }
 
-/// A buffer that the kernel filled; goes back to its processor's ring when dropped, from wherever.
+/// A piece of a buffer that the kernel filled; goes back to its processor when dropped, from wherever.
 pub(crate) struct LentBuffer {
     id: u16,
+    start: u32,
     len: u32,
     owner: NonNull<ProcessorShared>,
 }
@@ -147,16 +197,25 @@ impl LentBuffer {
         owner: NonNull<ProcessorShared>,
     ) -> Option<LentBuffer> {
         let id = cqueue::buffer_select(completion.flags)?;
-        let len = u32::try_from(completion.result).unwrap_or(0);
-        Some(LentBuffer { id, len, owner })
+        Some(LentBuffer {
+            id,
+            start: completion.piece_start,
+            len: u32::try_from(completion.result).unwrap_or(0),
+            owner,
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         let memory = self.owner().lent_memory.get();
         let memory = memory.expect("a buffer of a processor that lends none");
-        // SAFETY: the kernel filled `len` bytes of this buffer and leaves it alone until it is
-        // given back, which is when `self` is dropped.
-        unsafe { std::slice::from_raw_parts(memory.address(self.id), self.len as usize) }
+        let (start, len) = (self.start as usize, self.len as usize);
+        assert!(
+            start + len <= LENT_BUFFER_LEN,
+            "a piece at {start}, {len} long"
+        );
+        // SAFETY: inside the buffer, by the assertion. The kernel filled this piece and leaves it alone until the
+        // buffer is free again, which is not before `self` is dropped.
+        unsafe { std::slice::from_raw_parts(memory.address(self.id).add(start), len) }
     }
 
     fn owner(&self) -> &ProcessorShared {

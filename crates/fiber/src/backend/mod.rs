@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub use probe::{Denied, DeniedCause, Ring, probe};
 
 pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain, waited};
-pub(crate) use lent::{LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, LentMemory};
+pub(crate) use lent::{LENT_GROUP, LentBuffer, LentMemory, RECEIVE_LEN_MAX};
 pub(crate) use uring::{Uring, operate, outcome};
 
 use crate::cluster::ProcessorShared;
@@ -90,6 +90,8 @@ pub(crate) struct Op {
 pub(crate) struct Completion {
     pub(crate) result: i32,
     pub(crate) flags: u32,
+    /// Where in the lent buffer that the flags name the received bytes start.
+    pub(crate) piece_start: u32,
 }
 
 impl Op {
@@ -152,10 +154,18 @@ impl Op {
 }
 
 impl Completion {
+    /// A wait that is over.
+    pub(crate) const READY: Completion = Completion {
+        result: 0,
+        flags: 0,
+        piece_start: 0,
+    };
+
     pub(crate) fn error(errno: i32) -> Completion {
         Completion {
             result: -errno,
             flags: 0,
+            piece_start: 0,
         }
     }
 

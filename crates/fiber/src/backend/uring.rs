@@ -136,10 +136,7 @@ impl Uring {
             if !more {
                 self.in_flight.set(self.in_flight.get() - 1);
             }
-            let completion = Completion {
-                result: entry.result(),
-                flags: entry.flags(),
-            };
+            let completion = self.completion(&entry);
             match entry.user_data() {
                 IGNORED => {}
                 WOKEN => self.wake_armed.set(false),
@@ -157,6 +154,19 @@ impl Uring {
                     unsafe { &*op }.complete(processor, completion);
                 }
             }
+        }
+    }
+
+    fn completion(&self, entry: &cqueue::Entry) -> Completion {
+        let (result, flags) = (entry.result(), entry.flags());
+        let piece_start = cqueue::buffer_select(flags).map_or(0, |id| {
+            let len = u32::try_from(result).unwrap_or(0);
+            self.buffers.filled(id, len, flags)
+        });
+        Completion {
+            result,
+            flags,
+            piece_start,
         }
     }
 

@@ -49,7 +49,7 @@ macro_rules! stream {
                 crate::Source(&self.socket)
             }
 
-            /// Receives what has come (at most 4 KiB) into a buffer of the processor's and shows it
+            /// Receives what has come (at most 16 KiB) into a buffer of the processor's and shows it
             /// to `f`; an empty slice is the end of the stream. While it waits, the connection holds no
             /// buffer: ten thousand idle connections cost none.
             ///

@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAdd
 
 use super::{Carrier, carrier};
 use crate::backend::{
-    self, Backend, Completion, Interest, LENT_BUFFER_LEN, LENT_GROUP, LentBuffer, Op, operate,
+    self, Backend, Completion, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate,
     wait_ready_plain,
 };
 use crate::cluster::ProcessorShared;
@@ -144,7 +144,7 @@ impl Socket {
             self.wait(Interest::Read, deadline)?;
             buffer = ScratchBuffer::take();
         };
-        if len < LENT_BUFFER_LEN {
+        if len < RECEIVE_LEN_MAX {
             self.used_up(Interest::Read);
         }
         self.give_way();
@@ -221,7 +221,7 @@ impl Socket {
         let mut buffer = ScratchBuffer::take();
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
             Ok((len, _)) => {
-                if len < LENT_BUFFER_LEN {
+                if len < RECEIVE_LEN_MAX {
                     self.used_up(Interest::Read);
                 }
                 Ok(Some(Input::scratch(buffer, len)))
@@ -576,7 +576,7 @@ impl fmt::Debug for Input {
 /// A receive buffer of this thread, for back ends that do not lend the kernel's.
 struct ScratchBuffer(Option<Scratch>);
 
-type Scratch = Box<[u8; LENT_BUFFER_LEN]>;
+type Scratch = Box<[u8; RECEIVE_LEN_MAX]>;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<Scratch>> = const { RefCell::new(Vec::new()) };
@@ -589,7 +589,7 @@ impl ScratchBuffer {
     #[inline(never)]
     fn take() -> ScratchBuffer {
         let kept = SCRATCH.with_borrow_mut(Vec::pop);
-        ScratchBuffer(Some(kept.unwrap_or_else(|| Box::new([0; LENT_BUFFER_LEN]))))
+        ScratchBuffer(Some(kept.unwrap_or_else(|| Box::new([0; RECEIVE_LEN_MAX]))))
     }
 }
 

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 
 use rustix::net::SocketFlags;
 
-use crate::backend::{Backend, Completion, Interest, Op, wait_ready_plain};
+use crate::backend::{Backend, Completion, Interest, Op, OpCarrier, wait_ready_plain};
+use crate::cancel::Cancelled;
 use crate::cluster::{Cluster, Message, lock};
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
@@ -29,6 +30,10 @@ pub(crate) struct ListenerState {
     fd: OwnedFd,
     id: u64,
     closed: AtomicBool,
+    /// Connections that came to a processor whose last waiter had left.
+    orphans: Mutex<VecDeque<OwnedFd>>,
+    /// The listener is gone, so nobody will ever ask for a connection.
+    dropped: AtomicBool,
     /// The processors that accept from it: they are told when it closes.
     users: Mutex<Vec<(Arc<Cluster>, usize)>>,
 }
@@ -45,6 +50,8 @@ struct Acceptor {
     /// A multishot accept is in the ring (from push to its last completion).
     armed: bool,
     disarming: bool,
+    /// The last waiter left without a connection: those that come are for other processors.
+    deserted: bool,
     /// Last in, first out.
     waiters: Vec<*const Waiter>,
     unclaimed: VecDeque<OwnedFd>,
@@ -58,25 +65,53 @@ struct Waiter {
 
 impl ListenerState {
     pub(crate) fn new(fd: OwnedFd, id: u64) -> Arc<ListenerState> {
-        let (closed, users) = (AtomicBool::new(false), Mutex::default());
         Arc::new(ListenerState {
             fd,
             id,
-            closed,
-            users,
+            closed: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
+            orphans: Mutex::default(),
+            users: Mutex::default(),
         })
     }
 
     /// Ends all waits; connections that have been accepted already are still given out.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        for (cluster, index) in std::mem::take(&mut *lock(&self.users)) {
-            cluster.processors[index].send(Message::CloseListener(self.id));
+        for (cluster, index) in lock(&self.users).iter() {
+            cluster.processors[*index].send(Message::CloseListener(self.id));
         }
+    }
+
+    /// As [`close`](ListenerState::close), when the listener is dropped: connections that nobody has taken are closed.
+    pub(crate) fn abandon(&self) {
+        self.dropped.store(true, Ordering::SeqCst);
+        self.close();
     }
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::SeqCst)
+    }
+
+    /// Puts a connection by for whoever asks next, and tells the other processors.
+    ///
+    /// Whoever begins to wait does it the other way round (first it is listed as a user, then it looks here), so that
+    /// a connection and a fiber that waits for it always find each other.
+    fn put_by(&self, from: &Processor, connection: OwnedFd) {
+        lock(&self.orphans).push_back(connection);
+        for (cluster, index) in lock(&self.users).iter() {
+            if *index != from.index || !Arc::ptr_eq(cluster, &from.cluster) {
+                cluster.processors[*index].send(Message::Connection(self.id));
+            }
+        }
+    }
+
+    fn take_orphan(&self) -> Option<OwnedFd> {
+        lock(&self.orphans).pop_front()
     }
 }
 
@@ -96,12 +131,13 @@ fn closed_error() -> io::Error {
 /// `NotConnected` if the listener was closed; else what `accept4(2)` reports: running out of descriptors and a
 /// connection that was reset in the queue are the caller's to survive.
 pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
-    let waiter = processor::with_current(|_, fiber| Waiter {
-        op: Op::new(fiber),
-        connection: Cell::new(None),
-    });
-    let Some(waiter) = waiter else {
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return accept_plain(listener);
+    };
+    fiber.control().cancellation().check()?;
+    let waiter = Waiter {
+        op: Op::carried_by(OpCarrier::Acceptors, fiber),
+        connection: Cell::new(None),
     };
     if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
         return Ok(connection);
@@ -111,6 +147,8 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
         .wait_for(listener.fd.as_raw_fd(), Operation::Accept);
     match waiter.connection.take() {
         Some(connection) => Ok(connection),
+        None if waiter.op.is_cancelled() => Err(Cancelled.into()),
+        None if waiter.op.is_timed_out() => Err(io::ErrorKind::TimedOut.into()),
         None if listener.is_closed() => Err(closed_error()),
         None => Err(io::Error::from_raw_os_error(-completion.result)),
     }
@@ -120,6 +158,9 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
 fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(listener, true)?;
     loop {
+        if let Some(connection) = listener.take_orphan() {
+            return Ok(connection);
+        }
         if listener.is_closed() {
             return Err(closed_error());
         }
@@ -158,7 +199,9 @@ impl Acceptors {
             }
         };
         let acceptor = &mut list[index];
-        if let Some(connection) = acceptor.unclaimed.pop_front() {
+        acceptor.deserted = false;
+        let unclaimed = acceptor.unclaimed.pop_front();
+        if let Some(connection) = unclaimed.or_else(|| listener.take_orphan()) {
             return Ok(Some(connection));
         }
         if listener.is_closed() {
@@ -177,7 +220,35 @@ impl Acceptors {
             }
         }
         acceptor.waiters.push(waiter);
+        // The list is free again: the watch may end the wait at once.
+        drop(list);
+        let deadline = waiter.op.fiber().deadline();
+        waiter.op.watch(processor, deadline);
         Ok(None)
+    }
+
+    /// The wait that `op` stands for ends without a connection, which nobody may bring it any more.
+    pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) {
+        let mut list = self.list.borrow_mut();
+        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in a list.
+        let is_of = |&waiter: &*const Waiter| std::ptr::eq(unsafe { &raw const (*waiter).op }, op);
+        for acceptor in list.iter_mut() {
+            if let Some(at) = acceptor.waiters.iter().position(is_of) {
+                acceptor.waiters.remove(at);
+                return acceptor.desert_if_idle(processor);
+            }
+        }
+    }
+
+    /// Another processor has put a connection by.
+    pub(crate) fn adopt(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        let acceptor = list.iter_mut().find(|acceptor| acceptor.listener.id == id);
+        if let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty())
+            && let Some(connection) = acceptor.listener.take_orphan()
+        {
+            acceptor.deliver(processor, connection);
+        }
     }
 
     /// A completion of the ring's multishot accept; `more` says that it goes on.
@@ -245,6 +316,9 @@ impl Acceptors {
         let acceptor = &mut list[index];
         acceptor.disarm(processor);
         acceptor.fail(processor, Completion::error(libc::ECANCELED));
+        if acceptor.listener.is_dropped() {
+            acceptor.unclaimed.clear();
+        }
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.forget(acceptor.listener.as_fd(), id);
         }
@@ -267,6 +341,7 @@ impl Acceptor {
             listener: Arc::clone(listener),
             armed: false,
             disarming: false,
+            deserted: false,
             waiters: Vec::new(),
             unclaimed: VecDeque::new(),
         })
@@ -300,7 +375,21 @@ impl Acceptor {
                 waiter.connection.set(Some(connection));
                 waiter.op.complete(processor, Completion::READY);
             }
+            None if self.listener.is_dropped() => drop(connection),
+            None if self.deserted => self.listener.put_by(processor, connection),
             None => self.unclaimed.push_back(connection),
+        }
+    }
+
+    /// After a waiter has left: with nobody here, connections are put by for everybody. Whoever comes back arms again.
+    fn desert_if_idle(&mut self, processor: &Processor) {
+        if !self.waiters.is_empty() {
+            return;
+        }
+        self.deserted = true;
+        self.disarm(processor);
+        for connection in std::mem::take(&mut self.unclaimed) {
+            self.deliver(processor, connection);
         }
     }
 

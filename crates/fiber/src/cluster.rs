@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::backend::LentMemory;
 use crate::counters::Counters;
-use crate::fiber::FiberRef;
+use crate::fiber::{Fiber, FiberRef};
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
@@ -56,6 +56,10 @@ pub(crate) enum Message {
     CloseListener(u64),
     /// One of its receive buffers has been read elsewhere.
     Buffer(u16),
+    /// A connection of this listener has been put by.
+    Connection(u64),
+    /// One of its own fibers was cancelled.
+    Cancel(Fiber),
 }
 
 impl Cluster {

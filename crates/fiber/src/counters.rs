@@ -46,6 +46,7 @@ counters! {
     enters: "System calls of the back end (io_uring_enter or epoll_pwait2).",
     operations: "Operations handed to the back end (ring entries, or epoll waits).",
     operations_timed_out: "Operations whose deadline passed first.",
+    operations_cancelled: "Operations (and sleeps) whose fiber was cancelled.",
     buffers_exhausted: "Receives that found no lent buffer free and were repeated.",
     accepted: "Connections accepted.",
     offloads: "Calls handed to the offload threads.",

@@ -22,8 +22,11 @@ use std::time::{Duration, Instant};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::cluster::{Cluster, ProcessorShared};
+use crate::backend::{Op, OpCarrier};
+use crate::cancel::Cancellation;
+use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::counters::Counter;
+use crate::local::Locals;
 use crate::processor::{self, Expiry, Processor};
 use crate::stack::FiberStack;
 use crate::steps::{Flow, Frame};
@@ -50,6 +53,9 @@ pub(crate) struct Control {
     deadline: Cell<Option<Instant>>,
     watch: Watch,
     waiting: Waiting,
+    cancellation: Cancellation,
+    /// Touched by the fiber itself only.
+    locals: Locals,
     /// Of its stack, once it has one: the overflow handler asks.
     guard: Cell<(usize, usize)>,
     stack_usable_len: Cell<usize>,
@@ -132,6 +138,8 @@ impl Control {
             deadline: Cell::new(None),
             watch: Watch::default(),
             waiting: Waiting::default(),
+            cancellation: Cancellation::default(),
+            locals: Locals::default(),
             guard: Cell::new((0, 0)),
             stack_usable_len: Cell::new(0),
             cluster,
@@ -153,6 +161,28 @@ impl Control {
     /// What it waits for.
     pub(crate) fn waiting(&self) -> &Waiting {
         &self.waiting
+    }
+
+    #[inline]
+    pub(crate) fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
+    }
+
+    pub(crate) fn locals(&self) -> &Locals {
+        &self.locals
+    }
+
+    pub(crate) fn is_home(&self, here: &ProcessorShared) -> bool {
+        std::ptr::eq(self.home.load(Ordering::SeqCst), here)
+    }
+
+    /// Sends a message to the processor where the fiber lives. Unstarted fibers live nowhere: nobody is told.
+    pub(crate) fn tell_home(&self, message: Message) {
+        let home = self.home.load(Ordering::SeqCst);
+        if !home.is_null() {
+            // SAFETY: a shared half lives as long as the cluster, which the control block holds.
+            unsafe { (*home).send(message) };
+        }
     }
 
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {
@@ -226,7 +256,8 @@ impl FiberRef {
     fn start(self, processor: &Processor, started: &Counter) -> Option<Context> {
         let control = self.control();
         let home: *const ProcessorShared = processor.shared();
-        let before = control.home.swap(home.cast_mut(), Ordering::AcqRel);
+        // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
+        let before = control.home.swap(home.cast_mut(), Ordering::SeqCst);
         if before.is_null() {
             started.add(1);
         }
@@ -247,7 +278,10 @@ impl FiberRef {
                 self.note_stack(&stack);
                 Some(Coroutine::with_stack(stack, move |yielder, ()| {
                     self.control().yielder.set(yielder);
-                    self.step()
+                    let flow = self.step();
+                    // The next step may be on another thread.
+                    crate::local::reset_here();
+                    flow
                 }))
             }
         }
@@ -385,20 +419,39 @@ pub fn park_timeout(timeout: Duration) {
     processor::here(|p| p.cancel_timer(timer));
 }
 
-/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor. On a plain thread,
+/// As [`park`], but not past the deadline of [`timeout`].
+pub(crate) fn park_until_deadline() {
+    match processor::with_current(|_, fiber| fiber.deadline()).flatten() {
+        Some(deadline) => park_timeout(deadline.saturating_duration_since(Instant::now())),
+        None => park(),
+    }
+}
+
+/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less if the fiber is
+/// [cancelled](Fiber::cancel), and not past the deadline of [`timeout`]. On a plain thread,
 /// [`std::thread::sleep`].
 pub fn sleep(duration: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return std::thread::sleep(duration);
     };
-    let _noted = waiting::on(WaitReason::Timer);
-    processor::here(|p| p.set_timer(after(duration), Expiry::Ready(fiber)));
-    suspend(Suspend::Wait);
+    if fiber.control().cancellation().is_due() {
+        // A loop around a sleep that fails to look must not keep the processor from the others.
+        return yield_now();
+    }
+    let op = Op::carried_by(OpCarrier::Watch, fiber);
+    let until = earlier(Some(after(duration)), fiber.deadline());
+    processor::here(|processor| op.watch(processor, until));
+    op.wait(WaitReason::Timer);
 }
 
 /// Runs `f` with a deadline: I/O that it does past `duration` from now fails with
 /// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. On a plain thread `f` just runs.
 pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
+    deadline(after(duration), f)
+}
+
+/// As [`timeout`], with the time at which it is over.
+pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
     struct Restore<'a>(&'a Control, Option<Instant>);
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
@@ -410,10 +463,7 @@ pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
     };
     let outer = fiber.control().deadline.get();
     let _restore = Restore(fiber.control(), outer);
-    fiber
-        .control()
-        .deadline
-        .set(earlier(outer, Some(after(duration))));
+    fiber.control().deadline.set(earlier(outer, Some(at)));
     f()
 }
 

@@ -52,10 +52,13 @@
 mod accept;
 mod atomic;
 mod backend;
+mod cancel;
 mod cluster;
 mod counters;
 mod fiber;
 pub mod fs;
+mod join_set;
+mod local;
 pub mod net;
 mod offload;
 mod overflow;
@@ -71,10 +74,13 @@ mod waiting;
 mod watch;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
+pub use cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};
 pub use counters::ProcessorCounters;
 pub use fiber::{
-    Fiber, current, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
+    Fiber, current, deadline, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
 };
+pub use join_set::JoinSet;
+pub use local::{AccessError, LocalKey};
 pub use offload::offload;
 pub use runtime::{Runtime, RuntimeBuilder, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};

@@ -17,6 +17,7 @@ use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
 use crate::overflow;
 use crate::stack::StackCache;
 use crate::timer::{Tick, TimerKey, Wheel};
+use crate::watch::NEVER;
 
 /// How many unstarted fibers a turn starts: enough to keep busy, few enough that those which have
 /// started are not kept waiting, and that others may steal the rest.
@@ -41,8 +42,6 @@ pub(crate) struct Processor {
 /// What happens when a timer expires.
 #[derive(Debug)]
 pub(crate) enum Expiry {
-    /// A sleeping fiber goes on.
-    Ready(FiberRef),
     /// `park_timeout` ends.
     Unpark(Fiber),
     /// A fiber's operation may be past its deadline; see [`Watch`](crate::watch::Watch).
@@ -183,6 +182,8 @@ impl Processor {
                 Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
                 Message::CloseListener(id) => self.acceptors.close(self, id),
                 Message::Buffer(id) => self.take_buffer_back(id),
+                Message::Connection(id) => self.acceptors.adopt(self, id),
+                Message::Cancel(fiber) => self.cancel(&fiber),
             }
         }
     }
@@ -290,7 +291,7 @@ impl Processor {
     /// Sees to it that `op`, an operation of `fiber`, is ended when its deadline passes.
     pub(crate) fn watch(&self, fiber: FiberRef, op: &Op, deadline: Instant) {
         let (watch, tick) = (fiber.control().watch(), self.tick_of(deadline));
-        watch.begin(op, tick);
+        watch.begin(self.shared(), op, tick);
         if watch.is_covered(self.shared(), tick) {
             return;
         }
@@ -312,13 +313,15 @@ impl Processor {
         let Some((op, tick)) = watch.operation() else {
             return;
         };
+        if tick == NEVER {
+            return;
+        }
         if tick > self.timers.borrow().now() {
             let expiry = Expiry::Watch(fiber.clone());
             let timer = self.timers.borrow_mut().insert(tick, expiry);
             return watch.cover(self.shared(), timer, tick);
         }
-        self.shared().counters.operations_timed_out.add(1);
-        // SAFETY: an operation ends its watch before it leaves its frame, and it is this processor's (`uncover`).
+        // SAFETY: an operation ends its watch when it is completed, which only this thread does (`uncover`).
         self.backend.expire(self, unsafe { &*op });
     }
 
@@ -349,7 +352,6 @@ impl Processor {
             .add(expired.len() as u64);
         for expiry in expired {
             match expiry {
-                Expiry::Ready(fiber) => self.push_ready(fiber),
                 Expiry::Unpark(fiber) => fiber.unpark(),
                 Expiry::Watch(fiber) => self.look_after(&fiber),
             }

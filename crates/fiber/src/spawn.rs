@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -9,8 +10,9 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::cancel::{checkpoint, is_cancelled};
 use crate::cluster::{Cluster, lock};
-use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park};
+use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park, park_until_deadline};
 use crate::processor;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
 use crate::steps::{Conversing, Steps};
@@ -177,6 +179,8 @@ where
         let result = catch_unwind(AssertUnwindSafe(f));
         // What is left may run destructors of the user's: of a result that nobody wants.
         let abort = AbortOnUnwind;
+        // Before anybody who joins goes on.
+        crate::local::clear_here();
         packet.finish(result);
         drop(packet);
         std::mem::forget(abort);
@@ -236,11 +240,24 @@ impl<T> Packet<T> {
 
     fn wait(&self) {
         while !self.is_finished() {
-            *lock(&self.waiter) = Some(Unparker::current());
-            // Checked again: it may have finished before it could see the waiter.
-            if !self.is_finished() {
-                park();
-            }
+            self.wait_once(park);
+        }
+    }
+
+    /// As [`wait`](Packet::wait), but a suspension point like others.
+    fn try_wait(&self) -> io::Result<()> {
+        while !self.is_finished() {
+            checkpoint()?;
+            self.wait_once(park_until_deadline);
+        }
+        Ok(())
+    }
+
+    fn wait_once(&self, park: impl FnOnce()) {
+        *lock(&self.waiter) = Some(Unparker::current());
+        // Checked again: it may have finished before it could see the waiter.
+        if !self.is_finished() {
+            park();
         }
     }
 }
@@ -291,6 +308,21 @@ impl<T> JoinHandle<T> {
         unsafe { (*self.packet.result.get()).take() }.expect("a fiber leaves one result")
     }
 
+    /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension point like others:
+    /// it ends at the deadline of [`timeout`](crate::timeout), and when the fiber that waits is
+    /// [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
+    ///
+    /// # Errors
+    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+    pub fn wait(&self) -> io::Result<()> {
+        self.packet.try_wait()
+    }
+
+    /// Asks the fiber to end: see [`Fiber::cancel`]. What it returns then is for [`join`](JoinHandle::join).
+    pub fn cancel(&self) {
+        self.fiber.cancel();
+    }
+
     /// Whether [`join`](JoinHandle::join) would return at once.
     pub fn is_finished(&self) -> bool {
         self.packet.is_finished()
@@ -319,12 +351,17 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 struct ScopeData {
     running: AtomicUsize,
+    /// Those that run, by number, for cancelling them.
+    fibers: Mutex<HashMap<u64, Fiber>>,
     panicked: AtomicBool,
     owner: Unparker,
 }
 
 /// Runs `f`, which may spawn fibers that borrow from here, and waits for all of them, like
 /// [`std::thread::scope`].
+///
+/// Cancellation goes down: when `f` panics, or when the fiber that called `scope` is [cancelled](Fiber::cancel) and waits at the end
+/// of it, the scope's fibers are cancelled. They are waited for in any case.
 ///
 /// # Panics
 /// If a fiber panicked that nobody joined; or on a plain thread, when `f` spawns.
@@ -334,6 +371,7 @@ where
 {
     let data = Arc::new(ScopeData {
         running: AtomicUsize::new(0),
+        fibers: Mutex::default(),
         panicked: AtomicBool::new(false),
         owner: Unparker::current(),
     });
@@ -344,7 +382,13 @@ where
     };
     // Whatever happens in `f`, its frame's borrows end only after all fibers have.
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+    if result.is_err() {
+        scope.data.cancel();
+    }
     while scope.data.running.load(Ordering::Acquire) != 0 {
+        if is_cancelled() {
+            scope.data.cancel();
+        }
         park();
     }
     match result {
@@ -355,6 +399,11 @@ where
 }
 
 impl<'scope> Scope<'scope, '_> {
+    /// Cancels all fibers of the scope that run: see [`Fiber::cancel`].
+    pub fn cancel_all(&self) {
+        self.data.cancel();
+    }
+
     /// Starts a fiber that may borrow what outlives the scope.
     ///
     /// # Panics
@@ -373,7 +422,7 @@ impl<'scope> Scope<'scope, '_> {
             // Drops its share of the packet at its end: the result may borrow, so unless the handle
             // keeps it, it goes before the scope does.
             run();
-            data.count_out();
+            data.count_out(current().map(|fiber| fiber.id()));
         });
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
         // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, neither
@@ -381,11 +430,15 @@ impl<'scope> Scope<'scope, '_> {
         let whole =
             unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Entry>(whole) };
         self.data.running.fetch_add(1, Ordering::Relaxed);
+        // Held until it is listed, so that it cannot strike itself off before.
+        let mut fibers = lock(&self.data.fibers);
         let started = Builder::new().start(&cluster, Location::caller(), whole);
         let fiber = started.unwrap_or_else(|error| {
             self.data.running.fetch_sub(1, Ordering::Relaxed);
             panic!("failed to spawn a scoped fiber: {error}")
         });
+        fibers.insert(fiber.id(), fiber.clone());
+        drop(fibers);
         ScopedJoinHandle {
             inner: JoinHandle { fiber, packet },
             scope: PhantomData,
@@ -394,7 +447,14 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 impl ScopeData {
-    fn count_out(&self) {
+    /// Cancels all that run. They are named outside of the lock: cancelling wakes processors.
+    fn cancel(&self) {
+        let fibers: Vec<Fiber> = lock(&self.fibers).values().cloned().collect();
+        fibers.iter().for_each(Fiber::cancel);
+    }
+
+    fn count_out(&self, id: Option<u64>) {
+        id.map(|id| lock(&self.fibers).remove(&id));
         if self.running.fetch_sub(1, Ordering::Release) == 1 {
             self.owner.unpark();
         }
@@ -415,6 +475,24 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// The payload of its panic, if it panicked.
     pub fn join(self) -> FiberResult<T> {
         self.inner.join()
+    }
+
+    /// As [`JoinHandle::wait`].
+    ///
+    /// # Errors
+    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+    pub fn wait(&self) -> io::Result<()> {
+        self.inner.wait()
+    }
+
+    /// As [`JoinHandle::cancel`].
+    pub fn cancel(&self) {
+        self.inner.cancel();
+    }
+
+    /// The fiber's handle.
+    pub fn fiber(&self) -> &Fiber {
+        self.inner.fiber()
     }
 
     /// As [`JoinHandle::is_finished`].

@@ -17,6 +17,9 @@ use crate::backend::Op;
 use crate::cluster::ProcessorShared;
 use crate::timer::{Tick, TimerKey};
 
+/// The deadline of an operation that has none.
+pub(crate) const NEVER: Tick = Tick::MAX;
+
 /// The operation in flight and the timer over it.
 ///
 /// A fiber that moves leaves its timer behind on the processor that set it, where it expires without effect:
@@ -26,13 +29,17 @@ pub(crate) struct Watch {
     operation: AtomicPtr<Op>,
     deadline: AtomicU64,
     keeper: AtomicPtr<ProcessorShared>,
+    /// Where the operation is in flight.
+    place: AtomicPtr<ProcessorShared>,
     /// Touched by the keeper's thread only.
     timer: Cell<Option<(TimerKey, Tick)>>,
 }
 
 impl Watch {
-    /// `op` is in flight and ends at `deadline`. Before [`cover`](Watch::cover).
-    pub(crate) fn begin(&self, op: *const Op, deadline: Tick) {
+    /// `op` is in flight on processor `here` and ends at `deadline`. Before [`cover`](Watch::cover).
+    pub(crate) fn begin(&self, here: &ProcessorShared, op: *const Op, deadline: Tick) {
+        let place = std::ptr::from_ref(here).cast_mut();
+        self.place.store(place, Ordering::Relaxed);
         self.deadline.store(deadline, Ordering::Relaxed);
         self.operation.store(op.cast_mut(), Ordering::Release);
     }
@@ -47,6 +54,14 @@ impl Watch {
     pub(crate) fn operation(&self) -> Option<(*const Op, Tick)> {
         let op = self.operation.load(Ordering::Acquire);
         (!op.is_null()).then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
+    }
+
+    /// The operation that is in flight on processor `here`, which is the caller's. Only its thread completes it, and
+    /// ends the watch when it does, so until the caller does that it stays.
+    pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<*const Op> {
+        let op = self.operation.load(Ordering::Acquire);
+        let is_here = std::ptr::eq(self.place.load(Ordering::Relaxed), here);
+        (is_here && !op.is_null()).then_some(op.cast_const())
     }
 
     /// Whether the timer on processor `here` expires by `deadline`.

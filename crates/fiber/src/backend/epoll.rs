@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::{Completion, Op, Wait};
+use crate::cancel::Cancelled;
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
@@ -233,6 +234,8 @@ impl Epoll {
         let source = &mut sources[fd.as_raw_fd() as usize];
         source.waiting.push((interest, op));
         op.waits_for.set(Some(fd.as_raw_fd()));
+        // The list is free again: the watch may end the wait at once.
+        drop(sources);
         op.watch(processor, deadline);
         Ok(())
     }
@@ -252,14 +255,14 @@ impl Epoll {
 /// Suspends the calling fiber until an attempt in this direction may succeed.
 ///
 /// # Errors
-/// `TimedOut`; or what `epoll_ctl(2)` says to a descriptor that cannot be waited for.
+/// `TimedOut`; [`Cancelled`]; or what `epoll_ctl(2)` says to a descriptor that cannot be waited for.
 pub(crate) fn wait_ready(
     fd: BorrowedFd<'_>,
     io_id: u64,
     interest: Interest,
     deadline: Option<Instant>,
 ) -> io::Result<()> {
-    let (op, deadline) = Op::begin(deadline);
+    let (op, deadline) = Op::begin(deadline)?;
     processor::here(|processor| {
         let super::Backend::Epoll(epoll) = &processor.backend else {
             unreachable!("an epoll wait on another back end")
@@ -271,7 +274,6 @@ pub(crate) fn wait_ready(
         Interest::Write => Operation::Send,
     };
     let completion = op.wait_for(fd.as_raw_fd(), operation);
-    op.unwatch();
     waited(completion)
 }
 
@@ -282,6 +284,7 @@ pub(crate) fn waited(completion: Completion) -> io::Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => {
             Err(io::ErrorKind::TimedOut.into())
         }
+        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Err(Cancelled.into()),
         Err(error) => Err(error),
     }
 }

@@ -29,6 +29,7 @@ use crate::cluster::ProcessorShared;
 use crate::fiber::{FiberRef, Suspend, earlier, suspend};
 use crate::processor::{self, Processor};
 use crate::waiting::{self, Operation, WaitReason};
+use crate::watch::NEVER;
 
 /// Which back end a runtime was asked to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +84,20 @@ pub(crate) struct Op {
     timed_out: Cell<bool>,
     /// The descriptor in whose list of waits it stands, on epoll.
     waits_for: Cell<Option<RawFd>>,
+    /// Its fiber was cancelled; the completion may be yet to come.
+    cancelled: Cell<bool>,
+    carrier: OpCarrier,
+}
+
+/// Who knows of an operation, and has to be told when it ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpCarrier {
+    /// The ring, or epoll's list of waits.
+    Backend,
+    /// The processor's acceptors.
+    Acceptors,
+    /// The fiber's watch, and nobody else.
+    Watch,
 }
 
 /// How an operation ended, as the ring reports it: a result or minus an errno, and flags.
@@ -97,28 +112,46 @@ pub(crate) struct Completion {
 impl Op {
     /// An operation of the calling fiber, and its deadline: the given one, or an earlier one of
     /// [`timeout`](crate::timeout).
-    pub(crate) fn begin(deadline: Option<Instant>) -> (Op, Option<Instant>) {
-        processor::with_current(|_, fiber| (Op::new(fiber), earlier(deadline, fiber.deadline())))
-            .expect("operations are made by fibers")
+    ///
+    /// # Errors
+    /// The fiber was cancelled.
+    pub(crate) fn begin(deadline: Option<Instant>) -> io::Result<(Op, Option<Instant>)> {
+        processor::with_current(|_, fiber| {
+            fiber.control().cancellation().check()?;
+            Ok((Op::new(fiber), earlier(deadline, fiber.deadline())))
+        })
+        .expect("operations are made by fibers")
     }
 
     pub(crate) fn new(fiber: FiberRef) -> Op {
+        Op::carried_by(OpCarrier::Backend, fiber)
+    }
+
+    pub(crate) fn carried_by(carrier: OpCarrier, fiber: FiberRef) -> Op {
         Op {
             fiber,
             completion: Cell::new(None),
             timed_out: Cell::new(false),
             waits_for: Cell::new(None),
+            cancelled: Cell::new(false),
+            carrier,
         }
     }
 
-    /// Begins to watch the operation's deadline, if it has one.
+    /// From now until it is completed, the operation ends when its deadline passes or its fiber is cancelled.
     pub(crate) fn watch(&self, processor: &Processor, deadline: Option<Instant>) {
-        if let Some(deadline) = deadline {
-            processor.watch(self.fiber, self, deadline);
+        let control = self.fiber.control();
+        match deadline {
+            Some(deadline) => processor.watch(self.fiber, self, deadline),
+            None => control.watch().begin(processor.shared(), self, NEVER),
+        }
+        // Whoever does not check before beginning (a fiber between two steps).
+        if control.cancellation().is_due() {
+            processor.backend.cancel(processor, self);
         }
     }
 
-    /// The operation is over, or given up: the end of [`watch`](Op::watch).
+    /// The operation could not be begun: the end of [`watch`](Op::watch), which [`complete`](Op::complete) is otherwise.
     pub(crate) fn unwatch(&self) {
         self.fiber.control().watch().end();
     }
@@ -126,6 +159,14 @@ impl Op {
     /// How it ended, if it has.
     pub(crate) fn completion(&self) -> Option<Completion> {
         self.completion.get()
+    }
+
+    pub(crate) fn fiber(&self) -> FiberRef {
+        self.fiber
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
     }
 
     pub(crate) fn is_timed_out(&self) -> bool {
@@ -136,6 +177,8 @@ impl Op {
     pub(crate) fn complete(&self, processor: &Processor, completion: Completion) {
         if self.completion.get().is_none() {
             self.completion.set(Some(completion));
+            // Here and not when the fiber goes on, which may be on another processor: see `Watch::operation_here`.
+            self.unwatch();
             processor.make_ready(self.fiber);
         }
     }
@@ -143,7 +186,12 @@ impl Op {
     /// Suspends the calling fiber, which must be the one that made the operation, until it is over. The list of
     /// fibers says meanwhile that it waits for this operation on this descriptor.
     pub(crate) fn wait_for(&self, fd: RawFd, operation: Operation) -> Completion {
-        let _noted = waiting::on(WaitReason::Io { fd, operation });
+        self.wait(WaitReason::Io { fd, operation })
+    }
+
+    /// As [`wait_for`](Op::wait_for), for what no descriptor stands for.
+    pub(crate) fn wait(&self, reason: WaitReason) -> Completion {
+        let _noted = waiting::on(reason);
         loop {
             suspend(Suspend::Wait);
             if let Some(completion) = self.completion.get() {
@@ -195,14 +243,34 @@ impl Backend {
 
     /// The deadline of `op` has passed.
     pub(crate) fn expire(&self, processor: &Processor, op: &Op) {
+        if op.carrier != OpCarrier::Watch {
+            processor.shared().counters.operations_timed_out.add(1);
+        }
         op.timed_out.set(true);
-        match self {
-            Backend::Uring(uring) => {
+        self.end(processor, op, Completion::error(libc::ETIMEDOUT));
+    }
+
+    /// The fiber of `op` was cancelled.
+    pub(crate) fn cancel(&self, processor: &Processor, op: &Op) {
+        processor.shared().counters.operations_cancelled.add(1);
+        op.cancelled.set(true);
+        self.end(processor, op, Completion::error(libc::ECANCELED));
+    }
+
+    fn end(&self, processor: &Processor, op: &Op, early: Completion) {
+        match (op.carrier, self) {
+            (OpCarrier::Backend, Backend::Uring(uring)) => {
+                // Its completion is yet to come: as it was cancelled, or as it ended by itself just before.
                 uring.cancel(processor, std::ptr::from_ref(op).expose_provenance() as u64);
             }
-            Backend::Epoll(epoll) => {
+            (OpCarrier::Backend, Backend::Epoll(epoll)) => {
                 epoll.end_wait(op);
-                op.complete(processor, Completion::error(libc::ETIMEDOUT));
+                op.complete(processor, early);
+            }
+            (OpCarrier::Watch, _) => op.complete(processor, early),
+            (OpCarrier::Acceptors, _) => {
+                processor.acceptors.withdraw(processor, op);
+                op.complete(processor, early);
             }
         }
     }

@@ -17,6 +17,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::lent::LentBuffers;
 use super::{Completion, Op, Wait};
+use crate::cancel::Cancelled;
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
@@ -259,9 +260,9 @@ fn check_enter(result: io::Result<usize>) {
 /// buffer until then.
 ///
 /// # Errors
-/// `TimedOut`, or what the kernel reports for the operation.
+/// `TimedOut`, [`Cancelled`], or what the kernel reports for the operation.
 pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
-    let (op, deadline) = Op::begin(deadline);
+    let (op, deadline) = Op::begin(deadline)?;
     let (fd, operation) = described(&entry);
     processor::here(|processor| {
         let super::Backend::Uring(uring) = &processor.backend else {
@@ -270,7 +271,6 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
         uring.begin(processor, &op, entry, deadline);
     });
     let completion = op.wait_for(fd, operation);
-    op.unwatch();
     outcome(&op, completion)
 }
 
@@ -296,6 +296,9 @@ pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion>
     match completion.result {
         result if result >= 0 => Ok(completion),
         // EINTR: a cancelled operation that was running in a worker thread.
+        errno if [-libc::ECANCELED, -libc::EINTR].contains(&errno) && op.is_cancelled() => {
+            Err(Cancelled.into())
+        }
         errno if [-libc::ECANCELED, -libc::EINTR].contains(&errno) && op.is_timed_out() => {
             Err(io::ErrorKind::TimedOut.into())
         }

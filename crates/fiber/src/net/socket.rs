@@ -130,6 +130,7 @@ impl Socket {
             let lent = self.receive_lent(deadline)?;
             return Ok(f(&lent));
         }
+        check_cancelled()?;
         let mut buffer = ScratchBuffer::take();
         let len = loop {
             if self.may_try(Interest::Read) {
@@ -205,7 +206,6 @@ impl Socket {
         owner: NonNull<ProcessorShared>,
         deadline: Option<Instant>,
     ) -> io::Result<Option<Input>> {
-        op.unwatch();
         if carrier() == Carrier::Uring {
             let completion = op
                 .completion()
@@ -218,6 +218,7 @@ impl Socket {
         if let Some(completion) = op.completion() {
             backend::waited(completion)?;
         }
+        check_cancelled()?;
         let mut buffer = ScratchBuffer::take();
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
             Ok((len, _)) => {
@@ -352,6 +353,7 @@ impl Socket {
         deadline: Option<Instant>,
         mut call: impl FnMut() -> Result<usize, Errno>,
     ) -> io::Result<usize> {
+        check_cancelled()?;
         loop {
             if self.may_try(interest) {
                 match call() {
@@ -571,6 +573,12 @@ impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Input({} bytes)", self.len())
     }
+}
+
+/// Attempts that succeed at once are suspension points as well, or a fiber whose peer is always ready could not be
+/// cancelled.
+fn check_cancelled() -> io::Result<()> {
+    processor::with_current(|_, fiber| fiber.control().cancellation().check()).unwrap_or(Ok(()))
 }
 
 /// A receive buffer of this thread, for back ends that do not lend the kernel's.

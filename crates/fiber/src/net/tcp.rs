@@ -117,7 +117,7 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        self.close();
+        self.state.abandon();
     }
 }
 

@@ -1,0 +1,486 @@
+//! Cancellation, over each back end: it ends every wait, waits for the kernel, and loses nothing.
+
+#[macro_use]
+mod harness;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fiber::net::{TcpListener, TcpStream, UdpSocket, pipe};
+use fiber::{is_cancellation, is_cancelled};
+
+contract! {
+    a_cancelled_read_says_so
+    a_cancelled_write_says_so_and_counts_what_was_sent
+    cancelled_accepts_connects_datagrams_and_pipes_say_so
+    a_cancelled_sleep_returns_early
+    a_cancelled_park_returns
+    the_request_stays
+    what_is_uncancellable_is_brought_to_its_end
+    a_fiber_that_never_waits_finds_out_by_a_checkpoint
+    an_unstarted_fiber_starts_and_finds_out
+    a_busy_stream_does_not_hide_the_request
+    join_of_a_cancelled_fiber_brings_its_result
+    waiting_for_a_fiber_can_be_cancelled_and_timed_out
+    offloaded_calls_are_waited_for
+    a_cancelled_acceptor_leaves_the_connections_to_others
+    accept_keeps_the_deadline
+    accept_against_cancel_loses_no_connection
+    receive_against_cancel_loses_no_byte
+    send_against_cancel_counts_every_byte
+    sleep_against_cancel_ends_once
+    read_to_end_does_not_repeat_what_was_cancelled
+    a_step_is_told
+    a_finished_fiber_may_be_cancelled
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap())
+}
+
+/// Starts a fiber that waits in `wait`, cancels it there, and returns what it got.
+fn cancelled_in<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> T {
+    let waiting = Arc::new(AtomicBool::new(false));
+    let begins = Arc::clone(&waiting);
+    let fiber = fiber::spawn(move || {
+        begins.store(true, Ordering::SeqCst);
+        wait()
+    });
+    while !waiting.load(Ordering::SeqCst) {
+        fiber::yield_now();
+    }
+    // So that its operation has been handed over, on whichever processor it is.
+    (0..3).for_each(|_| fiber::yield_now());
+    fiber.cancel();
+    assert!(fiber.fiber().is_cancel_requested());
+    fiber.join().unwrap()
+}
+
+fn assert_cancelled<T: std::fmt::Debug>(result: io::Result<T>) {
+    let error = result.unwrap_err();
+    assert!(is_cancellation(&error), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Other);
+}
+
+fn a_cancelled_read_says_so() {
+    let (near, mut far) = pair();
+    let near = Arc::new(near);
+    let reader = Arc::clone(&near);
+    assert_cancelled(cancelled_in(move || (&*reader).read(&mut [0; 8])));
+    let reader = Arc::clone(&near);
+    assert_cancelled(cancelled_in(move || reader.receive(None, <[u8]>::len)));
+    // The connection is as good as before.
+    far.write_all(b"still").unwrap();
+    let mut got = [0; 5];
+    (&*near).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"still");
+}
+
+fn a_cancelled_write_says_so_and_counts_what_was_sent() {
+    let (near, mut far) = pair();
+    let sent = cancelled_in(move || {
+        let (chunk, mut sent) = (vec![7; 1 << 20], 0);
+        loop {
+            match (&near).write(&chunk) {
+                Ok(len) => sent += len,
+                Err(error) => {
+                    assert!(is_cancellation(&error), "{error:?}");
+                    return sent;
+                }
+            }
+        }
+    });
+    let mut all = Vec::new();
+    far.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), sent);
+}
+
+fn cancelled_accepts_connects_datagrams_and_pipes_say_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert_cancelled(cancelled_in(move || listener.accept()));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert_cancelled(cancelled_in(move || socket.recv_from(&mut [0; 8])));
+    let (mut reader, _writer) = pipe().unwrap();
+    assert_cancelled(cancelled_in(move || reader.read(&mut [0; 8])));
+    // A listener that nobody accepts from, with a full queue: connecting waits.
+    let full = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = full.local_addr().unwrap();
+    rustix::net::listen(&full, 0).unwrap();
+    let _first = std::net::TcpStream::connect(address).unwrap();
+    let error = cancelled_in(move || {
+        let streams: io::Result<Vec<_>> = (0..50).map(|_| TcpStream::connect(address)).collect();
+        streams.map(drop)
+    });
+    assert_cancelled(error);
+}
+
+fn a_cancelled_sleep_returns_early() {
+    let start = Instant::now();
+    let told = cancelled_in(|| {
+        fiber::sleep(Duration::from_secs(3600));
+        is_cancelled()
+    });
+    assert!(told && start.elapsed() < Duration::from_secs(3600));
+}
+
+fn a_cancelled_park_returns() {
+    cancelled_in(|| {
+        while !is_cancelled() {
+            fiber::park();
+        }
+    });
+    cancelled_in(|| {
+        while !is_cancelled() {
+            fiber::park_timeout(Duration::from_secs(3600));
+        }
+    });
+}
+
+fn the_request_stays() {
+    let (mut near, _far) = pair();
+    cancelled_in(move || {
+        for _ in 0..3 {
+            assert_cancelled(near.read(&mut [0; 8]));
+            assert_cancelled(near.write(b"x"));
+            fiber::sleep(Duration::from_secs(3600));
+            assert_cancelled(fiber::checkpoint());
+        }
+    });
+}
+
+fn what_is_uncancellable_is_brought_to_its_end() {
+    let (near, mut far) = pair();
+    let fiber = fiber::spawn(move || {
+        let word = fiber::uncancellable(|| {
+            assert!(!is_cancelled());
+            let mut word = [0; 4];
+            (&near).read_exact(&mut word)?;
+            // Nested ones end one by one.
+            fiber::uncancellable(|| (&near).write_all(b"bye!"))?;
+            (&near).write_all(b"bye!")?;
+            io::Result::Ok(word)
+        });
+        assert!(is_cancelled());
+        assert_cancelled((&near).read(&mut [0; 8]));
+        word.unwrap()
+    });
+    (0..3).for_each(|_| fiber::yield_now());
+    fiber.cancel();
+    (0..3).for_each(|_| fiber::yield_now());
+    far.write_all(b"word").unwrap();
+    assert_eq!(&fiber.join().unwrap(), b"word");
+    let mut farewell = Vec::new();
+    far.read_to_end(&mut farewell).unwrap();
+    assert_eq!(farewell, b"bye!bye!");
+}
+
+fn a_fiber_that_never_waits_finds_out_by_a_checkpoint() {
+    let rounds = cancelled_in(|| {
+        let mut rounds = 0u64;
+        loop {
+            rounds += 1;
+            if let Err(error) = fiber::checkpoint() {
+                assert!(is_cancellation(&error));
+                return rounds;
+            }
+            fiber::yield_now();
+        }
+    });
+    assert!(rounds > 0);
+    let result = fiber::timeout(Duration::ZERO, fiber::checkpoint);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+fn an_unstarted_fiber_starts_and_finds_out() {
+    let (mut near, _far) = pair();
+    let fiber = fiber::spawn(move || near.read(&mut [0; 8]));
+    fiber.cancel();
+    assert_cancelled(fiber.join().unwrap());
+}
+
+fn a_busy_stream_does_not_hide_the_request() {
+    let (near, mut far) = pair();
+    let flood = fiber::spawn(move || {
+        let chunk = vec![0; 10_000];
+        while far.write_all(&chunk).is_ok() {}
+    });
+    let drained = cancelled_in(move || {
+        loop {
+            match (&near).read(&mut [0; 1000]) {
+                Ok(_) => {}
+                Err(error) => return is_cancellation(&error),
+            }
+        }
+    });
+    assert!(drained);
+    flood.join().unwrap();
+}
+
+fn join_of_a_cancelled_fiber_brings_its_result() {
+    let fiber = fiber::spawn(|| {
+        fiber::sleep(Duration::from_secs(3600));
+        "its result"
+    });
+    fiber.cancel();
+    fiber.cancel();
+    assert_eq!(fiber.join().unwrap(), "its result");
+}
+
+fn waiting_for_a_fiber_can_be_cancelled_and_timed_out() {
+    let sleeper = fiber::spawn(|| fiber::sleep(Duration::from_secs(3600)));
+    let sleeper = Arc::new(sleeper);
+    let result = fiber::timeout(Duration::from_millis(10), || sleeper.wait());
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    let joined = Arc::clone(&sleeper);
+    assert_cancelled(cancelled_in(move || joined.wait()));
+    sleeper.cancel();
+    sleeper.wait().unwrap();
+    sleeper.wait().unwrap();
+}
+
+fn offloaded_calls_are_waited_for() {
+    let begun = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&begun);
+    let fiber = fiber::spawn(move || {
+        let on_my_stack = AtomicUsize::new(0);
+        let result = fiber::offload(|| {
+            flag.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            on_my_stack.fetch_add(1, Ordering::SeqCst)
+        });
+        (result, on_my_stack.into_inner())
+    });
+    while !begun.load(Ordering::SeqCst) {
+        fiber::yield_now();
+    }
+    fiber.cancel();
+    assert_eq!(fiber.join().unwrap(), (0, 1));
+}
+
+fn a_cancelled_acceptor_leaves_the_connections_to_others() {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap();
+    let acceptor = |number| {
+        let listener = Arc::clone(&listener);
+        let builder = fiber::Builder::new().processor(number);
+        builder.spawn(move || listener.accept().map(drop)).unwrap()
+    };
+    let (stays, leaves) = (acceptor(0), acceptor(1));
+    (0..3).for_each(|_| fiber::yield_now());
+    leaves.cancel();
+    let left = leaves.join().unwrap();
+    let _connection = TcpStream::connect(address).unwrap();
+    assert_cancelled(left);
+    stays.join().unwrap().unwrap();
+}
+
+fn accept_keeps_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let result = fiber::timeout(Duration::from_millis(10), || listener.accept());
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    let _connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    listener.accept().unwrap();
+}
+
+/// A small generator, so that a race is run at other places each time, and again by its seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood 2014).
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    /// Lets some time pass: turns of the processor, or work that gives none.
+    fn pause(&mut self) {
+        for _ in 0..self.below(4) {
+            fiber::yield_now();
+        }
+        for _ in 0..self.below(2000) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Runs a race under many seeds.
+fn races(race: impl Fn(&mut Chance)) {
+    for seed in 0..60 {
+        // The test harness shows what was printed when it fails.
+        println!("seed {seed}");
+        race(&mut Chance(seed));
+    }
+}
+
+fn accept_against_cancel_loses_no_connection() {
+    races(|chance| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let acceptors: Vec<_> = (0..2)
+            .map(|number| {
+                let listener = Arc::clone(&listener);
+                let accept = move || {
+                    let mut accepted = 0;
+                    while listener.accept().is_ok() {
+                        accepted += 1;
+                    }
+                    accepted
+                };
+                let builder = fiber::Builder::new().processor(number);
+                builder.spawn(accept).unwrap()
+            })
+            .collect();
+        chance.pause();
+        let connections = 1 + chance.below(4) as usize;
+        let connecting = fiber::spawn(move || {
+            let connect = |_| TcpStream::connect(address).unwrap();
+            (0..connections).map(connect).collect::<Vec<_>>()
+        });
+        chance.pause();
+        let mut accepted = 0;
+        for acceptor in acceptors {
+            acceptor.cancel();
+            accepted += acceptor.join().unwrap();
+            chance.pause();
+        }
+        let _connected = connecting.join().unwrap();
+        // What nobody has got waits for whoever asks, on either processor.
+        let accepted = Arc::new(AtomicUsize::new(accepted));
+        let rest = [0, 1].map(|number| {
+            let (listener, accepted) = (Arc::clone(&listener), Arc::clone(&accepted));
+            let accept = move || {
+                while accepted.load(Ordering::SeqCst) < connections && listener.accept().is_ok() {
+                    accepted.fetch_add(1, Ordering::SeqCst);
+                }
+                listener.close();
+            };
+            let builder = fiber::Builder::new().processor(number);
+            builder.spawn(accept).unwrap()
+        });
+        rest.into_iter().for_each(|rest| rest.join().unwrap());
+        assert_eq!(accepted.load(Ordering::SeqCst), connections);
+    });
+}
+
+fn receive_against_cancel_loses_no_byte() {
+    races(|chance| {
+        let (near, mut far) = pair();
+        let near = Arc::new(near);
+        let by_lent_buffer = chance.below(2) == 0;
+        let reader = Arc::clone(&near);
+        let reader = fiber::spawn(move || {
+            let mut got = Vec::new();
+            loop {
+                let result = if by_lent_buffer {
+                    reader.receive(None, |bytes| got.extend_from_slice(bytes))
+                } else {
+                    let mut buffer = [0; 64];
+                    let received = (&*reader).read(&mut buffer);
+                    received.map(|len| got.extend_from_slice(&buffer[..len]))
+                };
+                if result.is_err() {
+                    return got;
+                }
+            }
+        });
+        chance.pause();
+        for word in ["one ", "two ", "three"] {
+            far.write_all(word.as_bytes()).unwrap();
+            chance.pause();
+            if chance.below(2) == 0 {
+                reader.cancel();
+            }
+        }
+        reader.cancel();
+        let mut got = reader.join().unwrap();
+        drop(far);
+        (&*near).read_to_end(&mut got).unwrap();
+        assert_eq!(String::from_utf8(got).unwrap(), "one two three");
+    });
+}
+
+fn send_against_cancel_counts_every_byte() {
+    races(|chance| {
+        let (near, mut far) = pair();
+        let chunk_len = 1 + chance.below(300_000) as usize;
+        let sender = fiber::spawn(move || {
+            let (chunk, mut sent) = (vec![7; chunk_len], 0);
+            while let Ok(len) = (&near).write(&chunk) {
+                sent += len;
+            }
+            sent
+        });
+        let drain = fiber::spawn(move || {
+            let mut all = Vec::new();
+            far.read_to_end(&mut all).unwrap();
+            all.len()
+        });
+        chance.pause();
+        sender.cancel();
+        assert_eq!(sender.join().unwrap(), drain.join().unwrap());
+    });
+}
+
+fn sleep_against_cancel_ends_once() {
+    races(|chance| {
+        let sleeper = fiber::spawn(|| {
+            fiber::sleep(Duration::from_millis(1));
+            // A second wake-up for the same sleep would end this wait, in which nobody cancels.
+            let (mut reader, _writer) = pipe().unwrap();
+            let soon = Duration::from_millis(2);
+            fiber::uncancellable(|| fiber::timeout(soon, || reader.read(&mut [0; 1])))
+        });
+        for _ in 0..chance.below(3) {
+            fiber::sleep(Duration::from_millis(1));
+        }
+        chance.pause();
+        sleeper.cancel();
+        let error = sleeper.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    });
+}
+
+fn read_to_end_does_not_repeat_what_was_cancelled() {
+    let (mut near, _far) = pair();
+    assert_cancelled(cancelled_in(move || near.read_to_end(&mut Vec::new())));
+}
+
+fn a_step_is_told() {
+    struct Waits(TcpStream, Arc<AtomicBool>);
+    impl fiber::Steps for Waits {
+        fn source(&self) -> fiber::Source<'_> {
+            self.0.source()
+        }
+
+        fn received(&mut self, input: io::Result<fiber::net::Input>) -> fiber::Flow {
+            assert_cancelled(input);
+            self.1.store(true, Ordering::SeqCst);
+            fiber::Flow::Done
+        }
+    }
+    for early in [true, false] {
+        let ((near, _far), told) = (pair(), Arc::new(AtomicBool::new(false)));
+        let steps = fiber::spawn_steps(Waits(near, Arc::clone(&told)));
+        if !early {
+            (0..3).for_each(|_| fiber::yield_now());
+        }
+        steps.cancel();
+        steps.join().unwrap();
+        assert!(told.load(Ordering::SeqCst));
+    }
+}
+
+fn a_finished_fiber_may_be_cancelled() {
+    let fiber = fiber::spawn(|| ());
+    let handle = fiber.fiber().clone();
+    fiber.join().unwrap();
+    handle.cancel();
+    fiber::yield_now();
+}

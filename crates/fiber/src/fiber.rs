@@ -12,6 +12,7 @@
 //! storage of the kernel thread that it runs on (the compiler itself keeps them in registers across calls),
 //! so a fiber that moved would be unsound. What crosses threads is the closure before it starts, and wake-ups.
 
+use std::borrow::Cow;
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::panic::Location;
@@ -42,7 +43,7 @@ pub struct Fiber {
 /// Everything the runtime knows of one fiber.
 pub(crate) struct Control {
     id: u64,
-    name: Option<Box<str>>,
+    name: Option<Cow<'static, str>>,
     spawned_at: &'static Location<'static>,
     state: AtomicU8,
     /// Where it started; null before. Wake-ups from other threads go there.
@@ -121,7 +122,7 @@ const NOTIFIED: u8 = 2;
 impl Control {
     pub(crate) fn new(
         cluster: Arc<Cluster>,
-        name: Option<Box<str>>,
+        name: Option<Cow<'static, str>>,
         spawned_at: &'static Location<'static>,
         body: Body,
     ) -> Arc<Control> {

@@ -1,6 +1,7 @@
 //! Starting fibers and waiting for them: [`spawn`], [`Builder`], [`JoinHandle`], [`scope`].
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -47,7 +48,7 @@ pub fn spawn_steps(steps: impl Steps) -> JoinHandle<()> {
 /// What a fiber starts with, like [`std::thread::Builder`].
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    name: Option<Box<str>>,
+    name: Option<Cow<'static, str>>,
     stack_size: Option<usize>,
     processor: Option<usize>,
 }
@@ -60,8 +61,8 @@ impl Builder {
 
     /// Names the fiber, for messages.
     #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Builder {
-        self.name = Some(name.into().into_boxed_str());
+    pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Builder {
+        self.name = Some(name.into());
         self
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use session::{Chunk, GiveUp, Next, Now, Outbox, Phase, Session};
 
 use crate::access_log::AccessLog;
-use crate::clock::Clock;
+use crate::clock;
 use crate::conversation::{Conversation, PooledOutbox};
 use crate::counters::{Closed, Counters};
 use crate::limits::Limits;
@@ -63,7 +63,6 @@ pub(crate) struct Driver<S, T> {
     connection: Arc<Connection<T>>,
     conversation: Conversation<S>,
     shared: Arc<Shared>,
-    clock: Clock,
 }
 
 /// What the session made of an input: what comes next, when the input came, and the replies. Reading a clock costs
@@ -76,17 +75,19 @@ pub(crate) struct Taken {
 
 impl<S: Session, T: Stream> Driver<S, T> {
     pub(crate) fn new(connection: Arc<Connection<T>>, session: S, shared: Arc<Shared>) -> Self {
-        let clock = Clock::new();
         Driver {
             connection,
-            conversation: Conversation::new(session, clock.now(), &shared.limits),
+            conversation: Conversation::new(session, clock::now(), &shared.limits),
             shared,
-            clock,
         }
     }
 
     pub(crate) fn stream(&self) -> &T {
         &self.connection.stream
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Until when to wait for the next input.
@@ -104,7 +105,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
         if self.shared.is_draining.load(Ordering::Relaxed) {
             self.conversation.drain();
         }
-        let now = self.clock.now();
+        let now = clock::now();
         let (conversation, limits) = (&mut self.conversation, &self.shared.limits);
         // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
         let next = fiber::on_processor_stack(|| conversation.take(input, now, limits, out.get()));
@@ -142,7 +143,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
             Ok(0) => Err(self.end_of_stream()),
             Ok(len) => {
                 self.shared.counters.received(len);
-                let now = self.clock.now();
+                let now = clock::now();
                 let limits = &self.shared.limits;
                 Ok((self.conversation.body_filled(len, now, limits, out), now))
             }
@@ -175,7 +176,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
                 }
             }
             let limits = &self.shared.limits;
-            now = self.clock.now();
+            now = clock::now();
             next = fiber::on_processor_stack(|| self.conversation.go_on(now, limits, out));
         }
     }
@@ -191,7 +192,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
             if !out.is_empty() {
                 pace.get_or_insert(Pace::new(now))
                     .check(sent, &self.shared.limits)?;
-                now = self.clock.now().monotonic;
+                now = clock::now().monotonic;
             }
         }
         Ok(now)
@@ -262,7 +263,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
     /// Lets the session say why it ends, if the peer takes that without delay.
     fn say(&mut self, reason: GiveUp) {
         let mut out = PooledOutbox::take(self.shared.log.is_some());
-        let now: Now = self.clock.now();
+        let now: Now = clock::now();
         self.conversation.give_up(reason, now, out.get());
         let _ = self.flush(now, out.get());
         self.log(out.get());
@@ -274,7 +275,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
         if self.stream().shutdown(Shutdown::Write).is_err() {
             return;
         }
-        let deadline = self.clock.now().monotonic + LINGER_TIMEOUT;
+        let deadline = clock::now().monotonic + LINGER_TIMEOUT;
         let mut discarded = 0;
         while discarded < LINGER_LEN_MAX {
             match self.stream().receive(deadline, <[u8]>::len) {

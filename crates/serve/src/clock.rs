@@ -64,6 +64,14 @@ impl Clock {
     }
 }
 
+/// What time it is, by a clock of this thread's.
+pub(crate) fn now() -> Now {
+    thread_local! {
+        static CLOCK: Clock = Clock::new();
+    }
+    CLOCK.with(Clock::now)
+}
+
 impl Default for Clock {
     fn default() -> Clock {
         Clock::new()

@@ -172,7 +172,7 @@ impl Server {
         let work = move || work(&is_over);
         match &self.runtime {
             Some(runtime) => {
-                let builder = fiber::Builder::new().name(name);
+                let builder = fiber::Builder::new().name(name.to_owned());
                 runtime.spawn_with(builder, work).map(drop)
             }
             None => {
@@ -506,7 +506,6 @@ where
         let driver = Driver::new(connection, session, Arc::clone(&self.shared));
         Serving {
             driver: Some((driver, registered)),
-            shared: Arc::clone(&self.shared),
         }
     }
 
@@ -529,7 +528,6 @@ where
 struct Serving<S, T: Stream> {
     /// `None` once it has ended.
     driver: Option<(Driver<S, T>, Registered)>,
-    shared: Arc<Shared>,
 }
 
 impl<S: Session, T: Stream> Serving<S, T> {
@@ -549,8 +547,9 @@ impl<S: Session, T: Stream> Serving<S, T> {
                     driver.stream().say_goodbye();
                 }
                 // The descriptor first, then the count: who counts connections may count descriptors too.
+                let shared = Arc::clone(driver.shared());
                 self.driver = None;
-                self.shared.counters.closed(closed);
+                shared.counters.closed(closed);
                 false
             }
         }

@@ -23,15 +23,108 @@
 //! * A turn must be short: memory that is given up while it lasts comes back only after it. It is not `Send`,
 //!   so it cannot outlive the call.
 
+mod arena;
+mod classes;
 mod config;
-mod model;
+mod counters;
+mod crawl;
+mod draft;
+mod epoch;
+mod ghost;
+mod index;
+mod item;
+mod layout;
+mod mark;
+mod mover;
+mod pool;
+mod queue;
 mod rule;
+mod slab;
 mod stats;
+mod sync;
+mod turn;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 pub use config::Config;
-pub use model::{Cursor, Draft, Item, Store, Turn};
+pub use crawl::Cursor;
+pub use draft::Draft;
+pub use item::Item;
 pub use rule::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, EXPIRED, Miss, Mode, NEVER, Outcome, Rule,
     Seconds, StoreError,
 };
 pub use stats::{ClassStats, Stats};
+pub use turn::Turn;
+
+use arena::PAGE_LEN;
+use pool::Pool;
+
+/// Items under a hard memory limit. A handle: clones are the same store.
+#[derive(Clone)]
+pub struct Store(Arc<Pool>);
+
+impl Store {
+    /// An empty store. Fails when the kernel refuses the address space.
+    pub fn new(config: Config) -> io::Result<Store> {
+        Ok(Store(Arc::new(Pool::new(config)?)))
+    }
+
+    /// Begins a turn. `now` is at least 2.
+    #[inline]
+    pub fn turn(&self, now: Seconds) -> Turn<'_> {
+        Turn::new(self, now)
+    }
+
+    /// How the store was cut.
+    pub fn config(&self) -> &Config {
+        &self.pool().config
+    }
+
+    /// Changes the memory limit (`cache_memlimit`). What is above it is taken back by
+    /// [`maintain`](Store::maintain), page by page. Fails below a page, and above what the address space was
+    /// reserved for: 64 GiB, or four times the first limit.
+    pub fn set_memory_max(&self, memory_max: u64) -> Result<(), StoreError> {
+        self.pool().set_pages_limit(memory_max / PAGE_LEN as u64)
+    }
+
+    /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes, ascending. Walks over all.
+    pub fn sizes(&self, now: Seconds) -> Vec<(u64, u64)> {
+        let mut sizes = BTreeMap::new();
+        self.crawl(Cursor::START, usize::MAX, now, |item| {
+            *sizes.entry(item.size().next_multiple_of(32)).or_default() += 1;
+            ControlFlow::Continue(())
+        });
+        sizes.into_iter().collect()
+    }
+
+    #[inline]
+    fn pool(&self) -> &Pool {
+        &self.0
+    }
+}
+
+impl AsRef<Pool> for Store {
+    fn as_ref(&self) -> &Pool {
+        &self.0
+    }
+}
+
+impl AsRef<Pool> for &Pool {
+    fn as_ref(&self) -> &Pool {
+        self
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("config", self.config())
+            .finish_non_exhaustive()
+    }
+}

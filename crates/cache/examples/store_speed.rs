@@ -1,0 +1,110 @@
+//! What a get and a set cost: `cargo run --release -p weftwork-cache --example store_speed [items]`.
+//!
+//! Keys of 30 bytes, values of 200, keys at random; no protocol, no sockets. Prints nanoseconds per operation
+//! of one thread, and of each of two.
+
+use std::env;
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use cache::store::{Config, Mode, Store};
+
+fn main() {
+    let items: u64 = env::args()
+        .nth(1)
+        .map_or(1_000_000, |text| text.parse().expect("a number"));
+    let config = Config {
+        memory_max: items * 330 + (64 << 20),
+        ..Config::default()
+    };
+    let store = Store::new(config).expect("address space");
+    let begun = Instant::now();
+    let slowest_ns = fill(&store, items);
+    let per_item = begun.elapsed().as_nanos() as u64 / items;
+    println!("{items} items: first set {per_item} ns, the slowest {slowest_ns} ns");
+    let stats = store.stats();
+    let memory = stats.total_malloced + stats.hash_bytes + stats.ghost_bytes;
+    println!(
+        "memory {} bytes an item, key and value are 230",
+        memory / items
+    );
+    for threads in [1, 2] {
+        for (name, batch, sets_in_100) in [
+            ("get", 1, 0),
+            ("get, 16 a turn", 16, 0),
+            ("3 % set", 16, 3),
+            ("set", 1, 100),
+        ] {
+            println!(
+                "{threads} threads, {name}: {} ns",
+                measure(&store, items, threads, batch, sets_in_100)
+            );
+        }
+    }
+    println!(
+        "one hot key, 2 threads: {} ns",
+        measure(&store, 1, 2, 16, 0)
+    );
+}
+
+fn fill(store: &Store, items: u64) -> u64 {
+    let mut slowest_ns = 0;
+    for item in 0..items {
+        let begun = Instant::now();
+        store
+            .turn(2)
+            .store(&key(item), &[b'v'; 200], 0, 0, Mode::Set.into())
+            .expect("room");
+        slowest_ns = slowest_ns.max(begun.elapsed().as_nanos() as u64);
+    }
+    slowest_ns
+}
+
+fn measure(store: &Store, items: u64, threads: u64, batch: u64, sets_in_100: u64) -> u64 {
+    const OPERATIONS: u64 = 4_000_000;
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || run(store, items, thread, OPERATIONS, batch, sets_in_100));
+        }
+    });
+    begun.elapsed().as_nanos() as u64 / OPERATIONS
+}
+
+fn run(store: &Store, items: u64, thread: u64, operations: u64, batch: u64, sets_in_100: u64) {
+    let mut random = 0x9e37_79b9_7f4a_7c15 ^ (thread + 1);
+    for _ in 0..operations / batch {
+        let mut turn = store.turn(3);
+        for _ in 0..batch {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let key = key(random % items);
+            if random >> 40 & 127 < sets_in_100 * 128 / 100 {
+                turn.store(&key, &[b'w'; 200], 0, 0, Mode::Set.into())
+                    .expect("room");
+            } else {
+                let item = turn.get(&key).expect("it is there");
+                black_box(
+                    item.slices()
+                        .map(|slice| u64::from(slice[slice.len() - 1]))
+                        .sum::<u64>(),
+                );
+            }
+        }
+    }
+}
+
+fn key(item: u64) -> [u8; 30] {
+    let mut key = *b"key-00000000000000000000000000";
+    let mut rest = item;
+    for at in (4..30).rev() {
+        key[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    key
+}

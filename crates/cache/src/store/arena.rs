@@ -1,0 +1,263 @@
+//! The memory of the items: one range of addresses, handed out in pages, cut into chunks.
+//!
+//! ```text
+//!  page 0 (never used)  page 1: class 5            page 2: class 9        ...  addresses without memory
+//!  ┌───────────────────┬───────┬───────┬───────┬──┬───────────┬──────────┬──────────────────────────────
+//!  │                   │ chunk │ chunk │ chunk │..│   chunk   │  chunk   │
+//!  └───────────────────┴───────┴───────┴───────┴──┴───────────┴──────────┴──────────────────────────────
+//!                      ▲ 1 MiB
+//!  chunk   ┌────────┬─────┬───────────────────────────┐
+//!          │ header │ key │ value                     │     40 bytes, at most 250, the rest
+//!          └────────┴─────┴───────────────────────────┘
+//!  a long item's first chunk (512 KiB), and its others
+//!          ┌────────┬─────┬──────────────┬────────────┐     ┌────────┬──────────────┐
+//!          │ header │ key │ other chunks │ value ...  │     │ header │ ... value    │
+//!          └────────┴─────┴──────────────┴────────────┘     └────────┴──────────────┘
+//! ```
+//!
+//! Every field of a header is atomic, so looking at one is never a race, whoever writes. Which values it holds is a
+//! matter of the locks: `links` and `place` belong to the slab class's lock; key, value and lengths are written
+//! before the item is published and never again until its memory is used again.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+pub(super) const PAGE_LEN: usize = 1 << 20;
+pub(super) const HEADER_LEN: usize = size_of::<Header>();
+
+/// What a chunk is called by: its offset in units of 8 bytes. Never 0, because page 0 is never used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Chunk(u64);
+
+/// Chunks have names of 38 bits: 2 TiB of memory.
+pub(super) const CHUNK_BITS: u32 = 38;
+
+impl Chunk {
+    pub(super) fn new(page: u32, offset: usize) -> Chunk {
+        Chunk(((page as usize * PAGE_LEN + offset) / 8) as u64)
+    }
+
+    #[inline]
+    pub(super) fn from_units(units: u64) -> Option<Chunk> {
+        (units != 0).then_some(Chunk(units))
+    }
+
+    #[inline]
+    pub(super) fn units(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(super) fn page(self) -> u32 {
+        (self.0 / (PAGE_LEN as u64 / 8)) as u32
+    }
+
+    #[inline]
+    pub(super) fn offset_in_page(self) -> usize {
+        (self.0 % (PAGE_LEN as u64 / 8)) as usize * 8
+    }
+
+    #[inline]
+    fn offset(self) -> usize {
+        self.0 as usize * 8
+    }
+}
+
+/// What stands at the start of every chunk.
+#[derive(Default)]
+#[repr(C, align(8))]
+pub(super) struct Header {
+    /// References, marks, generation: see `mark`.
+    pub(super) state: AtomicU32,
+    pub(super) exptime: AtomicU32,
+    pub(super) last_access: AtomicU32,
+    pub(super) flags: AtomicU32,
+    /// The whole value's length; of the further chunks of a long item, how much lies in the chunk.
+    pub(super) value_len: AtomicU32,
+    pub(super) key_len: AtomicU8,
+    /// What the chunk is used for: see `slab::Use`.
+    pub(super) place: AtomicU8,
+    prev_high: AtomicU8,
+    next_high: AtomicU8,
+    prev_low: AtomicU32,
+    next_low: AtomicU32,
+    /// The item's cas; of the further chunks of a long item, its first chunk.
+    pub(super) cas: AtomicU64,
+}
+
+impl Header {
+    pub(super) fn prev(&self) -> Option<Chunk> {
+        join(&self.prev_high, &self.prev_low)
+    }
+
+    pub(super) fn next(&self) -> Option<Chunk> {
+        join(&self.next_high, &self.next_low)
+    }
+
+    pub(super) fn set_prev(&self, prev: Option<Chunk>) {
+        split(prev, &self.prev_high, &self.prev_low);
+    }
+
+    pub(super) fn set_next(&self, next: Option<Chunk>) {
+        split(next, &self.next_high, &self.next_low);
+    }
+}
+
+fn join(high: &AtomicU8, low: &AtomicU32) -> Option<Chunk> {
+    Chunk::from_units(u64::from(high.load(Relaxed)) << 32 | u64::from(low.load(Relaxed)))
+}
+
+fn split(chunk: Option<Chunk>, high: &AtomicU8, low: &AtomicU32) {
+    let units = chunk.map_or(0, Chunk::units);
+    high.store((units >> 32) as u8, Relaxed);
+    low.store(units as u32, Relaxed);
+}
+
+/// The range of addresses. Memory comes with the first touch of a page and goes with [`Arena::give_back`].
+pub(super) struct Arena {
+    base: NonNull<u8>,
+    /// Pages from 1 to this may be used.
+    pub(super) pages_max: u32,
+}
+
+// SAFETY: the arena is an address and a length; what is shared behind it are atomics, and bytes under the
+// contracts of `bytes` and `bytes_mut`.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Reserves addresses for `pages_wanted` pages; where the kernel will not (`RLIMIT_AS`, strict
+    /// overcommit), for `pages_needed`.
+    pub(super) fn reserve(
+        pages_needed: u32,
+        pages_wanted: u32,
+        huge_pages: bool,
+    ) -> io::Result<Arena> {
+        let arena = Arena::map(pages_wanted).or_else(|_| Arena::map(pages_needed))?;
+        if huge_pages {
+            // SAFETY: the range is ours, and advice changes no contents.
+            unsafe {
+                madvise(
+                    arena.base.as_ptr().cast(),
+                    arena.len(),
+                    Advice::LinuxHugepage,
+                )?
+            };
+        }
+        Ok(arena)
+    }
+
+    fn map(pages_max: u32) -> io::Result<Arena> {
+        let len = (pages_max as usize + 1) * PAGE_LEN;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let kind = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, access, kind)? };
+        let base = NonNull::new(base.cast()).expect("mmap(2) returns no null mapping");
+        Ok(Arena { base, pages_max })
+    }
+
+    fn len(&self) -> usize {
+        (self.pages_max as usize + 1) * PAGE_LEN
+    }
+
+    #[inline]
+    pub(super) fn header(&self, chunk: Chunk) -> &Header {
+        debug_assert!((1..=self.pages_max).contains(&chunk.page()));
+        // SAFETY: a `Chunk` lies within the range (they are made from page numbers up to `pages_max`), is
+        // aligned to 8 and has room for a header; the memory reads as zeros before the first write; all
+        // fields are atomic, so any number of threads may look and write.
+        unsafe { self.base.add(chunk.offset()).cast().as_ref() }
+    }
+
+    /// Bytes of a chunk behind its header.
+    ///
+    /// # Safety
+    /// `offset + len` lies within the chunk; the bytes were written, the writing happened before, and nobody
+    /// writes them while the slice lives: the chunk belongs to the caller, or is published and either pinned
+    /// through `Epochs`, held by a reference, or kept in the table by its bucket's or in a queue by its
+    /// class's lock.
+    #[inline]
+    pub(super) unsafe fn bytes(&self, chunk: Chunk, offset: usize, len: usize) -> &[u8] {
+        debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
+        // SAFETY: within the mapping by the caller's word; zeros or written bytes; not written meanwhile.
+        unsafe {
+            let start = self.base.add(chunk.offset() + HEADER_LEN + offset);
+            slice::from_raw_parts(start.as_ptr(), len)
+        }
+    }
+
+    /// Bytes of a chunk behind its header, to write.
+    ///
+    /// # Safety
+    /// `offset + len` lies within the chunk, the chunk belongs to the caller alone, and no other slice of these
+    /// bytes lives.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn bytes_mut(&self, chunk: Chunk, offset: usize, len: usize) -> &mut [u8] {
+        debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
+        // SAFETY: within the mapping and nobody else's by the caller's word.
+        unsafe {
+            let start = self.base.add(chunk.offset() + HEADER_LEN + offset);
+            slice::from_raw_parts_mut(start.as_ptr(), len)
+        }
+    }
+
+    /// Gives a page's memory back to the kernel. Its addresses stay, and read as zeros.
+    ///
+    /// # Safety
+    /// No chunk of the page is in use, and nobody looks at one.
+    pub(super) unsafe fn give_back(&self, page: u32) {
+        // SAFETY: the page is within the mapping and nobody's.
+        unsafe {
+            let start = self.base.add(page as usize * PAGE_LEN);
+            // Advice that fails costs memory, and nothing else.
+            let _ = madvise(start.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed);
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever looks into it holds the store and so the arena.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_weighs_forty_bytes() {
+        assert_eq!(HEADER_LEN, 40);
+    }
+
+    #[test]
+    fn links_hold_every_name_of_a_chunk() {
+        let header = Header::default();
+        for units in [1, u64::from(u32::MAX), (1 << CHUNK_BITS) - 1] {
+            header.set_next(Chunk::from_units(units));
+            header.set_prev(None);
+            assert_eq!(header.next().unwrap().units(), units);
+            assert!(header.prev().is_none());
+        }
+    }
+
+    #[test]
+    fn a_page_that_was_given_back_reads_as_zeros() {
+        let arena = Arena::reserve(2, 2, false).unwrap();
+        let chunk = Chunk::new(2, 0);
+        arena.header(chunk).cas.store(7, Relaxed);
+        // SAFETY: nobody else knows the arena.
+        unsafe { arena.give_back(2) };
+        assert_eq!(arena.header(chunk).cas.load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! The lengths of chunks: memcached's rule (slabs.c is not its only home: `memcached -vv` prints the table).
+
+use super::Config;
+use super::arena::{HEADER_LEN, PAGE_LEN};
+
+/// The longest chunk, as in memcached: half a page. What is longer lies in several.
+pub(super) const CHUNK_LEN_MAX: usize = PAGE_LEN / 2;
+
+/// memcached numbers its classes from 1 to 63.
+pub(super) const CLASSES_MAX: usize = 63;
+
+/// The chunk lengths of the classes, ascending; class 1 is the first.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ChunkLens(Vec<usize>);
+
+impl ChunkLens {
+    /// Each class is `growth` times the one before it, rounded up to 8 bytes; the last is half a page.
+    pub(super) fn new(config: &Config) -> ChunkLens {
+        // A growth of 1 would make endless classes of one length.
+        let growth = config.chunk_growth.max(1.01);
+        let mut lens = Vec::new();
+        let mut len = (HEADER_LEN + config.chunk_room_min.max(1) as usize).next_multiple_of(8);
+        while lens.len() + 1 < CLASSES_MAX && len as f64 <= CHUNK_LEN_MAX as f64 / growth {
+            lens.push(len);
+            let next = (len as f64 * growth) as usize;
+            len = next.max(len + 1).next_multiple_of(8);
+        }
+        lens.push(CHUNK_LEN_MAX);
+        ChunkLens(lens)
+    }
+
+    pub(super) fn as_slice(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// The class whose chunks are just long enough; the last, for what is longer than any.
+    #[inline]
+    pub(super) fn class_for(&self, len: usize) -> u8 {
+        let at = self.0.partition_point(|chunk_len| *chunk_len < len);
+        at.min(self.0.len() - 1) as u8 + 1
+    }
+
+    pub(super) fn last(&self) -> u8 {
+        self.0.len() as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_classes_grow_by_the_factor_up_to_half_a_page() {
+        let lens = ChunkLens::new(&Config::default());
+        assert_eq!(lens.as_slice()[..4], [88, 112, 144, 184]);
+        assert_eq!(*lens.as_slice().last().unwrap(), CHUNK_LEN_MAX);
+        assert!(lens.as_slice().len() <= CLASSES_MAX);
+    }
+
+    #[test]
+    fn an_item_goes_where_it_just_fits() {
+        let lens = ChunkLens::new(&Config::default());
+        assert_eq!(
+            (lens.class_for(1), lens.class_for(88), lens.class_for(89)),
+            (1, 1, 2)
+        );
+        assert_eq!(lens.class_for(CHUNK_LEN_MAX * 9), lens.last());
+    }
+
+    #[test]
+    fn a_small_factor_makes_no_more_classes_than_there_are_numbers() {
+        let config = Config {
+            chunk_growth: 1.02,
+            ..Config::default()
+        };
+        assert_eq!(ChunkLens::new(&config).as_slice().len(), CLASSES_MAX);
+    }
+}

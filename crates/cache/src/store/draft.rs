@@ -1,0 +1,247 @@
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::arena::{Chunk, HEADER_LEN};
+use super::layout::Layout;
+use super::pool::Pool;
+use super::slab::Clock;
+use super::{Seconds, Store, StoreError};
+
+/// An item on its way in: room for its value, in its final place. Gives its memory back when dropped.
+pub struct Draft {
+    pub(super) store: Store,
+    /// Taken out when the draft is committed.
+    pub(super) raw: Option<RawDraft>,
+    pub(super) clock: Clock,
+}
+
+/// The chunks of a draft. Whoever has it must commit or discard it.
+#[derive(Debug)]
+pub(super) struct RawDraft {
+    pub(super) chunk: Chunk,
+    layout: Layout,
+    value_len: usize,
+    /// INVARIANT: `filled <= value_len`.
+    filled: usize,
+    /// The chunk that is being filled: its number among the further ones, and its name.
+    parts_made: usize,
+}
+
+impl Draft {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        // The draft's own memory: nobody else knows the chunk.
+        self.store.pool().key(self.raw().chunk)
+    }
+
+    /// How long the value will be.
+    pub fn value_len(&self) -> usize {
+        self.raw().value_len
+    }
+
+    /// How much of the value is still to come.
+    pub fn missing(&self) -> usize {
+        self.raw().missing()
+    }
+
+    /// Whether the whole value is there.
+    pub fn is_full(&self) -> bool {
+        self.missing() == 0
+    }
+
+    /// Room for the next bytes of the value: not always for all of them. Empty when the draft is full. A long item
+    /// gets its memory as it fills, so this may fail half way: then drop the draft and swallow the rest.
+    pub fn room(&mut self) -> Result<&mut [u8], StoreError> {
+        let clock = self.clock;
+        let raw = self
+            .raw
+            .as_mut()
+            .expect("a draft is whole until it is committed");
+        raw.room(self.store.pool(), clock)
+    }
+
+    /// Says that `len` bytes were put at the start of the room.
+    ///
+    /// # Panics
+    /// If more than the value is filled.
+    pub fn filled(&mut self, len: usize) {
+        self.raw
+            .as_mut()
+            .expect("a draft is whole until it is committed")
+            .filled(len);
+    }
+
+    /// Copies as much of `input` as is still missing; returns how much.
+    pub fn fill(&mut self, input: &[u8]) -> Result<usize, StoreError> {
+        let clock = self.clock;
+        let raw = self
+            .raw
+            .as_mut()
+            .expect("a draft is whole until it is committed");
+        raw.fill(self.store.pool(), input, clock)
+    }
+
+    fn raw(&self) -> &RawDraft {
+        self.raw
+            .as_ref()
+            .expect("a draft is whole until it is committed")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            raw.discard(self.store.pool());
+        }
+    }
+}
+
+impl fmt::Debug for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draft")
+            .field("raw", &self.raw)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RawDraft {
+    /// Writes the header and the key into a chunk that was allocated for them.
+    pub(super) fn new(
+        pool: &Pool,
+        chunk: Chunk,
+        key: &[u8],
+        value_len: usize,
+        flags: u32,
+        exptime: Seconds,
+    ) -> RawDraft {
+        let header = pool.arena.header(chunk);
+        header.state.store(0, Relaxed);
+        header.exptime.store(exptime, Relaxed);
+        header.last_access.store(0, Relaxed);
+        header.flags.store(flags, Relaxed);
+        header.value_len.store(value_len as u32, Relaxed);
+        header.key_len.store(key.len() as u8, Relaxed);
+        header.cas.store(0, Relaxed);
+        // SAFETY: the chunk was allocated for this draft alone, and its class for this length.
+        unsafe { pool.arena.bytes_mut(chunk, 0, key.len()) }.copy_from_slice(key);
+        let layout = Layout::new(key.len(), value_len);
+        RawDraft {
+            chunk,
+            layout,
+            value_len,
+            filled: 0,
+            parts_made: 0,
+        }
+    }
+
+    pub(super) fn missing(&self) -> usize {
+        self.value_len - self.filled
+    }
+
+    pub(super) fn room<'d>(
+        &'d mut self,
+        pool: &'d Pool,
+        clock: Clock,
+    ) -> Result<&'d mut [u8], StoreError> {
+        let (part, range) = self.layout.piece_at(self.filled);
+        let (chunk, start) = match part {
+            None => (self.chunk, self.layout.value_at + self.filled),
+            Some(at) => {
+                if at == self.parts_made && self.missing() > 0 {
+                    self.make_part(pool, at, range.len(), clock)?;
+                }
+                if self.missing() == 0 {
+                    return Ok(&mut []);
+                }
+                (pool.part(self.chunk, at), self.filled - range.start)
+            }
+        };
+        // SAFETY: the chunk is this draft's alone, and `range` lies in it by the layout. The slice of an earlier
+        // call is gone: it borrowed the draft.
+        Ok(unsafe { pool.arena.bytes_mut(chunk, start, range.end - self.filled) })
+    }
+
+    fn make_part(
+        &mut self,
+        pool: &Pool,
+        at: usize,
+        len: usize,
+        clock: Clock,
+    ) -> Result<(), StoreError> {
+        let part = pool.allocate(pool.lens.class_for(HEADER_LEN + len), clock)?;
+        let header = pool.arena.header(part);
+        header.value_len.store(len as u32, Relaxed);
+        header.key_len.store(0, Relaxed);
+        header.cas.store(self.chunk.units(), Relaxed);
+        // From here on a page that leaves its class finds the owner through the part.
+        pool.class_of(part).set_part(&pool.arena, part);
+        let name_at = self.layout.name_at(at);
+        // SAFETY: the first chunk is this draft's alone, and the names lie in it by the layout.
+        let name = unsafe { pool.arena.bytes_mut(self.chunk, name_at, 8) };
+        name.copy_from_slice(&part.units().to_ne_bytes());
+        self.parts_made += 1;
+        Ok(())
+    }
+
+    pub(super) fn filled(&mut self, len: usize) {
+        assert!(
+            len <= self.missing(),
+            "filled {len} of {} missing",
+            self.missing()
+        );
+        self.filled += len;
+    }
+
+    pub(super) fn fill(
+        &mut self,
+        pool: &Pool,
+        input: &[u8],
+        clock: Clock,
+    ) -> Result<usize, StoreError> {
+        let mut used = 0;
+        while used < input.len() && self.missing() > 0 {
+            let room = self.room(pool, clock)?;
+            let len = room.len().min(input.len() - used);
+            room[..len].copy_from_slice(&input[used..][..len]);
+            self.filled(len);
+            used += len;
+        }
+        Ok(used)
+    }
+
+    /// Gives the memory back.
+    pub(super) fn discard(self, pool: &Pool) {
+        (0..self.parts_made).for_each(|at| pool.free_chunk(pool.part(self.chunk, at)));
+        pool.free_chunk(self.chunk);
+    }
+}
+
+impl Pool {
+    /// Further chunk `at` of a long item.
+    pub(super) fn part(&self, chunk: Chunk, at: usize) -> Chunk {
+        let name_at = Layout::of(&self.arena, chunk).name_at(at);
+        // SAFETY: the names lie in the first chunk by the layout, and are written once, before the item is
+        // published; callers hold the item, or are its draft.
+        let name = unsafe { self.arena.bytes(chunk, name_at, 8) };
+        let units = u64::from_ne_bytes(name.try_into().expect("8 bytes"));
+        Chunk::from_units(units).expect("a part is named before it is looked for")
+    }
+
+    /// Piece `at` of an item's value, the first being 0.
+    pub(super) fn piece(&self, chunk: Chunk, layout: &Layout, at: usize) -> &[u8] {
+        let value_len = self.arena.header(chunk).value_len.load(Relaxed) as usize;
+        let (chunk, start, len) = match at.checked_sub(1) {
+            None => (
+                chunk,
+                layout.value_at,
+                layout.piece_at(0).1.len().min(value_len),
+            ),
+            Some(part) => (self.part(chunk, part), 0, layout.part(part).len()),
+        };
+        // SAFETY: the value was written before the item was published and is not written again; callers hold
+        // the item by a pin or a reference.
+        unsafe { self.arena.bytes(chunk, start, len) }
+    }
+}

@@ -1,0 +1,601 @@
+//! The table from keys to items: buckets of one cache line, read without a lock, growing bucket by bucket.
+//!
+//! ```text
+//!  bucket, 64 bytes
+//!  ┌──────────────────────────┬───────────┬───────────┬─── ... ───┬───────────┐
+//!  │ further │ level │ locked │ tag│chunk │ tag│chunk │           │ tag│chunk │   7 slots
+//!  └────┬────┴───────┴────────┴───────────┴───────────┴─── ... ───┴───────────┘
+//!       └──▶ a further bucket, when more than 7 keys meet
+//! ```
+//!
+//! *Linear hashing* (Litwin, VLDB 1980): the table grows by splitting one bucket at a time, in order. A bucket of level
+//! `l` holds the keys whose hashes agree with its number in the low `l` bits. Splitting bucket `i` makes it a bucket of
+//! level `l + 1` and its upper half bucket `i + 2^l`. So growth is part of every insert, costs a
+//! microsecond, never doubles anything, and memory follows the number of items.
+//!
+//! * **Readers** take no lock. They start from a hint of the level, which may be old, and follow the levels that buckets
+//!   say. A slot is one word, so an item is replaced in one store. A reader that finds nothing looks whether its
+//!   bucket was split meanwhile, and begins again if so.
+//! * **Writers** lock the bucket, for as long as it takes to change it and the queues of the item's slab class.
+//!
+//! Whoever reads must have pinned the epoch, since the tag is only part of the hash and the key is in the item.
+
+use std::hint;
+use std::sync::atomic::AtomicU32 as PlainU32;
+use std::sync::{Mutex, OnceLock, TryLockError};
+use std::thread;
+
+use super::arena::{CHUNK_BITS, Chunk};
+use super::sync::{AtomicU64, Ordering};
+
+const SLOTS: usize = 7;
+const SEGMENT_BITS: u32 = 12;
+/// Buckets are made by the segment of 256 KiB; making one takes some 50 µs.
+const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
+/// 2^16 segments of 2^12 buckets, 5 items each: 1.3 thousand million items.
+const SEGMENTS_MAX: usize = 1 << 16;
+const BITS_MAX: u32 = SEGMENT_BITS + 16;
+
+/// Items per bucket above which a bucket is split. At 5 a key costs 14 bytes of table, further buckets included.
+const LOAD_MAX: u64 = 5;
+
+const LOCKED: u64 = 1;
+const LEVEL_SHIFT: u32 = 8;
+const FURTHER_SHIFT: u32 = 32;
+const TAG_SHIFT: u32 = 48;
+const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
+
+#[repr(align(64))]
+#[derive(Debug)]
+struct Bucket {
+    control: AtomicU64,
+    slots: [AtomicU64; SLOTS],
+}
+
+/// Buckets by number, made as they are needed, never moved.
+struct Buckets {
+    segments: Box<[OnceLock<Box<[Bucket]>>]>,
+}
+
+pub(super) struct Index {
+    buckets: Buckets,
+    further: Buckets,
+    /// Every bucket is of this level or of the next. A hint: it may lag.
+    base_level: PlainU32,
+    items: AtomicU64,
+    bucket_count: AtomicU64,
+    growth: Mutex<Growth>,
+    further_free: Mutex<Further>,
+}
+
+struct Growth {
+    level: u32,
+    /// Buckets below this are of level `level + 1`.
+    split_at: u64,
+}
+
+#[derive(Default)]
+struct Further {
+    free: Vec<u32>,
+    made: u32,
+}
+
+/// A locked bucket. Unlocks when dropped.
+pub(super) struct Locked<'i> {
+    index: &'i Index,
+    bucket: &'i Bucket,
+    /// The control word without the lock.
+    control: u64,
+    hash: u64,
+}
+
+/// Where an item is in a locked bucket.
+#[derive(Clone, Copy)]
+pub(super) struct At<'i>(&'i AtomicU64);
+
+fn level(control: u64) -> u32 {
+    (control >> LEVEL_SHIFT & 0xff) as u32
+}
+
+fn tag(hash: u64) -> u64 {
+    hash >> TAG_SHIFT
+}
+
+fn slot(hash: u64, chunk: Chunk) -> u64 {
+    tag(hash) << TAG_SHIFT | chunk.units()
+}
+
+fn low_bits(hash: u64, bits: u32) -> u64 {
+    hash & ((1 << bits) - 1)
+}
+
+impl Buckets {
+    fn new() -> Buckets {
+        Buckets {
+            segments: (0..SEGMENTS_MAX).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    fn make(&self, number: u64) -> &Bucket {
+        self.segments[(number >> SEGMENT_BITS) as usize].get_or_init(|| {
+            let bucket = |_| Bucket {
+                control: AtomicU64::new(0),
+                slots: [0; SLOTS].map(AtomicU64::new),
+            };
+            (0..SEGMENT_LEN).map(bucket).collect()
+        });
+        self.get(number)
+    }
+
+    #[inline]
+    fn get(&self, number: u64) -> &Bucket {
+        let segment = self.segments[(number >> SEGMENT_BITS) as usize].get();
+        let segment = segment.expect("a bucket is made before its number is known");
+        &segment[number as usize & (SEGMENT_LEN - 1)]
+    }
+
+    fn memory_len(&self) -> u64 {
+        let made = self
+            .segments
+            .iter()
+            .filter(|segment| segment.get().is_some());
+        (made.count() * SEGMENT_LEN * size_of::<Bucket>()) as u64
+    }
+}
+
+impl Index {
+    /// An empty table for `2^bits` items without growing.
+    pub(super) fn new(bits: u32) -> Index {
+        // 2^bits items at a load of 4.
+        let bits = bits.saturating_sub(2).clamp(4, BITS_MAX - 1);
+        let buckets = Buckets::new();
+        for number in 0..1 << bits {
+            let control = u64::from(bits) << LEVEL_SHIFT;
+            buckets
+                .make(number)
+                .control
+                .store(control, Ordering::Relaxed);
+        }
+        Index {
+            buckets,
+            further: Buckets::new(),
+            base_level: PlainU32::new(bits),
+            items: AtomicU64::new(0),
+            bucket_count: AtomicU64::new(1 << bits),
+            growth: Mutex::new(Growth {
+                level: bits,
+                split_at: 0,
+            }),
+            further_free: Mutex::default(),
+        }
+    }
+
+    pub(super) fn items(&self) -> u64 {
+        self.items.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bucket_count(&self) -> u64 {
+        self.bucket_count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn memory_len(&self) -> u64 {
+        self.buckets.memory_len() + self.further.memory_len()
+    }
+
+    /// Finds an item without a lock. `is_key` compares the whole key. The epoch is pinned.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is_key: impl Fn(Chunk) -> bool) -> Option<Chunk> {
+        let mut bits = self.base_level.load(Ordering::Relaxed);
+        loop {
+            let first = self.buckets.get(low_bits(hash, bits));
+            let control = first.control.load(Ordering::Acquire);
+            if level(control) != bits {
+                bits = level(control);
+                continue;
+            }
+            if let Some(found) = self.scan(first, control, hash, &is_key) {
+                return Some(found);
+            }
+            // A split copies, then raises the level, then clears: who missed a key in between sees the new level.
+            // And a further bucket belongs to this one for as long as the level stays.
+            let after = first.control.load(Ordering::Acquire);
+            if (after ^ control) & !LOCKED == 0 {
+                return None;
+            }
+            bits = level(after);
+        }
+    }
+
+    #[inline]
+    fn scan(
+        &self,
+        first: &Bucket,
+        mut control: u64,
+        hash: u64,
+        is_key: &impl Fn(Chunk) -> bool,
+    ) -> Option<Chunk> {
+        let mut bucket = first;
+        loop {
+            for slot in &bucket.slots {
+                let slot = slot.load(Ordering::Acquire);
+                if slot >> TAG_SHIFT == tag(hash)
+                    && let Some(chunk) = Chunk::from_units(slot & CHUNK_MASK)
+                    && is_key(chunk)
+                {
+                    return Some(chunk);
+                }
+            }
+            bucket = self.further_of(control)?;
+            control = bucket.control.load(Ordering::Acquire);
+        }
+    }
+
+    fn further_of(&self, control: u64) -> Option<&Bucket> {
+        let number = (control >> FURTHER_SHIFT).checked_sub(1)?;
+        Some(self.further.get(number))
+    }
+
+    /// Locks the bucket of a hash.
+    pub(super) fn lock(&self, hash: u64) -> Locked<'_> {
+        let mut bits = self.base_level.load(Ordering::Relaxed);
+        loop {
+            let locked = self.lock_number(low_bits(hash, bits), hash);
+            if level(locked.control) == bits {
+                return locked;
+            }
+            bits = level(locked.control);
+        }
+    }
+
+    fn lock_number(&self, number: u64, hash: u64) -> Locked<'_> {
+        const SPINS_MAX: u32 = 100;
+        let bucket = self.buckets.get(number);
+        let mut spins = 0_u32;
+        loop {
+            let before = bucket.control.load(Ordering::Relaxed);
+            let free = before & !LOCKED;
+            let locked = free | LOCKED;
+            let (ok, no) = (Ordering::Acquire, Ordering::Relaxed);
+            if bucket
+                .control
+                .compare_exchange_weak(free, locked, ok, no)
+                .is_ok()
+            {
+                return Locked {
+                    index: self,
+                    bucket,
+                    control: free,
+                    hash,
+                };
+            }
+            // Held for some 100 ns, unless the kernel took the holder off its processor.
+            spins += 1;
+            if spins.is_multiple_of(SPINS_MAX) {
+                thread::yield_now()
+            } else {
+                hint::spin_loop()
+            }
+        }
+    }
+
+    /// Splits a bucket if the table is too full. `hash_of` hashes the key of an item. No bucket is locked by the caller.
+    pub(super) fn grow(&self, hash_of: impl Fn(Chunk) -> u64) {
+        // Two for each insert at most, so that growth keeps up and no insert pays for others.
+        for _ in 0..2 {
+            if self.items() <= self.bucket_count() * LOAD_MAX {
+                return;
+            }
+            match self.growth.try_lock() {
+                Ok(mut growth) => self.split(&mut growth, &hash_of),
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in a split"),
+            }
+        }
+    }
+
+    fn split(&self, growth: &mut Growth, hash_of: &impl Fn(Chunk) -> u64) {
+        if growth.level + 1 >= BITS_MAX {
+            return;
+        }
+        let number = growth.split_at;
+        let twin_number = number | 1 << growth.level;
+        let raised = u64::from(growth.level + 1) << LEVEL_SHIFT;
+        let mut low = self.lock_number(number, 0);
+        // Nobody looks at the twin before the level of this bucket says that it is there.
+        let twin_bucket = self.buckets.make(twin_number);
+        twin_bucket
+            .control
+            .store(raised | LOCKED, Ordering::Relaxed);
+        let mut twin = Locked {
+            index: self,
+            bucket: twin_bucket,
+            control: raised,
+            hash: 0,
+        };
+        let (mut staying, mut moving) = (Vec::new(), Vec::new());
+        for slot in low.slots() {
+            let value = slot.load(Ordering::Relaxed);
+            if let Some(chunk) = Chunk::from_units(value & CHUNK_MASK) {
+                let moves = hash_of(chunk) >> growth.level & 1 == 1;
+                if moves {
+                    moving.push(slot)
+                } else {
+                    staying.push(slot)
+                }
+            }
+        }
+        for slot in &moving {
+            twin.put(slot.load(Ordering::Relaxed));
+        }
+        // Release what the twin holds with the level that leads to it.
+        drop(twin);
+        low.control = low.control & !(0xff << LEVEL_SHIFT) | raised;
+        low.bucket
+            .control
+            .store(low.control | LOCKED, Ordering::Release);
+        for slot in moving {
+            slot.store(0, Ordering::Release);
+        }
+        low.free_empty_further();
+        drop(low);
+        self.bucket_count.fetch_add(1, Ordering::Relaxed);
+        growth.split_at += 1;
+        if growth.split_at == 1 << growth.level {
+            growth.level += 1;
+            growth.split_at = 0;
+            self.base_level.store(growth.level, Ordering::Release);
+        }
+    }
+
+    fn take_further(&self) -> u32 {
+        let mut further = self.further_free.lock().expect("no panic under this lock");
+        further.free.pop().unwrap_or_else(|| {
+            let number = further.made;
+            further.made += 1;
+            self.further.make(u64::from(number));
+            number
+        })
+    }
+
+    /// The chunks in a bucket, as they stand. The epoch is pinned.
+    pub(super) fn chunks(&self, number: u64) -> Vec<Chunk> {
+        let first = self.buckets.get(number);
+        let (mut found, mut bucket) = (Vec::with_capacity(SLOTS), Some(first));
+        while let Some(some) = bucket {
+            let slots = some
+                .slots
+                .iter()
+                .map(|slot| slot.load(Ordering::Acquire) & CHUNK_MASK);
+            found.extend(slots.filter_map(Chunk::from_units));
+            bucket = self.further_of(some.control.load(Ordering::Acquire));
+        }
+        found
+    }
+
+    /// Whether a bucket of this number exists, so that a walk over all knows where to stop.
+    pub(super) fn has_bucket(&self, number: u64) -> bool {
+        number < self.bucket_count()
+    }
+
+    /// log2 of the number of buckets, rounded down.
+    pub(super) fn power(&self) -> u32 {
+        self.bucket_count().ilog2()
+    }
+}
+
+impl<'i> Locked<'i> {
+    /// Finds an item by its key.
+    pub(super) fn find(&self, is_key: impl Fn(Chunk) -> bool) -> Option<(At<'i>, Chunk)> {
+        self.slots().find_map(|slot| {
+            let value = slot.load(Ordering::Relaxed);
+            let chunk = Chunk::from_units(value & CHUNK_MASK)?;
+            (value >> TAG_SHIFT == tag(self.hash) && is_key(chunk)).then_some((At(slot), chunk))
+        })
+    }
+
+    /// Puts a new item in. The key must not be there.
+    pub(super) fn insert(&mut self, chunk: Chunk) {
+        self.put(slot(self.hash, chunk));
+        self.index.items.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts another item into the place of one: readers see the one or the other.
+    pub(super) fn replace(&self, at: At<'_>, chunk: Chunk) {
+        at.0.store(slot(self.hash, chunk), Ordering::Release);
+    }
+
+    /// Takes an item out.
+    pub(super) fn remove(&self, at: At<'_>) {
+        at.0.store(0, Ordering::Release);
+        self.index.items.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn put(&mut self, value: u64) {
+        let empty = self.slots().find(|slot| slot.load(Ordering::Relaxed) == 0);
+        let slot = empty.unwrap_or_else(|| self.lengthen());
+        slot.store(value, Ordering::Release);
+    }
+
+    /// Hangs a further bucket between this one and the rest of its chain; returns its first slot.
+    fn lengthen(&mut self) -> &'i AtomicU64 {
+        let number = self.index.take_further();
+        let further = self.index.further.get(u64::from(number));
+        let rest = self.control >> FURTHER_SHIFT << FURTHER_SHIFT;
+        further.control.store(rest, Ordering::Relaxed);
+        let link = (u64::from(number) + 1) << FURTHER_SHIFT;
+        self.control = self.control & ((1 << FURTHER_SHIFT) - 1) | link;
+        self.bucket
+            .control
+            .store(self.control | LOCKED, Ordering::Release);
+        &further.slots[0]
+    }
+
+    /// After a split: what is left moves into the first bucket where it fits, and empty further buckets go back.
+    fn free_empty_further(&mut self) {
+        let left: Vec<_> = self
+            .slots()
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .collect();
+        let left: Vec<_> = left.into_iter().filter(|value| *value != 0).collect();
+        if left.len() > SLOTS || self.control >> FURTHER_SHIFT == 0 {
+            return;
+        }
+        // First the copies, then the shorter chain: a reader finds each key in one place or in both.
+        let in_first: Vec<_> = self
+            .bucket
+            .slots
+            .iter()
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .collect();
+        for value in left.iter().filter(|value| !in_first.contains(value)) {
+            let empty = self
+                .bucket
+                .slots
+                .iter()
+                .find(|slot| slot.load(Ordering::Relaxed) == 0);
+            empty
+                .expect("at most 7 are left")
+                .store(*value, Ordering::Release);
+        }
+        let mut link = self.control;
+        self.control &= (1 << FURTHER_SHIFT) - 1;
+        self.bucket
+            .control
+            .store(self.control | LOCKED, Ordering::Release);
+        while let Some(number) = (link >> FURTHER_SHIFT).checked_sub(1) {
+            let further = self.index.further.get(number);
+            link = further.control.load(Ordering::Relaxed);
+            further
+                .slots
+                .iter()
+                .for_each(|slot| slot.store(0, Ordering::Release));
+            let mut free = self
+                .index
+                .further_free
+                .lock()
+                .expect("no panic under this lock");
+            free.free.push(number as u32);
+        }
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &'i AtomicU64> + use<'i> {
+        let (index, first) = (self.index, self.bucket);
+        let mut control = self.control;
+        let mut bucket = Some(first);
+        std::iter::from_fn(move || {
+            let here = bucket?;
+            bucket = index.further_of(control);
+            control = bucket.map_or(0, |next| next.control.load(Ordering::Relaxed));
+            Some(&here.slots)
+        })
+        .flatten()
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.bucket.control.store(self.control, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // A chunk stands for its key. The mixer is that of SplitMix64 (Steele and others, OOPSLA 2014).
+    fn hash_of(chunk: Chunk) -> u64 {
+        let z = chunk.units().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn chunk(units: u64) -> Chunk {
+        Chunk::from_units(units).unwrap()
+    }
+
+    fn insert(index: &Index, units: u64) {
+        index.lock(hash_of(chunk(units))).insert(chunk(units));
+        index.grow(hash_of);
+    }
+
+    fn find(index: &Index, units: u64) -> bool {
+        index
+            .find(hash_of(chunk(units)), |found| found == chunk(units))
+            .is_some()
+    }
+
+    #[test]
+    fn everything_is_found_while_the_table_grows() {
+        let index = Index::new(4);
+        for units in 1..=20_000 {
+            insert(&index, units);
+            assert!(find(&index, units) && find(&index, units / 2 + 1));
+        }
+        assert!((1..=20_000).all(|units| find(&index, units)));
+        assert!(!find(&index, 20_001));
+        assert!(
+            index.bucket_count() * LOAD_MAX >= 20_000,
+            "{} buckets",
+            index.bucket_count()
+        );
+    }
+
+    #[test]
+    fn what_was_removed_is_gone_and_the_others_stay() {
+        let index = Index::new(4);
+        (1..=5_000).for_each(|units| insert(&index, units));
+        for units in (1..=5_000).filter(|units| units % 3 == 0) {
+            let locked = index.lock(hash_of(chunk(units)));
+            let (at, _) = locked.find(|found| found == chunk(units)).unwrap();
+            locked.remove(at);
+        }
+        for units in 1..=5_000 {
+            assert_eq!(find(&index, units), units % 3 != 0, "{units}");
+        }
+        assert_eq!(index.items(), 5_000 - 5_000 / 3);
+    }
+
+    #[test]
+    fn keys_with_one_hash_chain_up() {
+        let index = Index::new(4);
+        for units in 1..=100 {
+            index.lock(42).insert(chunk(units));
+        }
+        for units in 1..=100 {
+            assert!(index.find(42, |found| found == chunk(units)).is_some());
+        }
+        assert_eq!(
+            (0..16)
+                .map(|number| index.chunks(number).len())
+                .sum::<usize>(),
+            100
+        );
+    }
+
+    #[test]
+    fn a_key_costs_less_than_two_words_and_a_half_of_table() {
+        let index = Index::new(4);
+        const ITEMS: u64 = 400_000;
+        (1..=ITEMS).for_each(|units| insert(&index, units));
+        let cost = index.memory_len() as f64 / ITEMS as f64;
+        assert!(cost < 20.0, "{cost} bytes an item");
+    }
+
+    #[test]
+    fn readers_find_every_key_while_others_are_inserted() {
+        let index = Index::new(4);
+        (1..=1_000).for_each(|units| insert(&index, units));
+        thread::scope(|scope| {
+            scope.spawn(|| (1_001..=60_000).for_each(|units| insert(&index, units)));
+            scope.spawn(|| {
+                for round in 0..50 {
+                    for units in 1..=1_000 {
+                        assert!(find(&index, units), "{units} was lost in round {round}");
+                    }
+                }
+            });
+        });
+        assert_eq!(index.items(), 60_000);
+    }
+}

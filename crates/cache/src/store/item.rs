@@ -1,0 +1,199 @@
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+
+use super::arena::Chunk;
+use super::layout::Layout;
+use super::pool::Pool;
+use super::slab::item_len;
+use super::{Seconds, Store, mark};
+
+/// One version of an item, which never changes but for its marks. Borrowed from a [`Turn`](super::Turn).
+#[derive(Clone, Copy)]
+pub struct Item<'t> {
+    store: &'t Store,
+    chunk: Chunk,
+    /// Marks and time as they were before this access.
+    state: u32,
+    last_access: Seconds,
+}
+
+/// A reference to an item's memory: keeps it from being used again, for longer than a turn.
+pub(super) struct Held<S: AsRef<Pool>> {
+    pool: S,
+    pub(super) chunk: Chunk,
+}
+
+/// A piece of a value that is sent from where it lies.
+struct Piece {
+    held: Held<Store>,
+    at: usize,
+}
+
+impl<'t> Item<'t> {
+    /// The caller has pinned the epoch for `'t` since before it found the chunk.
+    pub(super) fn new(store: &'t Store, chunk: Chunk) -> Item<'t> {
+        let header = store.pool().arena.header(chunk);
+        let (state, last_access) = (header.state.load(Relaxed), header.last_access.load(Relaxed));
+        Item {
+            store,
+            chunk,
+            state,
+            last_access,
+        }
+    }
+
+    /// The same, marked as used.
+    #[inline]
+    pub(super) fn hit(store: &'t Store, chunk: Chunk, now: Seconds) -> Item<'t> {
+        let header = store.pool().arena.header(chunk);
+        let state = mark::hit(&header.state);
+        let last_access = header.last_access.load(Relaxed);
+        if last_access != now {
+            header.last_access.store(now, Relaxed);
+        }
+        Item {
+            store,
+            chunk,
+            state,
+            last_access,
+        }
+    }
+
+    fn pool(&self) -> &'t Pool {
+        self.store.pool()
+    }
+
+    /// The key.
+    pub fn key(&self) -> &'t [u8] {
+        self.pool().key(self.chunk)
+    }
+
+    /// The value's length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.pool().arena.header(self.chunk).value_len.load(Relaxed) as usize
+    }
+
+    /// The value, in as many pieces as it lies in: one, below half a MiB.
+    #[inline]
+    pub fn slices(&self) -> impl Iterator<Item = &'t [u8]> + use<'t> {
+        let (pool, chunk) = (self.pool(), self.chunk);
+        let layout = Layout::of(&pool.arena, chunk);
+        (0..layout.pieces()).map(move |at| pool.piece(chunk, &layout, at))
+    }
+
+    /// The value without a copy, in as many pieces as it lies in. The pieces keep the item's memory until they are
+    /// dropped, so they are for values which are worth it: 16 KiB and more.
+    pub fn shared(&self) -> impl Iterator<Item = Bytes> + use<'t> {
+        let (store, chunk) = (self.store, self.chunk);
+        let layout = Layout::of(&store.pool().arena, chunk);
+        (0..layout.pieces()).map(move |at| match Held::take(store.clone(), chunk) {
+            Some(held) => Bytes::from_owner(Piece { held, at }),
+            // Tens of thousands send this very item: one more gets a copy.
+            None => Bytes::copy_from_slice(store.pool().piece(chunk, &layout, at)),
+        })
+    }
+
+    /// The client's flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        self.pool().arena.header(self.chunk).flags.load(Relaxed)
+    }
+
+    /// The item's cas (0 with `-C`).
+    #[inline]
+    pub fn cas(&self) -> u64 {
+        self.pool().arena.header(self.chunk).cas.load(Relaxed)
+    }
+
+    /// When the item expires: [`NEVER`](super::NEVER), or a time.
+    pub fn exptime(&self) -> Seconds {
+        self.pool().arena.header(self.chunk).exptime.load(Relaxed)
+    }
+
+    /// When the item was last used, before this time.
+    pub fn last_access(&self) -> Seconds {
+        self.last_access
+    }
+
+    /// Whether the item was fetched before this time.
+    pub fn was_fetched(&self) -> bool {
+        self.state & mark::FETCHED != 0
+    }
+
+    /// Whether the item is marked as stale.
+    pub fn is_stale(&self) -> bool {
+        self.state & mark::STALE != 0
+    }
+
+    /// Whether somebody has the win token.
+    pub fn is_win_taken(&self) -> bool {
+        self.state & mark::WIN != 0
+    }
+
+    /// Takes the win token: true for exactly one caller, until the item is stored or invalidated.
+    pub fn take_win(&self) -> bool {
+        let pool = self.pool();
+        // Under the bucket's lock, so that the token is not lost when the item is copied to another place.
+        let locked = pool.index.lock(pool.hash(self.key()));
+        match locked.find(|chunk| pool.key(chunk) == self.key()) {
+            Some((_, chunk)) => {
+                let header = pool.arena.header(chunk);
+                header.cas.load(Relaxed) == self.cas() && mark::take_win(&header.state)
+            }
+            // Whoever took the item away leaves nothing to recache for: the next get misses.
+            None => false,
+        }
+    }
+
+    /// The number of the item's slab class.
+    pub fn class_id(&self) -> u8 {
+        self.pool().owners.class_of(self.chunk)
+    }
+
+    /// The item's size in bytes as `stats sizes` counts it: header, key and value.
+    pub fn size(&self) -> u64 {
+        item_len(&self.pool().arena, self.chunk)
+    }
+}
+
+impl fmt::Debug for Item<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = String::from_utf8_lossy(self.key());
+        f.debug_struct("Item")
+            .field("key", &key)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: AsRef<Pool>> Held<S> {
+    /// The caller has pinned the epoch since before it found the item, or holds the lock of its bucket.
+    pub(super) fn take(pool: S, chunk: Chunk) -> Option<Held<S>> {
+        let taken = mark::reference(&pool.as_ref().arena.header(chunk).state);
+        taken.then_some(Held { pool, chunk })
+    }
+}
+
+impl<S: AsRef<Pool>> Drop for Held<S> {
+    fn drop(&mut self) {
+        let pool = self.pool.as_ref();
+        if mark::unreference(&pool.arena.header(self.chunk).state) {
+            pool.free_item(self.chunk);
+        }
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        let pool = self.held.pool.pool();
+        pool.piece(
+            self.held.chunk,
+            &Layout::of(&pool.arena, self.held.chunk),
+            self.at,
+        )
+    }
+}

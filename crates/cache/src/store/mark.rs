@@ -1,0 +1,136 @@
+//! The word of a header that readers may write.
+//!
+//! ```text
+//!  31      24 23 22 21       20   19    18      17 16 15        0
+//! ┌──────────┬─────┬─────────┬───┬─────┬───────┬─────┬────────────┐
+//! │generation│  0  │ retired │win│stale│fetched│ use │ references │
+//! └──────────┴─────┴─────────┴───┴─────┴───────┴─────┴────────────┘
+//! ```
+//!
+//! *References* are of those who send the value from where it lies; *use* counts hits up to 3, for
+//! eviction. Both marks of a hit change rarely (the third hit of an item writes nothing), so the lines of hot
+//! items stay shared between processors.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+/// More references than this on one item are refused, and the value is copied instead. Far below 2^16, so
+/// that threads which count up before they look cannot overflow into the marks.
+const REFERENCES_MAX: u32 = 32_768;
+const REFERENCES: u32 = 0xffff;
+const USE_SHIFT: u32 = 16;
+const USE: u32 = 3 << USE_SHIFT;
+pub(super) const FETCHED: u32 = 1 << 18;
+pub(super) const STALE: u32 = 1 << 19;
+pub(super) const WIN: u32 = 1 << 20;
+const RETIRED: u32 = 1 << 21;
+const GENERATION_SHIFT: u32 = 24;
+
+/// A new item's state: no references, no marks.
+pub(super) fn fresh(generation: u8) -> u32 {
+    u32::from(generation) << GENERATION_SHIFT
+}
+
+pub(super) fn generation(state: u32) -> u8 {
+    (state >> GENERATION_SHIFT) as u8
+}
+
+pub(super) fn used(state: u32) -> u32 {
+    (state & USE) >> USE_SHIFT
+}
+
+pub(super) fn is_referenced(state: u32) -> bool {
+    state & REFERENCES != 0
+}
+
+pub(super) fn with_use(state: u32, used: u32) -> u32 {
+    state & !USE | used.min(3) << USE_SHIFT
+}
+
+/// The marks that a copy of an item inherits: all but the references.
+pub(super) fn inherited(state: u32) -> u32 {
+    state & !(REFERENCES | RETIRED)
+}
+
+/// Marks a hit; returns the state before.
+#[inline]
+pub(super) fn hit(state: &AtomicU32) -> u32 {
+    let before = state.load(Relaxed);
+    let after = with_use(before, used(before) + 1) | FETCHED;
+    if after != before {
+        // A lost race is another's mark: one of two simultaneous hits may go uncounted.
+        let _ = state.compare_exchange(before, after, Relaxed, Relaxed);
+    }
+    before
+}
+
+/// Sets how often the item was used, whatever else changes meanwhile.
+pub(super) fn set_use(state: &AtomicU32, used: u32) {
+    state
+        .fetch_update(Relaxed, Relaxed, |state| Some(with_use(state, used)))
+        .expect("the closure returns Some");
+}
+
+/// Takes a reference. Refused when there are too many.
+pub(super) fn reference(state: &AtomicU32) -> bool {
+    let before = state.fetch_add(1, Relaxed);
+    if before & REFERENCES >= REFERENCES_MAX {
+        state.fetch_sub(1, Relaxed);
+        return false;
+    }
+    true
+}
+
+/// Gives a reference back. True when the memory is now the caller's to free.
+pub(super) fn unreference(state: &AtomicU32) -> bool {
+    let before = state.fetch_sub(1, AcqRel);
+    before & RETIRED != 0 && before & REFERENCES == 1
+}
+
+/// Says that no new references come. True when there are none, and the memory is the caller's to free.
+pub(super) fn retire(state: &AtomicU32) -> bool {
+    let before = state.fetch_or(RETIRED, AcqRel);
+    before & REFERENCES == 0
+}
+
+/// Takes the win token; true for whoever got it.
+pub(super) fn take_win(state: &AtomicU32) -> bool {
+    state.fetch_or(WIN, Acquire) & WIN == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_reference_frees_what_was_retired() {
+        let state = AtomicU32::new(fresh(9));
+        assert!(reference(&state) && reference(&state));
+        assert!(!unreference(&state));
+        assert!(!retire(&state));
+        assert!(unreference(&state));
+    }
+
+    #[test]
+    fn without_references_retiring_frees() {
+        assert!(retire(&AtomicU32::new(fresh(0))));
+    }
+
+    #[test]
+    fn references_never_reach_the_marks() {
+        let state = AtomicU32::new(fresh(0));
+        let taken = (0..70_000).filter(|_| reference(&state)).count();
+        assert_eq!(taken as u32, REFERENCES_MAX);
+        assert_eq!(state.load(Relaxed), REFERENCES_MAX);
+    }
+
+    #[test]
+    fn the_fourth_hit_writes_nothing() {
+        let state = AtomicU32::new(fresh(3));
+        (0..3).for_each(|_| assert!(hit(&state) != state.load(Relaxed)));
+        let before = state.load(Relaxed);
+        assert_eq!((used(before), generation(before)), (3, 3));
+        hit(&state);
+        assert_eq!(state.load(Relaxed), before);
+    }
+}

@@ -1,0 +1,353 @@
+//! Pages change their slab class when the sizes of the items change.
+//!
+//! Each class turns its memory over at some pace: bytes evicted a page. Where the paces differ, the class with the slow
+//! one keeps items that are older, and less likely to be used again, than what the fast one throws away. So a page
+//! goes from the slowest class to the fastest when these differ by half, and when the items at the slow
+//! one's tails are not the younger ones. memcached's automover compares ages for the same end (slab_automove.c).
+//!
+//! To empty a page: items that were used are copied to free chunks of their class, the others are evicted, and when
+//! the last reader has left, the page goes. That is done in steps, by those who need memory and by
+//! [`Store::maintain`](super::Store::maintain). A class that has nothing left to evict does not wait: it takes a page at once.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, TryLockError};
+
+use super::arena::{Chunk, PAGE_LEN};
+use super::counters::add;
+use super::draft::RawDraft;
+use super::layout::Layout;
+use super::mark;
+use super::pool::{Pool, thread_stripe};
+use super::slab::{Clock, Use, Victim};
+
+#[derive(Debug)]
+pub(super) struct Mover {
+    current: Option<Move>,
+    /// Where the next page of each class is looked for.
+    next_page: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    page: u32,
+    from: u8,
+    /// The class that gets the page; none: the kernel.
+    to: Option<u8>,
+    /// The next chunk to look at.
+    at: u32,
+    rounds: u32,
+}
+
+/// How a step went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Moved,
+    GoesOn,
+    GaveUp,
+}
+
+/// How many chunks a class looks at of the page on its way, for each time it evicts.
+const CHUNKS_PER_EVICTION: u32 = 16;
+
+/// How often a page is gone over before another is tried: a slow upload or a slow reader holds a chunk.
+const ROUNDS_MAX: u32 = 64;
+
+/// A class looks at the balance after it evicted so many bytes.
+const BALANCE_AFTER: u64 = PAGE_LEN as u64;
+
+/// A class with more than so many pages of free chunks gives one up.
+const FREE_PAGES_MAX: u64 = 3;
+
+impl Mover {
+    pub(super) fn new(classes: usize) -> Mover {
+        Mover {
+            current: None,
+            next_page: vec![0; classes + 1],
+        }
+    }
+}
+
+impl Pool {
+    fn mover(&self) -> Option<MutexGuard<'_, Mover>> {
+        match self.mover.try_lock() {
+            Ok(mover) => Some(mover),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked while it moved a page"),
+        }
+    }
+
+    /// Called by a class that evicts: a step of the move that is on, or a look whether one is due.
+    pub(super) fn balance(&self, id: u8, clock: Clock) {
+        if self.is_moving.load(Relaxed) {
+            if let Some(mut mover) = self.mover() {
+                self.step(&mut mover, CHUNKS_PER_EVICTION, clock);
+            }
+        } else if self.class(id).evicted_lately >= BALANCE_AFTER
+            && let Some(mut mover) = self.mover()
+        {
+            self.look_at_balance(&mut mover, clock);
+        }
+    }
+
+    /// The move that is on, and memory that is to be given back. Returns whether there is more to do.
+    pub(super) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
+        let Some(mut mover) = self.mover() else {
+            return false;
+        };
+        if mover.current.is_none() {
+            self.look_for_surplus(&mut mover);
+        }
+        if mover.current.is_none() {
+            return false;
+        }
+        self.step(&mut mover, budget as u32, clock);
+        self.is_moving.load(Relaxed)
+    }
+
+    /// A page that nobody should keep: above the memory limit, or of a class with many free chunks.
+    fn look_for_surplus(&self, mover: &mut Mover) {
+        let is_above = self.pages_in_use() > self.pages_limit();
+        let free_pages = |id: &u8| {
+            let class = self.class(*id);
+            (
+                class.free_len() / u64::from(class.per_page),
+                class.page_count(),
+            )
+        };
+        let most = self
+            .class_ids()
+            .max_by_key(free_pages)
+            .expect("there are classes");
+        let (free, pages) = free_pages(&most);
+        if (is_above && pages > 0) || (free > FREE_PAGES_MAX && pages > 1) {
+            self.begin_move(mover, most, None);
+        }
+    }
+
+    fn look_at_balance(&self, mover: &mut Mover, clock: Clock) {
+        let mut paces = Vec::new();
+        for id in self.class_ids() {
+            let mut class = self.class(id);
+            let pages = class.page_count();
+            if pages > 0 {
+                let pace = class.evicted_lately as f64 / pages as f64;
+                paces.push((
+                    pace,
+                    id,
+                    pages,
+                    class.tail_age(&self.arena, clock.now).unwrap_or(0),
+                ));
+            }
+            // What was long ago counts for less.
+            class.evicted_lately /= 2;
+        }
+        let fastest = paces.iter().max_by(|a, b| a.0.total_cmp(&b.0)).copied();
+        let donors = paces.iter().filter(|(_, _, pages, _)| *pages > 1);
+        let slowest = donors.min_by(|a, b| a.0.total_cmp(&b.0)).copied();
+        let (Some((fast, to, _, young)), Some((slow, from, _, old))) = (fastest, slowest) else {
+            return;
+        };
+        if to != from && fast > 1.5 * slow && old >= young {
+            self.begin_move(mover, from, Some(to));
+        }
+    }
+
+    fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>) {
+        let mut class = self.class(from);
+        if class.page_count() == 0 {
+            return;
+        }
+        let next = &mut mover.next_page[usize::from(from)];
+        *next = next.wrapping_add(1);
+        let page = class.page_number(*next);
+        class.set_leaving(&self.owners, page, true);
+        mover.current = Some(Move {
+            page,
+            from,
+            to,
+            at: 0,
+            rounds: 0,
+        });
+        self.is_moving.store(true, Relaxed);
+    }
+
+    /// For a class that has nothing to evict: a page of another class, now. False when none gives one up.
+    pub(super) fn steal_page(&self, to: u8, clock: Clock) -> bool {
+        let Some(mut mover) = self.mover() else {
+            // Somebody moves a page: it may be for us.
+            return true;
+        };
+        if mover.current.is_none() {
+            let richest = |id: &u8| {
+                if *id == to {
+                    0
+                } else {
+                    self.class(*id).page_count()
+                }
+            };
+            let from = self
+                .class_ids()
+                .max_by_key(richest)
+                .expect("there are classes");
+            if richest(&from) == 0 {
+                return false;
+            }
+            self.begin_move(&mut mover, from, Some(to));
+        }
+        if let Some(current) = &mut mover.current {
+            current.to = Some(to);
+        }
+        // One round over the whole page: some ten thousand evictions at most, of 200 ns.
+        self.step(&mut mover, u32::MAX, clock) != Step::GaveUp
+    }
+
+    /// Goes over the chunks of the page on its way, at most once over all of them.
+    fn step(&self, mover: &mut Mover, budget: u32, clock: Clock) -> Step {
+        let Some(mut current) = mover.current else {
+            return Step::GaveUp;
+        };
+        let chunk_len = self.class(current.from).chunk_len;
+        let carved = self
+            .class(current.from)
+            .set_leaving(&self.owners, current.page, true);
+        let mut steps = 0;
+        while current.at < carved && steps < budget {
+            let chunk = Chunk::new(current.page, current.at as usize * chunk_len);
+            self.vacate(chunk, current.from, clock);
+            current.at += 1;
+            steps += 1;
+        }
+        mover.current = Some(current);
+        if current.at < carved {
+            return Step::GoesOn;
+        }
+        self.end_round(mover, current)
+    }
+
+    fn end_round(&self, mover: &mut Mover, mut current: Move) -> Step {
+        while self.epochs.try_advance() && self.reap_some(current.from) {}
+        let mut class = self.class(current.from);
+        if class.remove_page(&self.owners, current.page) {
+            drop(class);
+            self.hand_over(current);
+        } else if current.rounds < ROUNDS_MAX {
+            (current.at, current.rounds) = (0, current.rounds + 1);
+            mover.current = Some(current);
+            return Step::GoesOn;
+        } else {
+            class.set_leaving(&self.owners, current.page, false);
+            mover.current = None;
+            self.is_moving.store(false, Relaxed);
+            return Step::GaveUp;
+        }
+        mover.current = None;
+        self.is_moving.store(false, Relaxed);
+        Step::Moved
+    }
+
+    fn hand_over(&self, done: Move) {
+        match done
+            .to
+            .filter(|_| self.pages_in_use() <= self.pages_limit())
+        {
+            Some(to) => {
+                self.class(to).add_page(&self.owners, done.page);
+                add(&self.counters.stripe(thread_stripe()).pages_moved);
+            }
+            None => self.return_page(done.page),
+        }
+    }
+
+    /// Frees what readers have left, in one class. False when there was nothing.
+    fn reap_some(&self, id: u8) -> bool {
+        const REAP_AT_ONCE: usize = 256;
+        let mut long = Vec::new();
+        let reaped = self.class(id).reap(
+            &self.arena,
+            &self.owners,
+            &self.epochs,
+            REAP_AT_ONCE,
+            &mut long,
+        );
+        long.into_iter().for_each(|chunk| self.free_item(chunk));
+        reaped > 0
+    }
+
+    /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it elsewhere.
+    fn vacate(&self, chunk: Chunk, from: u8, clock: Clock) {
+        let pinned = self.pin();
+        let class = self.class(from);
+        let item = match self.uses(chunk) {
+            Use::Small | Use::Main => chunk,
+            // The owner may be a draft still, or gone: then nothing is done this time.
+            Use::Part => match Chunk::from_units(self.arena.header(chunk).cas.load(Relaxed)) {
+                Some(owner) => owner,
+                None => return,
+            },
+            _ => return,
+        };
+        let is_used = mark::used(self.arena.header(item).state.load(Relaxed)) > 0
+            || self.uses(item) == Use::Main;
+        let is_dead = clock.is_dead(&self.arena, item);
+        drop(class);
+        if item == chunk && is_used && !is_dead && self.rescue(chunk, from) {
+            return;
+        }
+        if self.class_of(item).take_in_hand(&self.arena, item) {
+            self.evict(
+                Victim {
+                    chunk: item,
+                    is_dead,
+                },
+                clock,
+            );
+        }
+        drop(pinned);
+    }
+
+    /// Copies an item to a free chunk of its class, if there is one. The epoch is pinned.
+    fn rescue(&self, chunk: Chunk, from: u8) -> bool {
+        let (arena, header) = (&self.arena, self.arena.header(chunk));
+        let layout = Layout::of(arena, chunk);
+        if layout.parts > 0 {
+            return false;
+        }
+        let Some(new) = self.class(from).take_free(arena, &self.owners) else {
+            return false;
+        };
+        let (key, value) = (self.key(chunk), self.piece(chunk, &layout, 0));
+        let (flags, clock) = (
+            header.flags.load(Relaxed),
+            Clock {
+                now: 0,
+                generation: 0,
+            },
+        );
+        let mut copy = RawDraft::new(self, new, key, value.len(), flags, 0);
+        copy.fill(self, value, clock)
+            .expect("one chunk, and it is there");
+        let locked = self.index.lock(self.hash_of(chunk));
+        let Some((at, _)) = locked.find(|found| found == chunk) else {
+            drop(locked);
+            copy.discard(self);
+            return true;
+        };
+        // Under the bucket's lock: marks that matter (stale, win, expiry, cas) change only under it.
+        let copied = arena.header(new);
+        copied
+            .state
+            .store(mark::inherited(header.state.load(Relaxed)), Relaxed);
+        copied.exptime.store(header.exptime.load(Relaxed), Relaxed);
+        copied
+            .last_access
+            .store(header.last_access.load(Relaxed), Relaxed);
+        copied.cas.store(header.cas.load(Relaxed), Relaxed);
+        locked.replace(at, new);
+        let mut class = self.class(from);
+        class.replace(arena, chunk, new);
+        class.retire(arena, chunk, &self.epochs);
+        drop(class);
+        add(&self.counters.stripe(thread_stripe()).rescues);
+        true
+    }
+}

@@ -1,0 +1,499 @@
+//! One slab class: its pages, its free chunks, its queues, and what waits for readers to leave.
+//!
+//! ```text
+//!             ┌──────── small ────────┐  used twice  ┌──────────── main ────────────┐
+//!  new item ─▶│ a tenth of the class  │─────────────▶│ used: once round again       │◀─┐
+//!             └──────────┬────────────┘              └──────────────┬───────────────┘──┘
+//!                        │ not used                                 │ not used
+//!                        ▼                                          ▼
+//!                  ghost (key only)  ── comes back: main ──▶      limbo ─▶ free chunk
+//! ```
+//!
+//! Eviction is S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP 2023): most items
+//! are used once, so what is new has to prove itself in a small queue first. A hit changes two bits of the
+//! item and no queue. docs/cache-eviction.md has the figures.
+//!
+//! A chunk goes round: free → draft → queue → (floating, while an evictor looks for its bucket) → limbo, until
+//! readers have left → free. All under the class's lock; the lock of a bucket comes before it, never after.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::arena::{Arena, Chunk, HEADER_LEN, PAGE_LEN};
+use super::epoch::Epochs;
+use super::ghost::Ghosts;
+use super::mark;
+use super::queue::Queue;
+use super::{ClassStats, NEVER, Seconds};
+
+/// What a chunk is used for (`Header::place`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Use {
+    Free = 0,
+    /// Somebody's, not yet published.
+    Draft = 1,
+    Small = 2,
+    Main = 3,
+    /// In the table and in no queue: an evictor has it in hand.
+    Floating = 4,
+    /// Out of the table; readers may still look at it.
+    Limbo = 5,
+    /// Not the first chunk of a long item.
+    Part = 6,
+}
+
+impl Use {
+    pub(super) fn of(arena: &Arena, chunk: Chunk) -> Use {
+        match arena.header(chunk).place.load(Relaxed) {
+            0 => Use::Free,
+            1 => Use::Draft,
+            2 => Use::Small,
+            3 => Use::Main,
+            4 => Use::Floating,
+            5 => Use::Limbo,
+            6 => Use::Part,
+            other => unreachable!("{chunk:?} is used as {other}"),
+        }
+    }
+
+    pub(super) fn set(self, arena: &Arena, chunk: Chunk) {
+        arena.header(chunk).place.store(self as u8, Relaxed);
+    }
+}
+
+/// The time and the generation by which items are alive or dead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) now: Seconds,
+    pub(super) generation: u8,
+}
+
+impl Clock {
+    pub(super) fn is_flushed(self, state: u32) -> bool {
+        mark::generation(state) != self.generation
+    }
+
+    pub(super) fn is_expired(self, exptime: Seconds) -> bool {
+        exptime != NEVER && exptime <= self.now
+    }
+
+    pub(super) fn is_dead(self, arena: &Arena, chunk: Chunk) -> bool {
+        let header = arena.header(chunk);
+        self.is_flushed(header.state.load(Relaxed)) || self.is_expired(header.exptime.load(Relaxed))
+    }
+}
+
+/// Which class and which of its pages a page number is: class in the high 8 bits.
+pub(super) struct Owners(Box<[AtomicU32]>);
+
+impl Owners {
+    pub(super) fn new(pages_max: u32) -> Owners {
+        Owners((0..=pages_max).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// The class of a chunk that somebody holds. 0 for a page that belongs to none.
+    #[inline]
+    pub(super) fn class_of(&self, chunk: Chunk) -> u8 {
+        (self.0[chunk.page() as usize].load(Relaxed) >> 24) as u8
+    }
+
+    fn at(&self, page: u32) -> (u8, usize) {
+        let word = self.0[page as usize].load(Relaxed);
+        ((word >> 24) as u8, (word & 0xff_ffff) as usize)
+    }
+
+    fn set(&self, page: u32, class: u8, at: usize) {
+        self.0[page as usize].store(u32::from(class) << 24 | at as u32, Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Page {
+    number: u32,
+    /// Chunks that were used and are free again, linked.
+    free_head: Option<Chunk>,
+    free_len: u32,
+    /// Chunks below this have been used.
+    carved: u32,
+    /// The page is on its way out of the class: nothing new goes into it.
+    leaving: bool,
+}
+
+pub(super) struct Class {
+    pub(super) id: u8,
+    pub(super) chunk_len: usize,
+    pub(super) per_page: u32,
+    pages: Vec<Page>,
+    /// Pages that had a free chunk when they were noted; looked at again before use.
+    roomy: Vec<u32>,
+    used: u64,
+    small: Queue,
+    main: Queue,
+    limbo: [Queue; 3],
+    limbo_stamps: [u64; 3],
+    ripe: Queue,
+    ghosts: Ghosts,
+    /// Counters; what can be counted at once is filled in by `stats`.
+    pub(super) counts: ClassStats,
+    pub(super) mem_requested: u64,
+    /// Bytes evicted lately, for the balance between classes.
+    pub(super) evicted_lately: u64,
+}
+
+/// An item that has to go, as an evictor takes it in hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Victim {
+    pub(super) chunk: Chunk,
+    pub(super) is_dead: bool,
+}
+
+impl Class {
+    pub(super) fn new(id: u8, chunk_len: usize) -> Class {
+        Class {
+            id,
+            chunk_len,
+            per_page: (PAGE_LEN / chunk_len) as u32,
+            pages: Vec::new(),
+            roomy: Vec::new(),
+            used: 0,
+            small: Queue::default(),
+            main: Queue::default(),
+            limbo: Default::default(),
+            limbo_stamps: [0; 3],
+            ripe: Queue::default(),
+            ghosts: Ghosts::default(),
+            counts: ClassStats::default(),
+            mem_requested: 0,
+            evicted_lately: 0,
+        }
+    }
+
+    // ---- pages and free chunks
+
+    pub(super) fn page_count(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub(super) fn page_number(&self, at: usize) -> u32 {
+        self.pages[at % self.pages.len()].number
+    }
+
+    pub(super) fn add_page(&mut self, owners: &Owners, number: u32) {
+        owners.set(number, self.id, self.pages.len());
+        self.pages.push(Page {
+            number,
+            free_head: None,
+            free_len: 0,
+            carved: 0,
+            leaving: false,
+        });
+        self.roomy.push(number);
+    }
+
+    /// A chunk for a draft, if one is free.
+    pub(super) fn take_free(&mut self, arena: &Arena, owners: &Owners) -> Option<Chunk> {
+        while let Some(&number) = self.roomy.last() {
+            let (class, at) = owners.at(number);
+            if class == self.id
+                && let Some(chunk) = self.pages[at].take(arena, self.per_page, self.chunk_len)
+            {
+                self.used += 1;
+                Use::Draft.set(arena, chunk);
+                return Some(chunk);
+            }
+            self.roomy.pop();
+        }
+        None
+    }
+
+    /// Frees a chunk that nobody can reach any more.
+    pub(super) fn free(&mut self, arena: &Arena, owners: &Owners, chunk: Chunk) {
+        let (class, at) = owners.at(chunk.page());
+        assert_eq!(class, self.id, "{chunk:?} freed into another class");
+        let page = &mut self.pages[at];
+        if page.free_len == 0 && !page.leaving {
+            self.roomy.push(page.number);
+        }
+        arena.header(chunk).set_next(page.free_head);
+        Use::Free.set(arena, chunk);
+        page.free_head = Some(chunk);
+        page.free_len += 1;
+        self.used -= 1;
+    }
+
+    /// Free chunks of pages that stay.
+    pub(super) fn free_len(&self) -> u64 {
+        let free = |page: &Page| u64::from(page.free_len + self.per_page - page.carved);
+        self.pages
+            .iter()
+            .filter(|page| !page.leaving)
+            .map(free)
+            .sum()
+    }
+
+    /// Whether a page is to be emptied; returns how many of its chunks may be in use.
+    pub(super) fn set_leaving(&mut self, owners: &Owners, number: u32, leaving: bool) -> u32 {
+        let (class, at) = owners.at(number);
+        assert_eq!(class, self.id, "page {number} belongs to another class");
+        let page = &mut self.pages[at];
+        page.leaving = leaving;
+        if !leaving {
+            self.roomy.push(number);
+        }
+        page.carved
+    }
+
+    /// Takes a page out of the class if all its chunks are free.
+    pub(super) fn remove_page(&mut self, owners: &Owners, number: u32) -> bool {
+        let (class, at) = owners.at(number);
+        assert_eq!(class, self.id, "page {number} belongs to another class");
+        if self.pages[at].free_len < self.pages[at].carved {
+            return false;
+        }
+        self.pages.swap_remove(at);
+        if let Some(moved) = self.pages.get(at) {
+            owners.set(moved.number, self.id, at);
+        }
+        owners.set(number, 0, 0);
+        self.roomy.retain(|roomy| *roomy != number);
+        true
+    }
+
+    // ---- queues
+
+    /// Puts a new item into its queue.
+    pub(super) fn enqueue(&mut self, arena: &Arena, chunk: Chunk, hash: u64) {
+        let is_ghost = self.ghosts.remove(hash);
+        self.counts.ghost_hits += u64::from(is_ghost);
+        self.enqueue_in(arena, chunk, if is_ghost { Use::Main } else { Use::Small });
+    }
+
+    pub(super) fn enqueue_in(&mut self, arena: &Arena, chunk: Chunk, place: Use) {
+        place.set(arena, chunk);
+        match place {
+            Use::Main => self.main.push_head(arena, chunk),
+            _ => self.small.push_head(arena, chunk),
+        }
+        self.mem_requested += item_len(arena, chunk);
+        self.counts.stored += 1;
+    }
+
+    /// Puts an item into the place of its older version.
+    pub(super) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
+        let place = Use::of(arena, old);
+        match place {
+            Use::Small => self.small.replace(arena, old, new),
+            Use::Main => self.main.replace(arena, old, new),
+            _ => return self.enqueue_in(arena, new, Use::Small),
+        }
+        place.set(arena, new);
+        Use::Floating.set(arena, old);
+        self.mem_requested += item_len(arena, new);
+        self.counts.stored += 1;
+    }
+
+    /// Sets an item aside that is out of the table. Returns the queue that it was in.
+    pub(super) fn retire(&mut self, arena: &Arena, chunk: Chunk, epochs: &Epochs) -> Use {
+        let place = Use::of(arena, chunk);
+        match place {
+            Use::Small => self.small.remove(arena, chunk),
+            Use::Main => self.main.remove(arena, chunk),
+            Use::Floating => {}
+            other => unreachable!("{chunk:?} is {other:?} and was in the table"),
+        }
+        self.mem_requested -= item_len(arena, chunk);
+        Use::Limbo.set(arena, chunk);
+        let stamp = epochs.stamp();
+        let lane = (stamp % 3) as usize;
+        if self.limbo_stamps[lane] != stamp {
+            // Three epochs older, so its readers have left.
+            let over = std::mem::take(&mut self.limbo[lane]);
+            self.ripe.append(arena, over);
+            self.limbo_stamps[lane] = stamp;
+        }
+        self.limbo[lane].push_head(arena, chunk);
+        place
+    }
+
+    pub(super) fn set_part(&mut self, arena: &Arena, chunk: Chunk) {
+        Use::Part.set(arena, chunk);
+    }
+
+    pub(super) fn limbo_len(&self) -> u64 {
+        self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
+    }
+
+    /// Frees up to `count_max` chunks whose readers have left. Long items are put into `long` instead, because
+    /// their other chunks belong to other classes as well.
+    pub(super) fn reap(
+        &mut self,
+        arena: &Arena,
+        owners: &Owners,
+        epochs: &Epochs,
+        count_max: usize,
+        long: &mut Vec<Chunk>,
+    ) -> usize {
+        for lane in 0..3 {
+            if self.limbo[lane].len > 0 && epochs.is_over(self.limbo_stamps[lane]) {
+                let over = std::mem::take(&mut self.limbo[lane]);
+                self.ripe.append(arena, over);
+            }
+        }
+        let mut reaped = 0;
+        while reaped < count_max
+            && let Some(chunk) = self.ripe.pop_tail(arena)
+        {
+            reaped += 1;
+            // Who still sends the value from here frees the chunk in our place.
+            if mark::retire(&arena.header(chunk).state) {
+                match is_long(arena, chunk) {
+                    true => long.push(chunk),
+                    false => self.free(arena, owners, chunk),
+                }
+            }
+        }
+        reaped
+    }
+
+    /// Takes the item in hand that has to go next. A few steps at most: whoever stands at the tail after them goes,
+    /// used or not.
+    pub(super) fn pick(
+        &mut self,
+        arena: &Arena,
+        clock: Clock,
+        hash_of: impl Fn(Chunk) -> u64,
+    ) -> Option<Victim> {
+        const STEPS_MAX: u32 = 24;
+        let items_max = self.pages.len() * self.per_page as usize;
+        self.ghosts.fit(items_max);
+        for step in 1.. {
+            let small_is_due = self.small.len * 10 >= self.small.len + self.main.len;
+            let from_small = self.small.len > 0 && (small_is_due || self.main.len == 0);
+            let queue = if from_small {
+                &mut self.small
+            } else {
+                &mut self.main
+            };
+            let chunk = queue.pop_tail(arena)?;
+            let state = arena.header(chunk).state.load(Relaxed);
+            let is_dead = clock.is_dead(arena, chunk);
+            let used = mark::used(state) + u32::from(mark::is_referenced(state));
+            let stays = if from_small { used > 1 } else { used > 0 };
+            if is_dead || !stays || step >= STEPS_MAX {
+                Use::Floating.set(arena, chunk);
+                if from_small && !is_dead {
+                    self.ghosts.insert(hash_of(chunk));
+                }
+                return Some(Victim { chunk, is_dead });
+            }
+            let left = if from_small {
+                0
+            } else {
+                mark::used(state).saturating_sub(1)
+            };
+            mark::set_use(&arena.header(chunk).state, left);
+            self.counts.promoted += u64::from(from_small);
+            Use::Main.set(arena, chunk);
+            self.main.push_head(arena, chunk);
+        }
+        None
+    }
+
+    /// Takes a certain item in hand, if it stands in a queue.
+    pub(super) fn take_in_hand(&mut self, arena: &Arena, chunk: Chunk) -> bool {
+        match Use::of(arena, chunk) {
+            Use::Small => self.small.remove(arena, chunk),
+            Use::Main => self.main.remove(arena, chunk),
+            _ => return false,
+        }
+        Use::Floating.set(arena, chunk);
+        true
+    }
+
+    pub(super) fn count_victim(&mut self, arena: &Arena, victim: Victim, now: Seconds) {
+        let header = arena.header(victim.chunk);
+        let unfetched = u64::from(header.state.load(Relaxed) & mark::FETCHED == 0);
+        if victim.is_dead {
+            self.counts.reclaimed += 1;
+            self.counts.expired_unfetched += unfetched;
+            return;
+        }
+        self.counts.evicted += 1;
+        self.counts.evicted_unfetched += unfetched;
+        self.counts.evicted_nonzero += u64::from(header.exptime.load(Relaxed) != NEVER);
+        self.counts.evicted_time = now.saturating_sub(header.last_access.load(Relaxed));
+        self.evicted_lately += item_len(arena, victim.chunk).max(self.chunk_len as u64);
+    }
+
+    /// Seconds since the items which are next to go were used, on average over a few.
+    pub(super) fn tail_age(&self, arena: &Arena, now: Seconds) -> Option<Seconds> {
+        let tails = self
+            .main
+            .tail_first(arena)
+            .take(4)
+            .chain(self.small.tail_first(arena).take(4));
+        let ages = tails.map(|chunk| {
+            u64::from(now.saturating_sub(arena.header(chunk).last_access.load(Relaxed)))
+        });
+        let (count, sum) = ages.fold((0, 0), |(count, sum), age| (count + 1, sum + age));
+        u64::checked_div(sum, count).map(|age| age as Seconds)
+    }
+
+    pub(super) fn items(&self) -> u64 {
+        self.small.len + self.main.len
+    }
+
+    pub(super) fn ghosts_len(&self) -> usize {
+        self.ghosts.memory_len()
+    }
+
+    pub(super) fn stats(&self, arena: &Arena, now: Seconds) -> ClassStats {
+        let total = self.pages.len() as u64 * u64::from(self.per_page);
+        let fresh = |page: &Page| u64::from(self.per_page - page.carved);
+        let fresh = self.pages.iter().map(fresh).sum();
+        ClassStats {
+            id: self.id,
+            chunk_size: self.chunk_len as u32,
+            chunks_per_page: self.per_page,
+            total_pages: self.pages.len() as u32,
+            total_chunks: total,
+            used_chunks: self.used,
+            free_chunks: total - self.used - fresh,
+            free_chunks_end: fresh,
+            mem_requested: self.mem_requested,
+            number: self.items(),
+            number_small: self.small.len,
+            number_main: self.main.len,
+            age: self.tail_age(arena, now).unwrap_or(0),
+            ..self.counts.clone()
+        }
+    }
+}
+
+impl Page {
+    fn take(&mut self, arena: &Arena, per_page: u32, chunk_len: usize) -> Option<Chunk> {
+        if self.leaving {
+            return None;
+        }
+        if let Some(chunk) = self.free_head {
+            self.free_head = arena.header(chunk).next();
+            self.free_len -= 1;
+            return Some(chunk);
+        }
+        let fresh = (self.carved < per_page).then_some(self.carved)?;
+        self.carved += 1;
+        Some(Chunk::new(self.number, fresh as usize * chunk_len))
+    }
+}
+
+/// Header, key and value, in bytes.
+pub(super) fn item_len(arena: &Arena, chunk: Chunk) -> u64 {
+    let header = arena.header(chunk);
+    let key_len = u64::from(header.key_len.load(Relaxed));
+    HEADER_LEN as u64 + key_len + u64::from(header.value_len.load(Relaxed))
+}
+
+/// Whether an item lies in several chunks.
+pub(super) fn is_long(arena: &Arena, chunk: Chunk) -> bool {
+    item_len(arena, chunk) > super::classes::CHUNK_LEN_MAX as u64
+}

@@ -1,0 +1,213 @@
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::arena::Chunk;
+use super::counters::{Stripe, add};
+use super::pool::{Pinned, Pool, thread_stripe};
+use super::slab::{Clock, Victim};
+use super::{Item, Miss, Seconds, Store};
+
+/// What one call of a session does to the store. Short; not `Send`.
+///
+/// The epoch is pinned with the first read and stays so until a write or the end of the turn: a batch of
+/// pipelined gets pays once.
+pub struct Turn<'s> {
+    pub(super) store: &'s Store,
+    pub(super) now: Seconds,
+    stripe: usize,
+    pinned: Cell<Option<Pinned<'s>>>,
+    is_pinned: Cell<bool>,
+    /// Hits of one class that are not yet counted: a batch of gets counts once.
+    run: Cell<(u8, u32)>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'s> Turn<'s> {
+    #[inline]
+    pub(super) fn new(store: &'s Store, now: Seconds) -> Turn<'s> {
+        Turn {
+            store,
+            now,
+            stripe: thread_stripe(),
+            pinned: Cell::new(None),
+            is_pinned: Cell::new(false),
+            run: Cell::new((0, 0)),
+            not_send: PhantomData,
+        }
+    }
+
+    /// The time that the turn was begun with.
+    pub fn now(&self) -> Seconds {
+        self.now
+    }
+
+    /// Finds an item and marks it as used.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Item<'_>, Miss> {
+        let found = self.find(key, self.pool().hash(key));
+        match found {
+            Ok(chunk) => {
+                self.count_hit(self.pool().owners.class_of(chunk));
+                Ok(Item::hit(self.store, chunk, self.now))
+            }
+            Err(miss) => {
+                self.stripe().count_miss(miss);
+                Err(miss)
+            }
+        }
+    }
+
+    /// Finds an item, marks it as used and sets its expiry time (`gat`).
+    pub fn get_and_touch(&self, key: &[u8], exptime: Seconds) -> Result<Item<'_>, Miss> {
+        self.pin();
+        let chunk = self
+            .touch_found(key, exptime)
+            .inspect_err(|miss| self.stripe().count_miss(*miss))?;
+        self.count_hit(self.pool().owners.class_of(chunk));
+        Ok(Item::hit(self.store, chunk, self.now))
+    }
+
+    /// Finds an item and leaves no mark (`me`).
+    pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
+        let chunk = self.find(key, self.pool().hash(key)).ok()?;
+        Some(Item::new(self.store, chunk))
+    }
+
+    /// Sets an item's expiry time.
+    pub fn touch(&mut self, key: &[u8], exptime: Seconds) -> Result<(), Miss> {
+        self.pin();
+        self.touch_found(key, exptime).map(drop)
+    }
+
+    /// Under the bucket's lock: an item that is being copied to another place must not lose its new time.
+    fn touch_found(&self, key: &[u8], exptime: Seconds) -> Result<Chunk, Miss> {
+        let pool = self.pool();
+        let hash = pool.hash(key);
+        let locked = pool.index.lock(hash);
+        let found = locked
+            .find(|chunk| pool.key(chunk) == key)
+            .ok_or(Miss::NotFound);
+        match found.and_then(|(_, chunk)| self.alive(chunk)) {
+            Ok(chunk) => {
+                pool.arena.header(chunk).exptime.store(exptime, Relaxed);
+                let class = usize::from(pool.owners.class_of(chunk)) - 1;
+                add(&self.stripe().touch_hits[class]);
+                Ok(chunk)
+            }
+            Err(miss) => {
+                add(&self.stripe().touch_misses);
+                Err(miss)
+            }
+        }
+    }
+
+    /// Finds a living item; takes a dead one out on the way.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8], hash: u64) -> Result<Chunk, Miss> {
+        self.pin();
+        let pool = self.pool();
+        let chunk = pool
+            .index
+            .find(hash, |chunk| pool.key(chunk) == key)
+            .ok_or(Miss::NotFound)?;
+        self.alive(chunk).inspect_err(|_| self.take_out_dead(chunk))
+    }
+
+    #[cold]
+    fn take_out_dead(&self, chunk: Chunk) {
+        let pool = self.pool();
+        let clock = self.clock();
+        let locked = pool.index.lock(pool.hash_of(chunk));
+        // Somebody may have touched it since.
+        if let Some((at, _)) = locked.find(|found| found == chunk)
+            && clock.is_dead(&pool.arena, chunk)
+        {
+            let dead = Victim {
+                chunk,
+                is_dead: true,
+            };
+            pool.class_of(chunk)
+                .count_victim(&pool.arena, dead, self.now);
+            pool.remove(&locked, at, chunk);
+        }
+    }
+
+    #[inline]
+    pub(super) fn alive(&self, chunk: Chunk) -> Result<Chunk, Miss> {
+        let header = self.pool().arena.header(chunk);
+        let clock = self.clock();
+        if clock.is_flushed(header.state.load(Relaxed)) {
+            return Err(Miss::Flushed);
+        }
+        match clock.is_expired(header.exptime.load(Relaxed)) {
+            true => Err(Miss::Expired),
+            false => Ok(chunk),
+        }
+    }
+
+    #[inline]
+    pub(super) fn clock(&self) -> Clock {
+        self.pool().clock(self.now)
+    }
+
+    #[inline]
+    pub(super) fn pool(&self) -> &'s Pool {
+        self.store.pool()
+    }
+
+    pub(super) fn stripe(&self) -> &'s Stripe {
+        self.pool().counters.stripe(self.stripe)
+    }
+
+    #[inline]
+    pub(super) fn pin(&self) {
+        if !self.is_pinned.get() {
+            self.is_pinned.set(true);
+            self.pinned.set(Some(self.pool().pin()));
+        }
+    }
+
+    /// Before memory is allocated: what the turn pins could not come back. No item of the turn is borrowed any
+    /// more, because the caller has it `&mut`.
+    #[inline]
+    pub(super) fn unpin(&mut self) {
+        if self.is_pinned.get() {
+            self.is_pinned.set(false);
+            self.pinned.set(None);
+        }
+    }
+
+    #[inline]
+    fn count_hit(&self, class: u8) {
+        let (run_class, count) = self.run.get();
+        if run_class == class {
+            return self.run.set((class, count + 1));
+        }
+        self.settle_run();
+        self.run.set((class, 1));
+    }
+
+    fn settle_run(&self) {
+        let (class, count) = self.run.replace((0, 0));
+        if count > 0 {
+            self.stripe().get_hits[usize::from(class) - 1].fetch_add(u64::from(count), Relaxed);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.settle_run();
+    }
+}
+
+impl fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,517 @@
+//! The writes of a turn.
+//!
+//! A write prepares its new version without a lock, then decides and publishes under the bucket's lock. What
+//! is built from the version before (append, counting) holds a reference to that, and begins again if another
+//! was published meanwhile.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::arena::Chunk;
+use super::counters::add;
+use super::draft::{Draft, RawDraft};
+use super::index::{At, Locked};
+use super::item::Held;
+use super::layout::Layout;
+use super::pool::Pool;
+use super::slab::{Clock, Use, Victim};
+use super::{
+    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
+    Turn, mark,
+};
+
+impl<'s> Turn<'s> {
+    /// Stores a value that has arrived whole.
+    pub fn store(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        exptime: Seconds,
+        rule: Rule,
+    ) -> Result<Outcome, StoreError> {
+        let (pool, clock) = (self.pool(), self.clock());
+        self.unpin();
+        let mut raw = pool.begin(key, value.len(), flags, exptime, clock)?;
+        match raw.fill(pool, value, clock) {
+            Ok(_) => self.commit_raw(raw, rule),
+            Err(error) => {
+                raw.discard(pool);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reserves the memory of an item. The value is put into [`Draft::room`].
+    pub fn reserve(
+        &mut self,
+        key: &[u8],
+        value_len: usize,
+        flags: u32,
+        exptime: Seconds,
+    ) -> Result<Draft, StoreError> {
+        let clock = self.clock();
+        self.unpin();
+        let raw = self.pool().begin(key, value_len, flags, exptime, clock)?;
+        Ok(Draft {
+            store: self.store.clone(),
+            raw: Some(raw),
+            clock,
+        })
+    }
+
+    /// Makes a full draft the item, if the rule allows.
+    ///
+    /// # Panics
+    /// If the draft is not full, or of another store.
+    pub fn commit(&mut self, mut draft: Draft, rule: Rule) -> Result<Outcome, StoreError> {
+        assert!(
+            draft.is_full(),
+            "committed a draft that misses {} bytes",
+            draft.missing()
+        );
+        assert!(
+            std::ptr::eq(draft.store.pool(), self.pool()),
+            "committed to another store"
+        );
+        self.unpin();
+        let raw = draft
+            .raw
+            .take()
+            .expect("a draft is whole until it is committed");
+        self.commit_raw(raw, rule)
+    }
+
+    fn commit_raw(&mut self, raw: RawDraft, rule: Rule) -> Result<Outcome, StoreError> {
+        match rule.mode {
+            Mode::Append | Mode::Prepend => self.join(raw, rule),
+            _ => Ok(self.commit_whole(raw, rule)),
+        }
+    }
+
+    fn commit_whole(&mut self, raw: RawDraft, rule: Rule) -> Outcome {
+        let (pool, clock) = (self.pool(), self.clock());
+        let hash = pool.hash_of(raw.chunk);
+        let mut locked = pool.index.lock(hash);
+        let found = locked.find(|chunk| pool.key(chunk) == pool.key(raw.chunk));
+        let live = found
+            .map(|(_, chunk)| chunk)
+            .filter(|chunk| !clock.is_dead(&pool.arena, *chunk));
+        let stale = match self.permit(live, rule) {
+            Ok(stale) => stale,
+            Err(refused) => {
+                drop(locked);
+                pool.class_of(raw.chunk).counts.cmd_set += 1;
+                raw.discard(pool);
+                return refused;
+            }
+        };
+        let marks =
+            if stale { mark::STALE } else { 0 } | if rule.win_taken { mark::WIN } else { 0 };
+        let cas = rule.new_cas.unwrap_or_else(|| pool.next_cas());
+        pool.publish(
+            &mut locked,
+            found,
+            &raw,
+            New {
+                hash,
+                marks,
+                cas,
+                clock,
+                in_set: true,
+            },
+        );
+        drop(locked);
+        pool.index.grow(|chunk| pool.hash_of(chunk));
+        Outcome::Stored { cas }
+    }
+
+    /// Whether a rule allows a store over what is there; true when the new version is stale at once.
+    fn permit(&self, live: Option<Chunk>, rule: Rule) -> Result<bool, Outcome> {
+        let pool = self.pool();
+        let mut stale = false;
+        if let Some(cas) = rule.cas {
+            let Some(live) = live else {
+                add(&self.stripe().cas_misses);
+                return Err(Outcome::NotFound);
+            };
+            let current = pool.arena.header(live).cas.load(Relaxed);
+            stale = rule.invalidate && cas < current;
+            let mut class = pool.class_of(live);
+            match cas == current {
+                true => class.counts.cas_hits += 1,
+                false => class.counts.cas_badval += 1,
+            }
+            if cas != current && !stale {
+                return Err(Outcome::Exists);
+            }
+        }
+        match (rule.mode, live) {
+            (Mode::Add, Some(_)) => {
+                // memcached counts a refused add as a use of the item.
+                mark::hit(&pool.arena.header(live.expect("matched")).state);
+                Err(Outcome::NotStored)
+            }
+            (Mode::Replace, None) => Err(Outcome::NotStored),
+            (Mode::Append | Mode::Prepend, None) if !rule.vivify => Err(Outcome::NotStored),
+            _ => Ok(stale),
+        }
+    }
+
+    /// Append and prepend: a new version of what is there and the draft's value.
+    fn join(&mut self, raw: RawDraft, rule: Rule) -> Result<Outcome, StoreError> {
+        let (pool, clock) = (self.pool(), self.clock());
+        let outcome = loop {
+            let key = pool.key(raw.chunk);
+            let Some(old) = self.hold(key, pool.hash(key))? else {
+                if rule.vivify && rule.cas.is_none() {
+                    // Only if nothing was put there meanwhile.
+                    let add = Rule {
+                        mode: Mode::Add,
+                        vivify: false,
+                        ..rule
+                    };
+                    return Ok(self.commit_whole(raw, add));
+                }
+                let refused = self.permit(None, rule).err();
+                break Ok(refused.unwrap_or(Outcome::NotStored));
+            };
+            let stale = match self.permit(Some(old.chunk), rule) {
+                Ok(stale) => stale,
+                Err(refused) => break Ok(refused),
+            };
+            let value = match rule.mode {
+                Mode::Append => [old.chunk, raw.chunk],
+                _ => [raw.chunk, old.chunk],
+            };
+            let joined = match pool.concatenate(old.chunk, &value, clock) {
+                Ok(joined) => joined,
+                Err(error) => break Err(error),
+            };
+            let marks = if stale { mark::STALE } else { 0 };
+            let change = Change {
+                marks,
+                new_cas: rule.new_cas,
+                exptime: None,
+                in_set: true,
+            };
+            if let Some(cas) = self.publish_over(&old, joined, change) {
+                break Ok(Outcome::Stored { cas });
+            }
+        };
+        raw.discard(pool);
+        outcome
+    }
+
+    /// A reference to a living item, so that it may be read while memory is allocated.
+    fn hold(&mut self, key: &[u8], hash: u64) -> Result<Option<Held<&'s Pool>>, StoreError> {
+        let found = self.find(key, hash);
+        let pool = self.pool();
+        let held = found
+            .ok()
+            .map(|chunk| Held::take(pool, chunk).ok_or(StoreError::OutOfMemory));
+        self.unpin();
+        held.transpose()
+    }
+
+    /// Publishes a version that was made from `old`. None when `old` is no longer the item, and the new
+    /// version was discarded.
+    fn publish_over(&mut self, old: &Held<&Pool>, new: RawDraft, change: Change) -> Option<u64> {
+        let (pool, clock) = (self.pool(), self.clock());
+        let hash = pool.hash_of(new.chunk);
+        let mut locked = pool.index.lock(hash);
+        let found = locked.find(|chunk| chunk == old.chunk);
+        if found.is_none_or(|(_, chunk)| clock.is_dead(&pool.arena, chunk)) {
+            drop(locked);
+            new.discard(pool);
+            return None;
+        }
+        let header = pool.arena.header(new.chunk);
+        let exptime = pool.arena.header(old.chunk).exptime.load(Relaxed);
+        header
+            .exptime
+            .store(change.exptime.unwrap_or(exptime), Relaxed);
+        let cas = change.new_cas.unwrap_or_else(|| pool.next_cas());
+        let (marks, in_set) = (change.marks, change.in_set);
+        pool.publish(
+            &mut locked,
+            found,
+            &new,
+            New {
+                hash,
+                marks,
+                cas,
+                clock,
+                in_set,
+            },
+        );
+        Some(cas)
+    }
+
+    /// Deletes an item, or marks it, as the rule says.
+    pub fn delete(&mut self, key: &[u8], rule: DeleteRule) -> Deleted {
+        self.unpin();
+        let (pool, clock) = (self.pool(), self.clock());
+        loop {
+            let locked = pool.index.lock(pool.hash(key));
+            let found = locked.find(|chunk| pool.key(chunk) == key);
+            let live = found.filter(|(_, chunk)| !clock.is_dead(&pool.arena, *chunk));
+            let Some((at, chunk)) = live else {
+                add(&self.stripe().delete_misses);
+                return Deleted::NotFound;
+            };
+            let header = pool.arena.header(chunk);
+            if rule.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
+                return Deleted::Exists;
+            }
+            if rule.clear_value && header.value_len.load(Relaxed) > 0 {
+                drop(locked);
+                if self.clear(key, rule) {
+                    return Deleted::Deleted;
+                }
+                continue;
+            }
+            pool.class_of(chunk).counts.delete_hits += 1;
+            match rule.invalidate || rule.clear_value {
+                true => pool.keep_changed(chunk, rule),
+                false => pool.remove(&locked, at, chunk),
+            }
+            return Deleted::Deleted;
+        }
+    }
+
+    /// Deletes an item without counting it as a delete: of a `set` that could not be stored, so that what was under
+    /// the key before does not outlive the attempt to replace it.
+    pub fn forget(&mut self, key: &[u8]) {
+        self.unpin();
+        let pool = self.pool();
+        let locked = pool.index.lock(pool.hash(key));
+        if let Some((at, chunk)) = locked.find(|chunk| pool.key(chunk) == key) {
+            pool.remove(&locked, at, chunk);
+        }
+    }
+
+    /// Replaces an item by one without value and flags, for meta `x`. False when it has to be looked at again.
+    fn clear(&mut self, key: &[u8], rule: DeleteRule) -> bool {
+        let (pool, clock) = (self.pool(), self.clock());
+        let Ok(Some(old)) = self.hold(key, pool.hash(key)) else {
+            return false;
+        };
+        let header = pool.arena.header(old.chunk);
+        if rule.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
+            return false;
+        }
+        let Ok(empty) = pool.begin(key, 0, 0, 0, clock) else {
+            // No memory for even an empty item: what must not be seen any more goes altogether.
+            self.forget(key);
+            return true;
+        };
+        let kept = mark::inherited(header.state.load(Relaxed)) & (mark::STALE | mark::WIN);
+        let marks = if rule.invalidate { mark::STALE } else { kept };
+        let exptime = rule.exptime.filter(|_| rule.invalidate);
+        let change = Change {
+            marks,
+            new_cas: rule.new_cas,
+            exptime,
+            in_set: false,
+        };
+        let done = self.publish_over(&old, empty, change).is_some();
+        if done {
+            pool.class_of(old.chunk).counts.delete_hits += 1;
+        }
+        done
+    }
+
+    /// Counts a decimal number up or down. The value keeps its length, with spaces behind, when the new number is
+    /// shorter; protocol.txt, "incr/decr".
+    pub fn count(&mut self, key: &[u8], by: Arithmetic) -> Result<Counted, StoreError> {
+        let (pool, clock) = (self.pool(), self.clock());
+        let hash = pool.hash(key);
+        loop {
+            let Some(old) = self.hold(key, hash)? else {
+                let stripe = self.stripe();
+                add(match by.direction {
+                    Direction::Up => &stripe.incr_misses,
+                    Direction::Down => &stripe.decr_misses,
+                });
+                return Ok(Counted::NotFound);
+            };
+            let header = pool.arena.header(old.chunk);
+            if by.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
+                return Ok(Counted::Exists);
+            }
+            let layout = Layout::of(&pool.arena, old.chunk);
+            let text = pool.piece(old.chunk, &layout, 0);
+            let Some(number) = parse(text).filter(|_| layout.parts == 0) else {
+                return Ok(Counted::NotANumber);
+            };
+            let number = match by.direction {
+                Direction::Up => number.wrapping_add(by.delta),
+                Direction::Down => number.saturating_sub(by.delta),
+            };
+            let value = format!("{number:<len$}", len = text.len());
+            let flags = header.flags.load(Relaxed);
+            let mut new = pool.begin(key, value.len(), flags, 0, clock)?;
+            new.fill(pool, value.as_bytes(), clock)
+                .expect("a number lies in one chunk");
+            let kept = mark::inherited(header.state.load(Relaxed));
+            let marks = kept & (mark::STALE | mark::WIN | mark::FETCHED);
+            let (new_cas, exptime) = (by.new_cas, by.exptime);
+            let change = Change {
+                marks,
+                new_cas,
+                exptime,
+                in_set: false,
+            };
+            if let Some(cas) = self.publish_over(&old, new, change) {
+                let mut class = pool.class_of(old.chunk);
+                match by.direction {
+                    Direction::Up => class.counts.incr_hits += 1,
+                    Direction::Down => class.counts.decr_hits += 1,
+                }
+                return Ok(Counted::Stored { number, cas });
+            }
+        }
+    }
+}
+
+/// What `publish` writes into the new version's header.
+struct New {
+    hash: u64,
+    marks: u32,
+    cas: u64,
+    clock: Clock,
+    /// Whether it counts as a store (`cmd_set`).
+    in_set: bool,
+}
+
+/// How a version differs from the one that it was made of.
+struct Change {
+    marks: u32,
+    new_cas: Option<u64>,
+    exptime: Option<Seconds>,
+    in_set: bool,
+}
+
+impl Pool {
+    /// Makes a full draft the item of its key: over `found`, or as a new one.
+    fn publish<'i>(
+        &self,
+        locked: &mut Locked<'i>,
+        found: Option<(At<'i>, Chunk)>,
+        raw: &RawDraft,
+        new: New,
+    ) {
+        let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
+        let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
+        // The generation as it is now, under the lock: a flush that came during the upload spares the item.
+        let generation = self.clock(new.clock.now).generation;
+        // An item that is stored over has been used: its older version's hits and this store count.
+        let used = match (found, old_state) {
+            (Some((_, old)), Some(state)) if !new.clock.is_dead(&self.arena, old) => {
+                mark::used(state) + 1
+            }
+            _ => 0,
+        };
+        header.state.store(
+            mark::with_use(mark::fresh(generation) | new.marks, used),
+            Relaxed,
+        );
+        header.cas.store(new.cas, Relaxed);
+        header.last_access.store(new.clock.now, Relaxed);
+        match found {
+            None => locked.insert(chunk),
+            Some((at, _)) => locked.replace(at, chunk),
+        }
+        let class_id = self.owners.class_of(chunk);
+        let dead = found.filter(|(_, old)| new.clock.is_dead(&self.arena, *old));
+        match found {
+            Some((_, old)) if dead.is_none() && self.owners.class_of(old) == class_id => {
+                let mut class = self.class(class_id);
+                class.replace(&self.arena, old, chunk);
+                class.retire(&self.arena, old, &self.epochs);
+                class.counts.cmd_set += u64::from(new.in_set);
+            }
+            Some((_, old)) => {
+                let place = self.retire_old(old, dead.is_some(), new.clock.now);
+                let mut class = self.class(class_id);
+                match place {
+                    Use::Main if dead.is_none() => class.enqueue_in(&self.arena, chunk, Use::Main),
+                    _ => class.enqueue(&self.arena, chunk, new.hash),
+                }
+                class.counts.cmd_set += u64::from(new.in_set);
+            }
+            None => {
+                let mut class = self.class(class_id);
+                class.enqueue(&self.arena, chunk, new.hash);
+                class.counts.cmd_set += u64::from(new.in_set);
+            }
+        }
+    }
+
+    fn retire_old(&self, old: Chunk, is_dead: bool, now: Seconds) -> Use {
+        let mut class = self.class_of(old);
+        if is_dead {
+            class.count_victim(
+                &self.arena,
+                Victim {
+                    chunk: old,
+                    is_dead,
+                },
+                now,
+            );
+        }
+        class.retire(&self.arena, old, &self.epochs)
+    }
+
+    /// Changes an item's marks in place, under its bucket's lock.
+    fn keep_changed(&self, chunk: Chunk, rule: DeleteRule) {
+        let header = self.arena.header(chunk);
+        if rule.invalidate {
+            header.state.fetch_or(mark::STALE, Relaxed);
+            header.state.fetch_and(!mark::WIN, Relaxed);
+        }
+        if let Some(exptime) = rule.exptime.filter(|_| rule.invalidate) {
+            header.exptime.store(exptime, Relaxed);
+        }
+        if rule.clear_value {
+            header.flags.store(0, Relaxed);
+        }
+        header
+            .cas
+            .store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
+    }
+
+    /// A draft with the key and flags of `like`, full of the values of `parts`. The caller holds references.
+    fn concatenate(
+        &self,
+        like: Chunk,
+        parts: &[Chunk; 2],
+        clock: Clock,
+    ) -> Result<RawDraft, StoreError> {
+        let len_of = |chunk: &Chunk| self.arena.header(*chunk).value_len.load(Relaxed) as usize;
+        let value_len = parts.iter().map(len_of).sum();
+        let flags = self.arena.header(like).flags.load(Relaxed);
+        let mut joined = self.begin(self.key(like), value_len, flags, 0, clock)?;
+        for chunk in parts {
+            let layout = Layout::of(&self.arena, *chunk);
+            for at in 0..layout.pieces() {
+                if let Err(error) = joined.fill(self, self.piece(*chunk, &layout, at), clock) {
+                    joined.discard(self);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(joined)
+    }
+}
+
+/// A decimal number of 64 bits, with spaces behind as counting down leaves them.
+fn parse(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_end();
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|_| is_number)?
+        .parse()
+        .ok()
+}

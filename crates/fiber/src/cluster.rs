@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::backend::LentMemory;
 use crate::counters::Counters;
 use crate::fiber::{Fiber, FiberRef};
+use crate::roster::Roster;
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct Cluster {
     /// How many processors sleep: a spawn that finds none has nobody to wake.
     sleeper_count: AtomicUsize,
     fiber_count: AtomicUsize,
+    pub(crate) roster: Roster,
     stopping: AtomicBool,
     empty: Condvar,
     empty_lock: Mutex<()>,
@@ -73,6 +75,7 @@ impl Cluster {
             next: AtomicUsize::new(0),
             sleeper_count: AtomicUsize::new(0),
             fiber_count: AtomicUsize::new(0),
+            roster: Roster::default(),
             stopping: AtomicBool::new(false),
             empty: Condvar::new(),
             empty_lock: Mutex::new(()),
@@ -82,6 +85,7 @@ impl Cluster {
     /// Puts an unstarted fiber into the lane of processor `index`, or of the next in turn.
     pub(crate) fn spawn(&self, fiber: FiberRef, index: Option<usize>) {
         self.fiber_count.fetch_add(1, Ordering::Relaxed);
+        self.roster.add(fiber);
         let count = self.processors.len();
         let index = index.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % count);
         self.processors[index].push_unstarted(fiber);
@@ -91,6 +95,7 @@ impl Cluster {
     /// Starts a fiber on this very processor.
     pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) {
         self.fiber_count.fetch_add(1, Ordering::Relaxed);
+        self.roster.add(fiber);
         self.processors[index].send(Message::Start(fiber));
     }
 

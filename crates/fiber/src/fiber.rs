@@ -29,6 +29,7 @@ use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::counters::Counter;
 use crate::local::Locals;
 use crate::processor::{self, Expiry, Processor};
+use crate::roster::Place;
 use crate::stack::FiberStack;
 use crate::steps::{Flow, Frame};
 use crate::waiting::{self, WaitReason, Waiting};
@@ -53,6 +54,7 @@ pub(crate) struct Control {
     yielder: Cell<*const Yielder<(), Suspend>>,
     deadline: Cell<Option<Instant>>,
     watch: Watch,
+    place: Place,
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched by the fiber itself only.
@@ -138,6 +140,7 @@ impl Control {
             yielder: Cell::new(std::ptr::null()),
             deadline: Cell::new(None),
             watch: Watch::default(),
+            place: Place::default(),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             locals: Locals::default(),
@@ -167,6 +170,10 @@ impl Control {
     #[inline]
     pub(crate) fn cancellation(&self) -> &Cancellation {
         &self.cancellation
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     pub(crate) fn locals(&self) -> &Locals {

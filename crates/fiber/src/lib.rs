@@ -64,6 +64,7 @@ mod offload;
 mod overflow;
 pub mod process;
 mod processor;
+mod roster;
 mod runtime;
 pub mod signal;
 mod spawn;
@@ -82,7 +83,7 @@ pub use fiber::{
 pub use join_set::JoinSet;
 pub use local::{AccessError, LocalKey};
 pub use offload::offload;
-pub use runtime::{Runtime, RuntimeBuilder, run};
+pub use runtime::{Runtime, RuntimeBuilder, Shutdown, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use stack::guard_install_supported;
 pub use steps::{Flow, Source, Steps};

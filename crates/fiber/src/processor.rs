@@ -251,6 +251,7 @@ impl Processor {
             Ran::Finished => {
                 counters.fibers_finished.add(1);
                 self.end_watch(fiber);
+                self.cluster.roster.remove(fiber);
                 fiber.release();
                 self.cluster.fiber_finished();
             }

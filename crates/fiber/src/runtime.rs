@@ -6,11 +6,12 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::backend::{BackendChoice, BackendKind, Denied, probe};
 use crate::cluster::Cluster;
 use crate::counters::ProcessorCounters;
+use crate::fiber::{Fiber, after};
 use crate::processor::Processor;
 use crate::spawn::{Builder, JoinHandle};
 use crate::steps::Steps;
@@ -21,6 +22,15 @@ pub struct Runtime {
     threads: Vec<thread::JoinHandle<()>>,
     backend: BackendKind,
     denied: Option<Denied>,
+}
+
+/// How a [`shutdown`](Runtime::shutdown_with) went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Fibers that had not finished in time, and were cancelled.
+    pub cancelled: usize,
+    /// Fibers that had not finished even then, and were left behind.
+    pub left: usize,
 }
 
 /// Settings of a new [`Runtime`].
@@ -138,15 +148,36 @@ impl Runtime {
             .collect()
     }
 
-    /// Waits up to `patience` for all fibers to finish, then stops the processors. Returns how many
-    /// fibers were left: they never run again, and their stacks stay as they are (as threads do when
-    /// a process exits), so nothing that they borrow or own is touched.
-    pub fn shutdown(mut self, patience: Duration) -> usize {
-        let left = self
-            .cluster
-            .wait_until_empty(Some(Instant::now() + patience));
+    /// Waits up to `patience` for all fibers to finish, then [cancels](crate::Fiber::cancel) those that are left, waits for them
+    /// for a second more, and stops the processors. Returns how many fibers were left even so.
+    pub fn shutdown(self, patience: Duration) -> usize {
+        self.shutdown_with(patience, Duration::from_secs(1)).left
+    }
+
+    /// As [`shutdown`](Runtime::shutdown), and waits up to `grace` for those that were cancelled.
+    ///
+    /// Nothing is lost: what a fiber had received when it was cancelled it gets, connections that nobody has accepted are closed,
+    /// the kernel gives all buffers back before the rings go, and no signal handler or thread of the runtime stays
+    /// behind (the [`offload`](crate::offload()) threads are the process's, and end by themselves). A fiber that neither finishes nor
+    /// waits in anything that can be cancelled is left behind: it never runs again, and its stack stays as it is
+    /// (as threads do when a process exits), so nothing that it borrows or owns is touched.
+    pub fn shutdown_with(mut self, patience: Duration, grace: Duration) -> Shutdown {
+        let wait = |patience| self.cluster.wait_until_empty(Some(after(patience)));
+        let mut outcome = Shutdown {
+            cancelled: wait(patience),
+            left: 0,
+        };
+        if outcome.cancelled > 0 {
+            self.cancel_all();
+            outcome.left = wait(grace);
+        }
         self.stop();
-        left
+        outcome
+    }
+
+    /// [Cancels](crate::Fiber::cancel) all fibers that there are.
+    pub fn cancel_all(&self) {
+        self.cluster.roster.fibers().iter().for_each(Fiber::cancel);
     }
 
     fn stop(&mut self) {

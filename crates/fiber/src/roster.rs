@@ -1,0 +1,73 @@
+//! All fibers of a cluster, started or not: for cancelling them, and for whoever wants to see them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cluster::lock;
+use crate::fiber::{Fiber, FiberRef};
+
+/// Fibers start and end on all processors at once, so the list is in parts, by the fiber's number.
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+/// A part of the list. A fiber keeps its place in it, so that it comes and goes in constant time.
+#[derive(Debug, Default)]
+struct Shard {
+    places: Vec<Option<FiberRef>>,
+    free: Vec<u32>,
+}
+
+/// Where a fiber stands in its part of the list. In its control block.
+#[derive(Debug, Default)]
+pub(crate) struct Place(AtomicU32);
+
+impl Roster {
+    /// Before the fiber can be found by a processor.
+    pub(crate) fn add(&self, fiber: FiberRef) {
+        let control = fiber.control();
+        let mut shard = lock(self.shard_of(control.id()));
+        let place = match shard.free.pop() {
+            Some(place) => place,
+            None => {
+                shard.places.push(None);
+                u32::try_from(shard.places.len() - 1).expect("fewer than 2^32 fibers")
+            }
+        };
+        shard.places[place as usize] = Some(fiber);
+        control.place().0.store(place, Ordering::Relaxed);
+    }
+
+    /// Before the fiber is released.
+    pub(crate) fn remove(&self, fiber: FiberRef) {
+        let control = fiber.control();
+        let mut shard = lock(self.shard_of(control.id()));
+        let place = control.place().0.load(Ordering::Relaxed);
+        let was = shard.places[place as usize].take();
+        assert_eq!(was, Some(fiber), "place {place} of the roster is another's");
+        shard.free.push(place);
+    }
+
+    /// All that there are, one part after the other: who comes meanwhile may be missing.
+    pub(crate) fn fibers(&self) -> Vec<Fiber> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            // A fiber in the list is not released before it has been taken out, under this lock.
+            found.extend(
+                lock(shard)
+                    .places
+                    .iter()
+                    .flatten()
+                    .map(|fiber| fiber.handle()),
+            );
+        }
+        found
+    }
+
+    fn shard_of(&self, id: u64) -> &Mutex<Shard> {
+        &self.shards[id as usize % SHARDS]
+    }
+}

@@ -1,0 +1,167 @@
+//! A runtime ends cleanly: what can be cancelled is, and the rest is told.
+
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fiber::net::{TcpListener, TcpStream, pipe};
+use fiber::{BackendChoice, Runtime, Shutdown, is_cancellation};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+fn each_runtime(mut test: impl FnMut(Runtime)) {
+    // One after the other: the tests below count descriptors of the process.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
+        for processors in [1, 2] {
+            let builder = Runtime::builder().processors(processors);
+            test(builder.backend(backend).start().unwrap());
+        }
+    }
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn who_finishes_in_time_is_not_cancelled() {
+    each_runtime(|runtime| {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        for _ in 0..10 {
+            let cancelled = Arc::clone(&cancelled);
+            runtime.spawn(move || {
+                fiber::sleep(Duration::from_millis(5));
+                cancelled.fetch_or(fiber::is_cancelled(), Ordering::SeqCst);
+            });
+        }
+        let outcome = runtime.shutdown_with(LONG, LONG);
+        assert_eq!(
+            outcome,
+            Shutdown {
+                cancelled: 0,
+                left: 0
+            }
+        );
+        assert!(!cancelled.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn whoever_waits_is_cancelled_and_awaited() {
+    each_runtime(|runtime| {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let waits: [fn(); 5] = [
+            || fiber::sleep(LONG),
+            || {
+                while !fiber::is_cancelled() {
+                    fiber::park()
+                }
+            },
+            || {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                assert!(is_cancellation(&listener.accept().unwrap_err()));
+            },
+            || {
+                let (mut reader, _writer) = pipe().unwrap();
+                assert!(is_cancellation(&reader.read(&mut [0; 8]).unwrap_err()));
+            },
+            || {
+                let mut set = fiber::JoinSet::new();
+                set.spawn(|| fiber::sleep(LONG));
+                set.join_next().unwrap().unwrap();
+            },
+        ];
+        for wait in waits.repeat(20) {
+            let ended = Arc::clone(&ended);
+            runtime.spawn(move || {
+                wait();
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        let outcome = runtime.shutdown_with(Duration::from_millis(20), LONG);
+        assert_eq!(outcome.left, 0);
+        assert!(outcome.cancelled >= 100, "{outcome:?}");
+        assert_eq!(ended.load(Ordering::SeqCst), 100);
+    });
+}
+
+#[test]
+fn what_a_connection_had_received_is_answered_before_the_end() {
+    each_runtime(|runtime| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let served = TcpStream::from(listener.accept().unwrap().0);
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        runtime.spawn(move || {
+            let mut word = [0; 4];
+            (&served).read_exact(&mut word).unwrap();
+            begun.send(()).unwrap();
+            // The answer takes its time; the request to end comes meanwhile.
+            let answered = fiber::uncancellable(|| {
+                fiber::sleep(Duration::from_millis(30));
+                (&served).write_all(&word)
+            });
+            answered.unwrap();
+            assert!(is_cancellation(&(&served).read(&mut word).unwrap_err()));
+        });
+        client.write_all(b"last").unwrap();
+        has_begun.recv().unwrap();
+        let outcome = runtime.shutdown_with(Duration::from_millis(1), LONG);
+        assert_eq!(
+            outcome,
+            Shutdown {
+                cancelled: 1,
+                left: 0
+            }
+        );
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "last");
+    });
+}
+
+#[test]
+fn who_does_not_listen_is_counted_and_left() {
+    each_runtime(|runtime| {
+        // It waits for nothing that can be cancelled.
+        runtime.spawn(|| fiber::uncancellable(|| fiber::sleep(LONG)));
+        runtime.spawn(|| fiber::sleep(LONG));
+        let soon = Duration::from_millis(20);
+        let outcome = runtime.shutdown_with(soon, soon);
+        assert_eq!(
+            outcome,
+            Shutdown {
+                cancelled: 2,
+                left: 1
+            }
+        );
+    });
+}
+
+#[test]
+fn no_descriptor_stays_behind() {
+    // The offload threads and what std opens once.
+    fiber::run(|| fiber::offload(|| ()));
+    let mut before = None;
+    each_runtime(|runtime| {
+        runtime.run(|| {
+            let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+            let address = listener.local_addr().unwrap();
+            // Some are accepted, some are with the kernel or the runtime when the listener goes.
+            let connections: Vec<_> = (0..20)
+                .map(|_| TcpStream::connect(address).unwrap())
+                .collect();
+            let accepted: Vec<_> = (0..5).map(|_| listener.accept().unwrap()).collect();
+            drop((listener, connections, accepted));
+            fiber::spawn(|| fiber::sleep(LONG));
+        });
+        assert_eq!(runtime.shutdown(Duration::ZERO), 0);
+        let after = open_descriptors();
+        assert_eq!(*before.get_or_insert(after), after);
+    });
+}

@@ -35,10 +35,12 @@ pub mod distribution;
 pub mod fileset;
 #[cfg(test)]
 mod goodness;
+mod merge;
 pub mod outcome;
 pub mod plan;
 pub mod random;
 pub mod replay;
+pub mod report;
 pub mod sessions;
 pub mod traces;
 

@@ -3,9 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::merge::{class_name, histogram_text};
 
 /// A whole run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// When measuring began.
     pub began: SystemTime,
@@ -36,7 +39,7 @@ impl Outcome {
 }
 
 /// What the generator itself used.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Generator {
     /// What carried the bytes, and why: "io_uring", "epoll (io_uring is denied: …)".
     pub io: String,
@@ -47,7 +50,7 @@ pub struct Generator {
 }
 
 /// What one thread of the generator used while it measured.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// CPU time.
     pub cpu: Duration,
@@ -60,7 +63,7 @@ pub struct ThreadUse {
 }
 
 /// One interval of the interval log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IntervalRecord {
     /// When it began, from the beginning of measuring.
     pub begins: Duration,
@@ -84,16 +87,18 @@ pub struct Progress<'a> {
 }
 
 /// What was counted in some stretch of time, by one thread or by many.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tally {
     /// Per class of requests, in the order of [`Plan::classes`](crate::Plan::classes).
     pub classes: Vec<Class>,
     /// What went wrong.
     pub errors: Errors,
     /// How long opening a connection took, in nanoseconds.
+    #[serde(with = "histogram_text")]
     pub connect_ns: Histogram<u64>,
     /// How late requests were sent for reasons of the generator's own: from the intended time, or
     /// the time when a connection was free if that was later. In nanoseconds; open loop only.
+    #[serde(with = "histogram_text")]
     pub lag_ns: Histogram<u64>,
     /// Requests that the arrivals called for.
     pub intended: u64,
@@ -121,14 +126,20 @@ pub struct Tally {
     pub sent_bytes: u64,
 }
 
+/// The name of a class. (Under a name of its own, serde does not take it for a borrowed text.)
+pub type ClassName = &'static str;
+
 /// One class of requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Class {
     /// Its name.
-    pub name: &'static str,
+    #[serde(deserialize_with = "class_name")]
+    pub name: ClassName,
     /// From the intended time to the last byte of the reply, in nanoseconds.
+    #[serde(with = "histogram_text")]
     pub response_ns: Histogram<u64>,
     /// From the sending to the last byte of the reply, in nanoseconds.
+    #[serde(with = "histogram_text")]
     pub service_ns: Histogram<u64>,
     /// Replies of HTTP by the first digit of their status (index 1 to 5); of the cache: index 2 if
     /// well, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
@@ -137,7 +148,7 @@ pub struct Class {
 
 /// What went wrong, by httperf's classes, and three more. Each failed request or connection is
 /// counted once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
     /// No reply, or no connection, within our time-out.
     pub client_timeout: u64,
@@ -242,6 +253,16 @@ impl Tally {
             .sum()
     }
 
+    /// Response times over all classes.
+    pub fn response_ns(&self) -> Histogram<u64> {
+        sum(self.classes.iter().map(|class| &class.response_ns))
+    }
+
+    /// Service times over all classes.
+    pub fn service_ns(&self) -> Histogram<u64> {
+        sum(self.classes.iter().map(|class| &class.service_ns))
+    }
+
     /// Adds what another thread counted in the same stretch.
     pub fn add_thread(&mut self, other: &Tally) {
         let idle_open = self.idle_open + other.idle_open;
@@ -315,6 +336,12 @@ impl Class {
             *count += theirs;
         }
     }
+}
+
+fn sum<'a>(histograms: impl Iterator<Item = &'a Histogram<u64>>) -> Histogram<u64> {
+    let mut sum = histogram();
+    histograms.for_each(|one| add(&mut sum, one));
+    sum
 }
 
 fn add(histogram: &mut Histogram<u64>, other: &Histogram<u64>) {

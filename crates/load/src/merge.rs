@@ -1,0 +1,197 @@
+//! Outcomes of several generators become one, exactly: counts are added, and so are histograms, bucket
+//! by bucket. (A mean of percentiles is the percentile of nothing.)
+//!
+//! On the way an outcome is JSON; a histogram in it is HdrHistogram's V2 encoding, deflated and in
+//! base64, as its other tools write it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer as Read};
+
+use crate::outcome::{IntervalRecord, Outcome};
+
+impl Outcome {
+    /// Adds what another generator did in the same time to the same end.
+    ///
+    /// # Errors
+    /// When the two did not measure the same classes of requests.
+    pub fn merge(&mut self, other: &Outcome) -> Result<(), String> {
+        let names = |outcome: &Outcome| -> Vec<_> {
+            outcome.total.classes.iter().map(|c| c.name).collect()
+        };
+        if names(self) != names(other) {
+            let what = "outcomes of different work cannot be merged";
+            return Err(format!("{what}: {:?} and {:?}", names(self), names(other)));
+        }
+        self.began = self.began.min(other.began);
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.offered_rate_per_s = match (self.offered_rate_per_s, other.offered_rate_per_s) {
+            (Some(ours), Some(theirs)) => Some(ours + theirs),
+            _ => None,
+        };
+        self.total.add_thread(&other.total);
+        self.merge_intervals(&other.intervals);
+        self.merge_generators(other);
+        self.stopped_early |= other.stopped_early;
+        Ok(())
+    }
+
+    fn merge_intervals(&mut self, theirs: &[IntervalRecord]) {
+        for (ours, theirs) in self.intervals.iter_mut().zip(theirs) {
+            ours.lasts = ours.lasts.max(theirs.lasts);
+            ours.tally.add_thread(&theirs.tally);
+        }
+        let known = self.intervals.len().min(theirs.len());
+        self.intervals.extend_from_slice(&theirs[known..]);
+    }
+
+    fn merge_generators(&mut self, other: &Outcome) {
+        self.generator
+            .threads
+            .extend_from_slice(&other.generator.threads);
+        if self.generator.limited.is_none() {
+            self.generator.limited.clone_from(&other.generator.limited);
+        }
+        if self.generator.io != other.generator.io {
+            self.generator.io = format!("{}; {}", self.generator.io, other.generator.io);
+        }
+    }
+
+    /// The same without its intervals.
+    pub fn without_intervals(&self) -> Outcome {
+        Outcome {
+            intervals: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// The whole outcome as JSON, from which [`Outcome::from_json`] makes it again.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("numbers and texts")
+    }
+
+    /// Reads what [`Outcome::to_json`] wrote, or the document of [`report::json`](crate::report::json).
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn from_json(mut document: serde_json::Value) -> Result<Outcome, String> {
+        let whole = match document.get_mut("mergeable") {
+            Some(part) => part.take(),
+            None => document,
+        };
+        serde_json::from_value(whole)
+            .map_err(|error| format!("this is no outcome of weft load: {error}"))
+    }
+}
+
+/// A histogram as text.
+pub(crate) mod histogram_text {
+    use super::*;
+
+    pub(crate) fn serialize<S: serde::Serializer>(
+        histogram: &Histogram<u64>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new()
+            .serialize(histogram, &mut bytes)
+            .map_err(|error| serde::ser::Error::custom(format!("{error:?}")))?;
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(crate) fn deserialize<'de, D: Read<'de>>(from: D) -> Result<Histogram<u64>, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
+        let read: Histogram<u64> = Deserializer::new()
+            .deserialize(&mut &bytes[..])
+            .map_err(|error| D::Error::custom(format!("no histogram: {error}")))?;
+        // Ours have bounds of their own; adding checks that the other's fit into them.
+        let mut ours = crate::outcome::histogram();
+        ours.add(&read)
+            .map_err(|error| D::Error::custom(format!("another range: {error}")))?;
+        Ok(ours)
+    }
+}
+
+/// The classes that there are: names are static texts.
+const CLASSES: [&str; 3] = ["request", "get", "set"];
+
+pub(crate) fn class_name<'de, D: Read<'de>>(from: D) -> Result<&'static str, D::Error> {
+    let name = String::deserialize(from)?;
+    let known = CLASSES.into_iter().find(|class| *class == name);
+    known.ok_or_else(|| D::Error::custom(format!("there is no class '{name}'")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    #[test]
+    fn an_outcome_reads_back_as_it_was() {
+        let outcome = sample(&["get", "set"], 1, 10_000);
+        let again = Outcome::from_json(outcome.to_json()).unwrap();
+        assert_eq!(again.to_json(), outcome.to_json());
+        assert_eq!(again.total.response_ns(), outcome.total.response_ns());
+    }
+
+    #[test]
+    fn merging_gives_the_percentiles_of_all_requests_together() {
+        // One generator saw only fast replies, the other only slow ones.
+        let (mut all, slow) = (
+            sample(&["request"], 1, 10_000),
+            sample(&["request"], 1000, 10_000),
+        );
+        let mut expected = all.total.response_ns();
+        expected.add(slow.total.response_ns()).unwrap();
+        all.merge(&Outcome::from_json(slow.to_json()).unwrap())
+            .unwrap();
+        assert_eq!(all.total.response_ns(), expected);
+        assert_eq!(all.total.replies(), 20_000);
+        assert_eq!(all.offered_rate_per_s, Some(2.0 * 10_000.0));
+        assert_eq!(all.intervals.len(), slow.intervals.len());
+        assert_eq!(
+            all.intervals[0].tally.replies(),
+            2 * slow.intervals[0].tally.replies()
+        );
+    }
+
+    #[test]
+    fn merging_in_any_order_is_the_same() {
+        let parts = [
+            sample(&["get"], 1, 100),
+            sample(&["get"], 7, 500),
+            sample(&["get"], 90, 3),
+        ];
+        let merged = |order: [usize; 3]| {
+            let mut all = parts[order[0]].clone();
+            all.merge(&parts[order[1]]).unwrap();
+            all.merge(&parts[order[2]]).unwrap();
+            crate::report::figures(&all).latency_us.intended
+        };
+        assert_eq!(merged([0, 1, 2]), merged([2, 1, 0]));
+        assert_eq!(merged([0, 1, 2]), merged([1, 2, 0]));
+    }
+
+    #[test]
+    fn different_work_is_not_merged() {
+        let error = sample(&["request"], 1, 10)
+            .merge(&sample(&["get"], 1, 10))
+            .unwrap_err();
+        assert!(error.contains("different work"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_outcome_is_refused() {
+        let refused =
+            |text: &str| Outcome::from_json(serde_json::from_str(text).unwrap()).unwrap_err();
+        assert!(refused("{}").contains("no outcome of weft load"));
+        assert!(refused("[1]").contains("no outcome of weft load"));
+        let mut outcome = sample(&["get"], 1, 10).to_json();
+        outcome["total"]["classes"][0]["response_ns"] = "HISTFAAA".into();
+        assert!(Outcome::from_json(outcome).is_err());
+    }
+}

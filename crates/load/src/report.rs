@@ -1,0 +1,28 @@
+//! An outcome for people, for programs, and for other tools.
+//!
+//! | what | for whom |
+//! |---|---|
+//! | [`screen`] | people: one screen |
+//! | [`json`] | programs; what it holds under `mergeable` reads back, exactly |
+//! | [`csv`] | spreadsheets: a line per interval |
+//! | [`hgrm`] | HdrHistogram's plotter: the percentile distribution |
+//! | [`interval_log`] | HdrHistogram's log tools: a histogram per interval and class |
+//! | [`Threshold`] | scripts: `p99>5ms` decides the exit code |
+//!
+//! Two latencies stand side by side everywhere. *Intended* counts from the time at which a request
+//! should have been sent; *raw* counts from the time at which it was. A server that stops for a while
+//! shows in the first: the requests that could not be sent meanwhile waited as well.
+
+mod figures;
+mod files;
+mod screen;
+mod threshold;
+
+pub use figures::{Figures, Latency, figures, json};
+pub use files::{csv, hgrm, interval_log};
+pub use screen::{Heading, count_of, ns_of, rate_of, screen, spark};
+pub use threshold::{Threshold, failed};
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+pub(crate) mod tests;

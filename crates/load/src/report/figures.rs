@@ -1,0 +1,283 @@
+//! The figures of an outcome, under the names that programs read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::outcome::{IntervalRecord, Outcome, Tally};
+
+/// All figures of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// What the arrivals asked for; null in a closed loop.
+    pub offered_rate_per_s: Option<f64>,
+    /// Whole and right replies per second.
+    pub achieved_rate_per_s: f64,
+    /// How long it was measured.
+    pub elapsed_s: f64,
+    /// Requests that the arrivals called for.
+    pub intended: u64,
+    /// Requests that were sent.
+    pub sent: u64,
+    /// Requests that were never sent, because too many waited already.
+    pub missed: u64,
+    /// Whole and right replies.
+    pub replies: u64,
+    /// Over all classes of requests, in µs.
+    pub latency_us: Pair,
+    /// Class by class.
+    pub classes: BTreeMap<&'static str, ClassFigures>,
+    /// By the first digit of their status.
+    pub replies_by_status: BTreeMap<String, u64>,
+    /// What went wrong, by httperf's classes and some more, and `total`.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// How late requests were sent for reasons of the generator's own, in µs.
+    pub lag_us: Latency,
+    /// How long connections took to open, in µs.
+    pub connect_us: Latency,
+    /// Connections that were opened.
+    pub opened: u64,
+    /// The longest queue of requests that waited for a connection.
+    pub backlog_max: u64,
+    /// Idle connections that are open at the end, and those that the server closed.
+    pub idle_open: u64,
+    /// See `idle_open`.
+    pub idle_closed: u64,
+    /// Keys that were found in a cache, and those that were not.
+    pub hits: u64,
+    /// See `hits`.
+    pub misses: u64,
+    /// Sessions that came to their end.
+    pub sessions: u64,
+    /// Bytes received, heads included.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// What the generator itself used.
+    pub generator: GeneratorFigures,
+    /// Whether the generator, not the server, was the limit.
+    pub generator_limited: bool,
+    /// How one can tell.
+    pub generator_verdict: Option<String>,
+    /// Whether the run was stopped before its time.
+    pub stopped_early: bool,
+    /// Interval by interval.
+    pub intervals: Vec<IntervalFigures>,
+}
+
+/// Both latencies.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Pair {
+    /// From the intended time.
+    pub intended: Latency,
+    /// From the sending.
+    pub raw: Latency,
+}
+
+/// A distribution of times in µs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// The median.
+    pub p50: f64,
+    /// Three quarters were not longer, and so on.
+    pub p75: f64,
+    #[allow(missing_docs)]
+    pub p90: f64,
+    #[allow(missing_docs)]
+    pub p95: f64,
+    #[allow(missing_docs)]
+    pub p99: f64,
+    #[allow(missing_docs)]
+    #[serde(rename = "p99.9")]
+    pub p99_9: f64,
+    #[allow(missing_docs)]
+    #[serde(rename = "p99.99")]
+    pub p99_99: f64,
+    /// The longest.
+    pub max: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+}
+
+/// One class of requests.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassFigures {
+    /// Whole and right replies.
+    pub replies: u64,
+    /// In µs.
+    pub latency_us: Pair,
+}
+
+/// What the generator itself used.
+#[derive(Clone, Debug, Serialize)]
+pub struct GeneratorFigures {
+    /// What carried the bytes.
+    pub io: String,
+    /// How many threads it had.
+    pub threads: usize,
+    /// CPU time of all threads, without what they spun for punctuality.
+    pub cpu_s: f64,
+    /// CPU time that was spun away for punctuality.
+    pub spun_s: f64,
+    /// Time that threads were ready and did not get a processor.
+    pub run_delay_s: f64,
+    /// CPU time per reply in µs, spinning left out.
+    pub cpu_us_per_reply: f64,
+}
+
+/// One interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct IntervalFigures {
+    /// When it began, from the beginning of measuring.
+    pub begins_s: f64,
+    /// How long it was.
+    pub lasts_s: f64,
+    /// What the arrivals asked for in it, per second.
+    pub intended_per_s: f64,
+    /// Whole and right replies in it, per second.
+    pub achieved_per_s: f64,
+    /// What went wrong in it.
+    pub errors: u64,
+    /// What was missed in it.
+    pub missed: u64,
+    /// In µs, from the intended time.
+    pub p50_us: f64,
+    #[allow(missing_docs)]
+    pub p99_us: f64,
+    #[allow(missing_docs)]
+    pub max_us: f64,
+    /// The 99th percentile in µs, from the sending.
+    pub raw_p99_us: f64,
+}
+
+/// The figures of an outcome.
+pub fn figures(outcome: &Outcome) -> Figures {
+    let total = &outcome.total;
+    let named = outcome.total.errors.named();
+    let sum = ("total", outcome.total.errors.total());
+    let class = |class: &crate::Class| {
+        let replies = class.service_ns.len();
+        (
+            class.name,
+            ClassFigures {
+                replies,
+                latency_us: pair(&class.response_ns, &class.service_ns),
+            },
+        )
+    };
+    Figures {
+        offered_rate_per_s: outcome.offered_rate_per_s,
+        achieved_rate_per_s: outcome.achieved_rate_per_s(),
+        elapsed_s: outcome.elapsed.as_secs_f64(),
+        intended: total.intended,
+        sent: total.sent,
+        missed: total.missed,
+        replies: total.replies(),
+        latency_us: pair(&total.response_ns(), &total.service_ns()),
+        classes: total.classes.iter().map(class).collect(),
+        replies_by_status: by_status(total),
+        errors: named.into_iter().chain([sum]).collect(),
+        lag_us: Latency::of(&total.lag_ns),
+        connect_us: Latency::of(&total.connect_ns),
+        opened: total.opened,
+        backlog_max: total.backlog_max,
+        idle_open: total.idle_open,
+        idle_closed: total.idle_closed,
+        hits: total.hits,
+        misses: total.misses,
+        sessions: total.sessions,
+        received_bytes: total.received_bytes,
+        sent_bytes: total.sent_bytes,
+        generator: GeneratorFigures::of(outcome),
+        generator_limited: outcome.generator_limited().is_some(),
+        generator_verdict: outcome.generator.limited.clone(),
+        stopped_early: outcome.stopped_early,
+        intervals: outcome.intervals.iter().map(IntervalFigures::of).collect(),
+    }
+}
+
+/// The figures as JSON; under `mergeable` the whole outcome but its intervals, for
+/// [`Outcome::from_json`](crate::Outcome::from_json).
+pub fn json(outcome: &Outcome) -> serde_json::Value {
+    let mut document = serde_json::to_value(figures(outcome)).expect("numbers and texts");
+    document["mergeable"] = outcome.without_intervals().to_json();
+    document
+}
+
+fn pair(response_ns: &Histogram<u64>, service_ns: &Histogram<u64>) -> Pair {
+    Pair {
+        intended: Latency::of(response_ns),
+        raw: Latency::of(service_ns),
+    }
+}
+
+fn by_status(total: &Tally) -> BTreeMap<String, u64> {
+    let digits = (1..=5).map(|digit| {
+        let replies = total
+            .classes
+            .iter()
+            .map(|class| class.replies_by_status[digit]);
+        (format!("{digit}xx"), replies.sum())
+    });
+    digits.collect()
+}
+
+impl Latency {
+    /// The distribution in a histogram of nanoseconds.
+    pub fn of(histogram: &Histogram<u64>) -> Latency {
+        let at = |percentile: f64| histogram.value_at_quantile(percentile / 100.0) as f64 / 1e3;
+        Latency {
+            p50: at(50.0),
+            p75: at(75.0),
+            p90: at(90.0),
+            p95: at(95.0),
+            p99: at(99.0),
+            p99_9: at(99.9),
+            p99_99: at(99.99),
+            max: histogram.max() as f64 / 1e3,
+            mean: histogram.mean() / 1e3,
+        }
+    }
+}
+
+impl GeneratorFigures {
+    fn of(outcome: &Outcome) -> GeneratorFigures {
+        let threads = &outcome.generator.threads;
+        let sum = |time: fn(&crate::outcome::ThreadUse) -> Duration| {
+            threads.iter().map(time).sum::<Duration>().as_secs_f64()
+        };
+        let spun_s = sum(|thread| thread.spun);
+        let cpu_s = (sum(|thread| thread.cpu) - spun_s).max(0.0);
+        GeneratorFigures {
+            io: outcome.generator.io.clone(),
+            threads: threads.len(),
+            cpu_s,
+            spun_s,
+            run_delay_s: sum(|thread| thread.run_delay),
+            cpu_us_per_reply: cpu_s * 1e6 / outcome.total.replies().max(1) as f64,
+        }
+    }
+}
+
+impl IntervalFigures {
+    fn of(interval: &IntervalRecord) -> IntervalFigures {
+        let tally = &interval.tally;
+        let lasts_s = interval.lasts.as_secs_f64();
+        let per_s = |count: u64| count as f64 / lasts_s.max(1e-9);
+        let (response, service) = (tally.response_ns(), tally.service_ns());
+        IntervalFigures {
+            begins_s: interval.begins.as_secs_f64(),
+            lasts_s,
+            intended_per_s: per_s(tally.intended),
+            achieved_per_s: per_s(tally.replies()),
+            errors: tally.errors.total(),
+            missed: tally.missed,
+            p50_us: response.value_at_quantile(0.5) as f64 / 1e3,
+            p99_us: response.value_at_quantile(0.99) as f64 / 1e3,
+            max_us: response.max() as f64 / 1e3,
+            raw_p99_us: service.value_at_quantile(0.99) as f64 / 1e3,
+        }
+    }
+}

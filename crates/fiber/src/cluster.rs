@@ -16,11 +16,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::backend::LentMemory;
 use crate::counters::Counters;
 use crate::fiber::{Fiber, FiberRef};
+use crate::fork::Home;
 use crate::roster::Roster;
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
+    /// Where the threads of the processors are.
+    pub(crate) process: Home,
     pub(crate) processors: Vec<ProcessorShared>,
     /// Round robin for spawns from plain threads.
     next: AtomicUsize,
@@ -71,6 +74,7 @@ impl Cluster {
             .map(|_| ProcessorShared::new())
             .collect::<io::Result<_>>()?;
         Ok(Arc::new(Cluster {
+            process: Home::here(),
             processors,
             next: AtomicUsize::new(0),
             sleeper_count: AtomicUsize::new(0),
@@ -82,10 +86,15 @@ impl Cluster {
         }))
     }
 
-    /// Puts an unstarted fiber into the lane of processor `index`, or of the next in turn.
-    pub(crate) fn spawn(&self, fiber: FiberRef, index: Option<usize>) {
+    fn count_in(&self, fiber: FiberRef) {
+        self.process.check("spawn a fiber");
         self.fiber_count.fetch_add(1, Ordering::Relaxed);
         self.roster.add(fiber);
+    }
+
+    /// Puts an unstarted fiber into the lane of processor `index`, or of the next in turn.
+    pub(crate) fn spawn(&self, fiber: FiberRef, index: Option<usize>) {
+        self.count_in(fiber);
         let count = self.processors.len();
         let index = index.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % count);
         self.processors[index].push_unstarted(fiber);
@@ -94,8 +103,7 @@ impl Cluster {
 
     /// Starts a fiber on this very processor.
     pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) {
-        self.fiber_count.fetch_add(1, Ordering::Relaxed);
-        self.roster.add(fiber);
+        self.count_in(fiber);
         self.processors[index].send(Message::Start(fiber));
     }
 

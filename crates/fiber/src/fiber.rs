@@ -246,7 +246,9 @@ impl FiberRef {
         let Some(running) = context.as_mut() else {
             return Ran::Finished; // There was no stack to be had.
         };
-        match running.resume(()) {
+        let outcome = running.resume(());
+        self.control().cluster.process.abort_if_left();
+        match outcome {
             CoroutineResult::Yield(suspend) => Ran::Suspended(suspend),
             CoroutineResult::Return(flow) => {
                 let ended = context.take().expect("it just ran");
@@ -485,7 +487,10 @@ pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
     struct Back(FiberRef);
     impl Drop for Back {
         fn drop(&mut self) {
-            processor::here(|processor| processor.set_current(Some(self.0)));
+            // In the child of a fork there is no processor any more.
+            if processor::is_here() {
+                processor::here(|processor| processor.set_current(Some(self.0)));
+            }
         }
     }
     let Some(fiber) = processor::with_current(|processor, fiber| {

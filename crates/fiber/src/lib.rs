@@ -56,6 +56,7 @@ mod cancel;
 mod cluster;
 mod counters;
 mod fiber;
+mod fork;
 pub mod fs;
 mod join_set;
 mod local;
@@ -82,7 +83,9 @@ pub use fiber::{
 };
 pub use join_set::JoinSet;
 pub use local::{AccessError, LocalKey};
-pub use offload::offload;
+pub use offload::{
+    OffloadCounters, offload, offload_counters, set_offload_threads_max, try_offload,
+};
 pub use runtime::{Runtime, RuntimeBuilder, Shutdown, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use stack::guard_install_supported;

@@ -86,6 +86,11 @@ pub(crate) fn index_in(cluster: &Arc<Cluster>) -> Option<usize> {
     Arc::ptr_eq(&processor.cluster, cluster).then_some(processor.index)
 }
 
+/// In the child of a fork: the thread that forked is a plain one there.
+pub(crate) fn leave_after_fork() {
+    HERE.set(std::ptr::null());
+}
+
 /// Calls `f` with this thread's processor, which must be one.
 #[inline]
 pub(crate) fn here<R>(f: impl FnOnce(&Processor) -> R) -> R {

@@ -17,6 +17,13 @@ use crate::spawn::{Builder, JoinHandle};
 use crate::steps::Steps;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
+///
+/// # After a fork
+/// `fork(2)` copies the calling thread only, so a runtime stays with the parent, which does not notice. In the child, a fiber
+/// that forked goes on as a plain thread, whose calls block, and should exec or `_exit`; if it returns to the runtime, the child
+/// is aborted with a message. Spawning on the parent's runtime and joining its fibers panics there, dropping
+/// it does nothing, and a new one may be started. What the runtime opens is closed on exec, and its rings are not mapped in the
+/// child. [`process::Command`](crate::process::Command) needs no such care.
 pub struct Runtime {
     cluster: Arc<Cluster>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -162,6 +169,10 @@ impl Runtime {
     /// waits in anything that can be cancelled is left behind: it never runs again, and its stack stays as it is
     /// (as threads do when a process exits), so nothing that it borrows or owns is touched.
     pub fn shutdown_with(mut self, patience: Duration, grace: Duration) -> Shutdown {
+        if !self.cluster.process.is_here() {
+            let left = self.fiber_count();
+            return Shutdown { cancelled: 0, left };
+        }
         let wait = |patience| self.cluster.wait_until_empty(Some(after(patience)));
         let mut outcome = Shutdown {
             cancelled: wait(patience),
@@ -181,6 +192,11 @@ impl Runtime {
     }
 
     fn stop(&mut self) {
+        if !self.cluster.process.is_here() {
+            // The child of a fork has no such threads.
+            self.threads.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.cluster.stop();
         for thread in self.threads.drain(..) {
             // A processor that panicked has said so on standard error.

@@ -239,8 +239,9 @@ impl<T> Packet<T> {
         self.finished.load(Ordering::Acquire)
     }
 
-    fn wait(&self) {
+    fn wait(&self, fiber: &Fiber) {
         while !self.is_finished() {
+            fiber.control.cluster().process.check("join a fiber");
             self.wait_once(park);
         }
     }
@@ -304,7 +305,7 @@ impl<T> JoinHandle<T> {
     pub fn join(self) -> FiberResult<T> {
         let fiber = self.fiber.id();
         let _noted = waiting::on(WaitReason::Join { fiber });
-        self.packet.wait();
+        self.packet.wait(&self.fiber);
         // SAFETY: finished, so the fiber is done with it, and this is the only handle.
         unsafe { (*self.packet.result.get()).take() }.expect("a fiber leaves one result")
     }
@@ -316,6 +317,13 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
     pub fn wait(&self) -> io::Result<()> {
+        if !self.packet.is_finished() {
+            self.fiber
+                .control
+                .cluster()
+                .process
+                .check("wait for a fiber");
+        }
         self.packet.try_wait()
     }
 

@@ -144,7 +144,7 @@ impl StackCache {
 
 /// All slots of one length. Chunks are never unmapped: a stack that a stopped runtime left behind
 /// may still be named by the kernel.
-struct Slab {
+pub(crate) struct Slab {
     slot_len: usize,
     free: Vec<NonNull<u8>>,
     /// The rest of the newest chunk, not yet cut into slots.
@@ -154,7 +154,7 @@ struct Slab {
 // SAFETY: the pointers are to memory that nobody uses until a slot is taken, under the lock.
 unsafe impl Send for Slab {}
 
-fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
+pub(crate) fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
     static SLABS: OnceLock<Mutex<HashMap<usize, Slab>>> = OnceLock::new();
     SLABS
         .get_or_init(Mutex::default)

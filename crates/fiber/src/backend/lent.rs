@@ -65,7 +65,17 @@ struct Lease {
 
 impl LentBuffers {
     pub(super) fn new(ring: &IoUring, shared: &ProcessorShared) -> io::Result<LentBuffers> {
-        let entries = map(BUFFER_RING_LEN)?.cast();
+        let entries = map(BUFFER_RING_LEN)?;
+        // The kernel has pinned it: a copy on write after a fork must not part us.
+        // SAFETY: advice about a mapping of ours, of this length.
+        unsafe {
+            libc::madvise(
+                entries.as_ptr().cast(),
+                BUFFER_RING_LEN,
+                libc::MADV_DONTFORK,
+            )
+        };
+        let entries = entries.cast();
         let memory = Arc::new(LentMemory::new()?);
         let buffers = LentBuffers {
             ring: entries,

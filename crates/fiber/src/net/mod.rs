@@ -13,7 +13,7 @@ mod udp;
 mod unix;
 
 pub use pipe::{PipeReader, PipeWriter, pipe};
-pub use resolve::resolve;
+pub use resolve::{resolve, resolve_name};
 pub(crate) use socket::Socket;
 pub use socket::{FILE_PIECE_LEN_MAX, Input};
 pub use tcp::{TcpListener, TcpStream};

@@ -4,10 +4,11 @@ use std::io;
 use std::mem::needs_drop;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use crate::offload::offload;
+use crate::offload::{offload, try_offload};
 
 /// All addresses of `address`. A name is looked up (`getaddrinfo(3)`, so `/etc/hosts` and
-/// `/etc/resolv.conf` count) on an offload thread, while other fibers run.
+/// `/etc/resolv.conf` count) on an offload thread, while other fibers run. It is waited for to its end; see
+/// [`resolve_name`].
 ///
 /// ```
 /// # fiber::run(|| {
@@ -20,6 +21,20 @@ use crate::offload::offload;
 /// What the look-up reports.
 pub fn resolve(address: impl ToSocketAddrs + Sync) -> io::Result<Vec<SocketAddr>> {
     look_up(&address, Iterator::collect)
+}
+
+/// All addresses of a host, with this port. Unlike [`resolve`], which may borrow what it looks up, it does not wait beyond the
+/// deadline of [`timeout`](crate::timeout), and a fiber that waits in it can be cancelled: the look-up then goes on without it.
+///
+/// # Errors
+/// `TimedOut`, [`Cancelled`](crate::Cancelled), or what the look-up reports.
+pub fn resolve_name(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let host = host.to_owned();
+    try_offload(move || {
+        (host.as_str(), port)
+            .to_socket_addrs()
+            .map(Iterator::collect)
+    })?
 }
 
 /// The first address, as `std` takes it for datagrams.

@@ -1,0 +1,201 @@
+//! Forking: the runtime stays with the parent. Each case runs this test program again, as a process of its own, which
+//! forks; what its child says and how it ends is what is checked.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use fiber::{BackendChoice, Runtime};
+
+/// Runs `test` of this program in a process of its own, where `FORKS` is set, once for each back end.
+fn in_a_process(test: &str, check: impl Fn(&Output, &str)) {
+    let program = std::env::current_exe().unwrap();
+    for backend in ["uring", "epoll"] {
+        let arguments = ["--exact", test, "--nocapture", "--test-threads=1"];
+        let mut command = Command::new(&program);
+        let output = command
+            .args(arguments)
+            .env("FORKS", backend)
+            .output()
+            .unwrap();
+        check(
+            &output,
+            &format!("{backend}: {}", String::from_utf8_lossy(&output.stderr)),
+        );
+    }
+}
+
+fn runtime() -> Option<Runtime> {
+    let backend = match std::env::var("FORKS").ok()?.as_str() {
+        "uring" => BackendChoice::Uring,
+        _ => BackendChoice::Epoll,
+    };
+    Some(
+        Runtime::builder()
+            .processors(2)
+            .backend(backend)
+            .start()
+            .unwrap(),
+    )
+}
+
+/// Forks; runs `child` there, and returns here how it ended.
+fn fork(child: impl FnOnce()) -> std::process::ExitStatus {
+    // SAFETY: the child runs what fork(2) allows a child of threads to run, or what the test shows to work.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork failed");
+    if pid == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        // SAFETY: ends the child, and nothing else of it.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    std::process::ExitStatus::from_raw(status)
+}
+
+#[test]
+fn the_runtime_of_the_parent_is_refused_in_the_child() {
+    if let Some(runtime) = runtime() {
+        let sleeper = runtime.spawn(|| fiber::sleep(Duration::from_secs(3600)));
+        let status = fork(|| drop(runtime.spawn(|| ())));
+        assert_eq!(status.code(), Some(1));
+        let status = fork(|| drop(sleeper.wait()));
+        assert_eq!(status.code(), Some(1));
+        let status = fork(|| drop(sleeper.join()));
+        assert_eq!(status.code(), Some(1));
+        let status = fork(|| assert_eq!(runtime.shutdown(Duration::from_secs(3600)), 1));
+        assert_eq!(status.code(), Some(0));
+        std::process::exit(0);
+    }
+    in_a_process(
+        "the_runtime_of_the_parent_is_refused_in_the_child",
+        |output, said| {
+            assert!(output.status.success(), "{said}");
+            for refused in [
+                "cannot spawn a fiber",
+                "cannot wait for a fiber",
+                "cannot join a fiber",
+            ] {
+                assert!(said.contains(refused), "{refused}: {said}");
+            }
+            assert!(
+                said.contains("exec, or start a runtime of its own"),
+                "{said}"
+            );
+        },
+    );
+}
+
+#[test]
+fn the_parent_goes_on_and_a_new_runtime_starts_in_the_child() {
+    if let Some(outer) = runtime() {
+        let talk = || {
+            let listener = fiber::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut near = fiber::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut far = listener.accept().unwrap();
+            let echo = fiber::spawn(move || {
+                let mut word = [0; 4];
+                far.read_exact(&mut word).unwrap();
+                fiber::offload(|| ());
+                far.write_all(&word).unwrap();
+            });
+            near.write_all(b"weft").unwrap();
+            let mut word = [0; 4];
+            near.read_exact(&mut word).unwrap();
+            echo.join().unwrap();
+            assert_eq!(&word, b"weft");
+        };
+        outer.run(talk);
+        // Busy fibers on both sides of the fork.
+        let busy: Vec<_> = (0..4)
+            .map(|_| {
+                outer.spawn(move || {
+                    (0..20).for_each(|_| {
+                        talk();
+                        fiber::sleep(Duration::from_millis(1));
+                    });
+                })
+            })
+            .collect();
+        for _ in 0..5 {
+            let status = fork(|| {
+                let inner = runtime().unwrap();
+                inner.run(talk);
+                assert_eq!(inner.shutdown(Duration::from_secs(3600)), 0);
+            });
+            assert_eq!(status.code(), Some(0));
+        }
+        busy.into_iter().for_each(|busy| busy.join().unwrap());
+        outer.run(talk);
+        assert_eq!(outer.shutdown(Duration::from_secs(3600)), 0);
+        std::process::exit(0);
+    }
+    in_a_process(
+        "the_parent_goes_on_and_a_new_runtime_starts_in_the_child",
+        |output, said| {
+            assert!(output.status.success(), "{said}");
+        },
+    );
+}
+
+#[test]
+fn a_fiber_that_forks_is_a_plain_thread_in_the_child() {
+    if let Some(runtime) = runtime() {
+        let status = runtime.run(|| {
+            // Others are ready, and must not run twice.
+            let others: Vec<_> = (0..10)
+                .map(|_| fiber::spawn(|| eprintln!("another fiber ran")))
+                .collect();
+            let status = fork(|| {
+                assert!(fiber::current().is_none());
+                let (mut a, mut b) = fiber::net::UnixStream::pair().unwrap();
+                a.write_all(b"x").unwrap();
+                b.read_exact(&mut [0; 1]).unwrap();
+                fiber::sleep(Duration::from_millis(1));
+                fiber::yield_now();
+            });
+            others.into_iter().for_each(|other| other.join().unwrap());
+            status
+        });
+        assert_eq!(status.code(), Some(0));
+        std::process::exit(0);
+    }
+    in_a_process(
+        "a_fiber_that_forks_is_a_plain_thread_in_the_child",
+        |output, said| {
+            assert!(output.status.success(), "{said}");
+            assert_eq!(said.matches("another fiber ran").count(), 10, "{said}");
+        },
+    );
+}
+
+#[test]
+fn a_fiber_that_comes_back_in_the_child_is_stopped() {
+    if let Some(runtime) = runtime() {
+        let status = runtime.run(|| {
+            // SAFETY: as in `fork`; the child goes wrong on purpose.
+            match unsafe { libc::fork() } {
+                0 => 0,
+                pid => {
+                    let mut status = 0;
+                    // SAFETY: waits for our own child.
+                    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+                    status
+                }
+            }
+        });
+        assert_eq!(std::process::ExitStatus::from_raw(status).signal(), Some(6));
+        std::process::exit(0);
+    }
+    in_a_process(
+        "a_fiber_that_comes_back_in_the_child_is_stopped",
+        |output, said| {
+            assert!(output.status.success(), "{said}");
+            assert!(said.contains("came back to the runtime"), "{said}");
+            assert!(said.contains("exec or _exit"), "{said}");
+        },
+    );
+}

@@ -1,0 +1,176 @@
+//! Calls on threads of their own: what the pool promises when they hang. The pool is the process's, so the tests take turns.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fiber::{is_cancellation, offload, offload_counters, set_offload_threads_max, try_offload};
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A disk that hangs until it is repaired.
+#[derive(Clone, Default)]
+struct Disk(Arc<(Mutex<bool>, Condvar)>);
+
+impl Disk {
+    fn hang(&self) {
+        let repaired = self.0.0.lock().unwrap();
+        drop(
+            self.0
+                .1
+                .wait_while(repaired, |repaired| !*repaired)
+                .unwrap(),
+        );
+    }
+
+    fn repair(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// Lets others run until it is so.
+fn until(so: impl Fn() -> bool) {
+    while !so() {
+        fiber::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_call_that_owns_what_it_uses_can_be_given_up() {
+    let _alone = alone();
+    fiber::run(|| {
+        let (disk, before) = (Disk::default(), offload_counters());
+        let hung = disk.clone();
+        let soon = Duration::from_millis(5);
+        let error = fiber::timeout(soon, || try_offload(move || hung.hang())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let during = offload_counters();
+        assert_eq!(during.given_up, before.given_up + 1);
+        assert_eq!(during.active, 1, "it goes on: {during}");
+        assert!(during.active_oldest >= soon);
+        disk.repair();
+        until(|| offload_counters().active == 0);
+    });
+}
+
+#[test]
+fn a_cancelled_fiber_does_not_wait_for_its_call() {
+    let _alone = alone();
+    fiber::run(|| {
+        let disk = Disk::default();
+        let hung = disk.clone();
+        let fiber = fiber::spawn(move || try_offload(move || hung.hang()));
+        until(|| offload_counters().active == 1);
+        fiber.cancel();
+        assert!(is_cancellation(&fiber.join().unwrap().unwrap_err()));
+        disk.repair();
+        until(|| offload_counters().active == 0);
+    });
+}
+
+#[test]
+fn who_gives_up_in_line_leaves_the_line_and_the_call_is_never_made() {
+    let _alone = alone();
+    set_offload_threads_max(2);
+    fiber::run(|| {
+        let (disk, made) = (Disk::default(), Arc::new(AtomicBool::new(false)));
+        let hung: Vec<_> = (0..2)
+            .map(|_| {
+                let disk = disk.clone();
+                fiber::spawn(move || offload(|| disk.hang()))
+            })
+            .collect();
+        until(|| offload_counters().active == 2);
+        let flag = Arc::clone(&made);
+        let make = move || flag.store(true, Ordering::SeqCst);
+        let result = fiber::timeout(Duration::from_millis(5), || try_offload(make));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(offload_counters().waiting, 0);
+        disk.repair();
+        hung.into_iter().for_each(|hung| hung.join().unwrap());
+        assert_eq!(Arc::strong_count(&made), 1, "what the call owned is gone");
+        assert!(!made.load(Ordering::SeqCst));
+    });
+    set_offload_threads_max(32);
+}
+
+#[test]
+fn calls_beyond_the_limit_wait_in_line_and_are_counted() {
+    let _alone = alone();
+    set_offload_threads_max(3);
+    fiber::run(|| {
+        let (disk, running) = (Disk::default(), Arc::new(AtomicUsize::new(0)));
+        let calls: Vec<_> = (0..10)
+            .map(|_| {
+                let (disk, running) = (disk.clone(), Arc::clone(&running));
+                fiber::spawn(move || {
+                    offload(|| {
+                        let most = running.fetch_add(1, Ordering::SeqCst) + 1;
+                        disk.hang();
+                        running.fetch_sub(1, Ordering::SeqCst);
+                        most
+                    })
+                })
+            })
+            .collect();
+        until(|| offload_counters().waiting == 7);
+        let during = offload_counters();
+        assert_eq!((during.active, during.threads_max), (3, 3));
+        disk.repair();
+        for call in calls {
+            assert!(call.join().unwrap() <= 3);
+        }
+        let after = offload_counters();
+        assert_eq!(
+            (after.waiting, after.waiting_max.max(7)),
+            (0, after.waiting_max)
+        );
+        assert!(after.wait_longest >= during.waiting_oldest);
+    });
+    set_offload_threads_max(32);
+}
+
+#[test]
+fn the_panic_of_a_call_is_its_fibers() {
+    let _alone = alone();
+    fiber::run(|| {
+        let fiber = fiber::spawn(|| try_offload(|| panic!("over there")));
+        let payload = fiber.join().unwrap_err();
+        assert_eq!(payload.downcast_ref::<&str>(), Some(&"over there"));
+        assert_eq!(
+            fiber::spawn(|| try_offload(|| 7)).join().unwrap().unwrap(),
+            7
+        );
+    });
+    assert_eq!(try_offload(|| 7).unwrap(), 7, "on a plain thread");
+}
+
+#[test]
+fn a_name_is_looked_up_within_its_deadline() {
+    let _alone = alone();
+    set_offload_threads_max(1);
+    fiber::run(|| {
+        let disk = Disk::default();
+        let hung = disk.clone();
+        let hung = fiber::spawn(move || offload(|| hung.hang()));
+        until(|| offload_counters().active == 1);
+        let soon = Duration::from_millis(5);
+        let result = fiber::timeout(soon, || fiber::net::resolve_name("localhost", 80));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+        disk.repair();
+        hung.join().unwrap();
+        assert!(
+            !fiber::net::resolve_name("localhost", 80)
+                .unwrap()
+                .is_empty()
+        );
+    });
+    set_offload_threads_max(32);
+}

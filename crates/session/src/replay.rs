@@ -12,6 +12,7 @@
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::{Chunk, FileRange, Next, Now, Outbox, Phase, Received, Session};
@@ -134,10 +135,12 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome
     outcome
 }
 
-/// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC.
+/// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC, and it
+/// stands still, so that no reply depends on when it was made.
 pub fn test_now() -> Now {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     Now {
-        monotonic: Instant::now(),
+        monotonic: *START,
         since_epoch: Duration::from_secs(1_795_176_000),
     }
 }

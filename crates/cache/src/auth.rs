@@ -1,0 +1,117 @@
+//! Who may use the cache: `-Y FILE` for the text protocols, SASL PLAIN for the binary one.
+
+/// The most users that are kept, as memcached does (`MAX_ENTRIES` of its authfile).
+pub const USERS_MAX: usize = 8;
+
+/// Names and passwords.
+#[derive(Clone, Default)]
+pub struct Users(Vec<(Vec<u8>, Vec<u8>)>);
+
+/// Why a list of users cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsersError {
+    /// The line, counted from 1, has no colon.
+    NoColon(usize),
+    /// More than [`USERS_MAX`] lines.
+    TooMany,
+    /// No user at all.
+    Empty,
+}
+
+impl Users {
+    /// Reads `user:password` lines, as `-Y` takes them. A password may hold colons.
+    ///
+    /// # Errors
+    /// [`UsersError`], with what to change.
+    pub fn parse(text: &[u8]) -> Result<Users, UsersError> {
+        let mut users = Vec::new();
+        for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() {
+                continue;
+            }
+            let colon = memchr::memchr(b':', line).ok_or(UsersError::NoColon(at + 1))?;
+            users.push((line[..colon].to_vec(), line[colon + 1..].to_vec()));
+        }
+        match users.len() {
+            0 => Err(UsersError::Empty),
+            1..=USERS_MAX => Ok(Users(users)),
+            _ => Err(UsersError::TooMany),
+        }
+    }
+
+    /// Whether one of the users has this name and password. Takes the same time for a wrong byte wherever it is.
+    pub(crate) fn knows(&self, name: &[u8], password: &[u8]) -> bool {
+        self.0.iter().fold(false, |known, user| {
+            known | (same(&user.0, name) & same(&user.1, password))
+        })
+    }
+
+    /// `user password`, as the text protocol sends it.
+    pub(crate) fn knows_text(&self, text: &[u8]) -> bool {
+        memchr::memchr(b' ', text).is_some_and(|at| self.knows(&text[..at], &text[at + 1..]))
+    }
+
+    /// `[authorize-as] NUL user NUL password`, as SASL PLAIN sends it. RFC 4616
+    pub(crate) fn knows_plain(&self, text: &[u8]) -> bool {
+        let mut parts = text.splitn(3, |&byte| byte == 0);
+        let (Some(_), Some(name), Some(password)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        self.knows(name, password)
+    }
+}
+
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// Passwords stay out of logs and panics.
+impl std::fmt::Debug for Users {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} users", self.0.len())
+    }
+}
+
+impl std::fmt::Display for UsersError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            UsersError::NoColon(line) => {
+                write!(f, "line {line} has no colon; write user:password")
+            }
+            UsersError::TooMany => write!(f, "more than {USERS_MAX} users; remove some"),
+            UsersError::Empty => f.write_str("no user; write one user:password to a line"),
+        }
+    }
+}
+
+impl std::error::Error for UsersError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_read_and_known() {
+        let users = Users::parse(b"joe:secret\r\n\nann:p:w\n").unwrap();
+        assert!(users.knows_text(b"joe secret") && users.knows_text(b"ann p:w"));
+        assert!(!users.knows_text(b"joe secre") && !users.knows_text(b"joesecret"));
+        assert!(users.knows_plain(b"\0joe\0secret") && users.knows_plain(b"x\0ann\0p:w"));
+        assert!(!users.knows_plain(b"joe\0secret") && !users.knows_plain(b""));
+        assert_eq!(format!("{users:?}"), "2 users");
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_used_says_why() {
+        assert_eq!(
+            Users::parse(b"a:b\njoe").unwrap_err(),
+            UsersError::NoColon(2)
+        );
+        assert_eq!(Users::parse(b"\n").unwrap_err(), UsersError::Empty);
+        assert_eq!(
+            Users::parse(&b"a:b\n".repeat(9)).unwrap_err(),
+            UsersError::TooMany
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! Requests about the server, and who may make requests.
+
+use super::{Header, Kind, Status, reply, say, u32_at};
+use crate::counters::Count;
+use crate::service::Access;
+use crate::session::Context;
+use crate::stats;
+use crate::text::admin::flush;
+
+/// The only way to authenticate. RFC 4616
+const MECHANISM: &[u8] = b"PLAIN";
+
+pub(super) fn has_sasl(cx: &Context<'_>) -> bool {
+    matches!(cx.service.settings.access, Access::Sasl(_))
+}
+
+pub(super) fn run(
+    cx: &mut Context<'_>,
+    header: &Header,
+    may_ask: &mut bool,
+    is_quiet: bool,
+    [extras, key, value]: [&[u8]; 3],
+) {
+    match header.kind().0 {
+        Kind::Flush if !cx.service.settings.allows_flush => {
+            say(cx.out, header, Status::Unauthorized);
+        }
+        Kind::Flush => {
+            flush(
+                cx,
+                if extras.is_empty() {
+                    0
+                } else {
+                    u32_at(extras, 0) as i32
+                },
+            );
+            if !is_quiet {
+                say(cx.out, header, Status::Done);
+            }
+        }
+        Kind::Version => {
+            let version = cx.service.settings.version.as_bytes();
+            reply(cx.out, header, Status::Done, &[], &[], version, 0);
+        }
+        Kind::Stat => stat(cx, header, key),
+        Kind::SaslList => reply(cx.out, header, Status::Done, &[], &[], MECHANISM, 0),
+        Kind::SaslAuth => authenticate(cx, header, may_ask, key, value),
+        // PLAIN has one step, and that is the first.
+        Kind::SaslStep => {
+            cx.service.counters.add(Count::AuthCommands, 1);
+            cx.service.counters.add(Count::AuthErrors, 1);
+            say(cx.out, header, Status::Unauthorized);
+        }
+        _ => say(cx.out, header, Status::Done),
+    }
+}
+
+fn authenticate(
+    cx: &mut Context<'_>,
+    header: &Header,
+    may_ask: &mut bool,
+    mechanism: &[u8],
+    value: &[u8],
+) {
+    cx.service.counters.add(Count::AuthCommands, 1);
+    let knows = match &cx.service.settings.access {
+        Access::Sasl(users) => mechanism == MECHANISM && users.knows_plain(value),
+        Access::Open | Access::Ascii(_) => false,
+    };
+    *may_ask = knows;
+    if knows {
+        reply(cx.out, header, Status::Done, &[], &[], b"Authenticated", 0);
+    } else {
+        cx.service.counters.add(Count::AuthErrors, 1);
+        say(cx.out, header, Status::Unauthorized);
+    }
+}
+
+/// One reply for each number, and an empty one at the end.
+fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
+    let (service, seconds, out) = (cx.service, cx.seconds, &mut *cx.out);
+    let known = match group {
+        b"reset" => {
+            stats::reset(service);
+            true
+        }
+        b"detail on" | b"detail off" => {
+            service.detail.turn(group == b"detail on");
+            true
+        }
+        b"detail dump" => {
+            let mut dump = Vec::new();
+            service.detail.dump(&mut dump);
+            reply(out, header, Status::Done, &[], b"detailed", &dump, 0);
+            true
+        }
+        _ => stats::group_of(service, group, seconds, &mut |name, value| {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            reply(out, header, Status::Done, &[], name, value, 0);
+        }),
+    };
+    say(
+        cx.out,
+        header,
+        if known {
+            Status::Done
+        } else {
+            Status::NotFound
+        },
+    );
+}

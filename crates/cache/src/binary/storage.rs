@@ -1,0 +1,197 @@
+//! Store requests: the value may come in pieces, and a long one is received straight into its item.
+
+use session::{Next, Phase};
+
+use super::{HEADER_LEN, Header, Kind, Status, cas_of, reply, say, status_of, swallow, u32_at};
+use crate::observe::Stored;
+use crate::session::{Context, Pending, State, Step};
+use crate::store::{Mode, NEVER, Outcome, Rule, Seconds, StoreError};
+
+/// Longer values are refused without asking the store.
+const VALUE_LEN_MAX: usize = i32::MAX as usize;
+
+/// What a request wants stored, but for the value.
+struct Wanted<'a> {
+    header: Header,
+    key: &'a [u8],
+    flags: u32,
+    exptime: Seconds,
+    rule: Rule,
+    is_quiet: bool,
+}
+
+fn read<'a>(
+    cx: &Context<'_>,
+    header: &Header,
+    mode: Mode,
+    is_quiet: bool,
+    head: &'a [u8],
+) -> Wanted<'a> {
+    let extras = &head[HEADER_LEN..HEADER_LEN + header.extras_len];
+    let (flags, exptime) = match header.extras_len {
+        8 => (u32_at(extras, 0), cx.deadline(u32_at(extras, 4) as i32)),
+        _ => (0, NEVER),
+    };
+    Wanted {
+        header: *header,
+        key: &head[HEADER_LEN + header.extras_len..],
+        flags,
+        exptime,
+        rule: Rule {
+            // With a cas, what is stored over must be there, so that add and replace are the same.
+            mode: match (cas_of(header), mode) {
+                (Some(_), Mode::Add | Mode::Replace) => Mode::Set,
+                (_, mode) => mode,
+            },
+            cas: cas_of(header),
+            ..Rule::default()
+        },
+        is_quiet,
+    }
+}
+
+/// Begins to store, once header, extras and key are there.
+pub(crate) fn begin(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    header: &Header,
+    mode: Mode,
+    is_quiet: bool,
+    input: &[u8],
+) -> Step {
+    let head_len = HEADER_LEN + header.extras_len + header.key_len;
+    let whole_len = HEADER_LEN + header.body_len;
+    if input.len() < head_len {
+        return Step::wait(Phase::Head);
+    }
+    let (head, rest) = input.split_at(head_len);
+    let wanted = read(cx, header, mode, is_quiet, head);
+    let (key, flags, exptime) = (wanted.key, wanted.flags, wanted.exptime);
+    let value_len = whole_len - head_len;
+    if let Some(value) = rest.get(..value_len) {
+        let result = cx.items.store(key, value, flags, exptime, wanted.rule);
+        finish_with(cx, &wanted, value_len, result);
+        return Step::used(whole_len);
+    }
+    let reserved = match value_len {
+        ..=VALUE_LEN_MAX => cx.items.reserve(key, value_len, flags, exptime),
+        _ => Err(StoreError::TooLarge),
+    };
+    match reserved {
+        Ok(draft) => {
+            *state = State::Value(Box::new(Pending {
+                head: head.into(),
+                draft,
+            }));
+            Step::used(head_len)
+        }
+        Err(error) => {
+            failed(cx, &wanted, value_len, error);
+            swallow(state, header, head_len, value_len, status_of(error))
+        }
+    }
+}
+
+/// The next bytes of a value.
+pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
+    let State::Value(pending) = state else {
+        unreachable!("called in Value")
+    };
+    let missing = pending.draft.missing();
+    match pending.draft.fill(input) {
+        Ok(used) if pending.draft.is_full() => {
+            finish(cx, state);
+            Step::used(used)
+        }
+        Ok(used) => Step {
+            used,
+            next: Some(Next::Receive(Phase::Body)),
+        },
+        Err(error) => {
+            let head = std::mem::take(&mut pending.head);
+            let value_len = pending.draft.value_len();
+            let wanted = read_again(cx, &head);
+            failed(cx, &wanted, value_len, error);
+            swallow(state, &wanted.header, 0, missing, status_of(error))
+        }
+    }
+}
+
+/// The value is whole.
+pub(crate) fn finish(cx: &mut Context<'_>, state: &mut State) {
+    let State::Value(pending) = std::mem::replace(state, State::Command) else {
+        unreachable!("finished outside of Value")
+    };
+    let Pending { head, draft } = *pending;
+    let value_len = draft.value_len();
+    let wanted = read_again(cx, &head);
+    let result = cx.items.commit(draft, wanted.rule);
+    finish_with(cx, &wanted, value_len, result);
+}
+
+fn read_again<'a>(cx: &Context<'_>, head: &'a [u8]) -> Wanted<'a> {
+    let bytes = head.first_chunk().expect("a header was kept");
+    let header = Header::read(bytes);
+    match header.kind() {
+        (Kind::Store(mode), is_quiet) => read(cx, &header, mode, is_quiet, head),
+        (other, _) => unreachable!("{other:?} was kept with a value"),
+    }
+}
+
+fn finish_with(
+    cx: &mut Context<'_>,
+    wanted: &Wanted<'_>,
+    value_len: usize,
+    result: Result<Outcome, StoreError>,
+) {
+    let header = &wanted.header;
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            failed(cx, wanted, value_len, error);
+            return say(cx.out, header, status_of(error));
+        }
+    };
+    saw(cx, wanted, value_len, result);
+    match (outcome, wanted.rule.mode) {
+        (Outcome::Stored { .. }, _) if wanted.is_quiet => {}
+        (Outcome::Stored { cas }, _) => reply(cx.out, header, Status::Done, &[], &[], &[], cas),
+        (Outcome::NotStored, Mode::Add) => say(cx.out, header, Status::Exists),
+        (Outcome::NotStored, Mode::Replace) => say(cx.out, header, Status::NotFound),
+        (Outcome::NotStored, _) => say(cx.out, header, Status::NotStored),
+        (Outcome::Exists, _) => say(cx.out, header, Status::Exists),
+        (Outcome::NotFound, _) => say(cx.out, header, Status::NotFound),
+    }
+}
+
+/// What follows from any failure to store.
+#[cold]
+fn failed(cx: &mut Context<'_>, wanted: &Wanted<'_>, value_len: usize, error: StoreError) {
+    cx.count_failed(error);
+    if wanted.rule.mode == Mode::Set {
+        cx.discard(wanted.key);
+    }
+    saw(cx, wanted, value_len, Err(error));
+}
+
+fn saw(
+    cx: &Context<'_>,
+    wanted: &Wanted<'_>,
+    value_len: usize,
+    result: Result<Outcome, StoreError>,
+) {
+    cx.saw_store(&Stored {
+        key: wanted.key,
+        command: match (wanted.rule.cas, wanted.rule.mode) {
+            (Some(_), Mode::Set) => "cas",
+            (None, Mode::Set) => "set",
+            (_, Mode::Add) => "add",
+            (_, Mode::Replace) => "replace",
+            (_, Mode::Append) => "append",
+            (_, Mode::Prepend) => "prepend",
+        },
+        exptime: wanted.exptime,
+        value_len,
+        result,
+    });
+}

@@ -1,0 +1,141 @@
+//! `ma`: counts up and down, and begins to count.
+
+use super::{
+    BAD_FLAG, BAD_FORMAT, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl,
+    say_code,
+};
+use crate::counters::Count;
+use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
+use crate::session::Context;
+use crate::store::{
+    Arithmetic, Counted, Direction, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
+};
+use crate::text::arithmetic::NOT_A_NUMBER;
+use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+
+/// `ma <key> <flags>*`
+pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    cx.service.counters.add(Count::Meta, 1);
+    let [_, key_word, words @ ..] = tokens.parts() else {
+        return cx.out.put(ERROR);
+    };
+    if key_word.len() > KEY_LEN_MAX {
+        return cx.out.put(BAD_FORMAT);
+    }
+    if tokens.parts().len() > WORDS_MAX {
+        return cx.out.put(FLAGS_TOO_LONG);
+    }
+    let mut room = [0; KEY_LEN_MAX];
+    let Ok((flags, key)) =
+        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)))
+    else {
+        return cx.out.put(BAD_FLAG);
+    };
+    let direction = match flags.mode {
+        None | Some(b'I' | b'i' | b'+') => Direction::Up,
+        Some(b'D' | b'd' | b'-') => Direction::Down,
+        Some(_) => return cx.out.put(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
+    };
+    match count(cx, key, &flags, direction) {
+        Ok(Counted::Stored { number, cas }) => {
+            if !flags.has(b'q') {
+                say(cx, key, key_word, words, &flags, number, cas);
+            }
+        }
+        Ok(Counted::NotFound) => say_code(cx, b"NF", words, key_word, &flags),
+        Ok(Counted::Exists) => say_code(cx, b"EX", words, key_word, &flags),
+        Ok(Counted::NotANumber) => cx.out.put(NOT_A_NUMBER),
+        Err(error) => {
+            cx.count_failed(error);
+            cx.out.put(b"SERVER_ERROR out of memory\r\n");
+        }
+    }
+}
+
+fn count(
+    cx: &mut Context<'_>,
+    key: &[u8],
+    flags: &Flags,
+    direction: Direction,
+) -> Result<Counted, StoreError> {
+    let by = Arithmetic {
+        direction,
+        delta: flags.delta,
+        cas: flags.cas,
+        new_cas: flags.new_cas,
+        exptime: flags.exptime,
+    };
+    match (cx.items.count(key, by)?, flags.vivify) {
+        (Counted::NotFound, Some(exptime)) => begin(cx, key, flags, by, exptime),
+        (counted, _) => Ok(counted),
+    }
+}
+
+/// Begins to count: the first number is not counted from, it is the number.
+fn begin(
+    cx: &mut Context<'_>,
+    key: &[u8],
+    flags: &Flags,
+    by: Arithmetic,
+    exptime: Seconds,
+) -> Result<Counted, StoreError> {
+    let rule = Rule {
+        mode: Mode::Add,
+        new_cas: flags.new_cas,
+        ..Rule::default()
+    };
+    let mut room = [0; DECIMAL_LEN_MAX];
+    let text = decimal(flags.initial, &mut room);
+    match cx.items.store(key, text, 0, exptime, rule)? {
+        Outcome::Stored { cas } => {
+            // `T` goes over what `N` gave.
+            if let Some(exptime) = flags.exptime {
+                let _ = cx.items.touch(key, exptime);
+            }
+            Ok(Counted::Stored {
+                number: flags.initial,
+                cas,
+            })
+        }
+        // Somebody else began in between.
+        _ => cx.items.count(key, by),
+    }
+}
+
+fn say(
+    cx: &mut Context<'_>,
+    key: &[u8],
+    key_word: &[u8],
+    words: &[&[u8]],
+    flags: &Flags,
+    number: u64,
+    cas: u64,
+) {
+    let exptime = match flags.has(b't') {
+        true => cx.items.peek(key).map_or(NEVER, |item| item.exptime()),
+        false => NEVER,
+    };
+    let mut room = [0; DECIMAL_LEN_MAX];
+    let text = decimal(number, &mut room);
+    let has_value = flags.has(b'v');
+    cx.out.put_with(|to| {
+        if has_value {
+            to.extend_from_slice(b"VA ");
+            push_decimal(text.len() as u64, to);
+        } else {
+            to.extend_from_slice(b"HD");
+        }
+        for word in words {
+            match word[0] {
+                b'c' => push_flag(b'c', cas, to),
+                b't' => push_ttl(exptime, cx.seconds, to),
+                _ => push_echo(word, key_word, flags, to),
+            }
+        }
+        to.extend_from_slice(b"\r\n");
+        if has_value {
+            to.extend_from_slice(text);
+            to.extend_from_slice(b"\r\n");
+        }
+    });
+}

@@ -1,0 +1,42 @@
+//! `md`: deletes an item, or keeps it as a stale one.
+
+use super::{BAD_FLAG, BAD_FORMAT, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, say_code};
+use crate::counters::Count;
+use crate::session::Context;
+use crate::store::{DeleteRule, Deleted};
+use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+
+/// `md <key> <flags>*`
+pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    cx.service.counters.add(Count::Meta, 1);
+    let [_, key_word, words @ ..] = tokens.parts() else {
+        return cx.out.put(ERROR);
+    };
+    if key_word.len() > KEY_LEN_MAX {
+        return cx.out.put(BAD_FORMAT);
+    }
+    if tokens.parts().len() > WORDS_MAX {
+        return cx.out.put(FLAGS_TOO_LONG);
+    }
+    let mut room = [0; KEY_LEN_MAX];
+    let Ok((flags, key)) =
+        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)))
+    else {
+        return cx.out.put(BAD_FLAG);
+    };
+    let rule = DeleteRule {
+        cas: flags.cas,
+        new_cas: flags.new_cas,
+        invalidate: flags.has(b'I'),
+        clear_value: flags.has(b'x'),
+        exptime: flags.exptime,
+    };
+    cx.saw_delete(key);
+    let code = match cx.items.delete(key, rule) {
+        Deleted::Deleted if flags.has(b'q') => return,
+        Deleted::Deleted => b"HD",
+        Deleted::NotFound => b"NF",
+        Deleted::Exists => b"EX",
+    };
+    say_code(cx, code, words, key_word, &flags);
+}

@@ -1,0 +1,212 @@
+//! `mg`: whatever there is to know of an item, and the herd kept away from the database: of all who miss, or find
+//! a stale item, one *wins* (`W`) and is to bring a new one, and the others are told that one has (`Z`).
+
+use super::{BAD_FORMAT, Flags, WORDS_MAX, idle_s, key, push_echo, push_flag, push_ttl, say_code};
+use crate::counters::Count;
+use crate::number::push_decimal;
+use crate::service::Service;
+use crate::session::Context;
+use crate::store::{Item, Miss, Mode, NEVER, Rule, Seconds, Turn};
+use crate::text::retrieval::SHARED_LEN_MIN;
+use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+
+/// `mg <key> <flags>*`
+#[inline]
+pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    cx.service.counters.add(Count::Meta, 1);
+    let [_, key_word, words @ ..] = tokens.parts() else {
+        return cx.out.put(ERROR);
+    };
+    if key_word.len() > KEY_LEN_MAX {
+        return cx.out.put(BAD_FORMAT);
+    }
+    if tokens.parts().len() > WORDS_MAX {
+        return cx.out.put(b"CLIENT_ERROR options flags are too long\r\n");
+    }
+    let mut room = [0; KEY_LEN_MAX];
+    let read =
+        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)));
+    match read {
+        Ok((flags, key)) => find(cx, key, key_word, words, &flags),
+        Err(reply) => cx.out.put(reply),
+    }
+}
+
+#[inline]
+fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flags: &Flags) {
+    let asked = Asked {
+        key_word,
+        words,
+        flags,
+        // `t` before `T` tells the time that the item had.
+        old_exptime: flags
+            .exptime
+            .and_then(|_| cx.items.peek(key).map(|item| item.exptime())),
+    };
+    let found = lookup(&cx.items, cx.service, key, flags);
+    cx.saw_get(key, &found);
+    match (&found, flags.vivify) {
+        (Ok(item), _) => hit(cx.out, item, &asked, cx.seconds, false),
+        (Err(_), Some(exptime)) => vivify(cx, key, &asked, exptime),
+        (Err(_), None) => miss(cx, &asked),
+    }
+}
+
+/// What was asked for.
+struct Asked<'a> {
+    key_word: &'a [u8],
+    words: &'a [&'a [u8]],
+    flags: &'a Flags,
+    old_exptime: Option<Seconds>,
+}
+
+#[inline]
+fn lookup<'i>(
+    items: &'i Turn<'_>,
+    service: &Service,
+    key: &[u8],
+    flags: &Flags,
+) -> Result<Item<'i>, Miss> {
+    if flags.has(b'u') {
+        let found = items.peek(key).ok_or(Miss::NotFound);
+        let count = match found {
+            Ok(_) => Count::PeekHits,
+            Err(_) => Count::PeekMisses,
+        };
+        service.counters.add(count, 1);
+        return found;
+    }
+    match flags.exptime {
+        None => items.get(key),
+        Some(exptime) => items.get_and_touch(key, exptime),
+    }
+}
+
+fn miss(cx: &mut Context<'_>, asked: &Asked<'_>) {
+    if !asked.flags.has(b'q') {
+        say_code(cx, b"EN", asked.words, asked.key_word, asked.flags);
+    }
+}
+
+/// Makes an empty item, whose maker wins.
+#[cold]
+fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, exptime: Seconds) {
+    let rule = Rule {
+        mode: Mode::Add,
+        new_cas: asked.flags.new_cas,
+        win_taken: true,
+        ..Rule::default()
+    };
+    let stored = cx.items.store(key, b"", 0, exptime, rule);
+    let is_ours = match stored {
+        Ok(crate::store::Outcome::Stored { .. }) => true,
+        Ok(_) => false,
+        Err(error) => {
+            cx.count_failed(error);
+            return cx.out.put(b"SERVER_ERROR out of memory\r\n");
+        }
+    };
+    let item = cx.items.peek(key);
+    match &item {
+        Some(item) => hit(cx.out, item, asked, cx.seconds, is_ours),
+        // Made, and gone again: somebody flushed, or it was made with a time that is over.
+        None => {
+            cx.out.put_with(|to| {
+                let code: &[u8] = if asked.flags.has(b'v') {
+                    b"VA 0"
+                } else {
+                    b"HD"
+                };
+                to.extend_from_slice(code);
+                for word in asked.words {
+                    match word[0] {
+                        b's' | b'f' | b'c' | b'h' | b'l' => push_flag(word[0], 0, to),
+                        b't' => push_ttl(exptime, cx.seconds, to),
+                        _ => push_echo(word, asked.key_word, asked.flags, to),
+                    }
+                }
+                to.extend_from_slice(b" W\r\n");
+                if asked.flags.has(b'v') {
+                    to.extend_from_slice(b"\r\n");
+                }
+            });
+        }
+    }
+}
+
+/// `VA` or `HD`, what the flags want, and the value.
+#[inline]
+fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Seconds, is_made: bool) {
+    let has_value = asked.flags.has(b'v');
+    let len = item.len();
+    let is_shared = len >= SHARED_LEN_MIN;
+    out.put_with(|to| {
+        if has_value {
+            to.reserve(len.min(SHARED_LEN_MIN) + 128);
+            to.extend_from_slice(b"VA ");
+            push_decimal(len as u64, to);
+        } else {
+            to.extend_from_slice(b"HD");
+        }
+        let wins = push_flags(item, asked, now, to);
+        push_marks(item, wins, is_made, to);
+        to.extend_from_slice(b"\r\n");
+        if has_value && !is_shared {
+            item.slices().for_each(|slice| to.extend_from_slice(slice));
+            to.extend_from_slice(b"\r\n");
+        }
+    });
+    if has_value && is_shared {
+        item.shared().for_each(|piece| out.put_shared(piece));
+        out.put(b"\r\n");
+    }
+}
+
+/// Appends what each flag wants, in their order. Returns whether the item is due for a new one (`R`).
+#[inline]
+fn push_flags(item: &Item<'_>, asked: &Asked<'_>, now: Seconds, to: &mut Vec<u8>) -> bool {
+    let mut exptime = asked.old_exptime.unwrap_or_else(|| item.exptime());
+    let mut is_due = false;
+    for word in asked.words {
+        match word[0] {
+            b'T' => exptime = item.exptime(),
+            b'R' => {
+                let recache = asked.flags.recache.unwrap_or(NEVER);
+                is_due = exptime != NEVER && exptime < recache;
+            }
+            b's' => push_flag(b's', item.len() as u64, to),
+            b't' => push_ttl(exptime, now, to),
+            b'c' => push_flag(b'c', item.cas(), to),
+            b'f' => push_flag(b'f', item.flags().into(), to),
+            b'l' => push_flag(b'l', idle_s(item, now), to),
+            b'h' => push_flag(b'h', item.was_fetched().into(), to),
+            _ => push_echo(word, asked.key_word, asked.flags, to),
+        }
+    }
+    is_due
+}
+
+/// Appends `W`, `X` and `Z`.
+#[inline]
+fn push_marks(item: &Item<'_>, is_due: bool, is_made: bool, to: &mut Vec<u8>) {
+    if is_made {
+        return to.extend_from_slice(b" W");
+    }
+    let is_stale = item.is_stale();
+    let mut is_taken = item.is_win_taken();
+    let mut wins = false;
+    if (is_due || is_stale) && !is_taken {
+        wins = item.take_win();
+        // Somebody was faster.
+        is_taken = !wins;
+    }
+    if is_taken {
+        to.extend_from_slice(b" Z");
+    }
+    if is_stale {
+        to.extend_from_slice(b" X");
+    }
+    if wins {
+        to.extend_from_slice(b" W");
+    }
+}

@@ -1,0 +1,209 @@
+//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`. A key, and flags of one letter, some with a token behind
+//! it; the reply carries what the flags asked for, in their order. memcached's doc/protocol.txt, "Meta Commands".
+
+pub(crate) mod arithmetic;
+pub(crate) mod debug;
+pub(crate) mod delete;
+pub(crate) mod get;
+pub(crate) mod set;
+
+use crate::base64;
+use crate::number::{parse_i32, parse_u32, parse_u64, push_decimal};
+use crate::session::Context;
+use crate::store::{Item, NEVER, Seconds};
+use crate::text::{BAD_FORMAT, KEY_LEN_MAX};
+
+pub(crate) const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
+pub(crate) const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
+pub(crate) const FLAGS_TOO_LONG: &[u8] = b"CLIENT_ERROR options flags too long\r\n";
+const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
+
+/// How many words a meta command may have, its name and key included.
+pub(crate) const WORDS_MAX: usize = 19;
+
+/// The longest opaque, its letter included.
+const OPAQUE_LEN_MAX: usize = 32;
+
+/// The flags of a command, read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flags {
+    /// A bit for each letter that is there, `A` to `z`.
+    seen: u64,
+    /// `T`
+    pub(crate) exptime: Option<Seconds>,
+    /// `N`
+    pub(crate) vivify: Option<Seconds>,
+    /// `R`
+    pub(crate) recache: Option<Seconds>,
+    /// `C`
+    pub(crate) cas: Option<u64>,
+    /// `E`
+    pub(crate) new_cas: Option<u64>,
+    /// `F`
+    pub(crate) client_flags: u32,
+    /// `J`
+    pub(crate) initial: u64,
+    /// `D`
+    pub(crate) delta: u64,
+    /// `M`
+    pub(crate) mode: Option<u8>,
+}
+
+impl Flags {
+    /// Reads flags. A flag that is unknown or comes twice ends the reading; of several bad tokens the last is
+    /// named. An unknown one is also what is not a letter.
+    #[inline]
+    pub(crate) fn read(words: &[&[u8]], cx: &Context<'_>) -> Result<Flags, &'static [u8]> {
+        let mut flags = Flags {
+            seen: 0,
+            exptime: None,
+            vivify: None,
+            recache: None,
+            cas: None,
+            new_cas: None,
+            client_flags: 0,
+            initial: 0,
+            delta: 1,
+            mode: None,
+        };
+        let mut bad = None;
+        for word in words {
+            let letter = word[0];
+            let bit = letter.wrapping_sub(b'A');
+            if bit >= 64 {
+                return Err(b"CLIENT_ERROR invalid flag\r\n");
+            }
+            if flags.seen & 1 << bit != 0 {
+                return Err(b"CLIENT_ERROR duplicate flag\r\n");
+            }
+            flags.seen |= 1 << bit;
+            // Most flags have no token.
+            if letter.is_ascii_uppercase() {
+                if let Err(reply) = flags.read_token(letter, word, cx) {
+                    bad = Some(reply);
+                }
+            } else if !b"bcfhklqstuvx".contains(&letter) {
+                return Err(b"CLIENT_ERROR invalid flag\r\n");
+            }
+            if bad.is_some_and(|bad| bad == UNKNOWN) {
+                return Err(b"CLIENT_ERROR invalid flag\r\n");
+            }
+        }
+        bad.map_or(Ok(flags), Err)
+    }
+
+    fn read_token(
+        &mut self,
+        letter: u8,
+        word: &[u8],
+        cx: &Context<'_>,
+    ) -> Result<(), &'static [u8]> {
+        let token = &word[1..];
+        let exptime = || {
+            let exptime = parse_i32(token).ok_or(BAD_TOKEN)?;
+            Ok(Some(cx.deadline(exptime)))
+        };
+        let number = || parse_u64(token).ok_or(BAD_TOKEN);
+        match letter {
+            b'T' => self.exptime = exptime()?,
+            b'N' => self.vivify = exptime()?,
+            b'R' => self.recache = exptime()?,
+            b'C' => self.cas = Some(number()?),
+            b'E' => self.new_cas = Some(number()?),
+            b'J' => self.initial = number()?,
+            b'D' => self.delta = number()?,
+            b'F' => self.client_flags = parse_u32(token).ok_or(BAD_FORMAT)?,
+            b'O' if word.len() > OPAQUE_LEN_MAX => {
+                return Err(b"CLIENT_ERROR opaque token too long\r\n");
+            }
+            b'M' => match token {
+                &[mode] => self.mode = Some(mode),
+                _ => return Err(b"CLIENT_ERROR incorrect length for M token\r\n"),
+            },
+            b'O' | b'I' => {}
+            _ => return Err(UNKNOWN),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, letter: u8) -> bool {
+        self.seen & 1 << (letter - b'A') != 0
+    }
+}
+
+/// Stands for an unknown flag between two functions.
+const UNKNOWN: &[u8] = b"";
+
+/// The key that is meant: what stands there, or with `b` what it decodes to.
+#[inline]
+pub(crate) fn key<'a>(
+    word: &'a [u8],
+    flags: &Flags,
+    room: &'a mut [u8; KEY_LEN_MAX],
+) -> Result<&'a [u8], &'static [u8]> {
+    if !flags.has(b'b') {
+        return Ok(word);
+    }
+    match base64::decode(word, room) {
+        Some(len) => Ok(&room[..len]),
+        None => Err(BAD_KEY),
+    }
+}
+
+/// Appends what a reply carries of the request itself: the opaque and the key.
+#[inline]
+pub(crate) fn push_echo(word: &[u8], key_word: &[u8], flags: &Flags, to: &mut Vec<u8>) {
+    match word[0] {
+        b'O' => {
+            to.push(b' ');
+            to.extend_from_slice(word);
+        }
+        b'k' => {
+            to.extend_from_slice(b" k");
+            to.extend_from_slice(key_word);
+            if flags.has(b'b') {
+                to.extend_from_slice(b" b");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Says a code of two letters with what the flags want back of the request.
+pub(crate) fn say_code(
+    cx: &mut Context<'_>,
+    code: &[u8; 2],
+    words: &[&[u8]],
+    key_word: &[u8],
+    flags: &Flags,
+) {
+    cx.out.put_with(|to| {
+        to.extend_from_slice(code);
+        for word in words {
+            push_echo(word, key_word, flags, to);
+        }
+        to.extend_from_slice(b"\r\n");
+    });
+}
+
+/// Appends a letter and a number.
+#[inline]
+pub(crate) fn push_flag(letter: u8, number: u64, to: &mut Vec<u8>) {
+    to.extend_from_slice(&[b' ', letter]);
+    push_decimal(number, to);
+}
+
+/// Appends the time that an item has left: `-1` for ever.
+pub(crate) fn push_ttl(exptime: Seconds, now: Seconds, to: &mut Vec<u8>) {
+    if exptime == NEVER {
+        to.extend_from_slice(b" t-1");
+    } else {
+        push_flag(b't', exptime.saturating_sub(now).into(), to);
+    }
+}
+
+/// Seconds since an item was last used.
+pub(crate) fn idle_s(item: &Item<'_>, now: Seconds) -> u64 {
+    now.saturating_sub(item.last_access()).into()
+}

@@ -1,0 +1,116 @@
+//! `ms`: all ways of storing, in one command.
+
+use super::{BAD_FORMAT, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
+use crate::counters::Count;
+use crate::number::parse_i32;
+use crate::session::Context;
+use crate::store::{Mode, NEVER, Outcome, Rule};
+use crate::text::storage::{Bad, Storage, VALUE_LEN_MAX, Voice};
+use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+
+/// What the reply is made of.
+pub(crate) struct Reply<'a> {
+    key_word: &'a [u8],
+    flags: Flags,
+    /// The line behind the length.
+    words: &'a [u8],
+}
+
+/// `ms <key> <datalen> <flags>*`
+pub(crate) fn read<'a>(
+    cx: &Context<'_>,
+    tokens: &Tokens<'a>,
+    key_room: &'a mut [u8; KEY_LEN_MAX],
+) -> Result<Storage<'a>, Bad> {
+    let line = |reply| Bad::Line(reply, false);
+    let (key_word, len, words) = match tokens.parts() {
+        [_] => return Err(line(ERROR)),
+        [_, _] => return Err(line(BAD_FORMAT)),
+        [_, key, len, words @ ..] => (*key, len, words),
+        [] => unreachable!("a command has a name"),
+    };
+    if key_word.len() > KEY_LEN_MAX {
+        return Err(line(BAD_FORMAT));
+    }
+    if tokens.parts().len() > WORDS_MAX {
+        return Err(line(FLAGS_TOO_LONG));
+    }
+    let value_len = parse_i32(len)
+        .filter(|len| (0..=VALUE_LEN_MAX).contains(len))
+        .ok_or(line(BAD_FORMAT))? as usize;
+    let bad = |reply| Bad::Swallow(reply, value_len);
+    let flags = Flags::read(words, cx).map_err(bad)?;
+    let key = key(key_word, &flags, key_room).map_err(bad)?;
+    let (name, mode) = mode(&flags).ok_or(bad(b"CLIENT_ERROR invalid mode for ms M token\r\n"))?;
+    let reply = Reply {
+        key_word,
+        flags,
+        words: tokens.after(3),
+    };
+    let is_joined = matches!(mode, Mode::Append | Mode::Prepend);
+    let vivify = flags.vivify.filter(|_| is_joined);
+    Ok(Storage {
+        key,
+        flags: flags.client_flags,
+        exptime: vivify.or(flags.exptime).unwrap_or(NEVER),
+        value_len,
+        rule: Rule {
+            mode,
+            cas: flags.cas,
+            invalidate: flags.has(b'I'),
+            new_cas: flags.new_cas,
+            vivify: vivify.is_some(),
+            win_taken: false,
+        },
+        name,
+        voice: Voice::Meta(reply),
+    })
+}
+
+fn mode(flags: &Flags) -> Option<(&'static str, Mode)> {
+    Some(match flags.mode {
+        None | Some(b'S') => ("set", Mode::Set),
+        Some(b'E') => ("add", Mode::Add),
+        Some(b'R') => ("replace", Mode::Replace),
+        Some(b'A') => ("append", Mode::Append),
+        Some(b'P') => ("prepend", Mode::Prepend),
+        Some(_) => return None,
+    })
+}
+
+/// Says what became of it. `HD` is what `q` leaves out.
+pub(crate) fn say(
+    cx: &mut Context<'_>,
+    storage: &Storage<'_>,
+    reply: &Reply<'_>,
+    outcome: Outcome,
+) {
+    cx.service.counters.add(Count::Meta, 1);
+    let flags = &reply.flags;
+    let (code, cas) = match outcome {
+        Outcome::Stored { .. } if flags.has(b'q') => return,
+        Outcome::Stored { cas } => (b"HD", cas),
+        Outcome::NotStored => (b"NS", 0),
+        Outcome::Exists => (b"EX", 0),
+        Outcome::NotFound => (b"NF", 0),
+    };
+    let size = flags.has(b's').then(|| match cas {
+        0 => storage.value_len,
+        _ => cx
+            .items
+            .peek(storage.key)
+            .map_or(storage.value_len, |item| item.len()),
+    });
+    cx.out.put_with(|to| {
+        to.extend_from_slice(code);
+        let words = reply.words.split(|&byte| byte == b' ');
+        for word in words.filter(|word| !word.is_empty()) {
+            match (word[0], size) {
+                (b'c', _) => push_flag(b'c', cas, to),
+                (b's', Some(size)) => push_flag(b's', size as u64, to),
+                _ => push_echo(word, reply.key_word, flags, to),
+            }
+        }
+        to.extend_from_slice(b"\r\n");
+    });
+}

@@ -1,0 +1,127 @@
+//! Numbers as memcached reads and writes them in text.
+//!
+//! It reads them with C's `strtoul` family and then looks at what stopped the conversion, so ` +12` and
+//! `12\tx` are numbers, and a minus sign before an unsigned one is refused only when the result has its top bit
+//! set. Clients have been tested against these rules for twenty years, so they are kept.
+
+/// A number in `0..=u64::MAX`, or the two's complement of a negated one that is not above `i64::MAX`.
+pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
+    let (is_negative, digits) = split_sign(text);
+    let value = parse_digits(digits)?;
+    if !is_negative {
+        return Some(value);
+    }
+    let value = value.wrapping_neg();
+    (value <= i64::MAX as u64).then_some(value)
+}
+
+/// 32 bits of a number: what is above them is cut off, as the assignment to a `uint32_t` does.
+pub(crate) fn parse_u32(text: &[u8]) -> Option<u32> {
+    parse_u64(text).map(|value| value as u32)
+}
+
+/// A signed number of 32 bits.
+pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
+    let (is_negative, digits) = split_sign(text);
+    let value = i64::try_from(parse_digits(digits)?).ok()?;
+    i32::try_from(if is_negative { -value } else { value }).ok()
+}
+
+/// A non-negative or negative decimal fraction, as `lru tune` takes it.
+pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+fn split_sign(text: &[u8]) -> (bool, &[u8]) {
+    let start = text
+        .iter()
+        .position(|&byte| !is_space(byte))
+        .unwrap_or(text.len());
+    match &text[start..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    }
+}
+
+#[inline]
+fn parse_digits(text: &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    let mut count = 0;
+    for &byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return (count > 0 && is_space(byte)).then_some(value);
+        }
+        value = value.checked_mul(10)?.checked_add(digit.into())?;
+        count += 1;
+    }
+    (count > 0).then_some(value)
+}
+
+/// C's `isspace` in the C locale.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+/// The longest decimal that [`decimal`] writes.
+pub(crate) const DECIMAL_LEN_MAX: usize = 20;
+
+/// Writes `value` at the end of `room`; the digits are what it returns.
+#[inline]
+pub(crate) fn decimal(mut value: u64, room: &mut [u8; DECIMAL_LEN_MAX]) -> &[u8] {
+    let mut at = room.len();
+    loop {
+        at -= 1;
+        room[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &room[at..];
+        }
+    }
+}
+
+/// Appends `value` in decimal.
+#[inline]
+pub(crate) fn push_decimal(value: u64, to: &mut Vec<u8>) {
+    if value < 10 {
+        to.push(b'0' + value as u8);
+    } else {
+        to.extend_from_slice(decimal(value, &mut [0; DECIMAL_LEN_MAX]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_strtoul_reads_them() {
+        assert_eq!(parse_u64(b" +12"), Some(12));
+        assert_eq!(parse_u64(b"12\tx"), Some(12));
+        assert_eq!(parse_u64(b"12x"), None);
+        assert_eq!(parse_u64(b""), None);
+        assert_eq!(parse_u64(b"-"), None);
+        assert_eq!(parse_u64(b"-1"), None);
+        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_u64(b"18446744073709551616"), None);
+        assert_eq!(parse_u32(b"4294967296"), Some(0));
+    }
+
+    #[test]
+    fn signed_numbers_stay_in_their_32_bits() {
+        assert_eq!(parse_i32(b"-5"), Some(-5));
+        assert_eq!(parse_i32(b"2147483647"), Some(i32::MAX));
+        assert_eq!(parse_i32(b"2147483648"), None);
+        assert_eq!(parse_i32(b"-2147483648"), Some(i32::MIN));
+    }
+
+    #[test]
+    fn decimals_are_written_in_full() {
+        for value in [0, 9, 10, 99, 12_345, u64::MAX] {
+            let mut text = Vec::new();
+            push_decimal(value, &mut text);
+            assert_eq!(text, value.to_string().as_bytes());
+        }
+    }
+}

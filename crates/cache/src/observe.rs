@@ -1,0 +1,73 @@
+//! What watchers see of single commands.
+
+use std::fmt::Write as _;
+
+use crate::session::Context;
+use crate::store::{Item, Miss, Outcome, StoreError};
+use crate::watch::{Kinds, push_encoded};
+
+/// A store, and what became of it.
+pub(crate) struct Stored<'a> {
+    pub(crate) key: &'a [u8],
+    /// memcached's word for the command: `set`, `add`, `cas` …
+    pub(crate) command: &'a str,
+    pub(crate) exptime: u32,
+    pub(crate) value_len: usize,
+    pub(crate) result: Result<Outcome, StoreError>,
+}
+
+/// `item_get`
+#[cold]
+pub(crate) fn get(cx: &Context<'_>, key: &[u8], found: &Result<Item<'_>, Miss>) {
+    let watchers = &cx.service.watchers;
+    if !watchers.kinds().overlap(Kinds::FETCHERS) {
+        return;
+    }
+    let (status, class, len) = match found {
+        Ok(item) => ("found", item.class_id(), item.len()),
+        Err(Miss::NotFound) => ("not_found", 0, 0),
+        Err(Miss::Expired) => ("expired", 0, 0),
+        Err(Miss::Flushed) => ("flushed", 0, 0),
+    };
+    watchers.log(Kinds::FETCHERS, cx.now, |line| {
+        line.push_str("type=item_get key=");
+        push_encoded(key, line);
+        let id = cx.connection.id;
+        let _ = write!(line, " status={status} clsid={class} cfd={id} size={len}");
+    });
+}
+
+/// `item_store`
+#[cold]
+pub(crate) fn store(cx: &Context<'_>, stored: &Stored<'_>) {
+    let watchers = &cx.service.watchers;
+    if !watchers.kinds().overlap(Kinds::MUTATIONS) {
+        return;
+    }
+    let status = match stored.result {
+        Ok(Outcome::Stored { .. }) => "stored",
+        Ok(Outcome::NotStored) => "not_stored",
+        Ok(Outcome::Exists) => "exists",
+        Ok(Outcome::NotFound) => "not_found",
+        Err(StoreError::TooLarge) => "too_large",
+        Err(StoreError::OutOfMemory) => "no_memory",
+    };
+    let kept = cx.items.peek(stored.key);
+    let (class, len) = match (&stored.result, &kept) {
+        (Ok(_), Some(item)) => (item.class_id(), item.len()),
+        _ => (0, stored.value_len),
+    };
+    let ttl = match stored.exptime {
+        0 => 0,
+        at => at.saturating_sub(cx.seconds),
+    };
+    watchers.log(Kinds::MUTATIONS, cx.now, |line| {
+        line.push_str("type=item_store key=");
+        push_encoded(stored.key, line);
+        let (command, id) = (stored.command, cx.connection.id);
+        let _ = write!(
+            line,
+            " status={status} cmd={command} ttl={ttl} clsid={class} cfd={id} size={len}"
+        );
+    });
+}

@@ -1,0 +1,461 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use session::{GiveUp, Next, Now, Outbox, Phase, Received};
+
+use crate::connections::{Connection, Peer};
+use crate::detail::Event;
+use crate::service::{Access, Binding, Service};
+use crate::store::{self, Cursor, Draft, Item, Miss, Seconds, StoreError};
+use crate::text::retrieval::Retrieval;
+use crate::watch::{Kinds, Watcher};
+use crate::{binary, dump, observe, text};
+
+/// One conversation with a client, in any of memcached's protocols.
+///
+/// ```text
+///            whole command in the input: answered where it lies
+///           ┌─────────┐
+///           ▼         │
+///   ──▶ Command ── long value ──────▶ Value ────── its last byte ──▶ Command
+///           │   ── refused value ───▶ Swallow ──── its last byte ──▶ Command
+///           │   ── full outbox ─────▶ Keys, Dump ─ the last item ──▶ Command
+///           └── watch ──▶ Watch
+///
+///   quit, a line that is no command line, wrong password ──▶ Closed
+/// ```
+///
+/// All complete commands of one input are answered in one call, until the outbox is full. The usual one
+/// allocates nothing: it is parsed where it lies, looked up, and its reply written into the outbox.
+#[derive(Debug)]
+pub struct Session {
+    service: Arc<Service>,
+    connection: Arc<Connection>,
+    state: State,
+    dialect: Dialect,
+    may_ask: bool,
+    is_draining: bool,
+}
+
+/// The protocol of a conversation. Its first byte decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Unknown,
+    Text,
+    Binary,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Before a command, or inside its line or header.
+    Command,
+    /// Inside the line of a retrieval command whose keys are answered one by one.
+    Keys(Retrieval),
+    /// Inside a line that was refused, and whose end has not come.
+    SkipLine,
+    /// Inside a value that goes straight into its item.
+    Value(Box<Pending>),
+    /// Inside a value that was refused.
+    Swallow(Box<Swallow>),
+    /// A listing of all items is on its way out.
+    Dump(Box<dump::Dump>),
+    /// A crawl over all items was asked for: [`Session::work`](session::Session::work) does it.
+    Crawl,
+    /// The crawl is done.
+    Crawled,
+    /// Lines of what happens are on their way out, for ever.
+    Watch(Arc<Watcher>),
+    /// After the last reply.
+    Closed,
+    /// After the last reply, with more perhaps on its way from the client.
+    Refused,
+}
+
+/// A store command whose value is still coming.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// The command line or the header with extras and key. It is parsed again when the value is there: this
+    /// is the rare way.
+    pub(crate) head: Box<[u8]>,
+    pub(crate) draft: Draft,
+}
+
+/// A value that nobody wants.
+#[derive(Debug)]
+pub(crate) struct Swallow {
+    /// How many bytes of it are still to come.
+    pub(crate) left: u64,
+    /// What is said at its end.
+    pub(crate) reply: Vec<u8>,
+}
+
+// Ten thousand idle connections should weigh little.
+const _: () = assert!(size_of::<Session>() <= 128);
+
+/// Below this it is cheaper to receive a value together with what follows it than to lend its room.
+const ROOM_LEN_MIN: usize = 16 * 1024;
+
+/// How long a watcher's kernel thread waits for a line before it looks around.
+const WATCH_WAIT: Duration = Duration::from_millis(500);
+
+/// How many items one step of a crawl looks at.
+const CRAWL_STEP: usize = 4096;
+
+impl Session {
+    /// A new conversation with `peer`.
+    pub fn new(service: Arc<Service>, peer: Peer) -> Session {
+        let now = Now::read();
+        let connection = service.connections.open(peer, service.seconds(now));
+        service.log_connection("conn_new", peer, connection.id, now);
+        Session {
+            may_ask: matches!(service.settings.access, Access::Open),
+            dialect: Dialect::Unknown,
+            state: State::Command,
+            is_draining: false,
+            connection,
+            service,
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.service.connections.close(&self.connection);
+        if let State::Watch(watcher) = &self.state {
+            self.service.watchers.remove(watcher);
+        }
+        let Connection { peer, id, .. } = *self.connection;
+        if self.service.watchers.kinds().overlap(Kinds::CONNEVENTS) {
+            self.service
+                .log_connection("conn_close", peer, id, Now::read());
+        }
+    }
+}
+
+impl session::Session for Session {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        let mut cx = Context::new(&self.service, &self.connection, now, out);
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            if cx.out.is_full() && (!rest.is_empty() || self.state.has_output()) {
+                return Received {
+                    used,
+                    next: Next::Flush,
+                };
+            }
+            let mut conversation = Conversation {
+                state: &mut self.state,
+                dialect: &mut self.dialect,
+                may_ask: &mut self.may_ask,
+                is_draining: self.is_draining,
+            };
+            let step = conversation.step(&mut cx, rest);
+            used += step.used;
+            match step.next {
+                None => {}
+                // What comes behind the end is not ours to read.
+                Some(next @ (Next::Close | Next::Linger)) => {
+                    return Received {
+                        used: input.len(),
+                        next,
+                    };
+                }
+                Some(next) => return Received { used, next },
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        match &self.state {
+            State::Watch(watcher) => watcher.wait(WATCH_WAIT),
+            State::Crawl => {
+                let seconds = self.service.seconds(Now::read());
+                let store = self.service.store();
+                let mut cursor = Some(Cursor::START);
+                while let Some(at) = cursor {
+                    cursor = store.crawl(at, CRAWL_STEP, seconds, |_| {
+                        std::ops::ControlFlow::Continue(())
+                    });
+                }
+                self.state = State::Crawled;
+            }
+            _ => {}
+        }
+    }
+
+    fn body_room(&mut self) -> &mut [u8] {
+        match &mut self.state {
+            State::Value(pending) if pending.draft.missing() >= ROOM_LEN_MIN => {
+                // No memory for the rest: the next bytes come as input, and find that out again.
+                pending.draft.room().unwrap_or_default()
+            }
+            _ => &mut [],
+        }
+    }
+
+    fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
+        let State::Value(pending) = &mut self.state else {
+            unreachable!("{len} bytes of a value outside of Value")
+        };
+        pending.draft.filled(len);
+        if !pending.draft.is_full() || self.dialect == Dialect::Text {
+            return Next::Receive(Phase::Body);
+        }
+        let mut cx = Context::new(&self.service, &self.connection, now, out);
+        binary::storage::finish(&mut cx, &mut self.state);
+        Next::Receive(Phase::Idle)
+    }
+
+    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
+        // memcached closes without a word when a client is slow; at its limit of connections it says so.
+        if reason == GiveUp::Overloaded {
+            out.put(b"ERROR Too many open connections\r\n");
+        }
+        self.state = State::Closed;
+    }
+
+    fn drain(&mut self) {
+        self.is_draining = true;
+    }
+}
+
+impl State {
+    /// Whether there may be replies to come without further input.
+    fn has_output(&self) -> bool {
+        matches!(self, State::Dump(_) | State::Watch(_))
+    }
+}
+
+/// What one step of the conversation came to.
+pub(crate) struct Step {
+    pub(crate) used: usize,
+    /// `None`: there may be more to do at once.
+    pub(crate) next: Option<Next>,
+}
+
+impl Step {
+    #[inline]
+    pub(crate) fn used(used: usize) -> Step {
+        Step { used, next: None }
+    }
+
+    pub(crate) fn wait(phase: Phase) -> Step {
+        Step {
+            used: 0,
+            next: Some(Next::Receive(phase)),
+        }
+    }
+
+    pub(crate) fn then(next: Next) -> Step {
+        Step {
+            used: 0,
+            next: Some(next),
+        }
+    }
+}
+
+/// Where a conversation stands, apart from what it shares with others.
+struct Conversation<'a> {
+    state: &'a mut State,
+    dialect: &'a mut Dialect,
+    may_ask: &'a mut bool,
+    is_draining: bool,
+}
+
+impl Conversation<'_> {
+    #[inline]
+    fn step(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Step {
+        match self.state {
+            State::Command => self.step_command(cx, input),
+            State::Keys(retrieval) => {
+                let retrieval = *retrieval;
+                text::retrieval::go_on(cx, self.state, retrieval, input)
+            }
+            State::SkipLine => self.step_skip_line(input),
+            State::Value(_) if *self.dialect == Dialect::Binary => {
+                binary::storage::go_on(cx, self.state, input)
+            }
+            State::Value(_) => text::storage::go_on(cx, self.state, input),
+            State::Swallow(swallow) => {
+                let len = swallow.left.min(input.len() as u64);
+                swallow.left -= len;
+                if swallow.left > 0 {
+                    return Step {
+                        used: input.len(),
+                        next: Some(Next::Receive(Phase::Body)),
+                    };
+                }
+                cx.out.put(&swallow.reply);
+                *self.state = State::Command;
+                Step::used(len as usize)
+            }
+            State::Dump(dump) => {
+                if dump.go_on(cx) {
+                    *self.state = State::Command;
+                }
+                Step::used(0)
+            }
+            State::Crawl => Step::then(Next::Work),
+            State::Crawled => {
+                cx.out.put(b"OK\r\n");
+                *self.state = State::Command;
+                Step::used(0)
+            }
+            State::Watch(watcher) => {
+                let watchers = &cx.service.watchers;
+                let mut lines = Vec::new();
+                let count = watcher.take(&mut lines);
+                watchers.sent.fetch_add(count, Ordering::Relaxed);
+                cx.out.put(&lines);
+                let next = if watcher.is_ended() || self.is_draining {
+                    Next::Close
+                } else {
+                    Next::Work
+                };
+                // A watcher only watches: what it sends is not read.
+                Step {
+                    used: input.len(),
+                    next: Some(next),
+                }
+            }
+            State::Closed => Step::then(Next::Close),
+            State::Refused => Step::then(Next::Linger),
+        }
+    }
+
+    #[inline]
+    fn step_command(&mut self, cx: &mut Context<'_>, input: &[u8]) -> Step {
+        let Some(&first) = input.first() else {
+            return match self.is_draining {
+                true => Step::then(Next::Close),
+                false => Step::wait(Phase::Idle),
+            };
+        };
+        if *self.dialect == Dialect::Unknown {
+            *self.dialect = dialect_of(first, cx.service);
+        }
+        if *self.dialect == Dialect::Binary {
+            return binary::step(cx, self.state, self.may_ask, input);
+        }
+        if !*self.may_ask {
+            return text::authenticate(cx, self.state, self.may_ask, input);
+        }
+        text::step(cx, self.state, input)
+    }
+
+    fn step_skip_line(&mut self, input: &[u8]) -> Step {
+        match memchr::memchr(b'\n', input) {
+            Some(end) => {
+                *self.state = State::Command;
+                Step::used(end + 1)
+            }
+            None => Step {
+                used: input.len(),
+                next: Some(Next::Receive(Phase::Head)),
+            },
+        }
+    }
+}
+
+fn dialect_of(first: u8, service: &Service) -> Dialect {
+    let settings = &service.settings;
+    match (&settings.access, settings.binding) {
+        (Access::Ascii(_), _) | (_, Binding::Ascii) => Dialect::Text,
+        (Access::Sasl(_), _) | (_, Binding::Binary) => Dialect::Binary,
+        (Access::Open, Binding::Auto) if first == binary::REQUEST_MAGIC => Dialect::Binary,
+        (Access::Open, Binding::Auto) => Dialect::Text,
+    }
+}
+
+/// One call of [`receive`](session::Session::receive): everything that a command needs, apart from the state
+/// that it changes.
+pub(crate) struct Context<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) items: store::Turn<'a>,
+    pub(crate) seconds: Seconds,
+    pub(crate) now: Now,
+    pub(crate) out: &'a mut Outbox,
+    pub(crate) connection: &'a Connection,
+    /// Whether anybody wants to know of each command: a watcher, or `stats detail`.
+    is_observed: bool,
+}
+
+impl<'a> Context<'a> {
+    #[inline]
+    fn new(
+        service: &'a Service,
+        connection: &'a Connection,
+        now: Now,
+        out: &'a mut Outbox,
+    ) -> Context<'a> {
+        let seconds = service.seconds(now);
+        connection.last_command.store(seconds, Ordering::Relaxed);
+        Context {
+            service,
+            items: service.store().turn(seconds),
+            seconds,
+            now,
+            out,
+            connection,
+            is_observed: service.watchers.kinds() != Kinds::NONE || service.detail.is_on(),
+        }
+    }
+
+    /// The store's time for an expiry time of the protocol.
+    pub(crate) fn deadline(&self, exptime: i32) -> Seconds {
+        self.service.deadline(exptime, self.seconds)
+    }
+
+    /// Takes away what is under a key whose new value could not be stored: an old value must not outlive
+    /// the attempt to replace it.
+    #[cold]
+    pub(crate) fn discard(&mut self, key: &[u8]) {
+        self.items.forget(key);
+    }
+
+    /// Lets those who look see a lookup.
+    #[inline]
+    pub(crate) fn saw_get(&self, key: &[u8], found: &Result<Item<'_>, Miss>) {
+        if self.is_observed {
+            observe::get(self, key, found);
+            if self.service.detail.is_on() {
+                let hit = found.is_ok();
+                self.service.detail.count(key, Event::Get { hit });
+            }
+        }
+    }
+
+    /// Lets those who look see a store.
+    #[inline]
+    pub(crate) fn saw_store(&self, stored: &observe::Stored<'_>) {
+        if self.is_observed {
+            observe::store(self, stored);
+            if self.service.detail.is_on() {
+                self.service.detail.count(stored.key, Event::Set);
+            }
+        }
+    }
+
+    /// Lets those who look see a delete.
+    #[inline]
+    pub(crate) fn saw_delete(&self, key: &[u8]) {
+        if self.is_observed && self.service.detail.is_on() {
+            self.service.detail.count(key, Event::Delete);
+        }
+    }
+
+    /// Counts a store that failed for want of room.
+    #[cold]
+    pub(crate) fn count_failed(&self, error: StoreError) {
+        use crate::counters::Count;
+        self.service.counters.add(
+            match error {
+                StoreError::TooLarge => Count::StoreTooLarge,
+                StoreError::OutOfMemory => Count::StoreNoMemory,
+            },
+            1,
+        );
+    }
+}

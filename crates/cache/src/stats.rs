@@ -1,0 +1,358 @@
+//! `stats`, by memcached's names. A name is there when what it says is true here; what only memcached's own
+//! insides could fill (its segmented lists, its extstore) is left out.
+
+use std::sync::atomic::Ordering;
+
+use crate::counters::Count;
+use crate::dump::Dump;
+use crate::number::parse_u32;
+use crate::service::{Access, Binding, Service};
+use crate::session::{Context, State};
+use crate::store::{ClassStats, Seconds};
+use crate::text::{ERROR, Tokens};
+
+const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line\r\n";
+
+/// Takes one name and value.
+pub(crate) type Sink<'a> = dyn FnMut(&str, &str) + 'a;
+
+/// `stats …` in text.
+pub(crate) fn command(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
+    let reply: &[u8] = match tokens.parts() {
+        [_, b"reset", ..] => {
+            reset(cx.service);
+            b"RESET\r\n"
+        }
+        [_, b"detail", rest @ ..] => return detail(cx, rest.first().copied().unwrap_or_default()),
+        [_, b"cachedump", ..] if !cx.service.settings.allows_dump => {
+            b"CLIENT_ERROR stats cachedump not allowed\r\n"
+        }
+        [_, b"cachedump", class, limit, ..] => match parse_u32(class).zip(parse_u32(limit)) {
+            None => crate::text::BAD_FORMAT,
+            Some((64.., _)) => b"CLIENT_ERROR Illegal slab id\r\n",
+            Some((class, limit)) => {
+                *state = State::Dump(Box::new(Dump::of_class(class, limit)));
+                return;
+            }
+        },
+        [_, b"cachedump", ..] => BAD_LINE,
+        [_, rest @ ..] if rest.len() <= 1 || rest[0] == b"conns" || rest[0] == b"settings" => {
+            let group = rest.first().copied().unwrap_or_default();
+            let (service, seconds, out) = (cx.service, cx.seconds, &mut *cx.out);
+            let known = group_of(service, group, seconds, &mut |name, value| {
+                out.put_with(|to| {
+                    for part in ["STAT ", name, " ", value, "\r\n"] {
+                        to.extend_from_slice(part.as_bytes());
+                    }
+                });
+            });
+            if known { b"END\r\n" } else { ERROR }
+        }
+        _ => ERROR,
+    };
+    cx.out.put(reply);
+}
+
+fn detail(cx: &mut Context<'_>, what: &[u8]) {
+    let detail = &cx.service.detail;
+    let reply: &[u8] = match what {
+        b"on" => {
+            detail.turn(true);
+            b"OK\r\n"
+        }
+        b"off" => {
+            detail.turn(false);
+            b"OK\r\n"
+        }
+        b"dump" => {
+            cx.out.put_with(|to| detail.dump(to));
+            b"END\r\n"
+        }
+        _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+    };
+    cx.out.put(reply);
+}
+
+/// `stats reset`
+pub(crate) fn reset(service: &Service) {
+    service.store().reset_stats();
+    service.counters.reset();
+    service.detail.reset();
+}
+
+/// Shows one group of numbers; `false` if there is no such group.
+pub(crate) fn group_of(service: &Service, group: &[u8], now: Seconds, sink: &mut Sink<'_>) -> bool {
+    match group {
+        b"" => general(service, now, sink),
+        b"settings" => settings(service, sink),
+        b"items" => service
+            .store()
+            .class_stats(now)
+            .iter()
+            .for_each(|class| items(class, sink)),
+        b"slabs" => slabs(service, now, sink),
+        b"sizes" => sizes(service, now, sink),
+        b"sizes_enable" => sizes_status(service, true, sink),
+        b"sizes_disable" => sizes_status(service, false, sink),
+        b"conns" => conns(service, now, sink),
+        b"extstore" => {}
+        _ => return false,
+    }
+    true
+}
+
+/// Writes `name value` pairs of anything that can be displayed.
+macro_rules! show {
+    ($sink:expr, $($name:literal: $value:expr),* $(,)?) => {
+        $($sink($name, &$value.to_string());)*
+    };
+}
+
+fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
+    let process = service.host.process();
+    let seconds =
+        |time: std::time::Duration| format!("{}.{:06}", time.as_secs(), time.subsec_micros());
+    let (connections, opened) = service.connections.counts();
+    let settings = &service.settings;
+    show!(sink,
+        "pid": process.pid,
+        "uptime": now - 2,
+        "time": service.unix_seconds(now),
+        "version": settings.version,
+        "pointer_size": usize::BITS,
+        "rusage_user": seconds(process.rusage_user),
+        "rusage_system": seconds(process.rusage_system),
+        "max_connections": settings.connections_max,
+        "curr_connections": connections,
+        "total_connections": opened,
+        "rejected_connections": process.rejected_connections,
+        "connection_structures": process.connection_structures.max(connections),
+        "reserved_fds": process.reserved_fds,
+    );
+    commands(service, sink);
+    show!(sink,
+        "bytes_read": process.bytes_read,
+        "bytes_written": process.bytes_written,
+        "limit_maxbytes": service.store().stats().limit_maxbytes,
+        "accepting_conns": u8::from(process.accepting_conns),
+        "listen_disabled_num": process.listen_disabled_num,
+        "time_in_listen_disabled_us": process.time_in_listen_disabled.as_micros(),
+        "threads": settings.threads,
+        "conn_yields": process.conn_yields,
+        "idle_kicks": process.idle_kicks,
+    );
+    memory(service, sink);
+    let watchers = &service.watchers;
+    show!(sink,
+        "log_worker_dropped": 0,
+        "log_worker_written": watchers.written.load(Ordering::Relaxed),
+        "log_watcher_skipped": watchers.skipped.load(Ordering::Relaxed),
+        "log_watcher_sent": watchers.sent.load(Ordering::Relaxed),
+        "log_watchers": watchers.count(),
+        "detail_uncounted": service.detail.uncounted(),
+    );
+}
+
+fn commands(service: &Service, sink: &mut Sink<'_>) {
+    let stats = service.store().stats();
+    let counters = &service.counters;
+    let hits = stats.get_hits + counters.get(Count::PeekHits);
+    let misses = stats.get_misses + counters.get(Count::PeekMisses);
+    show!(sink,
+        "cmd_get": hits + misses,
+        "cmd_set": stats.cmd_set,
+        "cmd_flush": counters.get(Count::Flush),
+        "cmd_touch": stats.touch_hits + stats.touch_misses,
+        "cmd_meta": counters.get(Count::Meta),
+        "get_hits": hits,
+        "get_misses": misses,
+        "get_expired": stats.get_expired,
+        "get_flushed": stats.get_flushed,
+        "delete_misses": stats.delete_misses,
+        "delete_hits": stats.delete_hits,
+        "incr_misses": stats.incr_misses,
+        "incr_hits": stats.incr_hits,
+        "decr_misses": stats.decr_misses,
+        "decr_hits": stats.decr_hits,
+        "cas_misses": stats.cas_misses,
+        "cas_hits": stats.cas_hits,
+        "cas_badval": stats.cas_badval,
+        "touch_hits": stats.touch_hits,
+        "touch_misses": stats.touch_misses,
+        "store_too_large": counters.get(Count::StoreTooLarge),
+        "store_no_memory": counters.get(Count::StoreNoMemory),
+        "auth_cmds": counters.get(Count::AuthCommands),
+        "auth_errors": counters.get(Count::AuthErrors),
+    );
+}
+
+fn memory(service: &Service, sink: &mut Sink<'_>) {
+    let stats = service.store().stats();
+    show!(sink,
+        "hash_power_level": stats.hash_power_level,
+        "hash_bytes": stats.hash_bytes,
+        // It grows bucket by bucket as it is written to: never in anybody's way.
+        "hash_is_expanding": 0,
+        "ghost_bytes": stats.ghost_bytes,
+        "slab_reassign_rescues": stats.slab_reassign_rescues,
+        "slab_reassign_running": u8::from(stats.slab_reassign_running),
+        "slabs_moved": stats.slabs_moved,
+        "lru_crawler_running": u8::from(service.crawl_pause().is_some()),
+        "lru_crawler_starts": service.counters.get(Count::CrawlerStarts),
+        "bytes": stats.bytes,
+        "curr_items": stats.curr_items,
+        "total_items": stats.total_items,
+        "expired_unfetched": stats.expired_unfetched,
+        "evicted_unfetched": stats.evicted_unfetched,
+        "evictions": stats.evictions,
+        "reclaimed": stats.reclaimed,
+        "crawler_reclaimed": stats.crawler_reclaimed,
+        "crawler_items_checked": stats.crawler_items_checked,
+        "limbo_chunks": stats.limbo_chunks,
+    );
+}
+
+fn settings(service: &Service, sink: &mut Sink<'_>) {
+    let settings = &service.settings;
+    let config = service.store().config();
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let or_null = |text: &Option<String>| text.clone().unwrap_or_else(|| "NULL".to_owned());
+    show!(sink,
+        "maxbytes": service.store().stats().limit_maxbytes,
+        "maxconns": settings.connections_max,
+        "tcpport": settings.tcp_port,
+        "udpport": settings.udp_port,
+        "inter": or_null(&settings.interface),
+        "verbosity": service.verbosity(),
+        "oldest": 0,
+        "evictions": if config.evicts { "on" } else { "off" },
+        "domain_socket": or_null(&settings.unix_socket),
+        "umask": format!("{:o}", settings.unix_mask),
+        "shutdown_command": yes(settings.allows_shutdown),
+        "growth_factor": format!("{:.2}", config.chunk_growth),
+        "chunk_size": config.chunk_room_min,
+        "num_threads": settings.threads,
+        "stat_key_prefix": char::from(settings.prefix_delimiter),
+        "detail_enabled": yes(service.detail.is_on()),
+        "reqs_per_event": settings.requests_per_turn,
+        "cas_enabled": yes(config.counts_cas),
+        "tcp_backlog": settings.backlog,
+        "binding_protocol": match settings.binding {
+            Binding::Auto => "auto-negotiate",
+            Binding::Ascii => "ascii",
+            Binding::Binary => "binary",
+        },
+        "auth_enabled_sasl": yes(matches!(settings.access, Access::Sasl(_))),
+        "auth_enabled_ascii": yes(matches!(settings.access, Access::Ascii(_))),
+        "item_size_max": config.item_len_max,
+        "maxconns_fast": yes(settings.refuses_at_connections_max),
+        "hashpower_init": config.hash_power,
+        "slab_reassign": "yes",
+        "slab_automove": 1,
+        "lru_crawler": yes(service.crawl_pause().is_some()),
+        "lru_crawler_sleep": service.tuning.crawl_pause_us.load(Ordering::Relaxed),
+        "lru_crawler_tocrawl": service.tuning.crawl_items_max.load(Ordering::Relaxed),
+        "flush_enabled": yes(settings.allows_flush),
+        "dump_enabled": yes(settings.allows_dump),
+        "lru_maintainer_thread": "no",
+        "lru_segmented": "no",
+        "temp_lru": "no",
+        "idle_timeout": settings.idle_timeout_s,
+        "watcher_logbuf_size": crate::watch::QUEUE_LEN_MAX,
+        "track_sizes": yes(service.tuning.tracks_sizes.load(Ordering::Relaxed)),
+        "inline_ascii_response": "no",
+        "ssl_enabled": yes(settings.tls),
+    );
+}
+
+/// Writes `prefix:name value` of anything that can be displayed.
+macro_rules! show_class {
+    ($sink:expr, $prefix:expr, $($name:literal: $value:expr),* $(,)?) => {
+        $($sink(&format!("{}:{}", $prefix, $name), &$value.to_string());)*
+    };
+}
+
+fn items(class: &ClassStats, sink: &mut Sink<'_>) {
+    if class.number == 0 && class.evicted == 0 {
+        return;
+    }
+    show_class!(sink, format_args!("items:{}", class.id),
+        "number": class.number,
+        // The small queue and the main one stand where memcached has its hot and warm lists.
+        "number_hot": class.number_small,
+        "number_warm": class.number_main,
+        "number_cold": 0,
+        "age": class.age,
+        "mem_requested": class.mem_requested,
+        "evicted": class.evicted,
+        "evicted_nonzero": class.evicted_nonzero,
+        "evicted_time": class.evicted_time,
+        "outofmemory": class.out_of_memory,
+        "tailrepairs": 0,
+        "reclaimed": class.reclaimed,
+        "expired_unfetched": class.expired_unfetched,
+        "evicted_unfetched": class.evicted_unfetched,
+        "crawler_reclaimed": class.crawler_reclaimed,
+        "moves_to_warm": class.promoted,
+        "ghost_hits": class.ghost_hits,
+    );
+}
+
+fn slabs(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
+    let classes = service.store().class_stats(now);
+    for class in &classes {
+        show_class!(sink, class.id,
+            "chunk_size": class.chunk_size,
+            "chunks_per_page": class.chunks_per_page,
+            "total_pages": class.total_pages,
+            "total_chunks": class.total_chunks,
+            "used_chunks": class.used_chunks,
+            "free_chunks": class.free_chunks,
+            "free_chunks_end": class.free_chunks_end,
+            "get_hits": class.get_hits,
+            "cmd_set": class.cmd_set,
+            "delete_hits": class.delete_hits,
+            "incr_hits": class.incr_hits,
+            "decr_hits": class.decr_hits,
+            "cas_hits": class.cas_hits,
+            "cas_badval": class.cas_badval,
+            "touch_hits": class.touch_hits,
+        );
+    }
+    show!(sink,
+        "active_slabs": classes.len(),
+        "total_malloced": service.store().stats().total_malloced,
+    );
+}
+
+/// The sizes are counted when they are asked for; the switch only keeps to memcached's order of things.
+fn sizes(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
+    if !service.tuning.tracks_sizes.load(Ordering::Relaxed) {
+        return sink("sizes_status", "disabled");
+    }
+    for (size, count) in service.store().sizes(now) {
+        sink(&size.to_string(), &count.to_string());
+    }
+}
+
+fn sizes_status(service: &Service, is_on: bool, sink: &mut Sink<'_>) {
+    service.tuning.tracks_sizes.store(is_on, Ordering::Relaxed);
+    sink("sizes_status", if is_on { "enabled" } else { "disabled" });
+}
+
+fn conns(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
+    for (at, address) in service.connections.listeners().iter().enumerate() {
+        show_class!(sink, format_args!("listen{at}"),
+            "addr": address,
+            "state": "conn_listening",
+        );
+    }
+    service.connections.for_each(|connection| {
+        let last = connection.last_command.load(Ordering::Relaxed);
+        show_class!(sink, connection.id,
+            "addr": connection.peer,
+            "state": if last == now { "conn_parse_cmd" } else { "conn_read" },
+            "secs_since_last_cmd": now.saturating_sub(last),
+        );
+    });
+}

@@ -1,0 +1,261 @@
+//! Commands for operators: what they ask of the server, and what it refuses, with the reason.
+
+use std::sync::atomic::Ordering;
+
+use super::{BAD_FORMAT, ERROR, Tokens, answer};
+use crate::counters::Count;
+use crate::dump::Dump;
+use crate::number::{parse_f64, parse_i32, parse_u32, parse_u64};
+use crate::service::Shutdown;
+use crate::session::{Context, State};
+use crate::stats;
+use crate::watch::Kinds;
+
+/// Memory limits below this are refused (`cache_memlimit`), in MB.
+const MEMORY_MB_MIN: u64 = 8;
+
+/// And above this: somebody meant bytes.
+const MEMORY_MB_MAX: u64 = 1_000_000_000;
+
+/// One past the last slab class that memcached may have.
+const CLASSES_MAX: u32 = 64;
+
+pub(crate) fn run(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
+    match tokens.command() {
+        b"stats" => stats::command(cx, state, tokens),
+        b"version" => {
+            let version = &cx.service.settings.version;
+            cx.out.put_with(|to| {
+                to.extend_from_slice(b"VERSION ");
+                to.extend_from_slice(version.as_bytes());
+                to.extend_from_slice(b"\r\n");
+            });
+        }
+        b"verbosity" => verbosity(cx, tokens),
+        b"flush_all" => flush_all(cx, tokens),
+        b"shutdown" => shutdown(cx, state, tokens),
+        b"cache_memlimit" => cache_memlimit(cx, tokens),
+        b"lru" => lru(cx, tokens),
+        b"lru_crawler" => lru_crawler(cx, state, tokens),
+        b"slabs" => slabs(cx, tokens),
+        b"watch" => watch(cx, state, tokens),
+        _ => cx.out.put(ERROR),
+    }
+}
+
+fn verbosity(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    const VERBOSITY_MAX: u32 = 2;
+    let ([_, level] | [_, level, _]) = tokens.parts() else {
+        return cx.out.put(ERROR);
+    };
+    let reply = match parse_u32(level) {
+        None => BAD_FORMAT,
+        Some(level) => {
+            let level = level.min(VERBOSITY_MAX);
+            let tuning = &cx.service.tuning;
+            tuning.verbosity.store(level, Ordering::Relaxed);
+            cx.service.host.set_verbosity(level);
+            b"OK\r\n"
+        }
+    };
+    answer(cx, reply, tokens.is_noreply());
+}
+
+/// `flush_all [delay] [noreply]`
+fn flush_all(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    let is_quiet = tokens.is_noreply();
+    let delay = match tokens.parts() {
+        [_] | [_, b"noreply"] => Some(0),
+        [_, delay] | [_, delay, _] => parse_i32(delay),
+        _ => return cx.out.put(ERROR),
+    };
+    let reply = match delay {
+        _ if !cx.service.settings.allows_flush => b"CLIENT_ERROR flush_all not allowed\r\n",
+        None => super::BAD_EXPTIME,
+        Some(delay) => {
+            flush(cx, delay);
+            &b"OK\r\n"[..]
+        }
+    };
+    answer(cx, reply, is_quiet);
+}
+
+/// Flushes now, or at a time that is given like an expiry time.
+pub(crate) fn flush(cx: &mut Context<'_>, delay: i32) {
+    cx.service.counters.add(Count::Flush, 1);
+    let at = match delay {
+        ..=0 => cx.seconds,
+        _ => cx.deadline(delay).max(cx.seconds),
+    };
+    cx.service.store().flush(at, cx.seconds);
+}
+
+fn shutdown(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
+    if !cx.service.settings.allows_shutdown {
+        return cx.out.put(b"ERROR: shutdown not enabled\r\n");
+    }
+    let how = match tokens.parts() {
+        [_] => Shutdown::Now,
+        [_, b"graceful"] => Shutdown::Graceful,
+        _ => return cx.out.put(b"CLIENT_ERROR invalid shutdown mode\r\n"),
+    };
+    *state = State::Closed;
+    cx.service.host.shut_down(how);
+}
+
+fn cache_memlimit(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    let ([_, mb] | [_, mb, _]) = tokens.parts() else {
+        return cx.out.put(ERROR);
+    };
+    let reply: &[u8] = match parse_u64(mb).map(|mb| u64::from(mb as u32)) {
+        None => ERROR,
+        Some(..MEMORY_MB_MIN) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
+        Some(mb) if mb > MEMORY_MB_MAX => {
+            b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
+        }
+        Some(mb) => match cx.service.store().set_memory_max(mb << 20) {
+            Ok(()) => b"OK\r\n",
+            Err(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+        },
+    };
+    answer(cx, reply, tokens.is_noreply());
+}
+
+/// `lru tune|mode|temp_ttl`: memcached's segmented lists have dials. Ours has none, and says so, after it
+/// has found fault with what memcached would find fault with.
+fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    const NO_DIALS: &[u8] = b"ERROR the eviction here has no segments to tune\r\n";
+    let reply: &[u8] = match tokens.parts() {
+        [_, b"tune", hot, warm, hot_factor, warm_factor, ..] => {
+            let percents = parse_u32(hot).zip(parse_u32(warm));
+            let factors = parse_f64(hot_factor).zip(parse_f64(warm_factor));
+            match (percents, factors) {
+                (Some((hot, warm)), Some(_)) if u64::from(hot) + u64::from(warm) > 80 => {
+                    b"ERROR hot and warm pcts must not exceed 80\r\n"
+                }
+                (Some(_), Some((hot, warm))) if hot <= 0.0 || warm <= 0.0 => {
+                    b"ERROR hot/warm age factors must be greater than 0\r\n"
+                }
+                (Some(_), Some(_)) => NO_DIALS,
+                _ => ERROR,
+            }
+        }
+        [_, b"mode", b"flat" | b"segmented", ..] => NO_DIALS,
+        [_, b"temp_ttl", ttl, ..] => match parse_i32(ttl) {
+            // Below 0 turns it off, and off it is.
+            Some(..0) => b"OK\r\n",
+            Some(_) => NO_DIALS,
+            None => ERROR,
+        },
+        _ => ERROR,
+    };
+    cx.out.put(reply);
+}
+
+fn lru_crawler(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
+    let tuning = &cx.service.tuning;
+    let crawls = tuning.crawls.load(Ordering::Relaxed);
+    let reply: &[u8] = match tokens.parts() {
+        [_, b"enable"] if crawls => b"ERROR failed to start lru crawler thread\r\n",
+        [_, b"enable"] => {
+            tuning.crawls.store(true, Ordering::Relaxed);
+            b"OK\r\n"
+        }
+        [_, b"disable"] if !crawls => b"ERROR failed to stop lru crawler thread\r\n",
+        [_, b"disable"] => {
+            tuning.crawls.store(false, Ordering::Relaxed);
+            b"OK\r\n"
+        }
+        [_, b"sleep", pause] => match parse_u32(pause) {
+            None => BAD_FORMAT,
+            Some(1_000_001..) => b"CLIENT_ERROR sleep must be one second or less\r\n",
+            Some(pause) => {
+                tuning.crawl_pause_us.store(pause, Ordering::Relaxed);
+                b"OK\r\n"
+            }
+        },
+        [_, b"tocrawl", count] => match parse_u32(count) {
+            None => BAD_FORMAT,
+            Some(count) => {
+                tuning.crawl_items_max.store(count, Ordering::Relaxed);
+                b"OK\r\n"
+            }
+        },
+        [_, b"crawl", _] if !crawls => b"CLIENT_ERROR lru crawler disabled\r\n",
+        [_, b"crawl", classes] if !are_classes(classes) => b"BADCLASS invalid class id\r\n",
+        [_, b"crawl", _] => {
+            // Items of all classes lie in one table, so all are looked at.
+            cx.service.counters.add(Count::CrawlerStarts, 1);
+            *state = State::Crawl;
+            return;
+        }
+        [_, b"metadump" | b"mgdump", _] if !cx.service.settings.allows_dump => {
+            b"CLIENT_ERROR metadump not allowed\r\n"
+        }
+        [_, kind @ (b"metadump" | b"mgdump"), classes]
+            if *classes == b"hash" || are_classes(classes) =>
+        {
+            *state = State::Dump(Box::new(Dump::of_items(*kind == b"mgdump", classes)));
+            return;
+        }
+        [_, b"metadump" | b"mgdump", _] => b"BADCLASS invalid class id\r\n",
+        _ => ERROR,
+    };
+    cx.out.put(reply);
+}
+
+/// `all`, or numbers of slab classes.
+fn are_classes(text: &[u8]) -> bool {
+    text == b"all"
+        || text
+            .split(|&byte| byte == b',')
+            .all(|class| parse_u32(class).is_some_and(|class| (1..CLASSES_MAX).contains(&class)))
+}
+
+/// Pages move by themselves to the classes that need them.
+fn slabs(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
+    let reply: &[u8] = match tokens.parts() {
+        [_, b"reassign", from, to] => match parse_i32(from).zip(parse_i32(to)) {
+            None => BAD_FORMAT,
+            Some((from, to)) if from == to => b"SAME src and dst class are identical\r\n",
+            Some((from, to)) if !is_class(from) || !is_class(to) => {
+                b"BADCLASS invalid src or dst class id\r\n"
+            }
+            Some(_) => b"NOSPARE source class has no spare pages\r\n",
+        },
+        [_, b"automove", mode, ..] => match parse_u32(mode) {
+            None => BAD_FORMAT,
+            Some(1 | 2) => b"OK\r\n",
+            Some(0) => b"ERROR pages always move to the classes that need them\r\n",
+            Some(_) => ERROR,
+        },
+        _ => ERROR,
+    };
+    cx.out.put(reply);
+}
+
+fn is_class(class: i32) -> bool {
+    u32::try_from(class).is_ok_and(|class| (1..CLASSES_MAX).contains(&class))
+}
+
+fn watch(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
+    let kinds = match &tokens.parts()[1..] {
+        [] => Some(Kinds::FETCHERS),
+        names => names
+            .iter()
+            .map(|name| Kinds::named(name))
+            .try_fold(Kinds::NONE, |all, kind| kind.map(|kind| all.and(kind))),
+    };
+    let Some(kinds) = kinds else {
+        return cx.out.put(ERROR);
+    };
+    match cx.service.watchers.add(kinds) {
+        Some(watcher) => {
+            cx.out.put(b"OK\r\n");
+            *state = State::Watch(watcher);
+        }
+        None => cx
+            .out
+            .put(b"WATCHER_TOO_MANY log watcher limit reached\r\n"),
+    }
+}

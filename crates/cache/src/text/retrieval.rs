@@ -1,0 +1,271 @@
+//! `get`, `gets`, `gat`, `gats`: any number of keys in bounded memory. When the outbox is full in the middle of a
+//! line, the rest of the line stays with the driver, and the conversation is in [`State::Keys`].
+
+use session::{Next, Outbox, Phase};
+
+use super::{BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, without_cr};
+use crate::number::{parse_i32, push_decimal};
+use crate::session::{Context, State, Step};
+use crate::store::{Item, Seconds};
+
+/// What is wanted of each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retrieval {
+    /// `gets`, `gats`: with the cas.
+    with_cas: bool,
+    /// `gat`, `gats`: with a new expiry time.
+    exptime: Option<Seconds>,
+}
+
+/// From here on a value is sent where it lies; below, copying it behind its header is cheaper.
+pub(crate) const SHARED_LEN_MIN: usize = 16 * 1024;
+
+impl Retrieval {
+    pub(crate) const GET: Retrieval = Retrieval {
+        with_cas: false,
+        exptime: None,
+    };
+
+    /// If the line begins with a retrieval command and a space: where what follows begins.
+    pub(crate) fn of_line(line: &[u8]) -> Option<usize> {
+        let names: [&[u8]; 5] = [b"get ", b"gets ", b"gat ", b"gats ", b"bget "];
+        names
+            .into_iter()
+            .find(|name| line.starts_with(name))
+            .map(<[u8]>::len)
+    }
+}
+
+/// A whole line whose first word is a retrieval command. `line` begins at `start` of the input and ends
+/// before `end`.
+pub(crate) fn begin(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    line: &[u8],
+    start: usize,
+    end: usize,
+) -> Step {
+    match head(cx, line) {
+        Ok((retrieval, at)) => whole_line(cx, state, retrieval, &line[at..], start + at, end),
+        Err(reply) => {
+            cx.out.put(reply);
+            Step::used(end + 1)
+        }
+    }
+}
+
+/// A line that is longer than what is waited for; what follows the command begins at `at`.
+#[cold]
+pub(crate) fn begin_long(cx: &mut Context<'_>, state: &mut State, input: &[u8], at: usize) -> Step {
+    let start = input.iter().take_while(|&&byte| byte == b' ').count();
+    match head(cx, &input[start..]) {
+        Ok((retrieval, keys_at)) => {
+            *state = State::Keys(retrieval);
+            Step::used(start + keys_at.max(at - start))
+        }
+        Err(reply) => {
+            cx.out.put(reply);
+            *state = State::SkipLine;
+            Step::used(at)
+        }
+    }
+}
+
+/// Reads the command and, for `gat`, the expiry time; returns where the keys begin.
+fn head(cx: &Context<'_>, line: &[u8]) -> Result<(Retrieval, usize), &'static [u8]> {
+    let (name, mut at) = word(line, 0).ok_or(ERROR)?;
+    // One word more must come: a key, or the expiry time.
+    let (first, after_first) = word(line, at).ok_or(ERROR)?;
+    let mut retrieval = Retrieval {
+        with_cas: name.ends_with(b"s"),
+        exptime: None,
+    };
+    if name.starts_with(b"ga") {
+        let exptime = parse_i32(first).ok_or(BAD_EXPTIME)?;
+        retrieval.exptime = Some(cx.deadline(exptime));
+        at = after_first;
+    }
+    Ok((retrieval, at))
+}
+
+/// The next word from `at` on, and where it ends.
+fn word(line: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let start = at + line[at..].iter().position(|&byte| byte != b' ')?;
+    let len = memchr::memchr(b' ', &line[start..]).unwrap_or(line.len() - start);
+    Some((&line[start..start + len], start + len))
+}
+
+/// Answers all keys of a whole line. They begin at `at` of the input; the line ends at `end`.
+#[inline]
+pub(crate) fn whole_line(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    retrieval: Retrieval,
+    keys: &[u8],
+    at: usize,
+    end: usize,
+) -> Step {
+    let is_empty = retrieval.exptime.is_none() && keys.iter().all(|&byte| byte == b' ');
+    if is_empty {
+        cx.out.put(ERROR);
+        return Step::used(end + 1);
+    }
+    // memcached looks at all keys before it says anything. So do we, for lines that it would hold.
+    let is_long = keys.len() > KEY_LEN_MAX && end <= super::LINE_LEN_MAX;
+    if is_long
+        && keys
+            .split(|&byte| byte == b' ')
+            .any(|key| key.len() > KEY_LEN_MAX)
+    {
+        cx.out.put(BAD_FORMAT);
+        return Step::used(end + 1);
+    }
+    match run(cx, retrieval, keys) {
+        Ran::All => {
+            cx.out.put(b"END\r\n");
+            *state = State::Command;
+            Step::used(end + 1)
+        }
+        Ran::Full(len) => {
+            *state = State::Keys(retrieval);
+            Step {
+                used: at + len,
+                next: Some(Next::Flush),
+            }
+        }
+        Ran::KeyTooLong => {
+            cx.out.put(BAD_FORMAT);
+            *state = State::Command;
+            Step::used(end + 1)
+        }
+    }
+}
+
+/// The rest of a line whose first keys were answered.
+pub(crate) fn go_on(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    retrieval: Retrieval,
+    input: &[u8],
+) -> Step {
+    if let Some(end) = memchr::memchr(b'\n', input) {
+        let keys = match &input[..end] {
+            b"\r" => &[],
+            line => without_cr(line),
+        };
+        return rest_of_line(cx, state, retrieval, keys, end);
+    }
+    // Keys whose end has come.
+    let whole = memchr::memrchr(b' ', input).map_or(0, |at| at + 1);
+    match run(cx, retrieval, &input[..whole]) {
+        Ran::Full(len) => Step {
+            used: len,
+            next: Some(Next::Flush),
+        },
+        // A carriage return may be the last byte of the longest key's line.
+        Ran::All if input.len() - whole <= KEY_LEN_MAX + 1 => Step {
+            used: whole,
+            next: Some(Next::Receive(Phase::Head)),
+        },
+        Ran::All | Ran::KeyTooLong => {
+            cx.out.put(BAD_FORMAT);
+            *state = State::SkipLine;
+            Step::used(0)
+        }
+    }
+}
+
+fn rest_of_line(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    retrieval: Retrieval,
+    keys: &[u8],
+    end: usize,
+) -> Step {
+    match run(cx, retrieval, keys) {
+        Ran::Full(len) => {
+            return Step {
+                used: len,
+                next: Some(Next::Flush),
+            };
+        }
+        Ran::All => cx.out.put(b"END\r\n"),
+        Ran::KeyTooLong => cx.out.put(BAD_FORMAT),
+    }
+    *state = State::Command;
+    Step::used(end + 1)
+}
+
+/// How far a line was answered.
+enum Ran {
+    All,
+    /// The outbox is full; this much of the line was used.
+    Full(usize),
+    KeyTooLong,
+}
+
+/// Answers keys until the outbox is full.
+#[inline]
+fn run(cx: &mut Context<'_>, retrieval: Retrieval, keys: &[u8]) -> Ran {
+    let mut at = 0;
+    while at < keys.len() {
+        if keys[at] == b' ' {
+            at += 1;
+            continue;
+        }
+        if cx.out.is_full() {
+            return Ran::Full(at);
+        }
+        let rest = &keys[at..];
+        let len = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        if len > KEY_LEN_MAX {
+            return Ran::KeyTooLong;
+        }
+        one(cx, retrieval, &rest[..len]);
+        at += len;
+    }
+    Ran::All
+}
+
+#[inline]
+fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) {
+    let found = match retrieval.exptime {
+        None => cx.items.get(key),
+        Some(exptime) => cx.items.get_and_touch(key, exptime),
+    };
+    cx.saw_get(key, &found);
+    if let Ok(item) = &found {
+        put_value(cx.out, key, item, retrieval.with_cas);
+    }
+}
+
+/// `VALUE <key> <flags> <bytes> [<cas>]`, and the value.
+#[inline]
+fn put_value(out: &mut Outbox, key: &[u8], item: &Item<'_>, with_cas: bool) {
+    /// The words and numbers of the line, at their longest.
+    const HEAD_LEN_MAX: usize = 80;
+    let len = item.len();
+    let is_shared = len >= SHARED_LEN_MIN;
+    out.put_with(|to| {
+        to.reserve(HEAD_LEN_MAX + key.len() + if is_shared { 0 } else { len });
+        to.extend_from_slice(b"VALUE ");
+        to.extend_from_slice(key);
+        to.push(b' ');
+        push_decimal(item.flags().into(), to);
+        to.push(b' ');
+        push_decimal(len as u64, to);
+        if with_cas {
+            to.push(b' ');
+            push_decimal(item.cas(), to);
+        }
+        to.extend_from_slice(b"\r\n");
+        if !is_shared {
+            item.slices().for_each(|slice| to.extend_from_slice(slice));
+            to.extend_from_slice(b"\r\n");
+        }
+    });
+    if is_shared {
+        item.shared().for_each(|piece| out.put_shared(piece));
+        out.put(b"\r\n");
+    }
+}

@@ -1,0 +1,310 @@
+//! `set`, `add`, `replace`, `append`, `prepend`, `cas`, and `ms`: a line, then a value.
+//!
+//! A value that lies whole in the input is stored from there. A longer one gets its item at once, and the
+//! driver receives into the item. A refused one is swallowed, and then the reason is said.
+
+use session::{Next, Phase};
+
+use super::{BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, answer};
+use crate::meta;
+use crate::number::{parse_i32, parse_u32, parse_u64};
+use crate::observe::Stored;
+use crate::session::{Context, Pending, State, Step, Swallow};
+use crate::store::{Mode, Outcome, Rule, Seconds, StoreError};
+
+/// The longest value that a line can announce: what is left of 31 bits for the line's end.
+pub(crate) const VALUE_LEN_MAX: i32 = i32::MAX - 2;
+
+/// A store command's line, read.
+pub(crate) struct Storage<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) flags: u32,
+    pub(crate) exptime: Seconds,
+    pub(crate) value_len: usize,
+    pub(crate) rule: Rule,
+    /// memcached's word for it, for watchers.
+    pub(crate) name: &'static str,
+    pub(crate) voice: Voice<'a>,
+}
+
+/// In which words the outcome is said.
+pub(crate) enum Voice<'a> {
+    Classic { is_quiet: bool },
+    Meta(meta::set::Reply<'a>),
+}
+
+/// Why a line is none.
+pub(crate) enum Bad {
+    /// Said at once; what follows is the next line.
+    Line(&'static [u8], bool),
+    /// Said after the value, which is that long.
+    Swallow(&'static [u8], usize),
+}
+
+/// Begins a store command, whose line ends before `after`.
+#[inline]
+pub(crate) fn begin(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    line: &[u8],
+    input: &[u8],
+    after: usize,
+) -> Step {
+    let mut key_room = [0; KEY_LEN_MAX];
+    match read(cx, line, &mut key_room) {
+        Ok(storage) => value(cx, state, &storage, line, input, after),
+        Err(Bad::Line(reply, is_quiet)) => {
+            answer(cx, reply, is_quiet);
+            Step::used(after)
+        }
+        Err(Bad::Swallow(reply, len)) => {
+            *state = swallow(len + 2, reply);
+            Step::used(after)
+        }
+    }
+}
+
+#[inline]
+fn read<'a>(
+    cx: &Context<'_>,
+    line: &'a [u8],
+    key_room: &'a mut [u8; KEY_LEN_MAX],
+) -> Result<Storage<'a>, Bad> {
+    let tokens = Tokens::split(line);
+    match tokens.command() {
+        b"ms" => meta::set::read(cx, &tokens, key_room),
+        _ => read_classic(cx, &tokens),
+    }
+}
+
+#[inline]
+fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Storage<'a>, Bad> {
+    let (name, mode) = match tokens.command() {
+        b"set" => ("set", Mode::Set),
+        b"add" => ("add", Mode::Add),
+        b"replace" => ("replace", Mode::Replace),
+        b"append" => ("append", Mode::Append),
+        b"prepend" => ("prepend", Mode::Prepend),
+        _ => ("cas", Mode::Set),
+    };
+    let (key, flags, exptime, len, cas) = match tokens.parts() {
+        [b"cas", key, flags, exptime, len, cas] | [b"cas", key, flags, exptime, len, cas, _] => {
+            (key, flags, exptime, len, Some(cas))
+        }
+        [b"cas", ..] => return Err(Bad::Line(ERROR, false)),
+        [_, key, flags, exptime, len] | [_, key, flags, exptime, len, _] => {
+            (key, flags, exptime, len, None)
+        }
+        _ => return Err(Bad::Line(ERROR, false)),
+    };
+    let is_quiet = tokens.is_noreply();
+    let bad = || Bad::Line(BAD_FORMAT, is_quiet);
+    if key.len() > KEY_LEN_MAX {
+        return Err(bad());
+    }
+    let flags = parse_u32(flags).ok_or_else(bad)?;
+    let exptime = parse_i32(exptime).ok_or_else(bad)?;
+    let value_len = parse_i32(len).ok_or_else(bad)?;
+    let cas = cas.map(|cas| parse_u64(cas).ok_or_else(bad)).transpose()?;
+    if !(0..=VALUE_LEN_MAX).contains(&value_len) {
+        return Err(bad());
+    }
+    Ok(Storage {
+        key,
+        flags,
+        exptime: cx.deadline(exptime),
+        value_len: value_len as usize,
+        rule: Rule {
+            mode,
+            cas,
+            ..Rule::default()
+        },
+        name,
+        voice: Voice::Classic { is_quiet },
+    })
+}
+
+/// Takes the value, or begins to.
+#[inline]
+fn value(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    storage: &Storage<'_>,
+    line: &[u8],
+    input: &[u8],
+    after: usize,
+) -> Step {
+    let len = storage.value_len;
+    match input[after..].get(..len + 2) {
+        Some([value @ .., b'\r', b'\n']) => {
+            let Storage {
+                key,
+                flags,
+                exptime,
+                rule,
+                ..
+            } = *storage;
+            let result = cx.items.store(key, value, flags, exptime, rule);
+            say(cx, storage, result);
+            Step::used(after + len + 2)
+        }
+        _ => begin_long(cx, state, storage, line, after),
+    }
+}
+
+/// A value that is not whole, or not ended as it should be.
+#[cold]
+fn begin_long(
+    cx: &mut Context<'_>,
+    state: &mut State,
+    storage: &Storage<'_>,
+    line: &[u8],
+    after: usize,
+) -> Step {
+    let Storage {
+        key,
+        value_len,
+        flags,
+        exptime,
+        ..
+    } = *storage;
+    *state = match cx.items.reserve(key, value_len, flags, exptime) {
+        Ok(draft) => State::Value(Box::new(Pending {
+            head: line.into(),
+            draft,
+        })),
+        Err(error) => refuse(cx, storage, error, value_len),
+    };
+    Step::used(after)
+}
+
+/// The next bytes of a value that goes into its item.
+pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Step {
+    let State::Value(pending) = state else {
+        unreachable!("called in Value")
+    };
+    let missing = pending.draft.missing();
+    let filled = match pending.draft.fill(input) {
+        Ok(filled) => filled,
+        Err(error) => {
+            let head = std::mem::take(&mut pending.head);
+            return with_line(cx, &head, |cx, storage| {
+                *state = refuse(cx, storage, error, missing);
+                Step::used(0)
+            });
+        }
+    };
+    if !pending.draft.is_full() || input.len() < filled + 2 {
+        return Step {
+            used: filled,
+            next: Some(Next::Receive(Phase::Body)),
+        };
+    }
+    let is_ended = &input[filled..filled + 2] == b"\r\n";
+    let State::Value(pending) = std::mem::replace(state, State::Command) else {
+        unreachable!("matched above")
+    };
+    let Pending { head, draft } = *pending;
+    with_line(cx, &head, |cx, storage| {
+        if is_ended {
+            let result = cx.items.commit(draft, storage.rule);
+            say(cx, storage, result);
+        } else {
+            let is_quiet = matches!(storage.voice, Voice::Classic { is_quiet: true });
+            answer(cx, BAD_CHUNK, is_quiet);
+        }
+    });
+    Step::used(filled + 2)
+}
+
+/// Reads a line again that was kept because it was good.
+fn with_line<T>(
+    cx: &mut Context<'_>,
+    line: &[u8],
+    then: impl FnOnce(&mut Context<'_>, &Storage<'_>) -> T,
+) -> T {
+    let mut key_room = [0; KEY_LEN_MAX];
+    match read(cx, line, &mut key_room) {
+        Ok(storage) => then(cx, &storage),
+        Err(_) => unreachable!("{:?} was good once", line.escape_ascii().to_string()),
+    }
+}
+
+/// What is said of an item that cannot be had, once its `missing` bytes are gone by.
+#[cold]
+fn refuse(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError, missing: usize) -> State {
+    failed(cx, storage, error);
+    let is_quiet = matches!(storage.voice, Voice::Classic { is_quiet: true });
+    swallow(missing + 2, if is_quiet { b"" } else { words(error) })
+}
+
+/// What follows from any failure to store.
+#[cold]
+fn failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
+    cx.count_failed(error);
+    if storage.rule.mode == Mode::Set {
+        cx.discard(storage.key);
+    }
+    saw(cx, storage, Err(error));
+}
+
+pub(crate) fn swallow(len: usize, reply: &[u8]) -> State {
+    State::Swallow(Box::new(Swallow {
+        left: len as u64,
+        reply: reply.into(),
+    }))
+}
+
+fn words(error: StoreError) -> &'static [u8] {
+    match error {
+        StoreError::TooLarge => TOO_LARGE,
+        StoreError::OutOfMemory => NO_MEMORY,
+    }
+}
+
+/// Says what became of it.
+#[inline]
+fn say(cx: &mut Context<'_>, storage: &Storage<'_>, result: Result<Outcome, StoreError>) {
+    match result {
+        Ok(outcome) => {
+            saw(cx, storage, result);
+            match &storage.voice {
+                Voice::Meta(reply) => meta::set::say(cx, storage, reply, outcome),
+                Voice::Classic { is_quiet: true } => {}
+                Voice::Classic { is_quiet: false } => cx.out.put(match outcome {
+                    Outcome::Stored { .. } => b"STORED\r\n",
+                    Outcome::NotStored => b"NOT_STORED\r\n",
+                    Outcome::Exists => b"EXISTS\r\n",
+                    Outcome::NotFound => b"NOT_FOUND\r\n",
+                }),
+            }
+        }
+        Err(error) => say_failed(cx, storage, error),
+    }
+}
+
+#[cold]
+fn say_failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
+    failed(cx, storage, error);
+    // A longer value that was there before stays, and memcached calls that not stored.
+    let is_joined = matches!(storage.rule.mode, Mode::Append | Mode::Prepend);
+    match &storage.voice {
+        Voice::Classic { is_quiet: true } => {}
+        Voice::Classic { .. } if is_joined => cx.out.put(b"NOT_STORED\r\n"),
+        Voice::Meta(reply) if is_joined => {
+            meta::set::say(cx, storage, reply, Outcome::NotStored);
+        }
+        _ => cx.out.put(words(error)),
+    }
+}
+
+#[inline]
+fn saw(cx: &Context<'_>, storage: &Storage<'_>, result: Result<Outcome, StoreError>) {
+    cx.saw_store(&Stored {
+        key: storage.key,
+        command: storage.name,
+        exptime: storage.exptime,
+        value_len: storage.value_len,
+        result,
+    });
+}

@@ -1,0 +1,131 @@
+//! Conversations as text, and a service to have them with: for tests, fuzz targets and examples.
+//!
+//! A file of transcripts holds any number of them:
+//!
+//! ```text
+//! == name_of_the_promise
+//! # why, for the reader
+//! set a 0 0 1
+//! x
+//! ---
+//! STORED
+//! --- open
+//! ```
+//!
+//! Above `---` is what the client sends, below what it gets; each line ends with CR LF, unless a backslash is its
+//! last character. `\r`, `\n`, `\t`, `\0`, `\\`, `\{` and `\xHH` are what they are in Rust, and `{x*5}` is `xxxxx`.
+//! `--- closed` at the end says that the server closes. Lines that begin with `#` say something to the
+//! reader, before the first transcript and below a name.
+
+use std::io;
+use std::sync::Arc;
+
+use session::replay::{Script, test_now};
+
+use crate::service::{NoHost, Service, Settings};
+use crate::store::{Config, Store};
+
+/// A service over a small empty store, at the time of all replays.
+///
+/// # Errors
+/// When the kernel refuses the store's memory.
+pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
+    let store = Store::new(Config::default())?;
+    Ok(Arc::new(Service::new(store, settings, NoHost, test_now())))
+}
+
+/// The transcripts of a file: their names, and what is to happen.
+///
+/// # Panics
+/// If it is no such file: it is a part of this crate.
+pub fn parse(file: &str, text: &str) -> Vec<(String, Script)> {
+    let mut transcripts = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("== ") else {
+            assert!(
+                line.is_empty() || line.starts_with('#'),
+                "{file}: {line:?} between transcripts"
+            );
+            continue;
+        };
+        while lines.next_if(|line| line.starts_with("# ")).is_some() {}
+        let mut script = Script::new();
+        for line in lines.by_ref().take_while(|line| *line != "---") {
+            script = script.send(bytes(line));
+        }
+        script = script.expect("");
+        let end = loop {
+            match lines.next() {
+                None => panic!("{file}: {name} has no end"),
+                Some(end @ ("--- open" | "--- closed")) => break end,
+                Some(line) => script = script.expect(bytes(line)),
+            }
+        };
+        if end == "--- closed" {
+            script = script.closed();
+        }
+        transcripts.push((format!("{file}: {name}"), script));
+    }
+    transcripts
+}
+
+/// The bytes that a line stands for.
+fn bytes(line: &str) -> Vec<u8> {
+    let mut bytes = unescape(line);
+    let backslashes = line.bytes().rev().take_while(|&byte| byte == b'\\').count();
+    if backslashes % 2 == 0 {
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn unescape(line: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '{' => {
+                let (inside, after) = rest.split_once('}').expect("{ without }");
+                let (repeated, times) = inside.rsplit_once('*').expect("{text*times}");
+                bytes.extend(unescape(repeated).repeat(times.parse().expect("a number")));
+                rest = after;
+            }
+            '\\' if rest.is_empty() => {}
+            '\\' => {
+                let (byte, len) = escape(rest);
+                bytes.push(byte);
+                rest = &rest[len..];
+            }
+            c => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// The byte that an escape stands for, and how long it is, without its backslash.
+fn escape(rest: &str) -> (u8, usize) {
+    match rest.as_bytes()[0] {
+        b'r' => (b'\r', 1),
+        b'n' => (b'\n', 1),
+        b't' => (b'\t', 1),
+        b'0' => (0, 1),
+        c @ (b'\\' | b'{' | b'#' | b'=') => (c, 1),
+        b'x' => (u8::from_str_radix(&rest[1..3], 16).expect("\\xHH"), 3),
+        _ => panic!("unknown escape before {rest:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_stands_for_bytes() {
+        assert_eq!(bytes("a{bc*2}\\t\\x00"), b"abcbc\t\0\r\n");
+        assert_eq!(bytes("a\\"), b"a");
+        assert_eq!(bytes("a\\\\"), b"a\\\r\n");
+        assert_eq!(bytes(""), b"\r\n");
+    }
+}

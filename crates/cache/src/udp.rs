@@ -1,0 +1,141 @@
+//! The framing of memcached over UDP: pure functions, no sockets.
+//!
+//! ```text
+//!  0            2                 4                       6          8
+//!  ┌────────────┬─────────────────┬───────────────────────┬──────────┬──────────────
+//!  │ request id │ sequence number │ datagrams in message  │ reserved │ as over TCP …
+//!  └────────────┴─────────────────┴───────────────────────┴──────────┴──────────────
+//! ```
+//!
+//! All numbers are big-endian. A request lies in one datagram. A reply is cut into as many as it needs, which
+//! carry the request's id and count from 0. memcached's doc/protocol.txt, "UDP protocol"
+
+/// The length of the header before each datagram's payload.
+pub const HEADER_LEN: usize = 8;
+
+/// The longest datagram that a reply is cut into, header included: what memcached sends, and what fits
+/// a path with a 1,500-byte MTU.
+pub const DATAGRAM_LEN_MAX: usize = 1400;
+
+/// The longest reply: what 65,535 datagrams carry.
+pub const REPLY_LEN_MAX: usize = (DATAGRAM_LEN_MAX - HEADER_LEN) * u16::MAX as usize;
+
+/// A request, as it came in a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The client's number for it, which every datagram of the reply carries.
+    pub id: u16,
+    /// Commands, as they would come over TCP.
+    pub payload: &'a [u8],
+}
+
+/// Why a datagram is no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Shorter than its header. It is dropped: there is no id to answer with.
+    Short,
+    /// One of several datagrams. It is answered with [`MULTI_PACKET`].
+    Fragment {
+        /// The client's number for the request.
+        id: u16,
+    },
+}
+
+/// What memcached answers to a request of several datagrams.
+pub const MULTI_PACKET: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
+
+/// Reads a datagram.
+///
+/// # Errors
+/// [`Malformed`], when it is too short or a part of a longer request.
+pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
+    let Some((header, payload)) = datagram.split_first_chunk::<HEADER_LEN>() else {
+        return Err(Malformed::Short);
+    };
+    let [id_hi, id_lo, _, _, total_hi, total_lo, _, _] = *header;
+    let id = u16::from_be_bytes([id_hi, id_lo]);
+    match u16::from_be_bytes([total_hi, total_lo]) {
+        1 => Ok(Request { id, payload }),
+        _ => Err(Malformed::Fragment { id }),
+    }
+}
+
+/// How many datagrams a reply of `len` bytes takes; `None` if it is above [`REPLY_LEN_MAX`]. A reply without
+/// bytes takes none.
+pub fn datagram_count(len: usize) -> Option<u16> {
+    u16::try_from(len.div_ceil(DATAGRAM_LEN_MAX - HEADER_LEN)).ok()
+}
+
+/// Calls `send` with each datagram of the reply, in order. Does nothing when the reply is empty or above
+/// [`REPLY_LEN_MAX`]; returns how many there were.
+pub fn reply(id: u16, reply: &[u8], mut send: impl FnMut(&[u8])) -> u16 {
+    let Some(total) = datagram_count(reply.len()) else {
+        return 0;
+    };
+    let mut datagram = [0; DATAGRAM_LEN_MAX];
+    for (sequence, payload) in (0_u16..).zip(reply.chunks(DATAGRAM_LEN_MAX - HEADER_LEN)) {
+        datagram[..HEADER_LEN].copy_from_slice(&header(id, sequence, total));
+        let end = HEADER_LEN + payload.len();
+        datagram[HEADER_LEN..end].copy_from_slice(payload);
+        send(&datagram[..end]);
+    }
+    total
+}
+
+/// The header of datagram `sequence` of `total`.
+pub fn header(id: u16, sequence: u16, total: u16) -> [u8; HEADER_LEN] {
+    let ([a, b], [c, d], [e, f]) = (
+        id.to_be_bytes(),
+        sequence.to_be_bytes(),
+        total.to_be_bytes(),
+    );
+    [a, b, c, d, e, f, 0, 0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_in_one_datagram_is_read() {
+        let datagram = [&header(0xabcd, 0, 1)[..], b"get a\r\n"].concat();
+        let expected = Request {
+            id: 0xabcd,
+            payload: b"get a\r\n",
+        };
+        assert_eq!(request(&datagram), Ok(expected));
+        assert_eq!(request(&datagram[..7]), Err(Malformed::Short));
+    }
+
+    #[test]
+    fn a_request_of_several_datagrams_is_refused() {
+        assert_eq!(
+            request(&header(7, 0, 2)),
+            Err(Malformed::Fragment { id: 7 })
+        );
+    }
+
+    #[test]
+    fn a_reply_is_cut_and_counted() {
+        let long: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
+        let mut datagrams = Vec::new();
+        assert_eq!(
+            reply(9, &long, |datagram| datagrams.push(datagram.to_vec())),
+            3
+        );
+        let lens: Vec<_> = datagrams.iter().map(Vec::len).collect();
+        assert_eq!(lens, [1400, 1400, 8 + 3000 - 2 * 1392]);
+        for (at, datagram) in datagrams.iter().enumerate() {
+            assert_eq!(datagram[..8], header(9, at as u16, 3));
+        }
+        let joined: Vec<u8> = datagrams.iter().flat_map(|d| d[8..].to_vec()).collect();
+        assert_eq!(joined, long);
+    }
+
+    #[test]
+    fn no_reply_takes_no_datagram() {
+        assert_eq!(reply(1, b"", |_| panic!("sent")), 0);
+        assert_eq!(datagram_count(REPLY_LEN_MAX), Some(u16::MAX));
+        assert_eq!(datagram_count(REPLY_LEN_MAX + 1), None);
+    }
+}

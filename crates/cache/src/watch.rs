@@ -1,0 +1,260 @@
+//! `watch`: what happens in the cache, as lines for those who look.
+//!
+//! Nobody looks, as a rule, and then a command pays one load of [`Watchers::kinds`]. A watcher has a queue of
+//! bounded length; what does not fit is counted, and the watcher is told how many lines it missed.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use session::Now;
+
+/// How many watchers there may be: each holds a kernel thread while it waits.
+pub(crate) const WATCHERS_MAX: usize = 20;
+
+/// How many bytes of lines wait for a watcher (memcached's `watcher_logbuf_size`).
+pub(crate) const QUEUE_LEN_MAX: usize = 256 * 1024;
+
+/// What a watcher wants to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kinds(u32);
+
+impl Kinds {
+    pub(crate) const NONE: Kinds = Kinds(0);
+    pub(crate) const FETCHERS: Kinds = Kinds(1);
+    pub(crate) const MUTATIONS: Kinds = Kinds(2);
+    pub(crate) const EVICTIONS: Kinds = Kinds(4);
+    pub(crate) const CONNEVENTS: Kinds = Kinds(8);
+    pub(crate) const RAWCMDS: Kinds = Kinds(16);
+    pub(crate) const SYSEVENTS: Kinds = Kinds(32);
+    pub(crate) const DELETIONS: Kinds = Kinds(64);
+    /// The proxy's: known, and never logged, for there is none here.
+    pub(crate) const PROXY: Kinds = Kinds(128);
+
+    pub(crate) fn named(name: &[u8]) -> Option<Kinds> {
+        Some(match name {
+            b"fetchers" => Kinds::FETCHERS,
+            b"mutations" => Kinds::MUTATIONS,
+            b"evictions" => Kinds::EVICTIONS,
+            b"connevents" => Kinds::CONNEVENTS,
+            b"rawcmds" => Kinds::RAWCMDS,
+            b"sysevents" => Kinds::SYSEVENTS,
+            b"deletions" => Kinds::DELETIONS,
+            b"proxyreqs" | b"proxyevents" | b"proxyuser" => Kinds::PROXY,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn and(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    #[inline]
+    pub(crate) fn overlap(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// All watchers of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    /// What any of them wants.
+    kinds: AtomicU32,
+    list: Mutex<Vec<Arc<Watcher>>>,
+    line_number: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) sent: AtomicU64,
+}
+
+/// One connection that watches.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    kinds: Kinds,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    is_ended: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    lines: Vec<u8>,
+    line_count: u64,
+    skipped: u64,
+}
+
+impl Watchers {
+    /// What is watched now.
+    #[inline]
+    pub(crate) fn kinds(&self) -> Kinds {
+        Kinds(self.kinds.load(Ordering::Relaxed))
+    }
+
+    /// How many watch.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// A new watcher, or `None` when there are [`WATCHERS_MAX`].
+    pub(crate) fn add(&self, kinds: Kinds) -> Option<Arc<Watcher>> {
+        let mut list = self.lock();
+        if list.len() >= WATCHERS_MAX {
+            return None;
+        }
+        let watcher = Arc::new(Watcher {
+            kinds,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            is_ended: AtomicBool::new(false),
+        });
+        list.push(watcher.clone());
+        self.kinds.fetch_or(kinds.0, Ordering::Relaxed);
+        Some(watcher)
+    }
+
+    pub(crate) fn remove(&self, watcher: &Arc<Watcher>) {
+        let mut list = self.lock();
+        list.retain(|other| !Arc::ptr_eq(other, watcher));
+        let kinds = list.iter().fold(Kinds::NONE, |all, one| all.and(one.kinds));
+        self.kinds.store(kinds.0, Ordering::Relaxed);
+    }
+
+    /// Ends all: a server that drains waits for nobody who only looks.
+    pub(crate) fn end(&self) {
+        for watcher in self.lock().iter() {
+            watcher.is_ended.store(true, Ordering::SeqCst);
+            watcher.changed.notify_all();
+        }
+    }
+
+    /// Gives a line to those who want its kind. `write` writes what follows `ts=` and `gid=`.
+    #[cold]
+    pub(crate) fn log(&self, kind: Kinds, now: Now, write: impl FnOnce(&mut String)) {
+        let list = self.lock();
+        if !list.iter().any(|watcher| watcher.kinds.overlap(kind)) {
+            return;
+        }
+        let number = self.line_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let (seconds, micros) = (now.since_epoch.as_secs(), now.since_epoch.subsec_micros());
+        let mut line = String::with_capacity(160);
+        let _ = write!(line, "ts={seconds}.{micros:06} gid={number} ");
+        write(&mut line);
+        line.push('\n');
+        self.written.fetch_add(1, Ordering::Relaxed);
+        for watcher in list.iter().filter(|watcher| watcher.kinds.overlap(kind)) {
+            if !watcher.push(line.as_bytes()) {
+                self.skipped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Watcher>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watcher {
+    /// Queues a line, unless the queue is full.
+    fn push(&self, line: &[u8]) -> bool {
+        let mut queue = self.lock();
+        if queue.lines.len() + line.len() > QUEUE_LEN_MAX {
+            queue.skipped += 1;
+            return false;
+        }
+        if queue.skipped > 0 {
+            let missed = format!("[skipped: {}]\n", std::mem::take(&mut queue.skipped));
+            queue.lines.extend_from_slice(missed.as_bytes());
+        }
+        queue.lines.extend_from_slice(line);
+        queue.line_count += 1;
+        self.changed.notify_all();
+        true
+    }
+
+    /// Waits until there is something to take, or `timeout` is over, or the watch ends.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let queue = self.lock();
+        let nothing = |queue: &mut Queue| queue.lines.is_empty() && !self.is_ended();
+        drop(self.changed.wait_timeout_while(queue, timeout, nothing));
+    }
+
+    /// Takes what is queued; says how many lines it is.
+    pub(crate) fn take(&self, to: &mut Vec<u8>) -> u64 {
+        let mut queue = self.lock();
+        to.extend_from_slice(&queue.lines);
+        queue.lines = Vec::new();
+        std::mem::take(&mut queue.line_count)
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes a key as log lines and dumps show it: what is not plain becomes `%NN`.
+pub(crate) fn push_encoded(key: &[u8], to: &mut String) {
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            to.push(byte.into());
+        } else {
+            let _ = write!(to, "%{byte:02X}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use session::replay::test_now;
+
+    #[test]
+    fn a_watcher_gets_the_kinds_that_it_asked_for() {
+        let watchers = Watchers::default();
+        let watcher = watchers.add(Kinds::MUTATIONS).unwrap();
+        watchers.log(Kinds::FETCHERS, test_now(), |line| line.push_str("no"));
+        watchers.log(Kinds::MUTATIONS, test_now(), |line| line.push_str("yes"));
+        let mut lines = Vec::new();
+        assert_eq!(watcher.take(&mut lines), 1);
+        assert_eq!(lines, b"ts=1795176000.000000 gid=1 yes\n");
+        watchers.remove(&watcher);
+        assert_eq!(watchers.kinds(), Kinds::NONE);
+    }
+
+    #[test]
+    fn a_slow_watcher_is_told_what_it_missed() {
+        let watchers = Watchers::default();
+        let watcher = watchers.add(Kinds::FETCHERS).unwrap();
+        let long = "x".repeat(QUEUE_LEN_MAX / 2);
+        for _ in 0..3 {
+            watchers.log(Kinds::FETCHERS, test_now(), |line| line.push_str(&long));
+        }
+        assert_eq!(watchers.skipped.load(Ordering::Relaxed), 2);
+        watcher.take(&mut Vec::new());
+        watchers.log(Kinds::FETCHERS, test_now(), |line| line.push('x'));
+        let mut lines = Vec::new();
+        watcher.take(&mut lines);
+        assert!(lines.starts_with(b"[skipped: 2]\n"));
+    }
+
+    #[test]
+    fn there_is_a_limit_of_watchers() {
+        let watchers = Watchers::default();
+        let all: Vec<_> = (0..WATCHERS_MAX)
+            .map(|_| watchers.add(Kinds::PROXY))
+            .collect();
+        assert!(all.iter().all(Option::is_some));
+        assert!(watchers.add(Kinds::PROXY).is_none());
+    }
+
+    #[test]
+    fn keys_are_shown_without_what_could_confuse() {
+        let mut shown = String::new();
+        push_encoded(b"w%\x01n,a-b", &mut shown);
+        assert_eq!(shown, "w%25%01n%2Ca-b");
+    }
+}

@@ -89,23 +89,24 @@ impl Pool {
         }
     }
 
-    /// The move that is on, and memory that is to be given back. Returns whether there is more to do.
+    /// What readers have left, the move that is on, and memory that is to be given back. Returns whether there is
+    /// more to do.
     pub(super) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
         let Some(mut mover) = self.mover() else {
             return false;
         };
-        if mover.current.is_none() {
-            self.look_for_surplus(&mut mover);
+        // Twice: what was taken out in this epoch is free in the one after the next.
+        let _ = self.epochs.try_advance() && self.epochs.try_advance();
+        let mut reaps = false;
+        self.class_ids().for_each(|id| reaps |= self.reap_some(id));
+        if mover.current.is_none() && !self.look_for_surplus(&mut mover) {
+            return reaps;
         }
-        if mover.current.is_none() {
-            return false;
-        }
-        self.step(&mut mover, budget as u32, clock);
-        self.is_moving.load(Relaxed)
+        self.step(&mut mover, budget as u32, clock) != Step::GaveUp || reaps
     }
 
     /// A page that nobody should keep: above the memory limit, or of a class with many free chunks.
-    fn look_for_surplus(&self, mover: &mut Mover) {
+    fn look_for_surplus(&self, mover: &mut Mover) -> bool {
         let is_above = self.pages_in_use() > self.pages_limit();
         let free_pages = |id: &u8| {
             let class = self.class(*id);
@@ -119,9 +120,11 @@ impl Pool {
             .max_by_key(free_pages)
             .expect("there are classes");
         let (free, pages) = free_pages(&most);
-        if (is_above && pages > 0) || (free > FREE_PAGES_MAX && pages > 1) {
+        let is_surplus = (is_above && pages > 0) || (free > FREE_PAGES_MAX && pages > 1);
+        if is_surplus {
             self.begin_move(mover, most, None);
         }
+        is_surplus
     }
 
     fn look_at_balance(&self, mover: &mut Mover, clock: Clock) {

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
-use std::thread;
+use std::thread::{self, available_parallelism};
 
 use foldhash::quality::RandomState;
 
@@ -55,11 +56,14 @@ struct Pages {
 }
 
 /// Stripes of counters and pins: threads beyond these share.
-const STRIPES: usize = 64;
+const STRIPES_MAX: usize = 128;
 
 /// How much a full class gives up at once, so that the next few items find room without a search.
 const EVICT_LEN_AT_ONCE: usize = 4096;
 const EVICT_AT_ONCE_MAX: usize = 16;
+
+/// How many items are passed over, because they were used, until one goes all the same: some 20 µs.
+const EVICT_STEPS_MAX: u32 = 256;
 
 /// How often an allocation lets others run when all that it could have waits for readers: some milliseconds.
 const YIELDS_MAX: u32 = 2000;
@@ -76,10 +80,12 @@ impl Pool {
         let lens = ChunkLens::new(&config);
         let class =
             |(at, len): (usize, &usize)| ClassCell(Mutex::new(Class::new(at as u8 + 1, *len)));
+        // A writer that wants memory back looks at all of them.
+        let stripes = (4 * available_parallelism().map_or(16, NonZero::get)).clamp(8, STRIPES_MAX);
         Ok(Pool {
             owners: Owners::new(arena.pages_max),
             index: Index::new(u32::from(config.hash_power)),
-            epochs: Epochs::new(STRIPES),
+            epochs: Epochs::new(stripes),
             classes: lens.as_slice().iter().enumerate().map(class).collect(),
             pages: Mutex::new(Pages {
                 fresh: 1,
@@ -93,7 +99,7 @@ impl Pool {
             sweep: Mutex::default(),
             mover: Mutex::new(Mover::new(lens.as_slice().len())),
             is_moving: AtomicBool::new(false),
-            counters: Counters::new(STRIPES),
+            counters: Counters::new(stripes),
             arena,
             lens,
             config,
@@ -245,22 +251,33 @@ impl Pool {
     }
 
     fn take_or_reap(&self, class: &mut Class) -> Option<Chunk> {
-        const REAP_AT_ONCE: usize = 16;
+        const REAP_AT_ONCE: usize = 64;
+        // What was in use lately is used again before memory that nobody has touched: it is in the processor's
+        // caches, and the kernel has given it already.
+        let may_reap = class.id != self.lens.last();
+        if may_reap && class.is_limbo_due() {
+            self.epochs.try_advance();
+            self.reap_short(class, REAP_AT_ONCE);
+        }
         if let Some(chunk) = class.take_free(&self.arena, &self.owners) {
             return Some(chunk);
         }
-        if class.limbo_len() == 0 || class.id == self.lens.last() {
-            return None;
+        if may_reap && class.limbo_len() > 0 {
+            self.reap_short(class, REAP_AT_ONCE);
         }
+        class.take_free(&self.arena, &self.owners)
+    }
+
+    /// Reaps in a class without long items.
+    fn reap_short(&self, class: &mut Class, count_max: usize) {
         let mut none_long = Vec::new();
         class.reap(
             &self.arena,
             &self.owners,
             &self.epochs,
-            REAP_AT_ONCE,
+            count_max,
             &mut none_long,
         );
-        class.take_free(&self.arena, &self.owners)
     }
 
     /// Reaps what may be long, after which chunks of any class may be free.
@@ -307,8 +324,14 @@ impl Pool {
         let limit = (EVICT_LEN_AT_ONCE / class.chunk_len).clamp(1, EVICT_AT_ONCE_MAX);
         // Behind a reader that the kernel took off its processor, more victims would only wait with the others.
         let waits = class.limbo_len() > 64 + class.items() / 8;
-        for victim in victims.iter_mut().take(if waits { 0 } else { limit }) {
-            *victim = class.pick(&self.arena, clock, |chunk| self.hash_of(chunk));
+        let mut steps = EVICT_STEPS_MAX;
+        for (at, victim) in victims
+            .iter_mut()
+            .take(if waits { 0 } else { limit })
+            .enumerate()
+        {
+            let hash_of = |chunk| self.hash_of(chunk);
+            *victim = class.pick(&self.arena, clock, (&mut steps, at == 0), hash_of);
         }
         drop(class);
         for victim in victims.iter().flatten() {
@@ -394,7 +417,7 @@ pub(super) fn thread_stripe() -> usize {
     }
     STRIPE.with(|stripe| {
         if stripe.get() == usize::MAX {
-            stripe.set(NEXT.fetch_add(1, Relaxed) % STRIPES);
+            stripe.set(NEXT.fetch_add(1, Relaxed) % STRIPES_MAX);
         }
         stripe.get()
     })

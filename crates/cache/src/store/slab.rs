@@ -132,6 +132,7 @@ pub(super) struct Class {
     limbo: [Queue; 3],
     limbo_stamps: [u64; 3],
     ripe: Queue,
+    retired_lately: u32,
     ghosts: Ghosts,
     /// Counters; what can be counted at once is filled in by `stats`.
     pub(super) counts: ClassStats,
@@ -161,6 +162,7 @@ impl Class {
             limbo: Default::default(),
             limbo_stamps: [0; 3],
             ripe: Queue::default(),
+            retired_lately: 0,
             ghosts: Ghosts::default(),
             counts: ClassStats::default(),
             mem_requested: 0,
@@ -312,6 +314,7 @@ impl Class {
             self.limbo_stamps[lane] = stamp;
         }
         self.limbo[lane].push_head(arena, chunk);
+        self.retired_lately += 1;
         place
     }
 
@@ -321,6 +324,16 @@ impl Class {
 
     pub(super) fn limbo_len(&self) -> u64 {
         self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
+    }
+
+    /// Whether enough waits in limbo for a look at the readers to be worth it. Says so once per lot.
+    pub(super) fn is_limbo_due(&mut self) -> bool {
+        const LOT: u32 = 32;
+        let is_due = self.retired_lately >= LOT;
+        if is_due {
+            self.retired_lately = 0;
+        }
+        is_due
     }
 
     /// Frees up to `count_max` chunks whose readers have left. Long items are put into `long` instead, because
@@ -355,18 +368,19 @@ impl Class {
         reaped
     }
 
-    /// Takes the item in hand that has to go next. A few steps at most: whoever stands at the tail after them goes,
-    /// used or not.
+    /// Takes the item in hand that has to go next. When `steps` have been used up, whoever stands at the tail goes,
+    /// used or not, if the caller `must` have one.
     pub(super) fn pick(
         &mut self,
         arena: &Arena,
         clock: Clock,
+        (steps, must): (&mut u32, bool),
         hash_of: impl Fn(Chunk) -> u64,
     ) -> Option<Victim> {
-        const STEPS_MAX: u32 = 24;
         let items_max = self.pages.len() * self.per_page as usize;
         self.ghosts.fit(items_max);
-        for step in 1.. {
+        while *steps > 0 || must {
+            *steps = steps.saturating_sub(1);
             let small_is_due = self.small.len * 10 >= self.small.len + self.main.len;
             let from_small = self.small.len > 0 && (small_is_due || self.main.len == 0);
             let queue = if from_small {
@@ -379,7 +393,7 @@ impl Class {
             let is_dead = clock.is_dead(arena, chunk);
             let used = mark::used(state) + u32::from(mark::is_referenced(state));
             let stays = if from_small { used > 1 } else { used > 0 };
-            if is_dead || !stays || step >= STEPS_MAX {
+            if is_dead || !stays || (*steps == 0 && must) {
                 Use::Floating.set(arena, chunk);
                 if from_small && !is_dead {
                     self.ghosts.insert(hash_of(chunk));

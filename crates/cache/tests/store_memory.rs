@@ -1,0 +1,479 @@
+//! What the store promises of memory, time and growth, without a word of a protocol.
+
+use std::ops::ControlFlow;
+
+use cache::store::{
+    ClassStats, Config, DeleteRule, Deleted, EXPIRED, Miss, Mode, NEVER, Outcome, Rule, Seconds,
+    Store, StoreError,
+};
+
+const MIB: u64 = 1 << 20;
+const NOW: Seconds = 100;
+
+fn store_of(memory_max: u64) -> Store {
+    Store::new(Config {
+        memory_max,
+        hash_power: 4,
+        ..Config::default()
+    })
+    .unwrap()
+}
+
+fn set(store: &Store, key: &str, value: &[u8]) -> Result<Outcome, StoreError> {
+    store
+        .turn(NOW)
+        .store(key.as_bytes(), value, 0, NEVER, Rule::default())
+}
+
+fn value(store: &Store, key: &str) -> Option<Vec<u8>> {
+    let turn = store.turn(NOW);
+    let item = turn.get(key.as_bytes()).ok()?;
+    Some(item.slices().flatten().copied().collect())
+}
+
+fn has(store: &Store, key: &str) -> bool {
+    store.turn(NOW).peek(key.as_bytes()).is_some()
+}
+
+fn class_of(store: &Store, len: u32) -> ClassStats {
+    let classes = store.class_stats(NOW);
+    classes
+        .into_iter()
+        .find(|class| class.chunk_size >= len)
+        .expect("a class of this length")
+}
+
+#[test]
+fn memory_never_exceeds_the_limit() {
+    let store = store_of(32 * MIB);
+    for at in 0..150_000 {
+        set(&store, &format!("key-{at}"), &vec![1; 50 + at % 1000]).unwrap();
+        assert!(at % 1000 != 0 || store.stats().total_malloced <= 32 * MIB);
+    }
+    let stats = store.stats();
+    assert_eq!(stats.curr_items + stats.evictions, 150_000);
+    assert!(
+        stats.bytes <= 32 * MIB && stats.bytes > 22 * MIB,
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn a_full_memory_takes_items_of_a_megabyte() {
+    let store = store_of(64 * MIB);
+    for at in 0..40_000 {
+        set(&store, &format!("small-{at}"), &[2; 1000]).unwrap();
+    }
+    let big = vec![7; 1_000_000];
+    for at in 0..200 {
+        let key = format!("big-{at}");
+        set(&store, &key, &big).unwrap();
+        assert!(value(&store, &key).unwrap() == big, "{key}");
+    }
+    assert!(store.stats().total_malloced <= 64 * MIB);
+    let kept = (0..200)
+        .filter(|at| has(&store, &format!("big-{at}")))
+        .count();
+    assert!(kept >= 5, "only {kept} big ones are there");
+}
+
+#[test]
+fn when_nothing_may_be_evicted_a_store_is_refused_and_nothing_breaks() {
+    let config = Config {
+        memory_max: 4 * MIB,
+        evicts: false,
+        ..Config::default()
+    };
+    let store = Store::new(config).unwrap();
+    let stored = (0..10_000).take_while(|at| set(&store, &format!("k{at}"), &[1; 1000]).is_ok());
+    let stored = stored.count();
+    assert!(stored > 3_000, "{stored}");
+    assert_eq!(
+        set(&store, "one more", &[1; 1000]),
+        Err(StoreError::OutOfMemory)
+    );
+    assert!((0..stored).all(|at| has(&store, &format!("k{at}"))));
+    let stats = store.stats();
+    assert!(
+        stats.out_of_memory >= 2 && stats.evictions == 0,
+        "{stats:?}"
+    );
+    store.turn(NOW).delete(b"k0", DeleteRule::default());
+    set(&store, "one more", &[1; 1000]).unwrap();
+}
+
+#[test]
+fn drafts_that_hold_all_memory_lead_to_a_refusal() {
+    let store = store_of(4 * MIB);
+    let mut turn = store.turn(NOW);
+    let mut drafts = Vec::new();
+    let refused = loop {
+        match turn.reserve(b"k", 400_000, 0, NEVER) {
+            Ok(draft) => drafts.push(draft),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused, drafts.len()), (StoreError::OutOfMemory, 8));
+    drop(drafts);
+    assert!(turn.reserve(b"k", 400_000, 0, NEVER).is_ok());
+}
+
+#[test]
+fn what_a_slow_reader_still_sends_is_neither_lost_nor_changed() {
+    let store = store_of(4 * MIB);
+    let sent = vec![9; 700_000];
+    set(&store, "sent", &sent).unwrap();
+    let turn = store.turn(NOW);
+    let pieces: Vec<_> = turn.get(b"sent").unwrap().shared().collect();
+    drop(turn);
+    store.turn(NOW).delete(b"sent", DeleteRule::default());
+    for at in 0..2_000 {
+        let _ = set(&store, &format!("k{at}"), &vec![3; 3_000]);
+        let _ = set(&store, &format!("big{}", at % 7), &vec![4; 600_000]);
+    }
+    assert!(pieces.concat() == sent);
+    drop(pieces);
+    store.flush(NOW, NOW);
+    while store.maintain(1000, NOW) {}
+    let used: u64 = store
+        .class_stats(NOW)
+        .iter()
+        .map(|class| class.used_chunks)
+        .sum();
+    assert_eq!((used, store.stats().curr_items), (0, 0));
+}
+
+#[test]
+fn dropped_drafts_give_back_all_they_had() {
+    let store = store_of(16 * MIB);
+    let config_max = store.config().item_len_max as usize;
+    for len in [0, 1, 500_000, 600_000, 1_000_000] {
+        let mut turn = store.turn(NOW);
+        let mut draft = turn.reserve(b"draft", len, 0, NEVER).unwrap();
+        draft.fill(&vec![1; len * 2 / 3]).unwrap();
+        drop(draft);
+        let used: u64 = store
+            .class_stats(NOW)
+            .iter()
+            .map(|class| class.used_chunks)
+            .sum();
+        assert_eq!(used, 0, "{len}");
+    }
+    let mut turn = store.turn(NOW);
+    assert_eq!(
+        turn.reserve(b"k", config_max, 0, NEVER).unwrap_err(),
+        StoreError::TooLarge
+    );
+}
+
+#[test]
+fn an_item_of_a_hundred_megabytes_lies_in_chunks_and_comes_back_whole() {
+    let config = Config {
+        memory_max: 160 * MIB,
+        item_len_max: 1 << 30,
+        ..Config::default()
+    };
+    let store = Store::new(config).unwrap();
+    let len = 100_000_000;
+    let mut turn = store.turn(NOW);
+    let mut draft = turn.reserve(b"huge", len, 5, NEVER).unwrap();
+    let mut at = 0;
+    while !draft.is_full() {
+        let room = draft.room().unwrap();
+        let filled = room.len().min(65_521);
+        room[..filled]
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, byte)| *byte = ((at + i) % 251) as u8);
+        draft.filled(filled);
+        at += filled;
+    }
+    assert!(matches!(
+        turn.commit(draft, Mode::Set.into()),
+        Ok(Outcome::Stored { .. })
+    ));
+    let item = turn.get(b"huge").unwrap();
+    let mut at = 0;
+    for slice in item.slices() {
+        assert!(
+            slice
+                .iter()
+                .enumerate()
+                .all(|(i, byte)| *byte == ((at + i) % 251) as u8)
+        );
+        at += slice.len();
+    }
+    assert_eq!((at, item.len(), item.flags()), (len, len, 5));
+    assert!(
+        store.stats().total_malloced < 103 * MIB,
+        "{:?}",
+        store.stats()
+    );
+}
+
+#[test]
+fn pages_follow_the_sizes_of_the_items() {
+    let store = store_of(32 * MIB);
+    for at in 0..200_000 {
+        set(&store, &format!("small-{at}"), &[1; 100]).unwrap();
+    }
+    for at in 0..100_000 {
+        set(&store, &format!("large-{at}"), &[2; 3_000]).unwrap();
+    }
+    let large = class_of(&store, 3_000 + 40);
+    assert!(large.total_pages >= 20, "{large:?}");
+    assert!(store.stats().slabs_moved >= 19, "{:?}", store.stats());
+}
+
+#[test]
+fn used_items_are_copied_out_of_a_page_that_leaves() {
+    let store = store_of(24 * MIB);
+    for at in 0..160_000 {
+        set(&store, &format!("small-{at}"), &[1; 80]).unwrap();
+    }
+    let hot: Vec<_> = (159_000..160_000).map(|at| format!("small-{at}")).collect();
+    for large in 0..6_000 {
+        for key in hot.iter().skip(large % 10).step_by(10).take(20) {
+            value(&store, key);
+        }
+        set(&store, &format!("large-{large}"), &[2; 5_000]).unwrap();
+        if large % 100 == 0 {
+            hot.iter().for_each(|key| drop(value(&store, key)));
+        }
+    }
+    assert!(store.stats().slabs_moved > 0);
+    let kept = hot.iter().filter(|key| has(&store, key)).count();
+    assert!(
+        kept > 900,
+        "{kept} of 1000 hot items are left: {:?}",
+        store.stats()
+    );
+}
+
+#[test]
+fn a_lower_limit_takes_memory_back_and_a_higher_one_gives_more() {
+    let store = store_of(32 * MIB);
+    let fill =
+        || (0..60_000).for_each(|at| assert!(set(&store, &format!("k{at}"), &[1; 1000]).is_ok()));
+    fill();
+    assert_eq!(store.stats().total_malloced, 32 * MIB);
+    store.set_memory_max(8 * MIB).unwrap();
+    while store.maintain(1000, NOW) {}
+    assert_eq!(
+        (store.stats().total_malloced, store.stats().limit_maxbytes),
+        (8 * MIB, 8 * MIB)
+    );
+    assert!(store.stats().curr_items > 6_000, "{:?}", store.stats());
+    fill();
+    assert_eq!(store.stats().total_malloced, 8 * MIB);
+    store.set_memory_max(48 * MIB).unwrap();
+    fill();
+    assert_eq!(store.stats().total_malloced, 48 * MIB);
+    assert_eq!(store.set_memory_max(0), Err(StoreError::OutOfMemory));
+}
+
+#[test]
+fn a_flush_kills_all_at_once_and_the_crawler_gives_the_memory_back() {
+    let store = store_of(32 * MIB);
+    (0..20_000).for_each(|at| assert!(set(&store, &format!("k{at}"), &[1; 1000]).is_ok()));
+    store.flush(NOW, NOW);
+    assert_eq!(store.turn(NOW).get(b"k1").unwrap_err(), Miss::Flushed);
+    set(&store, "after", b"v").unwrap();
+    while store.maintain(500, NOW) {}
+    assert_eq!(
+        (store.stats().curr_items, store.stats().get_flushed),
+        (1, 1)
+    );
+    assert!(
+        store.stats().total_malloced <= 6 * MIB,
+        "{:?}",
+        store.stats()
+    );
+    assert!(has(&store, "after"));
+}
+
+#[test]
+fn a_flush_with_delay_takes_what_is_there_when_its_time_comes() {
+    let store = store_of(8 * MIB);
+    set(&store, "before", b"v").unwrap();
+    store.flush(NOW + 5, NOW);
+    set(&store, "between", b"v").unwrap();
+    let seen_at = |now, key: &[u8]| store.turn(now).peek(key).is_some();
+    assert!(seen_at(NOW + 4, b"before") && seen_at(NOW + 4, b"between"));
+    assert!(!seen_at(NOW + 5, b"before") && !seen_at(NOW + 5, b"between"));
+    store
+        .turn(NOW + 5)
+        .store(b"later", b"v", 0, NEVER, Rule::default())
+        .unwrap();
+    assert!(seen_at(NOW + 9, b"later"));
+}
+
+#[test]
+fn a_thousand_flushes_bring_nothing_back() {
+    let store = store_of(8 * MIB);
+    for round in 0..1_000 {
+        set(&store, &format!("k{round}"), b"v").unwrap();
+        store.flush(NOW, NOW);
+        let alive = (0..=round)
+            .filter(|at| has(&store, &format!("k{at}")))
+            .count();
+        assert_eq!(alive, 0, "after {round} flushes");
+    }
+}
+
+#[test]
+fn expired_items_are_missed_counted_and_taken_out() {
+    let store = store_of(8 * MIB);
+    let mut turn = store.turn(NOW);
+    turn.store(b"soon", b"v", 0, NOW + 10, Rule::default())
+        .unwrap();
+    turn.store(b"gone", b"v", 0, EXPIRED, Rule::default())
+        .unwrap();
+    assert_eq!(turn.get(b"gone").unwrap_err(), Miss::Expired);
+    assert_eq!(turn.get(b"gone").unwrap_err(), Miss::NotFound);
+    assert!(store.turn(NOW + 9).get(b"soon").is_ok());
+    assert_eq!(
+        store.turn(NOW + 10).delete(b"soon", DeleteRule::default()),
+        Deleted::NotFound
+    );
+    while store.maintain(100, NOW + 10) {}
+    let stats = store.stats();
+    assert_eq!(
+        (stats.curr_items, stats.get_expired, stats.crawler_reclaimed),
+        (0, 1, 1)
+    );
+}
+
+#[test]
+fn statistics_add_up() {
+    let store = store_of(16 * MIB);
+    for at in 0..1_000 {
+        set(&store, &format!("key-{at:04}"), &vec![0; at]).unwrap();
+    }
+    (0..1_500).for_each(|at| drop(value(&store, &format!("key-{at:04}"))));
+    (0..100).for_each(|at| {
+        store
+            .turn(NOW)
+            .delete(format!("key-{at:04}").as_bytes(), DeleteRule::default());
+    });
+    let (stats, classes) = (store.stats(), store.class_stats(NOW));
+    let bytes: u64 = (100..1_000).map(|len| 40 + 8 + len).sum();
+    assert_eq!(
+        (stats.curr_items, stats.total_items, stats.bytes),
+        (900, 1_000, bytes)
+    );
+    assert_eq!(
+        (stats.get_hits, stats.get_misses, stats.delete_hits),
+        (1_000, 500, 100)
+    );
+    let sum = |count: fn(&ClassStats) -> u64| classes.iter().map(count).sum::<u64>();
+    assert_eq!(sum(|class| class.number), 900);
+    assert_eq!(sum(|class| class.get_hits), 1_000);
+    assert_eq!(sum(|class| class.cmd_set), 1_000);
+    assert_eq!(sum(|class| class.mem_requested), bytes);
+    let all = |class: &ClassStats| class.used_chunks + class.free_chunks + class.free_chunks_end;
+    assert!(classes.iter().all(|class| all(class) == class.total_chunks));
+    assert_eq!(
+        store.sizes(NOW).iter().map(|(_, count)| count).sum::<u64>(),
+        900
+    );
+    store.reset_stats();
+    assert_eq!((store.stats().get_hits, store.stats().curr_items), (0, 900));
+}
+
+#[test]
+fn a_crawl_shows_everything_once_when_nothing_changes() {
+    let store = store_of(16 * MIB);
+    (0..5_000).for_each(|at| assert!(set(&store, &format!("k{at}"), b"v").is_ok()));
+    let (mut seen, mut cursor) = (Vec::new(), Some(cache::store::Cursor::START));
+    while let Some(at) = cursor {
+        cursor = store.crawl(at, 100, NOW, |item| {
+            seen.push(item.key().to_vec());
+            ControlFlow::Continue(())
+        });
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 5_000);
+}
+
+#[test]
+fn a_scan_leaves_what_is_used_often() {
+    let store = store_of(16 * MIB);
+    let hot: Vec<_> = (0..4_000).map(|at| format!("hot-{at}")).collect();
+    hot.iter()
+        .for_each(|key| assert!(set(&store, key, &[1; 1000]).is_ok()));
+    (0..3).for_each(|_| hot.iter().for_each(|key| drop(value(&store, key))));
+    for at in 0..100_000 {
+        set(&store, &format!("scan-{at}"), &[2; 1000]).unwrap();
+        if at % 10 == 0 {
+            value(&store, &hot[at / 10 % hot.len()]);
+        }
+    }
+    let kept = hot.iter().filter(|key| has(&store, key)).count();
+    assert!(kept > 3_900, "{kept} of 4000 survived the scan");
+}
+
+#[test]
+fn meta_marks_are_kept_until_the_next_store() {
+    let store = store_of(8 * MIB);
+    set(&store, "k", b"old").unwrap();
+    let mut turn = store.turn(NOW);
+    let rule = DeleteRule {
+        invalidate: true,
+        exptime: Some(NOW + 30),
+        ..DeleteRule::default()
+    };
+    assert_eq!(turn.delete(b"k", rule), Deleted::Deleted);
+    let item = turn.get(b"k").unwrap();
+    assert!(item.is_stale() && !item.is_win_taken() && item.exptime() == NOW + 30);
+    assert!(item.take_win() && !item.take_win());
+    let cas = item.cas();
+    let newer = Rule {
+        cas: Some(cas - 1),
+        invalidate: true,
+        ..Rule::default()
+    };
+    assert!(matches!(
+        turn.store(b"k", b"older", 0, 0, newer),
+        Ok(Outcome::Stored { .. })
+    ));
+    assert!(turn.get(b"k").unwrap().is_stale());
+    let explicit = Rule {
+        new_cas: Some(99),
+        ..Rule::default()
+    };
+    assert_eq!(
+        turn.store(b"k", b"new", 0, 0, explicit),
+        Ok(Outcome::Stored { cas: 99 })
+    );
+    let item = turn.get(b"k").unwrap();
+    assert!(!item.is_stale() && !item.is_win_taken() && item.cas() == 99);
+}
+
+#[test]
+fn a_missing_item_is_vivified_with_its_token_taken() {
+    let store = store_of(8 * MIB);
+    let mut turn = store.turn(NOW);
+    let add = Rule {
+        mode: Mode::Add,
+        win_taken: true,
+        ..Rule::default()
+    };
+    turn.store(b"k", b"", 0, NOW + 30, add).unwrap();
+    assert!(turn.get(b"k").unwrap().is_win_taken());
+    let append = Rule {
+        mode: Mode::Append,
+        vivify: true,
+        ..Rule::default()
+    };
+    assert!(matches!(
+        turn.store(b"new", b"v", 3, 0, append),
+        Ok(Outcome::Stored { .. })
+    ));
+    let plain = Mode::Append.into();
+    assert_eq!(
+        turn.store(b"missing", b"v", 3, 0, plain),
+        Ok(Outcome::NotStored)
+    );
+}

@@ -1,0 +1,400 @@
+//! The store under many threads: each key is an atomic register, and nothing is ever torn.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+use bytes::Bytes;
+use cache::store::{Arithmetic, Config, Counted, Cursor, DeleteRule, Direction, Item, Mode};
+use cache::store::{Outcome, Rule, Store};
+
+const KEYS: u64 = 6;
+
+/// One operation on one key, between two readings of a counter that all threads share.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    key: u64,
+    value: u64,
+    is_write: bool,
+    began: u64,
+    ended: u64,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+/// A value is its number, again and again: a torn one shows.
+fn value_of(number: u64, len: usize) -> Vec<u8> {
+    number
+        .to_le_bytes()
+        .iter()
+        .copied()
+        .cycle()
+        .take(len.max(8))
+        .collect()
+}
+
+fn number_in<'a>(slices: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let bytes: Vec<u8> = slices.flatten().copied().collect();
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(
+        bytes == value_of(number, bytes.len()),
+        "a torn value of {} bytes",
+        bytes.len()
+    );
+    number
+}
+
+fn key_of(key: u64) -> Vec<u8> {
+    format!("register-{key}").into_bytes()
+}
+
+fn len_of(random: &mut Random) -> usize {
+    match random.below(60) {
+        0 => 600_000 + random.below(300_000) as usize,
+        1..=6 => 2_000 + random.below(30_000) as usize,
+        _ => 8 + random.below(400) as usize,
+    }
+}
+
+/// What one thread does to the registers, and what it saw.
+fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<Event> {
+    let mut random = Random(0x1234_5678_9abc ^ (thread << 40) ^ thread);
+    let mut events = Vec::new();
+    let mut kept: Vec<(u64, Vec<Bytes>)> = Vec::new();
+    for sequence in 0..operations {
+        let key = random.below(KEYS);
+        let is_write = random.below(4) == 0;
+        let number = thread << 32 | sequence;
+        let value = value_of(number, len_of(&mut random));
+        let began = ticks.fetch_add(1, SeqCst);
+        let mut turn = store.turn(2);
+        let value = if is_write {
+            match turn.store(&key_of(key), &value, 0, 0, Mode::Set.into()) {
+                Ok(Outcome::Stored { .. }) => Some(number),
+                Ok(other) => panic!("a set was {other:?}"),
+                Err(_) => None,
+            }
+        } else {
+            turn.get(&key_of(key)).ok().map(|item| {
+                let number = number_in(item.slices());
+                if random.below(50) == 0 {
+                    kept.push((number, item.shared().collect()));
+                }
+                number
+            })
+        };
+        drop(turn);
+        let ended = ticks.fetch_add(1, SeqCst);
+        if kept.len() > 4 {
+            // Sent at last: the memory was not used again meanwhile.
+            let (number, pieces) = kept.swap_remove(0);
+            assert_eq!(number_in(pieces.iter().map(|piece| &piece[..])), number);
+        }
+        events.extend(value.map(|value| Event {
+            key,
+            value,
+            is_write,
+            began,
+            ended,
+        }));
+    }
+    events
+}
+
+/// Gibbons and Korach, "Testing shared memories", 1997: with every value written once, a history of a register is
+/// atomic if and only if no two forward zones overlap and none holds a backward zone.
+fn check_atomic(events: &[Event]) {
+    let mut zones: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+    let mut writes: HashMap<(u64, u64), u64> = HashMap::new();
+    for event in events {
+        let zone = zones
+            .entry((event.key, event.value))
+            .or_insert((u64::MAX, 0));
+        *zone = (zone.0.min(event.ended), zone.1.max(event.began));
+        if event.is_write {
+            writes.insert((event.key, event.value), event.began);
+        }
+    }
+    for event in events {
+        let written = writes.get(&(event.key, event.value));
+        assert!(
+            written.is_some_and(|began| *began <= event.ended),
+            "read from the future: {event:?}"
+        );
+    }
+    for key in 0..KEYS {
+        let of_key = zones
+            .iter()
+            .filter(|((of, _), _)| *of == key)
+            .map(|(_, zone)| *zone);
+        let (mut forward, backward): (Vec<_>, Vec<_>) = of_key.partition(|(m, big_m)| m < big_m);
+        forward.sort_unstable();
+        for pair in forward.windows(2) {
+            assert!(
+                pair[0].1 < pair[1].0,
+                "key {key}: {:?} and {:?} overlap",
+                pair[0],
+                pair[1]
+            );
+        }
+        for (end, start) in backward {
+            let before = forward.partition_point(|zone| zone.0 < start);
+            let held = before.checked_sub(1).map(|at| forward[at]);
+            assert!(
+                held.is_none_or(|zone| end > zone.1),
+                "key {key}: an old value came back"
+            );
+        }
+    }
+}
+
+fn histories(store: &Store, threads: u64, operations: u64) -> Vec<Event> {
+    let ticks = AtomicU64::new(1);
+    thread::scope(|scope| {
+        let play = |thread| {
+            let ticks = &ticks;
+            scope.spawn(move || play(store, ticks, thread + 1, operations))
+        };
+        let players: Vec<_> = (0..threads).map(play).collect();
+        players
+            .into_iter()
+            .flat_map(|player| player.join().unwrap())
+            .collect()
+    })
+}
+
+#[test]
+fn every_key_is_an_atomic_register() {
+    let store = Store::new(Config {
+        memory_max: 256 << 20,
+        ..Config::default()
+    })
+    .unwrap();
+    let events = histories(&store, 4, 6_000);
+    assert!(events.len() > 20_000, "{} events", events.len());
+    check_atomic(&events);
+}
+
+#[test]
+fn every_key_stays_one_while_memory_is_short_and_pages_move() {
+    let store = Store::new(Config {
+        memory_max: 12 << 20,
+        ..Config::default()
+    })
+    .unwrap();
+    let done = AtomicBool::new(false);
+    let events = thread::scope(|scope| {
+        scope.spawn(|| crowd(&store, &done));
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                store.maintain(200, 2);
+                thread::yield_now();
+            }
+        });
+        let events = histories(&store, 3, 4_000);
+        done.store(true, SeqCst);
+        events
+    });
+    check_atomic(&events);
+    let stats = store.stats();
+    assert!(stats.evictions > 0 && stats.slabs_moved > 0, "{stats:?}");
+    assert!(stats.total_malloced <= 12 << 20, "{stats:?}");
+}
+
+/// Others' items, in sizes that change, so that the registers' pages are wanted elsewhere.
+fn crowd(store: &Store, done: &AtomicBool) {
+    let mut random = Random(77);
+    for round in 0.. {
+        for _ in 0..400 {
+            if done.load(SeqCst) {
+                return;
+            }
+            let number = random.below(20_000);
+            let value = value_of(number, 40 << (round % 9));
+            // Refused for want of memory: that is what the test is about.
+            let _ = store.turn(2).store(
+                format!("crowd-{number}").as_bytes(),
+                &value,
+                0,
+                0,
+                Mode::Set.into(),
+            );
+        }
+    }
+}
+
+#[test]
+fn no_count_is_lost_between_threads() {
+    let store = Store::new(Config::default()).unwrap();
+    store
+        .turn(2)
+        .store(b"count", b"0", 0, 0, Rule::default())
+        .unwrap();
+    let by = Arithmetic {
+        direction: Direction::Up,
+        delta: 1,
+        cas: None,
+        new_cas: None,
+        exptime: None,
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let counted = store.turn(2).count(b"count", by).unwrap();
+                    assert!(matches!(counted, Counted::Stored { .. }));
+                }
+            });
+        }
+    });
+    let turn = store.turn(2);
+    let item = turn.get(b"count").unwrap();
+    assert_eq!(item.slices().next().unwrap(), b"8000");
+}
+
+#[test]
+fn of_those_who_store_with_one_cas_one_wins() {
+    let store = Store::new(Config::default()).unwrap();
+    for round in 0..200 {
+        let Outcome::Stored { cas } = store
+            .turn(2)
+            .store(b"k", b"v", 0, 0, Rule::default())
+            .unwrap()
+        else {
+            panic!("a set is stored");
+        };
+        let rule = Rule {
+            cas: Some(cas),
+            ..Rule::default()
+        };
+        let wins: usize = thread::scope(|scope| {
+            let contend = |_| scope.spawn(|| store.turn(2).store(b"k", b"w", 0, 0, rule).unwrap());
+            let contenders: Vec<_> = (0..3).map(contend).collect();
+            let outcomes = contenders.into_iter().map(|one| one.join().unwrap());
+            outcomes
+                .filter(|outcome| matches!(outcome, Outcome::Stored { .. }))
+                .count()
+        });
+        assert_eq!(wins, 1, "round {round}");
+    }
+}
+
+#[test]
+fn appends_of_all_threads_are_there() {
+    let store = Store::new(Config::default()).unwrap();
+    store
+        .turn(2)
+        .store(b"log", b"", 0, 0, Rule::default())
+        .unwrap();
+    thread::scope(|scope| {
+        for thread in 0..3_u8 {
+            let store = &store;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    store
+                        .turn(2)
+                        .store(b"log", &[b'a' + thread], 0, 0, Mode::Append.into())
+                        .unwrap();
+                }
+            });
+        }
+    });
+    let turn = store.turn(2);
+    let log: Vec<u8> = turn
+        .get(b"log")
+        .unwrap()
+        .slices()
+        .flatten()
+        .copied()
+        .collect();
+    for thread in 0..3_u8 {
+        assert_eq!(
+            log.iter().filter(|byte| **byte == b'a' + thread).count(),
+            500
+        );
+    }
+}
+
+#[test]
+fn a_win_token_is_given_to_one() {
+    let store = Store::new(Config::default()).unwrap();
+    for round in 0..200 {
+        store
+            .turn(2)
+            .store(b"k", b"v", 0, 0, Rule::default())
+            .unwrap();
+        store.turn(2).delete(
+            b"k",
+            DeleteRule {
+                invalidate: true,
+                ..DeleteRule::default()
+            },
+        );
+        let wins: usize = thread::scope(|scope| {
+            let take = |_| scope.spawn(|| store.turn(2).get(b"k").unwrap().take_win());
+            let takers: Vec<_> = (0..3).map(take).collect();
+            takers
+                .into_iter()
+                .filter_map(|taker| taker.join().unwrap().then_some(()))
+                .count()
+        });
+        assert_eq!(wins, 1, "round {round}");
+    }
+}
+
+#[test]
+fn a_crawl_sees_all_that_stays_while_others_come_and_go() {
+    let store = Store::new(Config {
+        hash_power: 4,
+        ..Config::default()
+    })
+    .unwrap();
+    for key in 0..2_000 {
+        store
+            .turn(2)
+            .store(
+                format!("stays-{key}").as_bytes(),
+                b"v",
+                0,
+                0,
+                Rule::default(),
+            )
+            .unwrap();
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for key in 0..20_000 {
+                store
+                    .turn(2)
+                    .store(format!("new-{key}").as_bytes(), b"v", 0, 0, Rule::default())
+                    .unwrap();
+            }
+        });
+        for _ in 0..5 {
+            let mut seen = std::collections::HashSet::new();
+            let mut visit = |item: &Item<'_>| {
+                seen.extend(
+                    item.key()
+                        .starts_with(b"stays")
+                        .then(|| item.key().to_vec()),
+                );
+                ControlFlow::Continue(())
+            };
+            let mut cursor = Some(Cursor::START);
+            while let Some(at) = cursor {
+                cursor = store.crawl(at, 100, 2, &mut visit);
+            }
+            assert_eq!(seen.len(), 2_000);
+        }
+    });
+}

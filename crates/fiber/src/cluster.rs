@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::backend::LentMemory;
 use crate::counters::Counters;
 use crate::fiber::{Fiber, FiberRef};
 use crate::fork::Home;
+use crate::look::TraceJob;
 use crate::roster::Roster;
 
 /// Processors that work together, and the fibers that live on them.
@@ -32,6 +33,8 @@ pub(crate) struct Cluster {
     fiber_count: AtomicUsize,
     pub(crate) roster: Roster,
     stopping: AtomicBool,
+    /// Times that a fiber was seen to keep its processor for too long.
+    pub(crate) stalls: AtomicU64,
     empty: Condvar,
     empty_lock: Mutex<()>,
 }
@@ -48,6 +51,10 @@ pub(crate) struct ProcessorShared {
     sleeping: AtomicBool,
     /// Of the ring's receive buffers, which fibers that move take along; unset on other back ends.
     pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
+    /// The number of the fiber that runs; 0 is none.
+    pub(crate) running: AtomicU64,
+    /// Its kernel thread, as gettid(2) says; 0 before it runs.
+    pub(crate) thread: AtomicI32,
 }
 
 /// What other threads tell a processor.
@@ -65,6 +72,8 @@ pub(crate) enum Message {
     Connection(u64),
     /// One of its own fibers was cancelled.
     Cancel(Fiber),
+    /// Say where these fibers are that wait here.
+    Trace(TraceJob),
 }
 
 impl Cluster {
@@ -81,6 +90,7 @@ impl Cluster {
             fiber_count: AtomicUsize::new(0),
             roster: Roster::default(),
             stopping: AtomicBool::new(false),
+            stalls: AtomicU64::new(0),
             empty: Condvar::new(),
             empty_lock: Mutex::new(()),
         }))
@@ -115,6 +125,12 @@ impl Cluster {
             return;
         }
         let _ = self.processors.iter().any(ProcessorShared::wake);
+    }
+
+    /// The number of the processor with this shared half, if it is one of the cluster's.
+    pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
+        let mut processors = self.processors.iter();
+        processors.position(|processor| std::ptr::eq(processor, shared))
     }
 
     pub(crate) fn fiber_finished(&self) {
@@ -204,6 +220,8 @@ impl ProcessorShared {
             lane_len: AtomicUsize::new(0),
             sleeping: AtomicBool::new(false),
             lent_memory: OnceLock::new(),
+            running: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
         })
     }
 
@@ -245,6 +263,10 @@ impl ProcessorShared {
         let fiber = lane.pop_front();
         self.lane_len.store(lane.len(), Ordering::SeqCst);
         fiber
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleeping.load(Ordering::SeqCst)
     }
 
     /// Wakes the processor if it sleeps. Only the first of many wakers makes the system call.

@@ -12,6 +12,7 @@
 //! storage of the kernel thread that it runs on (the compiler itself keeps them in registers across calls),
 //! so a fiber that moved would be unsound. What crosses threads is the closure before it starts, and wake-ups.
 
+use std::backtrace::Backtrace;
 use std::borrow::Cow;
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
@@ -28,6 +29,7 @@ use crate::cancel::Cancellation;
 use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::counters::Counter;
 use crate::local::Locals;
+use crate::look::{Frame as WaitingFrame, Look, Phase};
 use crate::processor::{self, Expiry, Processor};
 use crate::roster::Place;
 use crate::stack::FiberStack;
@@ -51,7 +53,7 @@ pub(crate) struct Control {
     home: AtomicPtr<ProcessorShared>,
     body: UnsafeCell<Body>,
     context: UnsafeCell<Option<Context>>,
-    yielder: Cell<*const Yielder<(), Suspend>>,
+    yielder: Cell<*const Yielder<Resume, Suspend>>,
     deadline: Cell<Option<Instant>>,
     watch: Watch,
     place: Place,
@@ -59,9 +61,8 @@ pub(crate) struct Control {
     cancellation: Cancellation,
     /// Touched by the fiber itself only.
     locals: Locals,
-    /// Of its stack, once it has one: the overflow handler asks.
-    guard: Cell<(usize, usize)>,
-    stack_usable_len: Cell<usize>,
+    /// Whose stack it is on, where that has come to: for those who look.
+    look: Look,
     /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
     cluster: Arc<Cluster>,
 }
@@ -84,7 +85,16 @@ pub(crate) enum Body {
     Steps(Box<dyn Frame>),
 }
 
-type Context = Coroutine<(), Suspend, Flow, FiberStack>;
+type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
+
+/// What a fiber is given the processor for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resume {
+    /// To go on.
+    GoOn,
+    /// To say where it is, and to wait on.
+    Trace,
+}
 
 /// What a fiber asks of its processor when it gives it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +154,7 @@ impl Control {
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             locals: Locals::default(),
-            guard: Cell::new((0, 0)),
-            stack_usable_len: Cell::new(0),
+            look: Look::new(),
             cluster,
         })
     }
@@ -199,8 +208,17 @@ impl Control {
 
     /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
     pub(crate) fn overflowed_at(&self, address: usize) -> Option<usize> {
-        let (start, end) = self.guard.get();
-        (start <= address && address < end).then(|| self.stack_usable_len.get())
+        let stack = self.look.stack()?;
+        (stack.guard.contains(&address)).then_some(stack.usable.len())
+    }
+
+    pub(crate) fn look(&self) -> &Look {
+        &self.look
+    }
+
+    /// The processor that it started on or took its last step on.
+    pub(crate) fn home(&self) -> *const ProcessorShared {
+        self.home.load(Ordering::SeqCst)
     }
 
     pub(crate) fn spawned_at(&self) -> &'static Location<'static> {
@@ -213,6 +231,11 @@ impl FiberRef {
     pub(crate) fn new(control: Arc<Control>) -> FiberRef {
         let address = Arc::into_raw(control).cast_mut();
         FiberRef(NonNull::new(address).expect("an Arc is never null"))
+    }
+
+    /// For as long as the handle is there.
+    pub(crate) fn of(fiber: &Fiber) -> FiberRef {
+        FiberRef(NonNull::from(&*fiber.control))
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -246,16 +269,32 @@ impl FiberRef {
         let Some(running) = context.as_mut() else {
             return Ran::Finished; // There was no stack to be had.
         };
-        let outcome = running.resume(());
+        let look = self.control().look();
+        look.enter(Phase::Running);
+        let outcome = running.resume(Resume::GoOn);
         self.control().cluster.process.abort_if_left();
         match outcome {
-            CoroutineResult::Yield(suspend) => Ran::Suspended(suspend),
+            CoroutineResult::Yield(suspend) => {
+                look.enter(if suspend == Suspend::Yield {
+                    Phase::Ready
+                } else {
+                    Phase::Waiting
+                });
+                Ran::Suspended(suspend)
+            }
             CoroutineResult::Return(flow) => {
+                look.forget_stack();
                 let ended = context.take().expect("it just ran");
                 processor.stacks.give(ended.into_stack());
                 match flow {
-                    Flow::Receive => Ran::Stepped,
-                    Flow::Done => Ran::Finished,
+                    Flow::Receive => {
+                        look.enter(Phase::BetweenSteps);
+                        Ran::Stepped
+                    }
+                    Flow::Done => {
+                        look.enter(Phase::Finished);
+                        Ran::Finished
+                    }
                 }
             }
         }
@@ -275,8 +314,8 @@ impl FiberRef {
         match unsafe { &mut *control.body.get() } {
             Body::Once(body) => {
                 let (entry, stack) = body.take().expect("a closure runs once");
-                self.note_stack(&stack);
-                Some(Coroutine::with_stack(stack, move |yielder, ()| {
+                control.look.note_stack(&stack);
+                Some(Coroutine::with_stack(stack, move |yielder, _| {
                     self.control().yielder.set(yielder);
                     entry();
                     Flow::Done
@@ -285,8 +324,8 @@ impl FiberRef {
             Body::Steps(frame) => {
                 let stack = processor.stacks.take();
                 let stack = stack.map_err(|error| frame.abandon(error)).ok()?;
-                self.note_stack(&stack);
-                Some(Coroutine::with_stack(stack, move |yielder, ()| {
+                control.look.note_stack(&stack);
+                Some(Coroutine::with_stack(stack, move |yielder, _| {
                     self.control().yielder.set(yielder);
                     let flow = self.step();
                     // The next step may be on another thread.
@@ -297,11 +336,18 @@ impl FiberRef {
         }
     }
 
-    /// For the overflow handler.
-    fn note_stack(self, stack: &FiberStack) {
-        let (guard, usable_len) = (stack.guard(), stack.usable_len());
-        self.control().guard.set((guard.start, guard.end));
-        self.control().stack_usable_len.set(usable_len);
+    /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by its own processor, and
+    /// not from inside a fiber.
+    pub(crate) fn trace(self) -> Option<Backtrace> {
+        let control = self.control();
+        // SAFETY: as in `run`. It waits, so it has frames and does not run.
+        let context = unsafe { &mut *control.context.get() }.as_mut()?;
+        let resumed = context.resume(Resume::Trace);
+        assert!(
+            matches!(resumed, CoroutineResult::Yield(_)),
+            "a fiber that only says where it is goes on waiting"
+        );
+        control.look.take_trace()
     }
 
     /// Runs a step, on the fiber's stack.
@@ -554,8 +600,12 @@ impl FiberRef {
 /// call boundary is what keeps the compiler from doing so in the frames above.
 #[inline(never)]
 pub(crate) fn suspend(how: Suspend) {
-    let yielder = processor::with_current(|_, fiber| fiber.control().yielder.get());
-    let yielder = yielder.expect("suspended outside a fiber");
+    let current = processor::with_current(|_, fiber| (fiber, fiber.control().yielder.get()));
+    let (fiber, yielder) = current.expect("suspended outside a fiber");
+    let frame = WaitingFrame::here();
+    let _shown = fiber.control().look.show(&frame);
     // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
-    unsafe { (*yielder).suspend(how) };
+    while unsafe { (*yielder).suspend(how) } == Resume::Trace {
+        fiber.control().look.trace();
+    }
 }

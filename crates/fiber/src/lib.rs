@@ -55,11 +55,14 @@ mod backend;
 mod cancel;
 mod cluster;
 mod counters;
+mod dump;
 mod fiber;
 mod fork;
 pub mod fs;
 mod join_set;
 mod local;
+mod look;
+mod monitor;
 pub mod net;
 mod offload;
 mod overflow;
@@ -78,15 +81,17 @@ mod watch;
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
 pub use cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};
 pub use counters::ProcessorCounters;
+pub use dump::{Dump, DumpedFiber, DumpedStack, FiberState};
 pub use fiber::{
     Fiber, current, deadline, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
 };
 pub use join_set::JoinSet;
 pub use local::{AccessError, LocalKey};
+pub use monitor::{Deadlock, Stall};
 pub use offload::{
     OffloadCounters, offload, offload_counters, set_offload_threads_max, try_offload,
 };
-pub use runtime::{Runtime, RuntimeBuilder, Shutdown, run};
+pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use stack::guard_install_supported;
 pub use steps::{Flow, Source, Steps};

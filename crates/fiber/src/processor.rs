@@ -8,12 +8,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::accept::Acceptors;
 use crate::backend::{Backend, BackendKind, Op, Wait};
 use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
+use crate::look::{Phase, TraceJob};
 use crate::overflow;
 use crate::stack::StackCache;
 use crate::timer::{Tick, TimerKey, Wheel};
@@ -159,6 +161,9 @@ impl Processor {
             }
         }
         overflow::install();
+        self.shared()
+            .thread
+            .store(crate::monitor::thread_id(), Ordering::Release);
         HERE.set(self);
         let _here = Here;
         while !self.cluster.is_stopping() {
@@ -176,6 +181,24 @@ impl Processor {
         self.backend.shut_down(self);
     }
 
+    /// Lets fibers that wait here say where they are.
+    fn trace(&self, job: &TraceJob) {
+        for fiber in &job.fibers {
+            let control = &fiber.control;
+            if !control.is_home(self.shared()) || control.look().phase() != Phase::Waiting {
+                continue; // It has gone on meanwhile.
+            }
+            let fiber = FiberRef::of(fiber);
+            self.current.set(Some(fiber));
+            let traced = fiber.trace();
+            self.current.set(None);
+            if let Some(traced) = traced {
+                // Nobody waits any more if it took too long.
+                let _ = job.answers.send((control.id(), traced));
+            }
+        }
+    }
+
     fn has_work(&self) -> bool {
         !self.ready.borrow().is_empty()
     }
@@ -189,6 +212,7 @@ impl Processor {
                 Message::Buffer(id) => self.take_buffer_back(id),
                 Message::Connection(id) => self.acceptors.adopt(self, id),
                 Message::Cancel(fiber) => self.cancel(&fiber),
+                Message::Trace(job) => self.trace(&job),
             }
         }
     }
@@ -242,7 +266,11 @@ impl Processor {
         counters.switches.add(1);
         self.current.set(Some(fiber));
         self.unsuspended.set(0);
+        self.shared()
+            .running
+            .store(fiber.control().id(), Ordering::Relaxed);
         let ran = fiber.run(self, &counters.fibers_started);
+        self.shared().running.store(0, Ordering::Relaxed);
         self.current.set(None);
         match ran {
             Ran::Stepped => fiber.begin_wait(self),

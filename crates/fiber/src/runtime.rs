@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,9 @@ use std::time::Duration;
 use crate::backend::{BackendChoice, BackendKind, Denied, probe};
 use crate::cluster::Cluster;
 use crate::counters::ProcessorCounters;
+use crate::dump::Dump;
 use crate::fiber::{Fiber, after};
+use crate::monitor::{Deadlock, Listeners, Monitor, Stall};
 use crate::processor::Processor;
 use crate::spawn::{Builder, JoinHandle};
 use crate::steps::Steps;
@@ -29,6 +32,7 @@ pub struct Runtime {
     threads: Vec<thread::JoinHandle<()>>,
     backend: BackendKind,
     denied: Option<Denied>,
+    monitor: Option<Monitor>,
 }
 
 /// How a [`shutdown`](Runtime::shutdown_with) went.
@@ -45,6 +49,31 @@ pub struct Shutdown {
 pub struct RuntimeBuilder {
     processors: Option<usize>,
     backend: BackendChoice,
+    stall_threshold: Option<Duration>,
+    listeners: Listeners,
+}
+
+/// Shows a runtime's fibers, from any thread and for as long as one likes. From [`Runtime::lens`].
+#[derive(Clone)]
+pub struct Lens(Arc<Cluster>);
+
+impl Lens {
+    /// All fibers that there are. Takes some microseconds a fiber.
+    pub fn dump(&self) -> Dump {
+        Dump::of(&self.0, false)
+    }
+
+    /// The same, and where each fiber is that waits (the first thousand of them): each is given its processor for as
+    /// long as it takes to say so. Not from a fiber, whose processor would have to wait for itself.
+    pub fn dump_with_backtraces(&self) -> Dump {
+        Dump::of(&self.0, crate::current().is_none())
+    }
+}
+
+impl fmt::Debug for Lens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lens")
+    }
 }
 
 /// Runs `f` in a fiber of a new runtime with as many processors as the machine offers, and returns
@@ -146,6 +175,22 @@ impl Runtime {
         self.denied.as_ref()
     }
 
+    /// All fibers that there are: what each is doing, what it waits for, where it was spawned. See [`Lens`] for
+    /// backtraces, and for looking from elsewhere.
+    pub fn dump(&self) -> Dump {
+        self.lens().dump()
+    }
+
+    /// Something to look at the fibers with that may outlive the runtime.
+    pub fn lens(&self) -> Lens {
+        Lens(Arc::clone(&self.cluster))
+    }
+
+    /// How often the stall detector has found a fiber that kept its processor for too long.
+    pub fn stall_count(&self) -> u64 {
+        self.cluster.stalls.load(Ordering::Relaxed)
+    }
+
     /// What each processor has counted.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
         self.cluster
@@ -195,8 +240,10 @@ impl Runtime {
         if !self.cluster.process.is_here() {
             // The child of a fork has no such threads.
             self.threads.drain(..).for_each(std::mem::forget);
+            std::mem::forget(self.monitor.take());
             return;
         }
+        self.monitor = None;
         self.cluster.stop();
         for thread in self.threads.drain(..) {
             // A processor that panicked has said so on standard error.
@@ -236,6 +283,31 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Watches for fibers that keep their processor for longer than `threshold`, and for fibers that wait for each other in
+    /// a ring. Costs a kernel thread that looks twice per threshold while anybody is awake, and once a second otherwise. Off
+    /// unless asked for.
+    ///
+    /// It sends `SIGURG` to a stalled processor, to see what it is doing.
+    #[must_use]
+    pub fn stall_detector(mut self, threshold: Duration) -> RuntimeBuilder {
+        self.stall_threshold = Some(threshold.max(Duration::from_millis(2)));
+        self
+    }
+
+    /// What to do about a stall, on the monitor's thread; without this it is printed on standard error.
+    #[must_use]
+    pub fn on_stall(mut self, f: impl Fn(&Stall) + Send + Sync + 'static) -> RuntimeBuilder {
+        self.listeners.stall = Arc::new(f);
+        self
+    }
+
+    /// What to do about a deadlock, on the monitor's thread; without this it is printed on standard error.
+    #[must_use]
+    pub fn on_deadlock(mut self, f: impl Fn(&Deadlock) + Send + Sync + 'static) -> RuntimeBuilder {
+        self.listeners.deadlock = Arc::new(f);
+        self
+    }
+
     /// Starts the processors.
     ///
     /// # Errors
@@ -250,11 +322,16 @@ impl RuntimeBuilder {
             threads: Vec::new(),
             backend,
             denied,
+            monitor: None,
         };
         for index in 0..count {
             // If one fails, dropping the runtime stops the others.
             let thread = start_processor(&runtime.cluster, index, backend)?;
             runtime.threads.push(thread);
+        }
+        if let Some(threshold) = self.stall_threshold {
+            let monitor = Monitor::start(&runtime.cluster, threshold, self.listeners)?;
+            runtime.monitor = Some(monitor);
         }
         Ok(runtime)
     }

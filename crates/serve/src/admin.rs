@@ -90,6 +90,27 @@ impl Route {
         )
     }
 
+    /// `/fibers`: every fiber, what it is doing and what it waits for, as text; with `?json`, as JSON; with
+    /// `?backtraces`, also where it waits.
+    pub fn fibers(lens: fiber::Lens) -> Route {
+        Route::new(
+            "/fibers",
+            PLAIN,
+            "every fiber and what it waits for; ?json, ?backtraces",
+            move |query| {
+                let asks = |word: &str| query.split('&').any(|asked| asked.starts_with(word));
+                let dump = match asks("backtraces") {
+                    true => lens.dump_with_backtraces(),
+                    false => lens.dump(),
+                };
+                Reply::ok(match asks("json") {
+                    true => dump.to_json(),
+                    false => dump.to_string(),
+                })
+            },
+        )
+    }
+
     /// `/healthz`: 200 `ok`, or 503 `draining`, which tells a balancer to send nobody here any
     /// more.
     pub fn health(is_draining: impl Fn() -> bool + Send + Sync + 'static) -> Route {

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, UnixListener};
-use fiber::{BackendChoice, BackendKind, Denied, Flow, ProcessorCounters, Runtime, Source, Steps};
+use fiber::{BackendChoice, BackendKind, Denied, Flow, Lens, ProcessorCounters, Runtime, Source, Steps};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use session::Session;
@@ -107,6 +107,7 @@ impl Server {
                 Runtime::builder()
                     .processors(*processors)
                     .backend(*backend)
+                    .stall_detector(STALL_THRESHOLD)
                     .start()?,
             ),
             Engine::Thread => None,
@@ -202,6 +203,16 @@ impl Server {
             .unwrap_or_default()
     }
 
+    /// Something to look at the fibers with; `None` on kernel threads.
+    pub fn lens(&self) -> Option<Lens> {
+        self.runtime.as_ref().map(Runtime::lens)
+    }
+
+    /// How often a fiber has kept its processor for a second or more, which is said on standard error each time.
+    pub fn stall_count(&self) -> u64 {
+        self.runtime.as_ref().map_or(0, Runtime::stall_count)
+    }
+
     /// How many fibers there are, those that wait for a connection included; 0 on kernel threads.
     pub fn fiber_count(&self) -> usize {
         self.runtime.as_ref().map_or(0, Runtime::fiber_count)
@@ -279,6 +290,9 @@ const QUEUE_PATIENCE: Duration = Duration::from_millis(20);
 
 /// How often a drain looks.
 const DRAIN_STEP: Duration = Duration::from_millis(2);
+
+/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one, and what it does.
+const STALL_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// How long connections may take to notice that they were cut.
 const CUT_PATIENCE: Duration = Duration::from_secs(1);

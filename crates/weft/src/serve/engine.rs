@@ -148,6 +148,9 @@ impl Running {
                 counted.collect::<Vec<_>>().join(", ")
             );
         }
+        if let Some(lens) = self.server.lens() {
+            text += &format!("\n{}", lens.dump());
+        }
         text
     }
 }
@@ -243,6 +246,7 @@ fn routes(
     server: &Arc<Server>,
     is_draining: &Arc<AtomicBool>,
 ) -> Vec<Route> {
+    let lens = server.lens();
     let (handle, server) = (Arc::clone(handle), Arc::clone(server));
     let is_draining = Arc::clone(is_draining);
     let metrics = move |out: &mut MetricsWriter| {
@@ -253,10 +257,12 @@ fn routes(
             log.write_metrics(out);
         }
     };
-    vec![
+    let mut routes = vec![
         Route::metrics(metrics),
         Route::health(move || is_draining.load(Ordering::Relaxed)),
-    ]
+    ];
+    routes.extend(lens.map(Route::fibers));
+    routes
 }
 
 fn write_processor_metrics(server: &Server, out: &mut MetricsWriter) {
@@ -275,6 +281,8 @@ fn write_processor_metrics(server: &Server, out: &mut MetricsWriter) {
     if !processors.is_empty() {
         let help = "Fibers, those that wait for a connection included.";
         out.gauge("weft_fibers", help, &[], server.fiber_count() as f64);
+        let help = "Times that a fiber was found to keep its processor for a second or more.";
+        out.counter("weft_stalls_total", help, &[], server.stall_count());
     }
 }
 

@@ -1,0 +1,223 @@
+//! What one sees of the fibers from outside.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use fiber::net::{Input, TcpListener, TcpStream};
+use fiber::{BackendChoice, Builder, Dump, DumpedFiber, FiberState, Flow, Runtime, Source, Steps};
+
+fn runtime(processors: usize) -> Runtime {
+    let builder = Runtime::builder().processors(processors);
+    builder.start().unwrap()
+}
+
+/// Looks until the dump is as wanted, for ten seconds at most.
+fn dump_when(runtime: &Runtime, is_wanted: impl Fn(&Dump) -> bool) -> Dump {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let dump = runtime.lens().dump_with_backtraces();
+        if is_wanted(&dump) {
+            return dump;
+        }
+        assert!(Instant::now() < deadline, "it never came to this: {dump}");
+        std::thread::yield_now();
+    }
+}
+
+fn named<'a>(dump: &'a Dump, name: &str) -> Option<&'a DumpedFiber> {
+    let mut fibers = dump.fibers.iter();
+    fibers.find(|fiber| fiber.name.as_deref() == Some(name))
+}
+
+fn waits(dump: &Dump, name: &str) -> bool {
+    named(dump, name).is_some_and(|fiber| fiber.waits_for.is_some())
+}
+
+/// Not inlined, so that a backtrace has to name it.
+#[inline(never)]
+fn wait_in_a_function_of_mine() {
+    fiber::park();
+    std::hint::black_box(());
+}
+
+#[test]
+fn a_parked_fiber_says_where_it_is_and_who_spawned_it() {
+    let runtime = runtime(2);
+    let builder = Builder::new().name("parked");
+    let parked = runtime
+        .spawn_with(builder, wait_in_a_function_of_mine)
+        .unwrap();
+    let dump = dump_when(&runtime, |dump| {
+        named(dump, "parked").is_some_and(|fiber| fiber.backtrace.is_some())
+    });
+    let seen = named(&dump, "parked").unwrap();
+    assert_eq!(seen.state, FiberState::Waiting);
+    assert_eq!(seen.waits_for.as_deref(), Some("unpark"));
+    assert!(seen.spawned_at.contains("looking.rs"), "{dump}");
+    assert!(seen.processor.is_some_and(|index| index < 2), "{dump}");
+    let stack = seen.stack.unwrap();
+    assert!(
+        (4096..=stack.usable_len).contains(&stack.touched_len),
+        "{stack:?}"
+    );
+    let backtrace = seen.backtrace.as_deref().unwrap();
+    assert!(
+        backtrace.contains("wait_in_a_function_of_mine"),
+        "{backtrace}"
+    );
+    // It waits on as if nobody had asked.
+    assert!(!parked.is_finished());
+    parked.fiber().unpark();
+    parked.join().unwrap();
+}
+
+#[test]
+fn a_fiber_that_is_looked_at_a_hundred_times_gets_all_that_is_sent() {
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let builder = Runtime::builder().processors(2).backend(choice);
+        let runtime = builder.start().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let reader = runtime.spawn(move || {
+            let mut received = Vec::new();
+            let mut stream = listener.accept().unwrap();
+            stream.read_to_end(&mut received).unwrap();
+            received
+        });
+        let sent: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
+        let bytes = sent.clone();
+        let writer = std::thread::spawn(move || {
+            use std::io::Write;
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            bytes
+                .chunks(100)
+                .for_each(|piece| stream.write_all(piece).unwrap());
+        });
+        for _ in 0..100 {
+            runtime.lens().dump_with_backtraces();
+        }
+        writer.join().unwrap();
+        assert!(reader.join().unwrap() == sent, "{choice:?}");
+    }
+}
+
+#[test]
+fn each_wait_is_named() {
+    let runtime = runtime(1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spawn = |name: &'static str, f: Box<dyn FnOnce() + Send>| {
+        runtime.spawn_with(Builder::new().name(name), f).unwrap()
+    };
+    let sleeper = spawn(
+        "sleeper",
+        Box::new(|| fiber::sleep(Duration::from_secs(3600))),
+    );
+    let acceptor = spawn("acceptor", Box::new(move || drop(listener.accept())));
+    let sleeping = sleeper.fiber().id();
+    let joiner = spawn("joiner", Box::new(move || drop(sleeper.join())));
+    let dump = dump_when(&runtime, |dump| {
+        ["sleeper", "acceptor", "joiner"]
+            .iter()
+            .all(|name| waits(dump, name))
+    });
+    let reason = |name| named(&dump, name).unwrap().waits_for.clone().unwrap();
+    assert_eq!(reason("sleeper"), "timer");
+    assert!(
+        reason("acceptor").starts_with("accept on descriptor "),
+        "{}",
+        reason("acceptor")
+    );
+    assert_eq!(reason("joiner"), format!("the end of {sleeping}"));
+    let text = dump.to_string();
+    assert!(text.starts_with("3 fibers\n"), "{text}");
+    let json = dump.to_json();
+    assert!(
+        json.contains(r#""name":"sleeper","state":"waiting","waits_for":"timer""#),
+        "{json}"
+    );
+    drop((joiner, acceptor));
+}
+
+#[test]
+fn steps_that_wait_have_no_stack() {
+    struct Quiet(TcpStream);
+    impl Steps for Quiet {
+        fn source(&self) -> Source<'_> {
+            self.0.source()
+        }
+        fn received(&mut self, _: std::io::Result<Input>) -> Flow {
+            Flow::Done
+        }
+    }
+    let runtime = runtime(1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap();
+    let steps = runtime.spawn_steps_with(Builder::new().name("quiet"), Quiet(far));
+    let dump = dump_when(&runtime, |dump| {
+        named(dump, "quiet").is_some_and(|fiber| fiber.state == FiberState::BetweenSteps)
+    });
+    assert_eq!(named(&dump, "quiet").unwrap().stack, None);
+    drop(near);
+    steps.join().unwrap();
+}
+
+#[test]
+fn a_stall_is_reported_with_the_function_that_stalls() {
+    #[inline(never)]
+    fn hog_the_processor(is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    }
+    let (sender, stalls) = mpsc::channel();
+    let runtime = Runtime::builder()
+        .processors(1)
+        .stall_detector(Duration::from_millis(10))
+        .on_stall(move |stall| sender.send(stall.clone()).unwrap())
+        .start()
+        .unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_over);
+    let builder = Builder::new().name("hog");
+    let hog = runtime
+        .spawn_with(builder, move || hog_the_processor(&seen))
+        .unwrap();
+    let stall = stalls.recv_timeout(Duration::from_secs(20)).unwrap();
+    is_over.store(true, Ordering::Relaxed);
+    hog.join().unwrap();
+    assert_eq!(stall.name.as_deref(), Some("hog"));
+    assert!(stall.duration >= Duration::from_millis(10));
+    assert!(
+        stall.spawned_at.as_deref().unwrap().contains("looking.rs"),
+        "{stall}"
+    );
+    assert!(stall.backtrace.contains("hog_the_processor"), "{stall}");
+    assert!(runtime.stall_count() >= 1);
+}
+
+#[test]
+fn fibers_that_wait_for_each_other_are_reported() {
+    let (sender, deadlocks) = mpsc::channel();
+    let runtime = Runtime::builder()
+        .processors(2)
+        .stall_detector(Duration::from_millis(10))
+        .on_deadlock(move |deadlock| sender.send(deadlock.clone()).unwrap())
+        .start()
+        .unwrap();
+    // Each joins the other.
+    type Handle = fiber::JoinHandle<()>;
+    let (to_first, first_gets) = mpsc::channel::<Handle>();
+    let first = runtime.spawn(move || {
+        let other = fiber::offload(move || first_gets.recv().unwrap());
+        let _ = other.join();
+    });
+    let second = runtime.spawn(move || drop(first.join()));
+    to_first.send(second).unwrap();
+    let deadlock = deadlocks.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(deadlock.dump.deadlocks.len(), 1, "{deadlock}");
+    assert_eq!(deadlock.dump.deadlocks[0].len(), 2, "{deadlock}");
+    assert!(deadlock.to_string().contains("DEADLOCK"), "{deadlock}");
+}

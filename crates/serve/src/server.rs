@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, UnixListener};
-use fiber::{BackendChoice, BackendKind, Denied, Flow, Lens, ProcessorCounters, Runtime, Source, Steps};
+use fiber::{
+    BackendChoice, BackendKind, Denied, Flow, Lens, ProcessorCounters, Runtime, Source, Steps,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use session::Session;

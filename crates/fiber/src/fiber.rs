@@ -111,8 +111,8 @@ pub(crate) enum Suspend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
     Suspended(Suspend),
-    /// A step has ended; the next one waits for input.
-    Stepped,
+    /// A step has ended, and this comes next.
+    Stepped(Flow),
     Finished,
 }
 
@@ -287,13 +287,13 @@ impl FiberRef {
                 let ended = context.take().expect("it just ran");
                 processor.stacks.give(ended.into_stack());
                 match flow {
-                    Flow::Receive => {
-                        look.enter(Phase::BetweenSteps);
-                        Ran::Stepped
-                    }
                     Flow::Done => {
                         look.enter(Phase::Finished);
                         Ran::Finished
+                    }
+                    flow => {
+                        look.enter(Phase::BetweenSteps);
+                        Ran::Stepped(flow)
                     }
                 }
             }

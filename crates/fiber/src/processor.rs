@@ -18,6 +18,7 @@ use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
 use crate::look::{Phase, TraceJob};
 use crate::overflow;
 use crate::stack::StackCache;
+use crate::steps::Flow;
 use crate::timer::{Tick, TimerKey, Wheel};
 use crate::watch::NEVER;
 
@@ -273,7 +274,9 @@ impl Processor {
         self.shared().running.store(0, Ordering::Relaxed);
         self.current.set(None);
         match ran {
-            Ran::Stepped => fiber.begin_wait(self),
+            Ran::Stepped(Flow::Receive) => fiber.begin_wait(self),
+            Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
+            Ran::Stepped(_) => self.make_ready(fiber),
             Ran::Suspended(Suspend::Yield) => self.push_ready(fiber),
             Ran::Suspended(Suspend::Wait) => {}
             Ran::Suspended(Suspend::Park) => {

@@ -75,25 +75,39 @@ pub trait Steps: Send + 'static {
         Flow::Receive
     }
 
-    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`]; runs outside the
-    /// fiber and must not block.
-    fn source(&self) -> Source<'_>;
+    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`], so steps that never do need
+    /// none; runs outside the fiber and must not block.
+    fn source(&self) -> Source<'_> {
+        unimplemented!("a source, for steps that receive")
+    }
 
     /// Until when to wait for it; `None` for ever. As [`source`](Steps::source).
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
+    /// A step after [`Flow::Yield`] or [`Flow::Park`]. Runs in a fiber and may block as fibers do.
+    fn resumed(&mut self) -> Flow {
+        Flow::Receive
+    }
+
     /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block as fibers do.
     /// An error is `TimedOut` past the deadline, else what `recv(2)` reports.
-    fn received(&mut self, input: io::Result<Input>) -> Flow;
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        unimplemented!("a step for {input:?}")
+    }
 }
 
 /// What comes after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Wait for input.
+    /// Wait for input; then [`Steps::received`].
     Receive,
+    /// Let others have their turn; then [`Steps::resumed`].
+    Yield,
+    /// Wait until somebody calls [`Fiber::unpark`](crate::Fiber::unpark); then [`Steps::resumed`]. As [`park`](crate::park), it may
+    /// end for no reason.
+    Park,
     /// The fiber is finished.
     Done,
 }
@@ -125,7 +139,9 @@ pub(crate) struct Conversing<S> {
 /// What is between two steps.
 enum Wait {
     /// The first step is yet to come.
-    None,
+    Begin,
+    /// The fiber gave way, or was parked.
+    Resumed,
     /// An operation, whose address the back end has until it is complete, and the processor that began it.
     Operation(Op, NonNull<ProcessorShared>),
     /// It could not begin.
@@ -141,7 +157,7 @@ impl<S: Steps> Conversing<S> {
     pub(crate) fn new(steps: S, packet: Arc<Packet<()>>) -> Conversing<S> {
         Conversing {
             steps: Some(steps),
-            wait: Wait::None,
+            wait: Wait::Begin,
             packet,
         }
     }
@@ -149,8 +165,9 @@ impl<S: Steps> Conversing<S> {
     /// The step itself. Also drops the steps if it is their last, while there is a stack to do it on.
     fn advance(&mut self) -> Flow {
         let steps = self.steps.as_mut().expect("steps are done once");
-        let flow = match std::mem::replace(&mut self.wait, Wait::None) {
-            Wait::None => steps.begin(),
+        let flow = match std::mem::replace(&mut self.wait, Wait::Resumed) {
+            Wait::Begin => steps.begin(),
+            Wait::Resumed => steps.resumed(),
             Wait::Failed(error) => steps.received(Err(error)),
             Wait::Operation(op, owner) => {
                 let (socket, deadline) = (steps.source().0, steps.deadline());
@@ -178,8 +195,8 @@ impl<S: Steps> Conversing<S> {
 impl<S: Steps> Frame for Conversing<S> {
     fn step(&mut self) -> Flow {
         match catch_unwind(AssertUnwindSafe(|| self.advance())) {
-            Ok(Flow::Receive) => return Flow::Receive,
             Ok(Flow::Done) => self.finish(Ok(())),
+            Ok(flow) => return flow,
             Err(payload) => self.finish(Err(payload)),
         }
         Flow::Done

@@ -31,6 +31,7 @@ contract! {
     unix_streams_work_alike
     the_value_is_dropped_when_the_steps_are_done
     more_conversations_at_once_than_lent_buffers
+    steps_without_input_yield_and_park
 }
 
 fn run(choice: BackendChoice, promise: fn()) {
@@ -316,4 +317,37 @@ fn the_value_is_dropped_when_the_steps_are_done() {
     drop(near);
     steps.join().unwrap();
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
+}
+
+fn steps_without_input_yield_and_park() {
+    struct Counting {
+        left: usize,
+        count: Arc<AtomicUsize>,
+    }
+    impl Steps for Counting {
+        fn begin(&mut self) -> Flow {
+            Flow::Yield
+        }
+        fn resumed(&mut self) -> Flow {
+            self.count.fetch_add(1, Ordering::SeqCst);
+            self.left -= 1;
+            match self.left {
+                0 => Flow::Done,
+                left if left % 2 == 0 => Flow::Yield,
+                _ => Flow::Park,
+            }
+        }
+    }
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = Counting {
+        left: 1000,
+        count: Arc::clone(&count),
+    };
+    let steps = fiber::spawn_steps(counting);
+    while !steps.is_finished() {
+        steps.fiber().unpark();
+        fiber::yield_now();
+    }
+    steps.join().unwrap();
+    assert_eq!(count.load(Ordering::SeqCst), 1000);
 }

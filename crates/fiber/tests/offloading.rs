@@ -51,10 +51,8 @@ fn a_call_that_owns_what_it_uses_can_be_given_up() {
         let soon = Duration::from_millis(5);
         let error = fiber::timeout(soon, || try_offload(move || hung.hang())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        let during = offload_counters();
-        assert_eq!(during.given_up, before.given_up + 1);
-        assert_eq!(during.active, 1, "it goes on: {during}");
-        assert!(during.active_oldest >= soon);
+        // Whether it had begun by then or stood in line: it was waited for no longer.
+        assert_eq!(offload_counters().given_up, before.given_up + 1);
         disk.repair();
         until(|| offload_counters().active == 0);
     });
@@ -70,6 +68,9 @@ fn a_cancelled_fiber_does_not_wait_for_its_call() {
         until(|| offload_counters().active == 1);
         fiber.cancel();
         assert!(is_cancellation(&fiber.join().unwrap().unwrap_err()));
+        let during = offload_counters();
+        assert_eq!(during.active, 1, "it had begun, so it goes on: {during}");
+        assert!(during.active_oldest > Duration::ZERO);
         disk.repair();
         until(|| offload_counters().active == 0);
     });

@@ -68,6 +68,7 @@ mod offload;
 mod overflow;
 pub mod process;
 mod processor;
+mod resources;
 mod roster;
 mod runtime;
 pub mod signal;
@@ -91,6 +92,7 @@ pub use monitor::{Deadlock, Stall};
 pub use offload::{
     OffloadCounters, offload, offload_counters, set_offload_threads_max, try_offload,
 };
+pub use resources::{Resources, resources};
 pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use stack::guard_install_supported;

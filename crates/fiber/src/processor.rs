@@ -179,6 +179,8 @@ impl Processor {
                 self.sleep();
             }
         }
+        // Buffers that were read elsewhere.
+        self.take_mail();
         self.backend.shut_down(self);
     }
 

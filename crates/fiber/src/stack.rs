@@ -146,6 +146,8 @@ impl StackCache {
 /// may still be named by the kernel.
 pub(crate) struct Slab {
     slot_len: usize,
+    /// How many slots have been cut.
+    made: usize,
     free: Vec<NonNull<u8>>,
     /// The rest of the newest chunk, not yet cut into slots.
     fresh: Option<(NonNull<u8>, usize)>,
@@ -162,10 +164,19 @@ pub(crate) fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How many stacks are in use, and how many there are.
+pub(crate) fn taken_and_made() -> (usize, usize) {
+    let slabs = slabs();
+    let made: usize = slabs.values().map(|slab| slab.made).sum();
+    let free: usize = slabs.values().map(|slab| slab.free.len()).sum();
+    (made - free, made)
+}
+
 impl Slab {
     fn new(slot_len: usize) -> Slab {
         Slab {
             slot_len,
+            made: 0,
             free: Vec::new(),
             fresh: None,
         }
@@ -188,6 +199,7 @@ impl Slab {
         // SAFETY: at least one slot is left, so the next begins inside the chunk or at its end.
         let next = unsafe { limit.add(self.slot_len) };
         self.fresh = (left > 1).then_some((next, left - 1));
+        self.made += 1;
         Ok(limit)
     }
 }

@@ -139,6 +139,12 @@ impl LentBuffers {
         }
     }
 
+    /// How many pieces have not been given back.
+    pub(super) fn pieces_held(&self) -> usize {
+        let pieces = |lease: &Cell<Lease>| lease.get().pieces as usize;
+        self.leases.iter().map(pieces).sum()
+    }
+
     /// The kernel may still write into the memory: it stays mapped for ever.
     pub(super) fn leak(self) {
         std::mem::forget(self);

@@ -20,6 +20,7 @@ use super::{Completion, Op, Wait};
 use crate::cancel::Cancelled;
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
+use crate::resources;
 use crate::waiting::Operation;
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
@@ -223,6 +224,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let buffers = unsafe { ManuallyDrop::take(&mut self.buffers) };
+        resources::ring_ended(self.in_flight.get(), buffers.pieces_held());
         if self.in_flight.get() > 0 {
             buffers.leak(); // See `shut_down`.
         }

@@ -1,0 +1,242 @@
+//! One round: servers, a crowd of fibers that play scenes, and a hand that cancels them at random.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fiber::net::{Input, TcpListener, TcpStream, UdpSocket};
+use fiber::{Fiber, Flow, JoinHandle, JoinSet, Source, Steps, is_cancellation};
+
+use crate::dice::Dice;
+use crate::scenes::{self, Props};
+
+/// Fibers that play at the same time.
+const PLAYERS: usize = 64;
+/// Fibers that accept from each listener.
+const ACCEPTORS: usize = 4;
+
+/// How the scenes of a round ended.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    played: u64,
+    cancelled: u64,
+    timed_out: u64,
+    /// The other end was cancelled.
+    disturbed: u64,
+    /// What must not happen.
+    pub(crate) wrong: Option<String>,
+}
+
+impl Outcomes {
+    pub(crate) fn add(&mut self, other: &Outcomes) {
+        self.played += other.played;
+        self.cancelled += other.cancelled;
+        self.timed_out += other.timed_out;
+        self.disturbed += other.disturbed;
+    }
+
+    fn count(&mut self, result: io::Result<()>) {
+        let Err(error) = result else {
+            self.played += 1;
+            return;
+        };
+        use io::ErrorKind as Kind;
+        match error.kind() {
+            _ if is_cancellation(&error) => self.cancelled += 1,
+            Kind::TimedOut => self.timed_out += 1,
+            Kind::ConnectionReset
+            | Kind::ConnectionRefused
+            | Kind::BrokenPipe
+            | Kind::UnexpectedEof
+            | Kind::NotConnected
+            | Kind::AddrNotAvailable => self.disturbed += 1,
+            _ => self.wrong = Some(format!("{error:?}")),
+        }
+    }
+}
+
+impl fmt::Display for Outcomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcomes {
+            played,
+            cancelled,
+            timed_out,
+            disturbed,
+            ..
+        } = self;
+        write!(
+            f,
+            "{played} scenes played, {cancelled} cancelled, {timed_out} timed out, \
+             {disturbed} disturbed"
+        )
+    }
+}
+
+/// A round of the soak, inside a runtime.
+pub(crate) struct Stage {
+    dice: Dice,
+    curtain: Instant,
+}
+
+impl Stage {
+    pub(crate) fn new(seed: u64, curtain: Instant) -> Stage {
+        let dice = Dice::new(seed);
+        Stage { dice, curtain }
+    }
+
+    pub(crate) fn play(mut self) -> Outcomes {
+        let directory = tempfile::tempdir().expect("a directory for files");
+        let mut servers = Servers::start(directory.path());
+        let mut outcomes = Outcomes::default();
+        let mut players = JoinSet::new();
+        let mut known: Vec<Fiber> = Vec::new();
+        while Instant::now() < self.curtain && outcomes.wrong.is_none() {
+            while players.len() < PLAYERS {
+                let (dice, props) = (Dice::new(self.dice.number()), servers.props.clone());
+                known.push(players.spawn(move || scenes::play(dice, &props)));
+            }
+            fiber::sleep(Duration::from_millis(self.dice.below(4)));
+            for _ in 0..self.dice.below(6).min(known.len() as u64) {
+                let victim = self.dice.below(known.len() as u64) as usize;
+                known.swap_remove(victim).cancel();
+            }
+            servers.disturb(&mut self.dice);
+            while let Some(ended) = players.try_join_next() {
+                outcomes.count(ended.unwrap_or_else(|panic| Err(told(&*panic))));
+            }
+            // Those that ended by themselves; a few more than there are players may be known.
+            if known.len() > 4 * PLAYERS {
+                known.drain(..2 * PLAYERS);
+            }
+        }
+        players.cancel_all();
+        while let Some(ended) = players.join_next() {
+            outcomes.count(ended.unwrap_or_else(|panic| Err(told(&*panic))));
+        }
+        if let Err(error) = servers.stop() {
+            outcomes.wrong.get_or_insert(error);
+        }
+        outcomes
+    }
+}
+
+fn told(panic: &(dyn std::any::Any + Send)) -> io::Error {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    io::Error::new(io::ErrorKind::InvalidData, text.unwrap_or_default())
+}
+
+/// Whom the players talk to.
+struct Servers {
+    listeners: [Arc<TcpListener>; 2],
+    acceptors: Vec<(usize, JoinHandle<()>)>,
+    udp: JoinHandle<()>,
+    props: Props,
+}
+
+impl Servers {
+    fn start(directory: &Path) -> Servers {
+        let listen = || Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let listeners = [listen(), listen()];
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a free port"));
+        let props = Props {
+            echo: listeners[0].local_addr().expect("it is bound"),
+            echo_in_steps: listeners[1].local_addr().expect("it is bound"),
+            datagrams: socket.local_addr().expect("it is bound"),
+            directory: Arc::from(directory),
+        };
+        let udp = serve_datagrams(&socket);
+        let acceptors = (0..2 * ACCEPTORS)
+            .map(|number| (number, accept(number, &listeners[number % 2])))
+            .collect();
+        Servers {
+            listeners,
+            acceptors,
+            udp,
+            props,
+        }
+    }
+
+    /// Cancels an acceptor now and then, and puts another one in its place.
+    fn disturb(&mut self, dice: &mut Dice) {
+        if dice.one_in(5) {
+            let (_, acceptor) = &self.acceptors[dice.below(2 * ACCEPTORS as u64) as usize];
+            acceptor.cancel();
+        }
+        for (number, acceptor) in &mut self.acceptors {
+            if acceptor.is_finished() {
+                *acceptor = accept(*number, &self.listeners[*number % 2]);
+            }
+        }
+    }
+
+    fn stop(self) -> Result<(), String> {
+        self.udp.cancel();
+        self.listeners.iter().for_each(|listener| listener.close());
+        let servers = self.acceptors.into_iter().map(|(_, acceptor)| acceptor);
+        for server in servers.chain([self.udp]) {
+            server.join().map_err(|panic| told(&*panic).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// An acceptor; it ends when it is cancelled, or the listener closed.
+fn accept(number: usize, listener: &Arc<TcpListener>) -> JoinHandle<()> {
+    let listener = Arc::clone(listener);
+    let in_steps = number % 2 == 1;
+    let builder = fiber::Builder::new().name("acceptor").processor(number);
+    let accept = move || {
+        while let Ok(stream) = listener.accept() {
+            if in_steps {
+                drop(fiber::spawn_steps(Echo(stream)));
+            } else {
+                fiber::spawn(move || echo(stream));
+            }
+        }
+    };
+    builder.spawn(accept).expect("a stack for an acceptor")
+}
+
+/// Answers what it reads until the end, or an error.
+fn echo(stream: TcpStream) {
+    let mut buffer = vec![0; 3000];
+    while let Ok(len @ 1..) = (&stream).read(&mut buffer) {
+        if (&stream).write_all(&buffer[..len]).is_err() {
+            return;
+        }
+    }
+}
+
+/// The same in steps.
+struct Echo(TcpStream);
+
+impl Steps for Echo {
+    fn source(&self) -> Source<'_> {
+        self.0.source()
+    }
+
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        match input {
+            Ok(input) if !input.is_empty() && self.0.write_all(&input).is_ok() => Flow::Receive,
+            _ => Flow::Done,
+        }
+    }
+}
+
+fn serve_datagrams(socket: &Arc<UdpSocket>) -> JoinHandle<()> {
+    let socket = Arc::clone(socket);
+    fiber::spawn(move || {
+        let mut buffer = vec![0; 2000];
+        loop {
+            match socket.recv_from(&mut buffer) {
+                Ok((len, sender)) => drop(socket.send_to(&buffer[..len], sender)),
+                Err(error) if is_cancellation(&error) => return,
+                // An earlier answer found nobody.
+                Err(_) => {}
+            }
+        }
+    })
+}

@@ -75,6 +75,7 @@ pub mod signal;
 mod spawn;
 mod stack;
 mod steps;
+pub mod sync;
 mod timer;
 mod waiting;
 mod watch;

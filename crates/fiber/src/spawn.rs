@@ -273,6 +273,7 @@ impl<T> Drop for Packet<T> {
 }
 
 /// Whoever is parked: a fiber or a plain thread.
+#[derive(Debug)]
 pub(crate) enum Unparker {
     Fiber(Fiber),
     Thread(std::thread::Thread),

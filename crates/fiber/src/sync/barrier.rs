@@ -1,0 +1,67 @@
+//! [`Barrier`].
+
+use super::const_unless_loom;
+use super::short::Short;
+use super::wait::{Node, Queue, Wait};
+use crate::waiting::{self, WaitReason};
+
+/// A place where `n` meet before any goes on, as of [`std::sync::Barrier`]; again and again.
+#[derive(Debug)]
+pub struct Barrier {
+    size: usize,
+    state: Short<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    arrived: usize,
+    queue: Queue,
+}
+
+/// What [`Barrier::wait`] says to each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BarrierWaitResult {
+    is_leader: bool,
+}
+
+impl BarrierWaitResult {
+    /// Whether the caller was the last to come: one of each round.
+    pub fn is_leader(&self) -> bool {
+        self.is_leader
+    }
+}
+
+impl Barrier {
+    const_unless_loom! {
+        /// A barrier for `n`; 0 is as 1.
+        pub fn new(n: usize) -> Barrier {
+            Barrier { size: n, state: Short::new(State { arrived: 0, queue: Queue::new() }) }
+        }
+    }
+
+    /// Waits until `n` have come.
+    pub fn wait(&self) -> BarrierWaitResult {
+        let wait = Wait::new();
+        let node = Node::new(&wait, 0, std::ptr::null_mut());
+        let all_here = self.state.with(|state| {
+            state.arrived += 1;
+            if state.arrived >= self.size {
+                state.arrived = 0;
+                return Some(state.queue.grant_all(|_| 0));
+            }
+            // SAFETY: this frame goes on when the node is claimed, and so out of the queue.
+            unsafe { state.queue.push_back(&node) };
+            None
+        });
+        let is_leader = all_here.is_some();
+        match all_here {
+            Some(wakes) => wakes.wake(),
+            None => {
+                let address = std::ptr::from_ref(self).addr();
+                let _noted = waiting::on(WaitReason::Event { address });
+                wait.block(None);
+            }
+        }
+        BarrierWaitResult { is_leader }
+    }
+}

@@ -1,0 +1,371 @@
+//! The channel under [`mpsc`](super::mpsc) and [`mpmc`](super::mpmc): messages, and two lines of those who wait.
+//!
+//! ```text
+//!   senders ──▶ [ m m m m m . . ] ──▶ receivers        capacity 0: from hand to hand, no room between
+//!   waiting       messages            waiting
+//! ```
+//!
+//! INVARIANTS, under the lock: while a receiver waits there is no message; while a sender waits there is no room. So
+//! a message goes straight to a waiting receiver, and room that is made goes straight to a waiting sender, whose
+//! message takes its place at the end: order is kept, and nobody overtakes.
+//!
+//! No code of the user's (the destructor of a message) runs under the lock.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
+use std::time::Instant;
+
+use super::short::Short;
+use super::wait::{Node, Queue, Wait, Wake};
+use crate::atomic::{AtomicUsize, Ordering};
+use crate::waiting::{self, WaitReason};
+
+/// What a waiter is told, beside the number of its arm.
+pub(super) const PASSED: usize = 0;
+pub(super) const CLOSED: usize = 1;
+
+/// The code for arm `tag`.
+pub(super) fn code(tag: usize, outcome: usize) -> usize {
+    tag << 1 | outcome
+}
+
+/// At once so much room is made; the rest grows.
+const ROOM_FIRST: usize = 32;
+
+#[derive(Debug)]
+pub(super) struct Channel<T> {
+    state: Short<State<T>>,
+    /// `None`: as many as the memory holds, which the user has asked for by name.
+    capacity: Option<usize>,
+    sender_count: AtomicUsize,
+    receiver_count: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    messages: VecDeque<T>,
+    senders: Queue,
+    receivers: Queue,
+    /// All senders are gone.
+    no_senders: bool,
+    /// All receivers are gone.
+    no_receivers: bool,
+}
+
+/// A message on its way, in the frame of the one who waits.
+pub(super) type Slot<T> = UnsafeCell<Option<T>>;
+
+/// Why a send did not happen at once.
+enum Refused {
+    Full,
+    Closed,
+}
+
+/// Why a receive did not happen at once.
+enum Nothing {
+    Empty,
+    Closed,
+}
+
+impl<T> State<T> {
+    /// Passes the message on, if it can be at once. It stays in the option if not.
+    #[inline]
+    fn send(
+        &mut self,
+        capacity: Option<usize>,
+        message: &mut Option<T>,
+    ) -> Result<Option<Wake>, Refused> {
+        if self.no_receivers {
+            return Err(Refused::Closed);
+        }
+        if let Some(receiver) = self.receivers.claim_front() {
+            // SAFETY: a receiver's slot is of this type, and its frame stays until the grant.
+            unsafe { *receiver.slot().cast::<Option<T>>() = message.take() };
+            let code = code(receiver.tag(), PASSED);
+            return Ok(Some(receiver.grant(code)));
+        }
+        if capacity.is_some_and(|capacity| self.messages.len() >= capacity) {
+            return Err(Refused::Full);
+        }
+        self.messages.extend(message.take());
+        Ok(None)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<(T, Option<Wake>), Nothing> {
+        let first = self.messages.pop_front();
+        let Some((sender, wake)) = self.take_from_sender() else {
+            return match first {
+                Some(message) => Ok((message, None)),
+                None if self.no_senders => Err(Nothing::Closed),
+                None => Err(Nothing::Empty),
+            };
+        };
+        match first {
+            Some(message) => {
+                self.messages.push_back(sender);
+                Ok((message, Some(wake)))
+            }
+            None => Ok((sender, Some(wake))),
+        }
+    }
+
+    /// The message of the first sender that waits.
+    #[inline]
+    fn take_from_sender(&mut self) -> Option<(T, Wake)> {
+        let sender = self.senders.claim_front()?;
+        // SAFETY: a sender's slot is of this type, and its frame stays until the grant.
+        let message = unsafe { (*sender.slot().cast::<Option<T>>()).take() };
+        let code = code(sender.tag(), PASSED);
+        let wake = sender.grant(code);
+        Some((message.expect("a waiting sender has its message"), wake))
+    }
+}
+
+impl<T> Channel<T> {
+    pub(super) fn new(capacity: Option<usize>) -> Channel<T> {
+        let room = capacity.map_or(0, |capacity| capacity.min(ROOM_FIRST));
+        let state = State {
+            messages: VecDeque::with_capacity(room),
+            senders: Queue::new(),
+            receivers: Queue::new(),
+            no_senders: false,
+            no_receivers: false,
+        };
+        Channel {
+            state: Short::new(state),
+            capacity,
+            sender_count: AtomicUsize::new(1),
+            receiver_count: AtomicUsize::new(1),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state.with(|state| state.messages.len())
+    }
+
+    pub(super) fn capacity(&self) -> Option<usize> {
+        self.capacity
+    }
+
+    #[inline]
+    pub(super) fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut message = Some(message);
+        let sent = self
+            .state
+            .with(|state| state.send(self.capacity, &mut message));
+        match (sent, message) {
+            (Ok(wake), _) => {
+                wake.into_iter().for_each(Wake::wake);
+                Ok(())
+            }
+            (Err(Refused::Full), Some(message)) => Err(TrySendError::Full(message)),
+            (Err(_), Some(message)) => Err(TrySendError::Disconnected(message)),
+            (Err(_), None) => unreachable!("a refused message stays"),
+        }
+    }
+
+    /// Sends, or waits until it can. `Full` when the deadline has passed.
+    #[inline]
+    pub(super) fn send(
+        &self,
+        message: T,
+        deadline: Option<Instant>,
+    ) -> Result<(), TrySendError<T>> {
+        match self.try_send(message) {
+            Err(TrySendError::Full(message)) => self.send_slow(message, deadline),
+            ended => ended,
+        }
+    }
+
+    #[cold]
+    fn send_slow(&self, message: T, deadline: Option<Instant>) -> Result<(), TrySendError<T>> {
+        let slot: Slot<T> = UnsafeCell::new(Some(message));
+        let wait = Wait::new();
+        let node = Node::new(&wait, 0, slot.get().cast());
+        let ended = match self.enlist_sender(&node, &slot) {
+            Some(outcome) => Some(outcome),
+            None => {
+                let _noted = waiting::on(self.reason());
+                wait.block(deadline)
+            }
+        };
+        if ended.is_none() {
+            self.delist_sender(&node);
+        }
+        match (ended, slot.into_inner()) {
+            (_, None) => Ok(()),
+            (None, Some(message)) => Err(TrySendError::Full(message)),
+            (Some(_), Some(message)) => Err(TrySendError::Disconnected(message)),
+        }
+    }
+
+    /// Puts a sender into the line, unless its message can go (or never will): then what came of it.
+    fn enlist_sender(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
+        let (outcome, wake) = self.state.with(|state| {
+            // SAFETY: the sender is in no line, so nobody else looks at its slot.
+            match state.send(self.capacity, unsafe { &mut *slot.get() }) {
+                Ok(wake) => (Some(PASSED), wake),
+                Err(Refused::Closed) => (Some(CLOSED), None),
+                Err(Refused::Full) => {
+                    // SAFETY: the caller's frame goes on when the node is claimed, and so out of the queue, or after
+                    // it has removed it.
+                    unsafe { state.senders.push_back(node) };
+                    (None, None)
+                }
+            }
+        });
+        wake.into_iter().for_each(Wake::wake);
+        outcome
+    }
+
+    pub(super) fn delist_sender(&self, node: &Node) {
+        self.state.with(|state| state.senders.remove(node));
+    }
+
+    #[inline]
+    pub(super) fn try_receive(&self) -> Result<T, TryRecvError> {
+        match self.state.with(State::receive) {
+            Ok((message, wake)) => {
+                wake.into_iter().for_each(Wake::wake);
+                Ok(message)
+            }
+            Err(Nothing::Empty) => Err(TryRecvError::Empty),
+            Err(Nothing::Closed) => Err(TryRecvError::Disconnected),
+        }
+    }
+
+    /// Receives, or waits until it can.
+    #[inline]
+    pub(super) fn receive(&self, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
+        match self.try_receive() {
+            Ok(message) => Ok(message),
+            Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) => self.receive_slow(deadline),
+        }
+    }
+
+    #[cold]
+    fn receive_slow(&self, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
+        let slot: Slot<T> = UnsafeCell::new(None);
+        let wait = Wait::new();
+        let node = Node::new(&wait, 0, slot.get().cast());
+        let ended = match self.enlist_receiver(&node, &slot) {
+            Some(outcome) => Some(outcome),
+            None => {
+                let _noted = waiting::on(self.reason());
+                wait.block(deadline)
+            }
+        };
+        if ended.is_none() {
+            self.delist_receiver(&node);
+        }
+        match (ended, slot.into_inner()) {
+            (_, Some(message)) => Ok(message),
+            (None, None) => Err(RecvTimeoutError::Timeout),
+            (Some(_), None) => Err(RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// As [`enlist_sender`](Channel::enlist_sender).
+    fn enlist_receiver(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
+        let (outcome, wake) = self.state.with(|state| match state.receive() {
+            Ok((message, wake)) => {
+                // SAFETY: the receiver is in no line, so nobody else looks at its slot.
+                unsafe { *slot.get() = Some(message) };
+                (Some(PASSED), wake)
+            }
+            Err(Nothing::Closed) => (Some(CLOSED), None),
+            Err(Nothing::Empty) => {
+                // SAFETY: as in `enlist_sender`.
+                unsafe { state.receivers.push_back(node) };
+                (None, None)
+            }
+        });
+        wake.into_iter().for_each(Wake::wake);
+        outcome
+    }
+
+    pub(super) fn delist_receiver(&self, node: &Node) {
+        self.state.with(|state| state.receivers.remove(node));
+    }
+
+    /// For `select!`: puts an arm into the line of senders, or says (`false`) that it could go at once.
+    pub(super) fn enlist_sending_arm(&self, node: &Node, wait: &Wait) -> bool {
+        self.state.with(|state| {
+            let room = self
+                .capacity
+                .is_none_or(|capacity| state.messages.len() < capacity);
+            if state.no_receivers || room || state.receivers.has_other(wait) {
+                return false;
+            }
+            // SAFETY: a select takes its arms out of the lines before it returns.
+            unsafe { state.senders.push_back(node) };
+            true
+        })
+    }
+
+    /// For `select!`: puts an arm into the line of receivers, or says (`false`) that it could go at once.
+    pub(super) fn enlist_receiving_arm(&self, node: &Node, wait: &Wait) -> bool {
+        self.state.with(|state| {
+            if state.no_senders || !state.messages.is_empty() || state.senders.has_other(wait) {
+                return false;
+            }
+            // SAFETY: as above.
+            unsafe { state.receivers.push_back(node) };
+            true
+        })
+    }
+
+    pub(super) fn add_sender(&self) {
+        self.sender_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_receiver(&self) {
+        self.receiver_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The last to go tells those who wait for a message that there will be none.
+    pub(super) fn drop_sender(&self) {
+        if self.sender_count.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let wakes = self.state.with(|state| {
+            state.no_senders = true;
+            state.receivers.grant_all(|tag| code(tag, CLOSED))
+        });
+        wakes.wake();
+    }
+
+    /// The last to go tells those who want to send, and drops what nobody will receive.
+    pub(super) fn drop_receiver(&self) {
+        if self.receiver_count.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let (wakes, messages) = self.state.with(|state| {
+            state.no_receivers = true;
+            let messages = std::mem::take(&mut state.messages);
+            (state.senders.grant_all(|tag| code(tag, CLOSED)), messages)
+        });
+        wakes.wake();
+        drop(messages);
+    }
+
+    fn reason(&self) -> WaitReason {
+        let address = std::ptr::from_ref(self).addr();
+        WaitReason::Channel { address }
+    }
+}
+
+/// Without a deadline, a send fails for one reason only.
+pub(super) fn disconnected<T>(error: TrySendError<T>) -> SendError<T> {
+    match error {
+        TrySendError::Full(message) | TrySendError::Disconnected(message) => SendError(message),
+    }
+}
+
+/// Without a deadline, a receive fails for one reason only.
+pub(super) fn ended(_: RecvTimeoutError) -> RecvError {
+    RecvError
+}

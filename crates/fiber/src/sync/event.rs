@@ -1,0 +1,101 @@
+//! [`Event`].
+
+use std::time::{Duration, Instant};
+
+use super::const_unless_loom;
+use super::short::Short;
+use super::wait::{Node, Queue, Wait};
+use crate::atomic::{AtomicBool, Ordering};
+use crate::fiber::after;
+use crate::waiting::{self, WaitReason};
+
+/// Something that has happened or not: a gate that stays open once set, until it is reset.
+///
+/// Everybody who waits when it is set goes on, even if it is reset before they run.
+///
+/// ```
+/// use std::sync::Arc;
+/// use fiber::sync::Event;
+///
+/// fiber::run(|| {
+///     let started = Arc::new(Event::new());
+///     let other = Arc::clone(&started);
+///     fiber::spawn(move || other.set());
+///     started.wait();
+///     assert!(started.is_set());
+/// });
+/// ```
+#[derive(Debug)]
+pub struct Event {
+    set: AtomicBool,
+    queue: Short<Queue>,
+}
+
+impl Event {
+    const_unless_loom! {
+        /// An event that has not happened.
+        pub fn new() -> Event {
+            Event { set: AtomicBool::new(false), queue: Short::new(Queue::new()) }
+        }
+    }
+
+    /// It has happened: everybody who waits goes on, and who comes later does not wait.
+    pub fn set(&self) {
+        let wakes = self.queue.with(|queue| {
+            self.set.store(true, Ordering::Release);
+            queue.grant_all(|_| 0)
+        });
+        wakes.wake();
+    }
+
+    /// It has not happened: who comes from now on waits.
+    pub fn reset(&self) {
+        self.queue
+            .with(|_| self.set.store(false, Ordering::Release));
+    }
+
+    /// Whether it has happened.
+    pub fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// Waits until it has happened.
+    pub fn wait(&self) {
+        self.wait_until(None);
+    }
+
+    /// Waits until it has happened, but not longer than `timeout`; says whether it has.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.wait_until(Some(after(timeout)))
+    }
+
+    fn wait_until(&self, deadline: Option<Instant>) -> bool {
+        if self.is_set() {
+            return true;
+        }
+        let wait = Wait::new();
+        let node = Node::new(&wait, 0, std::ptr::null_mut());
+        let is_set = self.queue.with(|queue| {
+            let is_set = self.set.load(Ordering::Acquire);
+            if !is_set {
+                // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or after it has
+                // removed it.
+                unsafe { queue.push_back(&node) };
+            }
+            is_set
+        });
+        let address = std::ptr::from_ref(self).addr();
+        let _noted = waiting::on(WaitReason::Event { address });
+        if is_set || wait.block(deadline).is_some() {
+            return true;
+        }
+        self.queue.with(|queue| queue.remove(&node));
+        false
+    }
+}
+
+impl Default for Event {
+    fn default() -> Event {
+        Event::new()
+    }
+}

@@ -1,0 +1,111 @@
+//! Locks, channels and the like, for fibers and plain threads alike.
+//!
+//! The names, the poisoning and the errors are those of [`std::sync`]. A fiber that has to wait suspends and its
+//! processor runs others; a plain thread that has to wait sleeps. Both may stand in the same line: a fiber
+//! can send to a thread and a thread can wake a fiber. With `std`'s own, a fiber that waits holds up all fibers of
+//! its processor, and if one of those has the lock, for ever.
+//!
+//! | | what it is | who goes first |
+//! |---|---|---|
+//! | [`Mutex`] | one at a time | first in line, or who comes while it wakes up; overtaken once, then handed over |
+//! | [`RwLock`] | many readers or one writer | first come, first served |
+//! | [`Condvar`] | a notification under a mutex | who has waited longest |
+//! | [`Semaphore`] | so many at a time | first come, first served |
+//! | [`Barrier`] | a meeting of `n` | all at once |
+//! | [`Event`] | a gate that stays open | all at once |
+//! | [`Once`], [`OnceLock`], [`LazyLock`] | made once | |
+//! | [`mpsc`], [`mpmc`] | channels: with a limit, without, from hand to hand | who has waited longest |
+//! | [`select!`](crate::select), [`Select`] | the first of several channel operations | each that can go, by lot |
+//!
+//! # Time-outs
+//! A time-out and a hand-over may come in the same moment; exactly one of them counts. What a call with a
+//! time-out returns is therefore the truth: `Ok` has the lock or the message, and after an error nothing was
+//! taken and nothing was lost. Fibers wait in whole milliseconds, rounded up.
+//!
+//! # What to know
+//! * A guard belongs to the fiber that took it. It may be held across anything that suspends: whoever else wants
+//!   the lock suspends too.
+//! * While a fiber unwinds from a panic it cannot suspend. A destructor that waits then blocks the processor, and for
+//!   ever if it waits for a fiber of that processor: do not lock in destructors what others hold for long.
+//! * [`fiber::timeout`](crate::timeout) is for I/O; the waits here have time-outs of their own.
+//!
+//! # Inside
+//! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`). Both, and every
+//! primitive, are checked over all interleavings (`models`).
+
+mod barrier;
+mod channel;
+mod condvar;
+mod endpoints;
+mod event;
+#[cfg(all(test, loom))]
+mod models;
+pub mod mpmc;
+pub mod mpsc;
+mod mutex;
+mod once;
+mod rwlock;
+mod select;
+mod semaphore;
+mod short;
+mod wait;
+
+use std::sync::{LockResult, PoisonError};
+
+pub use barrier::{Barrier, BarrierWaitResult};
+pub use condvar::{Condvar, WaitTimeoutResult};
+pub use event::Event;
+pub use mutex::{Mutex, MutexGuard};
+pub use once::{LazyLock, Once, OnceLock, OnceState};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use select::{Receiving, Select, Sending};
+pub use semaphore::{Permit, Semaphore};
+
+use crate::atomic::{AtomicBool, Ordering};
+
+/// A function that makes something, `const` so that it can make a `static`. Loom's atomics cannot be in one.
+macro_rules! const_unless_loom {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) -> $made:ty $body:block) => {
+        $(#[$attribute])*
+        #[cfg(not(loom))]
+        $visibility const fn $name($($argument: $type),*) -> $made $body
+
+        $(#[$attribute])*
+        #[cfg(loom)]
+        $visibility fn $name($($argument: $type),*) -> $made $body
+    };
+}
+use const_unless_loom;
+
+/// Whether a panic has left a value half changed.
+#[derive(Debug)]
+struct Poison(AtomicBool);
+
+impl Poison {
+    const_unless_loom! {
+        fn new() -> Poison {
+            Poison(AtomicBool::new(false))
+        }
+    }
+
+    // Relaxed: the lock orders it, as it does the value.
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn check<G>(&self, guard: G) -> LockResult<G> {
+        if self.is_set() {
+            Err(PoisonError::new(guard))
+        } else {
+            Ok(guard)
+        }
+    }
+}

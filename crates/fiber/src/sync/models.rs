@@ -1,0 +1,445 @@
+//! All interleavings of small programs, by loom:
+//!
+//! ```console
+//! $ RUSTFLAGS="--cfg loom" cargo test -p weftwork-fiber --lib --release models
+//! ```
+//!
+//! A lost wake-up is a deadlock there, and a broken exclusion an access that loom's cell refuses. A time-out is one
+//! that has passed, tried at every point. With three threads the number of preemptions is bounded, as loom advises.
+
+use std::sync::mpsc::{RecvTimeoutError, TrySendError};
+use std::time::Instant;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::channel::Channel;
+use super::mutex::RawMutex;
+use super::semaphore::RawSemaphore;
+use super::short::{Short, SpinLock};
+use super::wait::{Node, Queue, Wait};
+use super::{Barrier, Condvar, Event, Mutex, Once, RwLock, Select};
+use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::waiting::WaitReason;
+
+fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// What is to be touched by one at a time.
+struct Alone(UnsafeCell<u32>);
+
+unsafe impl Sync for Alone {}
+
+impl Alone {
+    fn new() -> Alone {
+        Alone(UnsafeCell::new(0))
+    }
+
+    fn touch(&self) {
+        self.0.with_mut(|count| unsafe { *count += 1 });
+    }
+
+    fn count(&self) -> u32 {
+        self.0.with(|count| unsafe { *count })
+    }
+}
+
+#[test]
+fn the_short_lock_excludes() {
+    check(3, || {
+        let lock = Arc::new(SpinLock::new(0));
+        let other = Arc::clone(&lock);
+        let thread = thread::spawn(move || other.with(|count| *count += 1));
+        lock.with(|count| *count += 1);
+        thread.join().unwrap();
+        assert_eq!(lock.with(|count| *count), 2);
+    });
+}
+
+fn excludes(threads: u32, rounds: u32, preemptions: usize) {
+    check(preemptions, move || {
+        let shared = Arc::new((RawMutex::new(), Alone::new()));
+        let work = move |shared: &(RawMutex, Alone)| {
+            for _ in 0..rounds {
+                if !shared.0.try_lock() {
+                    shared.0.lock_slow(None);
+                }
+                shared.1.touch();
+                shared.0.unlock();
+            }
+        };
+        let others: Vec<_> = (1..threads)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || work(&shared))
+            })
+            .collect();
+        work(&shared);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(shared.1.count(), threads * rounds);
+    });
+}
+
+#[test]
+fn a_mutex_excludes_and_loses_no_wake_up() {
+    excludes(2, 2, 4);
+}
+
+#[test]
+fn a_mutex_of_three_excludes_and_loses_no_wake_up() {
+    excludes(3, 1, 2);
+}
+
+/// The second waits in line behind one whose time is over: whoever wins that race, the second is woken.
+#[test]
+fn a_mutex_is_owned_by_one_when_a_time_out_meets_a_hand_over() {
+    check(2, || {
+        let shared = Arc::new((RawMutex::new(), Alone::new()));
+        assert!(shared.0.try_lock());
+        let (impatient, patient) = (Arc::clone(&shared), Arc::clone(&shared));
+        let impatient = thread::spawn(move || {
+            let locked = impatient.0.lock_slow(Some(Instant::now()));
+            if locked {
+                impatient.1.touch();
+                impatient.0.unlock();
+            }
+            u32::from(locked)
+        });
+        let patient = thread::spawn(move || {
+            assert!(patient.0.lock_slow(None));
+            patient.1.touch();
+            patient.0.unlock();
+        });
+        shared.1.touch();
+        shared.0.unlock();
+        let impatient = impatient.join().unwrap();
+        patient.join().unwrap();
+        assert!(shared.0.try_lock(), "nobody has it any more");
+        assert_eq!(shared.1.count(), 2 + impatient);
+    });
+}
+
+fn wait_for(semaphore: &RawSemaphore, count: usize, deadline: Option<Instant>) -> bool {
+    semaphore.acquire(count, deadline, WaitReason::Park)
+}
+
+#[test]
+fn a_semaphore_keeps_count() {
+    check(3, || {
+        let shared = Arc::new((RawSemaphore::new(1), Alone::new()));
+        let work = |shared: &(RawSemaphore, Alone)| {
+            assert!(wait_for(&shared.0, 1, None));
+            shared.1.touch();
+            shared.0.release(1);
+        };
+        let others = [Arc::clone(&shared), Arc::clone(&shared)]
+            .map(|shared| thread::spawn(move || work(&shared)));
+        work(&shared);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(shared.1.count(), 3);
+        assert_eq!(shared.0.available(), 1);
+        assert!(shared.0.try_acquire(1), "nobody is said to wait any more");
+    });
+}
+
+/// The first in line wants more than there will be; when its time is over, the one behind goes on.
+#[test]
+fn a_semaphore_serves_who_stood_behind_one_that_gave_up() {
+    check(3, || {
+        let semaphore = Arc::new(RawSemaphore::new(1));
+        let (greedy, modest) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
+        let greedy = thread::spawn(move || {
+            if wait_for(&greedy, 2, Some(Instant::now())) {
+                panic!("there is only one permit");
+            }
+        });
+        let modest = thread::spawn(move || {
+            assert!(wait_for(&modest, 1, None));
+            modest.release(1);
+        });
+        greedy.join().unwrap();
+        modest.join().unwrap();
+        assert!(semaphore.try_acquire(1));
+    });
+}
+
+#[test]
+fn a_lock_is_for_readers_or_one_writer() {
+    check(2, || {
+        let shared = Arc::new((RwLock::new(()), Alone::new()));
+        let readers = [Arc::clone(&shared), Arc::clone(&shared)].map(|shared| {
+            thread::spawn(move || {
+                let _read = shared.0.read().unwrap();
+                shared.1.count()
+            })
+        });
+        {
+            let _write = shared.0.write().unwrap();
+            shared.1.touch();
+        }
+        for reader in readers {
+            assert!(reader.join().unwrap() <= 1);
+        }
+    });
+}
+
+#[test]
+fn a_condition_that_is_notified_is_seen() {
+    check(3, || {
+        let shared = Arc::new((Mutex::new(false), Condvar::new()));
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            *other.0.lock().unwrap() = true;
+            other.1.notify_one();
+        });
+        let ready = shared
+            .1
+            .wait_while(shared.0.lock().unwrap(), |ready| !*ready);
+        drop(ready.unwrap());
+        thread.join().unwrap();
+    });
+}
+
+/// One notification, two waiters of which one is impatient: if it says that its time was over, the other got it.
+#[test]
+fn a_notification_is_not_lost_to_a_time_out() {
+    check(2, || {
+        let shared = Arc::new((Mutex::new(0), Condvar::new()));
+        let impatient = Arc::clone(&shared);
+        let impatient = thread::spawn(move || {
+            let mut tickets = impatient.0.lock().unwrap();
+            if *tickets == 0 {
+                let result = impatient.1.wait_timeout(tickets, std::time::Duration::ZERO);
+                let (again, ended) = result.unwrap();
+                tickets = again;
+                if !ended.timed_out() && *tickets == 0 {
+                    return; // Somebody else took what we were told of.
+                }
+            }
+            if *tickets > 0 {
+                *tickets -= 1;
+            }
+        });
+        *shared.0.lock().unwrap() += 1;
+        shared.1.notify_one();
+        *shared.0.lock().unwrap() += 1;
+        shared.1.notify_one();
+        let mut tickets = shared
+            .1
+            .wait_while(shared.0.lock().unwrap(), |tickets| *tickets == 0)
+            .unwrap();
+        *tickets -= 1;
+        drop(tickets);
+        impatient.join().unwrap();
+    });
+}
+
+#[test]
+fn an_event_lets_everybody_go() {
+    check(3, || {
+        let event = Arc::new(Event::new());
+        let waiters = [Arc::clone(&event), Arc::clone(&event)]
+            .map(|event| thread::spawn(move || event.wait()));
+        event.set();
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn a_barrier_has_one_leader() {
+    check(3, || {
+        let barrier = Arc::new(Barrier::new(2));
+        let other = Arc::clone(&barrier);
+        let other = thread::spawn(move || other.wait().is_leader());
+        let leads = barrier.wait().is_leader();
+        assert_ne!(leads, other.join().unwrap());
+    });
+}
+
+#[test]
+fn once_is_once_and_who_waits_sees_it_done() {
+    check(3, || {
+        let shared = Arc::new((Once::new(), Alone::new()));
+        let call = |shared: &(Once, Alone)| {
+            shared.0.call_once(|| shared.1.touch());
+            assert_eq!(shared.1.count(), 1);
+        };
+        let other = Arc::clone(&shared);
+        let other = thread::spawn(move || call(&other));
+        call(&shared);
+        other.join().unwrap();
+    });
+}
+
+fn passes_in_order(capacity: Option<usize>) {
+    check(3, move || {
+        let channel = Arc::new(Channel::new(capacity));
+        let sender = Arc::clone(&channel);
+        let sender = thread::spawn(move || {
+            sender.send(1, None).unwrap();
+            sender.send(2, None).unwrap();
+            sender.drop_sender();
+        });
+        assert_eq!(channel.receive(None), Ok(1));
+        assert_eq!(channel.receive(None), Ok(2));
+        assert_eq!(channel.receive(None), Err(RecvTimeoutError::Disconnected));
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_channel_with_room_passes_in_order() {
+    passes_in_order(Some(1));
+}
+
+#[test]
+fn a_channel_from_hand_to_hand_passes_in_order() {
+    passes_in_order(Some(0));
+}
+
+#[test]
+fn a_channel_without_a_limit_passes_in_order() {
+    passes_in_order(None);
+}
+
+#[test]
+fn a_message_is_sent_or_handed_back() {
+    check(3, || {
+        let channel = Arc::new(Channel::new(Some(0)));
+        let sender = Arc::clone(&channel);
+        let sender = thread::spawn(move || match sender.send(7, Some(Instant::now())) {
+            Ok(()) => 1,
+            Err(TrySendError::Full(7)) => 0,
+            Err(other) => panic!("{other:?}"),
+        });
+        let received = channel.receive(Some(Instant::now()));
+        assert_eq!(sender.join().unwrap(), usize::from(received.is_ok()));
+    });
+}
+
+#[test]
+fn a_sender_that_waits_hears_that_the_receiver_has_gone() {
+    check(3, || {
+        let channel = Arc::new(Channel::new(Some(0)));
+        let sender = Arc::clone(&channel);
+        let sender = thread::spawn(move || sender.send(7, None));
+        channel.drop_receiver();
+        assert_eq!(sender.join().unwrap(), Err(TrySendError::Disconnected(7)));
+    });
+}
+
+#[test]
+fn two_receivers_get_a_message_each() {
+    check(2, || {
+        let channel = Arc::new(Channel::new(Some(1)));
+        let receivers = [Arc::clone(&channel), Arc::clone(&channel)]
+            .map(|channel| thread::spawn(move || channel.receive(None).unwrap()));
+        channel.send(1, None).unwrap();
+        channel.send(2, None).unwrap();
+        let sum: u32 = receivers.into_iter().map(|r| r.join().unwrap()).sum();
+        assert_eq!(sum, 3);
+    });
+}
+
+fn select_from(first: &Channel<u32>, second: &Channel<u32>) -> u32 {
+    let (a, b) = (super::Receiving::new(first), super::Receiving::new(second));
+    let mut select = Select::new();
+    select.receive(&a);
+    select.receive(&b);
+    match select.wait() {
+        0 => a.take().unwrap(),
+        _ => b.take().unwrap(),
+    }
+}
+
+/// Two senders, one on each channel: the select gets one message and leaves the other.
+#[test]
+fn a_select_takes_one_message_and_no_more() {
+    check(2, || {
+        let channels = Arc::new((Channel::new(Some(0)), Channel::new(Some(0))));
+        let (to_first, to_second) = (Arc::clone(&channels), Arc::clone(&channels));
+        let senders = [
+            thread::spawn(move || to_first.0.send(1, None)),
+            thread::spawn(move || to_second.1.send(2, None)),
+        ];
+        let first = select_from(&channels.0, &channels.1);
+        let second = match first {
+            1 => channels.1.receive(None),
+            _ => channels.0.receive(None),
+        };
+        assert_eq!(first + second.unwrap(), 3);
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap().unwrap());
+    });
+}
+
+/// A select that sends meets a select that receives, from hand to hand, on either of two channels.
+#[test]
+fn two_selects_that_face_each_other_meet() {
+    check(2, || {
+        let channels = Arc::new((Channel::new(Some(0)), Channel::new(Some(0))));
+        let other = Arc::clone(&channels);
+        let sender = thread::spawn(move || {
+            let (a, b) = (
+                super::Sending::new(&other.0, 1),
+                super::Sending::new(&other.1, 2),
+            );
+            let mut select = Select::new();
+            select.send(&a);
+            select.send(&b);
+            select.wait() as u32 + 1
+        });
+        let received = select_from(&channels.0, &channels.1);
+        assert_eq!(received, sender.join().unwrap());
+    });
+}
+
+/// That the checker sees what it is here to see: who stands in line without looking again under the lock
+/// is not woken by one who came between.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_waiter_that_does_not_look_again_is_caught() {
+    check(3, || {
+        // Not loom's: that one would panic again while the deadlock unwinds.
+        let shared = std::sync::Arc::new((AtomicBool::new(false), Short::new(Queue::new())));
+        let other = std::sync::Arc::clone(&shared);
+        let setter = thread::spawn(move || {
+            other.0.store(true, Ordering::SeqCst);
+            other.1.with(|queue| queue.grant_all(|_| 0)).wake();
+        });
+        if !shared.0.load(Ordering::SeqCst) {
+            let wait = Wait::new();
+            let node = Node::new(&wait, 0, std::ptr::null_mut());
+            shared.1.with(|queue| unsafe { queue.push_back(&node) });
+            wait.block(None);
+        }
+        setter.join().unwrap();
+    });
+}
+
+/// The same for exclusion: a lock that looks and then takes.
+#[test]
+#[should_panic]
+fn a_lock_that_looks_before_it_takes_is_caught() {
+    check(3, || {
+        let shared = Arc::new((AtomicUsize::new(0), Alone::new()));
+        let work = |shared: &(AtomicUsize, Alone)| {
+            if shared.0.load(Ordering::SeqCst) == 0 {
+                shared.0.store(1, Ordering::SeqCst);
+                shared.1.touch();
+                shared.0.store(0, Ordering::SeqCst);
+            }
+        };
+        let other = Arc::clone(&shared);
+        let other = thread::spawn(move || work(&other));
+        work(&shared);
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,379 @@
+//! [`Mutex`].
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU64;
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::time::{Duration, Instant};
+
+use super::short::Short;
+use super::wait::{Node, Queue, Wait, Wake};
+use super::{Poison, const_unless_loom};
+use crate::atomic::{AtomicU8, Ordering};
+use crate::fiber::after;
+use crate::{processor, waiting};
+
+/// Mutual exclusion, as of [`std::sync::Mutex`]: a fiber that has to wait suspends, a plain thread sleeps.
+///
+/// # Fairness
+/// Waiters stand in line. A lock that is released while others wait is free for a moment: who runs just then may
+/// take it before the first in line is awake, which saves a switch for every hand-over. But a waiter that
+/// was woken and came too late goes back to the front, and the next release hands the lock to it
+/// directly. So nobody is overtaken for longer than one wake-up takes, once it is first in line.
+///
+/// # Poisoning
+/// As in `std`: a guard that is dropped by a panic poisons the mutex, and `lock` then returns the guard in an `Err`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use fiber::sync::Mutex;
+///
+/// let total = Arc::new(Mutex::new(0));
+/// let sum = Arc::clone(&total);
+/// fiber::run(move || {
+///     fiber::scope(|scope| {
+///         for n in 1..=10 {
+///             let sum = &sum;
+///             scope.spawn(move || *sum.lock().unwrap() += n);
+///         }
+///     });
+/// });
+/// assert_eq!(*total.lock().unwrap(), 55); // from a plain thread
+/// ```
+pub struct Mutex<T: ?Sized> {
+    raw: RawMutex,
+    poison: Poison,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock gives the value to one at a time.
+unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+// SAFETY: it owns the value.
+unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
+
+/// The lock; dropping it unlocks.
+#[must_use = "dropped at once, the mutex is unlocked at once"]
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    panicking: bool,
+    /// Not `Send`, as std's.
+    not_send: PhantomData<*const ()>,
+}
+
+// SAFETY: a shared guard gives shared access to the value.
+unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
+
+impl<T> Mutex<T> {
+    const_unless_loom! {
+        /// An unlocked mutex.
+        pub fn new(value: T) -> Mutex<T> {
+            Mutex { raw: RawMutex::new(), poison: Poison::new(), value: UnsafeCell::new(value) }
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// The value too, if the mutex is poisoned.
+    pub fn into_inner(self) -> LockResult<T> {
+        let poisoned = self.poison.is_set();
+        let value = self.value.into_inner();
+        if poisoned {
+            Err(PoisonError::new(value))
+        } else {
+            Ok(value)
+        }
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits for the lock. A fiber that locks twice waits for itself, for ever.
+    ///
+    /// # Errors
+    /// The guard, if the mutex is poisoned.
+    #[inline]
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        if !self.raw.try_lock() {
+            self.raw.lock_slow(None);
+        }
+        self.guard()
+    }
+
+    /// The lock, if it is free.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the guard if the mutex is poisoned.
+    #[inline]
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        if self.raw.try_lock() {
+            Ok(self.guard()?)
+        } else {
+            Err(TryLockError::WouldBlock)
+        }
+    }
+
+    /// Waits for the lock, but not longer than `timeout`. The lock may come in the very moment in which the
+    /// time is over: then the call has it and says so.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time is over, or the guard if the mutex is poisoned.
+    pub fn lock_timeout(&self, timeout: Duration) -> TryLockResult<MutexGuard<'_, T>> {
+        if self.raw.try_lock() || self.raw.lock_slow(Some(after(timeout))) {
+            Ok(self.guard()?)
+        } else {
+            Err(TryLockError::WouldBlock)
+        }
+    }
+
+    /// Whether a panic poisoned it.
+    pub fn is_poisoned(&self) -> bool {
+        self.poison.is_set()
+    }
+
+    /// Declares the value whole again.
+    pub fn clear_poison(&self) {
+        self.poison.clear();
+    }
+
+    /// The value, which nobody else can have.
+    ///
+    /// # Errors
+    /// The value too, if the mutex is poisoned.
+    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+        let poisoned = self.poison.is_set();
+        let value = self.value.get_mut();
+        if poisoned {
+            Err(PoisonError::new(value))
+        } else {
+            Ok(value)
+        }
+    }
+
+    /// For the condition variable: the lock was just taken.
+    #[inline]
+    pub(super) fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
+        self.raw.note_owner();
+        let guard = MutexGuard {
+            mutex: self,
+            panicking: std::thread::panicking(),
+            not_send: PhantomData,
+        };
+        self.poison.check(guard)
+    }
+}
+
+impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    pub(super) fn mutex(&self) -> &'a Mutex<T> {
+        self.mutex
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.panicking {
+            self.mutex.poison.set();
+        }
+        self.mutex.raw.unlock();
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is the lock.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard is the lock.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Mutex");
+        match self.try_lock() {
+            Ok(guard) => shown.field("value", &&*guard),
+            Err(TryLockError::Poisoned(error)) => shown.field("value", &&**error.get_ref()),
+            Err(TryLockError::WouldBlock) => shown.field("value", &format_args!("<locked>")),
+        };
+        shown.field("poisoned", &self.is_poisoned()).finish()
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Mutex<T> {
+        Mutex::new(T::default())
+    }
+}
+
+impl<T> From<T> for Mutex<T> {
+    fn from(value: T) -> Mutex<T> {
+        Mutex::new(value)
+    }
+}
+
+const LOCKED: u8 = 1;
+/// The queue is not empty. Changed under its lock only, and set only while LOCKED.
+const WAITERS: u8 = 2;
+
+/// What a waiter is told.
+const HANDED_OVER: usize = 0;
+const TRY_AGAIN: usize = 1;
+
+/// A waiter's tag: it was woken before and came too late.
+const OVERTAKEN: usize = 1;
+
+/// The lock without a value.
+#[derive(Debug)]
+pub(super) struct RawMutex {
+    state: AtomicU8,
+    /// The number of the fiber that has it, for the list of fibers. Of no meaning while it is free.
+    owner: AtomicU64,
+    queue: Short<Queue>,
+}
+
+impl RawMutex {
+    const_unless_loom! {
+        pub(super) fn new() -> RawMutex {
+            RawMutex {
+                state: AtomicU8::new(0),
+                owner: AtomicU64::new(0),
+                queue: Short::new(Queue::new()),
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn try_lock(&self) -> bool {
+        let taken = |seen: u8| {
+            self.state
+                .compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+        };
+        match taken(0) {
+            Ok(_) => true,
+            // Free, though somebody waits: see "Fairness".
+            Err(WAITERS) => taken(WAITERS).is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    #[inline]
+    fn note_owner(&self) {
+        let fiber = processor::with_current(|_, fiber| fiber.control().id());
+        self.owner.store(fiber.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// `false` when the deadline has passed.
+    #[cold]
+    pub(super) fn lock_slow(&self, deadline: Option<Instant>) -> bool {
+        let _noted = waiting::on_lock(&self.owner);
+        let mut tag = 0;
+        loop {
+            let wait = Wait::new();
+            let node = Node::new(&wait, tag, std::ptr::null_mut());
+            if !self.enqueue(&node) {
+                return true;
+            }
+            match wait.block(deadline) {
+                Some(HANDED_OVER) => return true,
+                // The wake-up is ours and must not be lost: if the lock is taken again, then it is up to its new
+                // owner to wake the next, else we have it. Either way, one more look decides.
+                Some(_) if self.try_lock() => return true,
+                Some(_) => tag = OVERTAKEN,
+                None => {
+                    self.leave(&node);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Stands in line, at the front if overtaken; or takes the lock (`false`), if it is free after all.
+    fn enqueue(&self, node: &Node) -> bool {
+        self.queue.with(|queue| {
+            let mut seen = self.state.load(Ordering::Relaxed);
+            loop {
+                let next = if seen & LOCKED == 0 {
+                    seen | LOCKED
+                } else {
+                    seen | WAITERS
+                };
+                match self.state.compare_exchange_weak(
+                    seen,
+                    next,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) if seen & LOCKED == 0 => return false,
+                    Ok(_) => break,
+                    Err(now) => seen = now,
+                }
+            }
+            // SAFETY: the node is in the frame of `lock_slow`, which goes on when the node is claimed, and so out of
+            // the queue, or after `leave`.
+            unsafe {
+                match node.tag() {
+                    OVERTAKEN => queue.push_front(node),
+                    _ => queue.push_back(node),
+                }
+            }
+            true
+        })
+    }
+
+    /// After a time-out.
+    fn leave(&self, node: &Node) {
+        self.queue.with(|queue| {
+            queue.remove(node);
+            if queue.is_empty() {
+                self.state.fetch_and(!WAITERS, Ordering::Relaxed);
+            }
+        });
+    }
+
+    #[inline]
+    pub(super) fn unlock(&self) {
+        if self
+            .state
+            .compare_exchange(LOCKED, 0, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
+            self.unlock_slow();
+        }
+    }
+
+    #[cold]
+    fn unlock_slow(&self) {
+        let wake: Option<Wake> = self.queue.with(|queue| {
+            let first = queue.claim_front();
+            let waiters = if queue.is_empty() { 0 } else { WAITERS };
+            let Some(first) = first else {
+                self.state.store(waiters, Ordering::Release);
+                return None;
+            };
+            if first.tag() == OVERTAKEN {
+                self.state.store(LOCKED | waiters, Ordering::Release);
+                return Some(first.grant(HANDED_OVER));
+            }
+            self.state.store(waiters, Ordering::Release);
+            Some(first.grant(TRY_AGAIN))
+        });
+        if let Some(wake) = wake {
+            wake.wake();
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! [`RwLock`].
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::time::Duration;
+
+use super::semaphore::{PERMITS_MAX, RawSemaphore};
+use super::{Poison, const_unless_loom};
+use crate::fiber::after;
+use crate::waiting::WaitReason;
+
+/// Many readers or one writer, as of [`std::sync::RwLock`].
+///
+/// # Fairness
+/// Strictly first come, first served, so neither side is preferred: a reader that comes while a writer waits stands
+/// behind it; a lock that is given back goes to the writer at the front, or to all readers at the front up to the
+/// next writer. It follows that a fiber which has a read lock must not ask for another: between the two a
+/// writer may have come, and each would wait for the other.
+///
+/// # Poisoning
+/// As in `std`: a panic poisons the lock when it drops a write guard.
+pub struct RwLock<T: ?Sized> {
+    /// A reader takes one permit, a writer takes all.
+    permits: RawSemaphore,
+    poison: Poison,
+    value: UnsafeCell<T>,
+}
+
+const READER: usize = 1;
+const WRITER: usize = PERMITS_MAX;
+
+// SAFETY: the permits give the value to one writer or to readers, which share it.
+unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
+// SAFETY: it owns the value.
+unsafe impl<T: ?Sized + Send> Send for RwLock<T> {}
+
+/// The right to read; dropping it gives it back.
+#[must_use = "dropped at once, the lock is given back at once"]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    lock: &'a RwLock<T>,
+    not_send: PhantomData<*const ()>,
+}
+
+/// The right to write; dropping it gives it back.
+#[must_use = "dropped at once, the lock is given back at once"]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    lock: &'a RwLock<T>,
+    panicking: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+// SAFETY: a shared guard gives shared access to the value.
+unsafe impl<T: ?Sized + Sync> Sync for RwLockReadGuard<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Sync> Sync for RwLockWriteGuard<'_, T> {}
+
+impl<T> RwLock<T> {
+    const_unless_loom! {
+        /// A lock that nobody has.
+        pub fn new(value: T) -> RwLock<T> {
+            RwLock {
+                permits: RawSemaphore::new(PERMITS_MAX),
+                poison: Poison::new(),
+                value: UnsafeCell::new(value),
+            }
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// The value too, if the lock is poisoned.
+    pub fn into_inner(self) -> LockResult<T> {
+        let poisoned = self.poison.is_set();
+        let value = self.value.into_inner();
+        if poisoned {
+            Err(PoisonError::new(value))
+        } else {
+            Ok(value)
+        }
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until it may read.
+    ///
+    /// # Errors
+    /// The guard, if the lock is poisoned.
+    pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+        self.acquire(READER, None);
+        self.poison.check(self.read_guard())
+    }
+
+    /// Waits until it may write.
+    ///
+    /// # Errors
+    /// The guard, if the lock is poisoned.
+    pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+        self.acquire(WRITER, None);
+        self.poison.check(self.write_guard())
+    }
+
+    /// The right to read, if nobody writes or waits.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the guard if the lock is poisoned.
+    pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
+        if !self.permits.try_acquire(READER) {
+            return Err(TryLockError::WouldBlock);
+        }
+        Ok(self.poison.check(self.read_guard())?)
+    }
+
+    /// The right to write, if nobody has or awaits the lock.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the guard if the lock is poisoned.
+    pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
+        if !self.permits.try_acquire(WRITER) {
+            return Err(TryLockError::WouldBlock);
+        }
+        Ok(self.poison.check(self.write_guard())?)
+    }
+
+    /// As [`read`](RwLock::read), but not longer than `timeout`.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time is over, or the guard if the lock is poisoned.
+    pub fn read_timeout(&self, timeout: Duration) -> TryLockResult<RwLockReadGuard<'_, T>> {
+        if !self.acquire(READER, Some(timeout)) {
+            return Err(TryLockError::WouldBlock);
+        }
+        Ok(self.poison.check(self.read_guard())?)
+    }
+
+    /// As [`write`](RwLock::write), but not longer than `timeout`.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time is over, or the guard if the lock is poisoned.
+    pub fn write_timeout(&self, timeout: Duration) -> TryLockResult<RwLockWriteGuard<'_, T>> {
+        if !self.acquire(WRITER, Some(timeout)) {
+            return Err(TryLockError::WouldBlock);
+        }
+        Ok(self.poison.check(self.write_guard())?)
+    }
+
+    /// Whether a panic poisoned it.
+    pub fn is_poisoned(&self) -> bool {
+        self.poison.is_set()
+    }
+
+    /// Declares the value whole again.
+    pub fn clear_poison(&self) {
+        self.poison.clear();
+    }
+
+    /// The value, which nobody else can have.
+    ///
+    /// # Errors
+    /// The value too, if the lock is poisoned.
+    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+        let poisoned = self.poison.is_set();
+        let value = self.value.get_mut();
+        if poisoned {
+            Err(PoisonError::new(value))
+        } else {
+            Ok(value)
+        }
+    }
+
+    fn acquire(&self, count: usize, timeout: Option<Duration>) -> bool {
+        let address = std::ptr::from_ref(self).cast::<()>().addr();
+        self.permits
+            .acquire(count, timeout.map(after), WaitReason::RwLock { address })
+    }
+
+    fn read_guard(&self) -> RwLockReadGuard<'_, T> {
+        RwLockReadGuard {
+            lock: self,
+            not_send: PhantomData,
+        }
+    }
+
+    fn write_guard(&self) -> RwLockWriteGuard<'_, T> {
+        RwLockWriteGuard {
+            lock: self,
+            panicking: std::thread::panicking(),
+            not_send: PhantomData,
+        }
+    }
+}
+
+impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
+    fn drop(&mut self) {
+        self.lock.permits.release(READER);
+    }
+}
+
+impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.panicking {
+            self.lock.poison.set();
+        }
+        self.lock.permits.release(WRITER);
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: nobody writes while there is a read guard.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: nobody else has the value while there is a write guard.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: nobody else has the value while there is a write guard.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("RwLock");
+        match self.try_read() {
+            Ok(guard) => shown.field("value", &&*guard),
+            Err(TryLockError::Poisoned(error)) => shown.field("value", &&**error.get_ref()),
+            Err(TryLockError::WouldBlock) => shown.field("value", &format_args!("<locked>")),
+        };
+        shown.field("poisoned", &self.is_poisoned()).finish()
+    }
+}
+
+impl<T: Default> Default for RwLock<T> {
+    fn default() -> RwLock<T> {
+        RwLock::new(T::default())
+    }
+}

@@ -1,0 +1,391 @@
+//! [`select!`](crate::select) and what it is made of.
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::sync::mpsc::{RecvError, SendError, TryRecvError, TrySendError};
+use std::time::{Duration, Instant};
+
+use super::channel::{Channel, Slot};
+use super::wait::{Node, Wait};
+use crate::fiber::after;
+use crate::waiting::{self, WaitReason};
+
+/// Waits for the first of several channel operations; see [`select!`](crate::select), which is this in fewer words.
+///
+/// ```
+/// use fiber::sync::{Select, mpmc};
+///
+/// let (sender, receiver) = mpmc::bounded(1);
+/// let (_quiet, silence) = mpmc::bounded::<()>(1);
+/// sender.send(7).unwrap();
+///
+/// let (word, nothing) = (receiver.receiving(), silence.receiving());
+/// let mut select = Select::new();
+/// let first = select.receive(&word);
+/// select.receive(&nothing);
+/// assert_eq!(select.wait(), first);
+/// assert_eq!(word.take(), Ok(7));
+/// ```
+#[derive(Default)]
+pub struct Select<'a> {
+    arms: Vec<(usize, &'a dyn Arm)>,
+}
+
+/// One operation of several, on one thread.
+trait Arm {
+    /// Does it, if it can be done at once (or never).
+    fn attempt(&self) -> bool;
+    /// Stands in line, or says (`false`) that it could be done at once.
+    fn enlist(&self, wait: &Wait, index: usize) -> bool;
+    /// Leaves the line.
+    fn delist(&self);
+    /// It was done by another, who found it in the line, or can be done no more.
+    fn finish(&self, outcome: usize);
+}
+
+impl<'a> Select<'a> {
+    /// Without operations: [`wait`](Select::wait) would wait for ever.
+    pub fn new() -> Select<'a> {
+        Select::default()
+    }
+
+    /// Adds an operation and returns its number: 0, 1, …
+    pub fn receive<T>(&mut self, arm: &'a Receiving<'_, T>) -> usize {
+        self.add(arm)
+    }
+
+    /// Adds an operation and returns its number.
+    pub fn send<T>(&mut self, arm: &'a Sending<'_, T>) -> usize {
+        self.add(arm)
+    }
+
+    fn add(&mut self, arm: &'a dyn Arm) -> usize {
+        let number = self.arms.len();
+        self.arms.push((number, arm));
+        number
+    }
+
+    /// Does one of the operations, waiting for the first that can be done; returns its number. If several can be, each
+    /// has the same chance. An operation on a channel whose other side is gone can be done: it fails.
+    pub fn wait(&mut self) -> usize {
+        self.wait_until(None)
+            .expect("without a deadline, waits for ever")
+    }
+
+    /// As [`wait`](Select::wait), but not longer than `timeout`: then `None`, and nothing was done.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Option<usize> {
+        self.wait_until(Some(after(timeout)))
+    }
+
+    /// Does one of the operations, if one can be done now.
+    pub fn try_wait(&mut self) -> Option<usize> {
+        shuffle(&mut self.arms);
+        let ready = self.arms.iter().find(|(_, arm)| arm.attempt());
+        ready.map(|&(number, _)| number)
+    }
+
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Option<usize> {
+        loop {
+            if let Some(number) = self.try_wait() {
+                return Some(number);
+            }
+            if let Some(ended) = self.stand_in_line(deadline) {
+                return ended;
+            }
+        }
+    }
+
+    /// Waits in all lines at once; `None` if one of the operations could be done at once, after all.
+    fn stand_in_line(&self, deadline: Option<Instant>) -> Option<Option<usize>> {
+        let wait = Wait::new();
+        let mut enlisted = self.arms.iter();
+        let all = enlisted.all(|&(number, arm)| arm.enlist(&wait, number));
+        // Perhaps we are claimed already, by way of a line in which we do stand: then that counts.
+        let granted = if !all && wait.give_up() {
+            None
+        } else {
+            let _noted = waiting::on(WaitReason::Select);
+            Some(wait.block(deadline))
+        };
+        self.arms.iter().for_each(|(_, arm)| arm.delist());
+        let ended = granted?.map(|granted| {
+            let (number, outcome) = (granted >> 1, granted & 1);
+            let arm = self.arms.iter().find(|&&(of, _)| of == number);
+            arm.expect("a number of ours").1.finish(outcome);
+            number
+        });
+        Some(ended)
+    }
+}
+
+impl fmt::Debug for Select<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Select")
+            .field("arms", &self.arms.len())
+            .finish()
+    }
+}
+
+/// Any order with the same chance (Fisher and Yates).
+fn shuffle<T>(list: &mut [T]) {
+    for last in (1..list.len()).rev() {
+        list.swap(last, random_below(last + 1));
+    }
+}
+
+/// In the models the order is the same each time: loom repeats a run exactly.
+#[cfg(loom)]
+fn random_below(n: usize) -> usize {
+    n - 1
+}
+
+/// Pseudo-random (xorshift, Marsaglia 2003). Not inlined: see `processor::here`.
+#[cfg(not(loom))]
+#[inline(never)]
+fn random_below(n: usize) -> usize {
+    thread_local! {
+        static SEED: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
+    }
+    let mut seed = SEED.get();
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    SEED.set(seed);
+    ((seed >> 32) as usize * n) >> 32
+}
+
+/// An operation of a [`Select`]: to receive.
+pub struct Receiving<'a, T> {
+    channel: &'a Channel<T>,
+    slot: Slot<T>,
+    done: Cell<bool>,
+    node: UnsafeCell<Option<Node>>,
+}
+
+/// An operation of a [`Select`]: to send.
+pub struct Sending<'a, T> {
+    channel: &'a Channel<T>,
+    slot: Slot<T>,
+    done: Cell<bool>,
+    node: UnsafeCell<Option<Node>>,
+}
+
+impl<'a, T> Receiving<'a, T> {
+    pub(super) fn new(channel: &'a Channel<T>) -> Receiving<'a, T> {
+        Receiving {
+            channel,
+            slot: UnsafeCell::new(None),
+            done: Cell::new(false),
+            node: UnsafeCell::new(None),
+        }
+    }
+
+    /// What was received, after the select said that it was this operation.
+    ///
+    /// # Errors
+    /// All senders are gone.
+    ///
+    /// # Panics
+    /// If it was another operation.
+    pub fn take(self) -> Result<T, RecvError> {
+        assert!(self.done.get(), "another operation was selected");
+        self.slot.into_inner().ok_or(RecvError)
+    }
+}
+
+impl<'a, T> Sending<'a, T> {
+    pub(super) fn new(channel: &'a Channel<T>, message: T) -> Sending<'a, T> {
+        Sending {
+            channel,
+            slot: UnsafeCell::new(Some(message)),
+            done: Cell::new(false),
+            node: UnsafeCell::new(None),
+        }
+    }
+
+    /// What came of the sending, after the select said that it was this operation.
+    ///
+    /// # Errors
+    /// All receivers are gone; here is the message.
+    ///
+    /// # Panics
+    /// If it was another operation.
+    pub fn take(self) -> Result<(), SendError<T>> {
+        assert!(self.done.get(), "another operation was selected");
+        self.slot
+            .into_inner()
+            .map_or(Ok(()), |message| Err(SendError(message)))
+    }
+
+    /// The message, if it was another operation.
+    pub fn into_message(self) -> Option<T> {
+        self.slot.into_inner()
+    }
+}
+
+/// Where a node stands while a select waits.
+fn place(node: &UnsafeCell<Option<Node>>, fresh: Node) -> &Node {
+    // SAFETY: an arm is not `Sync`, and its node is in no line (see `delist`).
+    unsafe { (*node.get()).insert(fresh) }
+}
+
+impl<T> Arm for Receiving<'_, T> {
+    fn attempt(&self) -> bool {
+        if self.done.get() {
+            return false;
+        }
+        match self.channel.try_receive() {
+            // SAFETY: the arm is in no line, so nobody else looks at its slot.
+            Ok(message) => unsafe { *self.slot.get() = Some(message) },
+            Err(TryRecvError::Disconnected) => {}
+            Err(TryRecvError::Empty) => return false,
+        }
+        self.done.set(true);
+        true
+    }
+
+    fn enlist(&self, wait: &Wait, index: usize) -> bool {
+        if self.done.get() {
+            return true;
+        }
+        let node = place(&self.node, Node::new(wait, index, self.slot.get().cast()));
+        self.channel.enlist_receiving_arm(node, wait)
+    }
+
+    fn delist(&self) {
+        // SAFETY: as in `place`; shared, as the queue's neighbours have it.
+        if let Some(node) = unsafe { &*self.node.get() } {
+            self.channel.delist_receiver(node);
+        }
+    }
+
+    fn finish(&self, _outcome: usize) {
+        self.done.set(true);
+    }
+}
+
+impl<T> Arm for Sending<'_, T> {
+    fn attempt(&self) -> bool {
+        if self.done.get() {
+            return false;
+        }
+        // SAFETY: the arm is in no line, so nobody else looks at its slot.
+        let message = unsafe { (*self.slot.get()).take() };
+        let message = message.expect("not sent yet");
+        match self.channel.try_send(message) {
+            Ok(()) => {}
+            // SAFETY: as above.
+            Err(TrySendError::Disconnected(back)) => unsafe { *self.slot.get() = Some(back) },
+            Err(TrySendError::Full(back)) => {
+                // SAFETY: as above.
+                unsafe { *self.slot.get() = Some(back) };
+                return false;
+            }
+        }
+        self.done.set(true);
+        true
+    }
+
+    fn enlist(&self, wait: &Wait, index: usize) -> bool {
+        if self.done.get() {
+            return true;
+        }
+        let node = place(&self.node, Node::new(wait, index, self.slot.get().cast()));
+        self.channel.enlist_sending_arm(node, wait)
+    }
+
+    fn delist(&self) {
+        // SAFETY: as in `place`; shared, as the queue's neighbours have it.
+        if let Some(node) = unsafe { &*self.node.get() } {
+            self.channel.delist_sender(node);
+        }
+    }
+
+    fn finish(&self, _outcome: usize) {
+        self.done.set(true);
+    }
+}
+
+impl<T> fmt::Debug for Receiving<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiving").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Sending<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sending").finish_non_exhaustive()
+    }
+}
+
+/// Waits for the first of several channel operations, does it, and runs its arm.
+///
+/// If several can be done each has the same chance, so none starves. An operation on a channel whose other side is
+/// gone counts as done: its pattern then gets an `Err`. With a `default` arm it does not wait, or not longer than
+/// the given time.
+///
+/// ```
+/// use std::time::Duration;
+/// use fiber::select;
+/// use fiber::sync::mpmc;
+///
+/// fiber::run(|| {
+///     let (words, to_read) = mpmc::bounded(1);
+///     let (to_write, _replies) = mpmc::rendezvous::<u32>();
+///     words.send("hello").unwrap();
+///     let heard = select! {
+///         recv(to_read) -> word => word.unwrap(),
+///         send(to_write, 7) -> sent => { sent.unwrap(); "sent" },
+///         default(Duration::from_secs(1)) => "nothing",
+///     };
+///     assert_eq!(heard, "hello");
+/// });
+/// ```
+#[macro_export]
+macro_rules! select {
+    // A `let` for each operation. The names are new at each step, so the list carries them along.
+    (@arms $select:ident [$($done:tt)*] recv($receiver:expr) -> $result:pat => $body:block $(, $($rest:tt)*)?) => {{
+        let arm = ($receiver).receiving();
+        let number = $select.receive(&arm);
+        $crate::select!(@arms $select [$($done)* (arm number $result => $body)] $($($rest)*)?)
+    }};
+    (@arms $select:ident [$($done:tt)*] recv($receiver:expr) -> $result:pat => $body:block $($rest:tt)+) => {
+        $crate::select!(@arms $select [$($done)*] recv($receiver) -> $result => $body, $($rest)+)
+    };
+    (@arms $select:ident [$($done:tt)*] recv($receiver:expr) -> $result:pat => $body:expr $(, $($rest:tt)*)?) => {
+        $crate::select!(@arms $select [$($done)*] recv($receiver) -> $result => { $body } $(, $($rest)*)?)
+    };
+    (@arms $select:ident [$($done:tt)*] send($sender:expr, $message:expr) -> $result:pat => $body:block $(, $($rest:tt)*)?) => {{
+        let arm = ($sender).sending($message);
+        let number = $select.send(&arm);
+        $crate::select!(@arms $select [$($done)* (arm number $result => $body)] $($($rest)*)?)
+    }};
+    (@arms $select:ident [$($done:tt)*] send($sender:expr, $message:expr) -> $result:pat => $body:block $($rest:tt)+) => {
+        $crate::select!(@arms $select [$($done)*] send($sender, $message) -> $result => $body, $($rest)+)
+    };
+    (@arms $select:ident [$($done:tt)*] send($sender:expr, $message:expr) -> $result:pat => $body:expr $(, $($rest:tt)*)?) => {
+        $crate::select!(@arms $select [$($done)*] send($sender, $message) -> $result => { $body } $(, $($rest)*)?)
+    };
+    (@arms $select:ident [$($done:tt)*] default => $body:expr $(,)?) => {
+        $crate::select!(@run ($select.try_wait()) [$($done)*] { $body })
+    };
+    (@arms $select:ident [$($done:tt)*] default($timeout:expr) => $body:expr $(,)?) => {
+        $crate::select!(@run ($select.wait_timeout($timeout)) [$($done)*] { $body })
+    };
+    (@arms $select:ident [$($done:tt)*]) => {
+        $crate::select!(@run (::core::option::Option::Some($select.wait())) [$($done)*] {
+            ::core::unreachable!("select returned the number of no arm")
+        })
+    };
+    (@run ($chosen:expr) [$(($arm:ident $number:ident $result:pat => $body:block))*] $default:block) => {{
+        let chosen = $chosen;
+        $(if chosen == ::core::option::Option::Some($number) {
+            let $result = $arm.take();
+            $body
+        } else)* $default
+    }};
+    ($($arms:tt)+) => {{
+        let mut select = $crate::sync::Select::new();
+        $crate::select!(@arms select [] $($arms)+)
+    }};
+}

@@ -1,0 +1,392 @@
+//! The wait queue under every primitive.
+//!
+//! Who has to wait makes a [`Wait`] and a [`Node`] in its own frame and links the node into the primitive's queue,
+//! under the primitive's [`Short`](super::short::Short) lock. Who lets it go on, *claims* it there:
+//!
+//! ```text
+//!            claim (under the lock)         grant(code)
+//!  WAITING ───────────────────────▶ CLAIMED ───────────▶ DONE + code     the waiter goes on with the code
+//!     │
+//!     └───────────────────────────▶ GIVEN UP                             the deadline passed first
+//!            give_up (the waiter)
+//! ```
+//!
+//! One compare-and-exchange decides between a hand-over and a time-out, so there is never a doubt who owns what
+//! was handed over. A `select!` links several nodes, each in another queue, to one `Wait`: the first claim wins.
+//!
+//! Whoever claims has the waiter's frame until it stores DONE, and does not touch it after. A node that is in a
+//! queue is taken out, under the lock, before its frame ends.
+//!
+//! The waiter may be a fiber or a plain thread. It is a loom thread in the models, and nothing else changes there.
+
+use std::ptr;
+use std::time::Instant;
+
+use crate::atomic::{AtomicUsize, Ordering, UnsafeCell};
+use parker::Who;
+
+const WAITING: usize = 0;
+const CLAIMED: usize = 1;
+const GIVEN_UP: usize = 2;
+const DONE: usize = 3;
+
+/// One wait, in the frame of the one who waits.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    state: AtomicUsize,
+    /// Taken by the claimer.
+    who: UnsafeCell<Option<Who>>,
+    is_fiber: bool,
+}
+
+impl Wait {
+    /// A wait of the calling fiber or thread.
+    pub(crate) fn new() -> Wait {
+        let (who, is_fiber) = parker::current();
+        Wait {
+            state: AtomicUsize::new(WAITING),
+            who: UnsafeCell::new(Some(who)),
+            is_fiber,
+        }
+    }
+
+    /// Waits for the grant and returns its code; `None` if the deadline passed first.
+    pub(crate) fn block(&self, mut deadline: Option<Instant>) -> Option<usize> {
+        loop {
+            if let Some(code) = self.state.load(Ordering::Acquire).checked_sub(DONE) {
+                return Some(code);
+            }
+            if parker::park(self.is_fiber, deadline) {
+                if self.give_up() {
+                    return None;
+                }
+                // Claimed, so the grant is a few instructions away: wait for it whatever the time.
+                deadline = None;
+            }
+        }
+    }
+
+    /// Ends the wait from the waiter's side; `false` if it has been claimed.
+    pub(crate) fn give_up(&self) -> bool {
+        self.state
+            .compare_exchange(WAITING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    fn claim(&self) -> bool {
+        self.state
+            .compare_exchange(WAITING, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+}
+
+/// A wait's place in one queue.
+#[derive(Debug)]
+pub(crate) struct Node {
+    wait: *const Wait,
+    /// What the primitive wants to know of it: how many permits, which arm.
+    tag: usize,
+    /// Where a message goes or comes from.
+    slot: *mut (),
+    /// Guarded by the lock of the queue.
+    links: UnsafeCell<Links>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    next: *const Node,
+    previous: *const Node,
+    linked: bool,
+}
+
+impl Node {
+    pub(crate) fn new(wait: &Wait, tag: usize, slot: *mut ()) -> Node {
+        let links = UnsafeCell::new(Links {
+            next: ptr::null(),
+            previous: ptr::null(),
+            linked: false,
+        });
+        Node {
+            wait,
+            tag,
+            slot,
+            links,
+        }
+    }
+
+    pub(crate) fn tag(&self) -> usize {
+        self.tag
+    }
+
+    fn links(&self) -> Links {
+        // SAFETY: called with the queue's lock held.
+        self.links.with(|links| unsafe { *links })
+    }
+
+    fn relink(&self, change: impl FnOnce(&mut Links)) {
+        // SAFETY: called with the queue's lock held.
+        self.links.with_mut(|links| change(unsafe { &mut *links }));
+    }
+}
+
+/// Nodes in the order in which they are served. Guarded by the lock that it lies in.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    head: *const Node,
+    tail: *const Node,
+}
+
+// SAFETY: nodes are reached only under the lock that guards the queue.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    pub(crate) const fn new() -> Queue {
+        Queue {
+            head: ptr::null(),
+            tail: ptr::null(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_null()
+    }
+
+    /// # Safety
+    /// The node stays where it is until it is out of the queue again.
+    pub(crate) unsafe fn push_back(&mut self, node: &Node) {
+        let previous = std::mem::replace(&mut self.tail, node);
+        node.relink(|links| {
+            *links = Links {
+                next: ptr::null(),
+                previous,
+                linked: true,
+            };
+        });
+        // SAFETY: nodes in the queue are alive (see above).
+        match unsafe { previous.as_ref() } {
+            Some(previous) => previous.relink(|links| links.next = node),
+            None => self.head = node,
+        }
+    }
+
+    /// # Safety
+    /// As [`push_back`](Queue::push_back).
+    pub(crate) unsafe fn push_front(&mut self, node: &Node) {
+        let next = std::mem::replace(&mut self.head, node);
+        node.relink(|links| {
+            *links = Links {
+                next,
+                previous: ptr::null(),
+                linked: true,
+            };
+        });
+        // SAFETY: nodes in the queue are alive (see push_back).
+        match unsafe { next.as_ref() } {
+            Some(next) => next.relink(|links| links.previous = node),
+            None => self.tail = node,
+        }
+    }
+
+    /// Takes a node out, if it is still in.
+    pub(crate) fn remove(&mut self, node: &Node) {
+        let Links {
+            next,
+            previous,
+            linked,
+        } = node.links();
+        if !linked {
+            return;
+        }
+        node.relink(|links| links.linked = false);
+        // SAFETY: nodes in the queue are alive (see push_back).
+        match unsafe { previous.as_ref() } {
+            Some(previous) => previous.relink(|links| links.next = next),
+            None => self.head = next,
+        }
+        // SAFETY: as above.
+        match unsafe { next.as_ref() } {
+            Some(next) => next.relink(|links| links.previous = previous),
+            None => self.tail = previous,
+        }
+    }
+
+    /// The tag of the first waiter that has not given up.
+    pub(crate) fn front_tag(&mut self) -> Option<usize> {
+        loop {
+            // SAFETY: nodes in the queue are alive (see push_back).
+            let node = unsafe { self.head.as_ref() }?;
+            // SAFETY: a node's wait lives as long as the node.
+            if unsafe { &*node.wait }.state.load(Ordering::Acquire) == WAITING {
+                return Some(node.tag);
+            }
+            self.remove(node);
+        }
+    }
+
+    /// Claims the very first waiter, which has this tag, unless it has given up meanwhile.
+    pub(crate) fn claim_front_if(&mut self, tag: usize) -> Option<Claimed> {
+        // SAFETY: nodes in the queue are alive (see push_back).
+        let node = unsafe { self.head.as_ref() }.filter(|node| node.tag == tag)?;
+        self.remove(node);
+        // SAFETY: a node's wait lives as long as the node.
+        unsafe { &*node.wait }.claim().then_some(Claimed { node })
+    }
+
+    /// Takes out and claims the first waiter that has neither given up nor been claimed through another queue.
+    pub(crate) fn claim_front(&mut self) -> Option<Claimed> {
+        loop {
+            // SAFETY: nodes in the queue are alive (see push_back).
+            let node = unsafe { self.head.as_ref() }?;
+            self.remove(node);
+            // SAFETY: a node's wait lives as long as the node.
+            if unsafe { &*node.wait }.claim() {
+                return Some(Claimed { node });
+            }
+        }
+    }
+
+    /// Whether somebody else than `wait` could be claimed here.
+    pub(crate) fn has_other(&self, wait: &Wait) -> bool {
+        let mut next = self.head;
+        // SAFETY: nodes in the queue are alive (see push_back), and so are their waits.
+        while let Some(node) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            let waits = || unsafe { &*node.wait }.state.load(Ordering::Acquire) == WAITING;
+            if !ptr::eq(node.wait, wait) && waits() {
+                return true;
+            }
+            next = node.links().next;
+        }
+        false
+    }
+
+    /// Claims everybody and grants them `code`.
+    pub(crate) fn grant_all(&mut self, code: impl Fn(usize) -> usize) -> Wakes {
+        let mut wakes = Wakes::default();
+        while let Some(claimed) = self.claim_front() {
+            let code = code(claimed.tag());
+            wakes.push(claimed.grant(code));
+        }
+        wakes
+    }
+}
+
+/// A waiter that cannot go on before [`grant`](Claimed::grant), which must follow.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    node: *const Node,
+}
+
+impl Claimed {
+    fn node(&self) -> &Node {
+        // SAFETY: the waiter's frame stays until the grant.
+        unsafe { &*self.node }
+    }
+
+    pub(crate) fn tag(&self) -> usize {
+        self.node().tag
+    }
+
+    pub(crate) fn slot(&self) -> *mut () {
+        self.node().slot
+    }
+
+    /// Lets the waiter go on. The wake-up that comes of it is for outside the lock.
+    pub(crate) fn grant(self, code: usize) -> Wake {
+        // SAFETY: as in `node`.
+        let wait = unsafe { &*self.node().wait };
+        // SAFETY: the claimer alone touches it.
+        let who = wait.who.with_mut(|who| unsafe { (*who).take() });
+        wait.state.store(DONE + code, Ordering::Release);
+        Wake(who.expect("a wait is granted once"))
+    }
+}
+
+/// A wake-up to be made when the lock is free again.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Wake(Who);
+
+impl Wake {
+    pub(crate) fn wake(self) {
+        self.0.unpark();
+    }
+}
+
+/// Wake-ups to be made when the lock is free again; mostly one, which costs no memory.
+#[must_use]
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    first: Option<Wake>,
+    rest: Vec<Wake>,
+}
+
+impl Wakes {
+    pub(crate) fn push(&mut self, wake: Wake) {
+        match self.first {
+            None => self.first = Some(wake),
+            Some(_) => self.rest.push(wake),
+        }
+    }
+
+    pub(crate) fn wake(self) {
+        self.first.into_iter().chain(self.rest).for_each(Wake::wake);
+    }
+}
+
+/// How fibers and threads park.
+#[cfg(not(loom))]
+mod parker {
+    use std::time::Instant;
+
+    use crate::fiber;
+    pub(super) use crate::spawn::Unparker as Who;
+
+    /// The one who calls, and whether it is a fiber.
+    pub(super) fn current() -> (Who, bool) {
+        let who = Who::current();
+        let is_fiber = matches!(who, Who::Fiber(_));
+        (who, is_fiber)
+    }
+
+    /// Waits for the wake-up, or less; says whether the deadline has passed.
+    pub(super) fn park(is_fiber: bool, deadline: Option<Instant>) -> bool {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match (left, is_fiber) {
+            (Some(left), _) if left.is_zero() => return true,
+            (Some(left), true) => fiber::park_timeout(left),
+            (Some(left), false) => std::thread::park_timeout(left),
+            (None, true) => fiber::park(),
+            // Also a fiber that unwinds, which cannot suspend: it blocks its processor. See `sync`.
+            (None, false) => std::thread::park(),
+        }
+        false
+    }
+}
+
+/// In the models all are loom's threads, and a deadline is one that has passed: loom tries it at every point.
+#[cfg(loom)]
+mod parker {
+    use std::time::Instant;
+
+    #[derive(Debug)]
+    pub(super) struct Who(loom::thread::Thread);
+
+    impl Who {
+        pub(super) fn unpark(&self) {
+            self.0.unpark();
+        }
+    }
+
+    pub(super) fn current() -> (Who, bool) {
+        (Who(loom::thread::current()), false)
+    }
+
+    pub(super) fn park(_is_fiber: bool, deadline: Option<Instant>) -> bool {
+        if deadline.is_none() {
+            loom::thread::park();
+        }
+        deadline.is_some()
+    }
+}

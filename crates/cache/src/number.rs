@@ -27,6 +27,13 @@ pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
     i32::try_from(if is_negative { -value } else { value }).ok()
 }
 
+/// An expiry time. memcached cuts it to 32 bits, so that what is beyond 2038 has expired; here it has not.
+pub(crate) fn parse_exptime(text: &[u8]) -> Option<i64> {
+    let (is_negative, digits) = split_sign(text);
+    let value = i64::try_from(parse_digits(digits)?).ok()?;
+    Some(if is_negative { -value } else { value })
+}
+
 /// A non-negative or negative decimal fraction, as `lru tune` takes it.
 pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
@@ -114,6 +121,8 @@ mod tests {
         assert_eq!(parse_i32(b"2147483647"), Some(i32::MAX));
         assert_eq!(parse_i32(b"2147483648"), None);
         assert_eq!(parse_i32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(parse_exptime(b"4000000000"), Some(4_000_000_000));
+        assert_eq!(parse_exptime(b"-1"), Some(-1));
     }
 
     #[test]

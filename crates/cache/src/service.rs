@@ -212,7 +212,7 @@ pub(crate) struct Tuning {
 const START_SECONDS: Seconds = 2;
 
 /// Longer expiry times than this are seconds since 1970; protocol.txt, "Expiration times".
-const RELATIVE_EXPTIME_MAX: i32 = 60 * 60 * 24 * 30;
+const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// `lru_crawler sleep` at the start, in microseconds.
 const CRAWL_PAUSE_US: u32 = 100;
@@ -288,7 +288,7 @@ impl Service {
     }
 
     /// The store's time for an expiry time of the protocol.
-    pub(crate) fn deadline(&self, exptime: i32, now: Seconds) -> Seconds {
+    pub(crate) fn deadline(&self, exptime: i64, now: Seconds) -> Seconds {
         match exptime {
             0 => crate::store::NEVER,
             ..0 => crate::store::EXPIRED,
@@ -375,13 +375,14 @@ mod tests {
     #[test]
     fn expiry_times_are_relative_up_to_30_days() {
         let service = transcript::service(Settings::default()).unwrap();
-        let epoch = service.epoch as i32;
+        let epoch = service.epoch as i64;
         assert_eq!(service.deadline(0, 50), NEVER);
         assert_eq!(service.deadline(-1, 50), EXPIRED);
         assert_eq!(service.deadline(10, 50), 60);
         assert_eq!(service.deadline(2_592_000, 50), 2_592_050);
         assert_eq!(service.deadline(2_592_001, 50), EXPIRED);
         assert_eq!(service.deadline(epoch + 70, 50), 70);
+        assert!(service.deadline(4_000_000_000, 50) > 50);
         assert_eq!(service.deadline(epoch - 70, 50), EXPIRED);
     }
 

@@ -404,7 +404,7 @@ impl<'a> Context<'a> {
     }
 
     /// The store's time for an expiry time of the protocol.
-    pub(crate) fn deadline(&self, exptime: i32) -> Seconds {
+    pub(crate) fn deadline(&self, exptime: i64) -> Seconds {
         self.service.deadline(exptime, self.seconds)
     }
 

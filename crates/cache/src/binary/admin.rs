@@ -31,7 +31,7 @@ pub(super) fn run(
                 if extras.is_empty() {
                     0
                 } else {
-                    u32_at(extras, 0) as i32
+                    u32_at(extras, 0).into()
                 },
             );
             if !is_quiet {
@@ -91,6 +91,7 @@ fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
         b"detail dump" => {
             let mut dump = Vec::new();
             service.detail.dump(&mut dump);
+            dump.extend_from_slice(b"END\r\n");
             reply(out, header, Status::Done, &[], b"detailed", &dump, 0);
             true
         }

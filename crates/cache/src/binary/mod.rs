@@ -168,19 +168,6 @@ impl Header {
         }
     }
 
-    /// The opcode that a reply carries: the loud twin's.
-    fn loud_opcode(&self) -> u8 {
-        match self.opcode {
-            0x09 => 0x00,
-            0x0d => 0x0c,
-            0x1e => 0x1d,
-            0x24 => 0x23,
-            quiet @ 0x11..=0x18 => quiet - 0x10,
-            quiet @ (0x19 | 0x1a) => quiet - 0x0b,
-            loud => loud,
-        }
-    }
-
     /// Whether the three lengths are what the kind demands.
     fn is_well_formed(&self, kind: Kind) -> bool {
         let value_len = self.body_len - self.key_len - self.extras_len;
@@ -196,7 +183,7 @@ impl Header {
             Kind::Quit | Kind::Noop | Kind::Version | Kind::SaslList => self.body_len == 0,
             Kind::Stat => self.extras_len == 0 && value_len == 0,
             Kind::SaslAuth | Kind::SaslStep => self.extras_len == 0 && has_key,
-            Kind::Unknown => true,
+            Kind::Unknown => false,
         }
     }
 }
@@ -227,11 +214,12 @@ pub(crate) fn step(
     if !*may_ask && !is_sasl && kind != Kind::Version {
         return refuse(cx, state, &header, Status::Unauthorized);
     }
+    let is_well_formed = header.is_well_formed(kind) && header.key_len <= KEY_LEN_MAX;
+    if kind != Kind::Unknown && !is_well_formed {
+        return refuse(cx, state, &header, Status::Invalid);
+    }
     if kind == Kind::Unknown || (is_sasl && !admin::has_sasl(cx)) {
         return swallow(state, &header, HEADER_LEN, header.body_len, Status::Unknown);
-    }
-    if !header.is_well_formed(kind) || header.key_len > KEY_LEN_MAX {
-        return refuse(cx, state, &header, Status::Invalid);
     }
     if let Kind::Store(mode) = kind {
         return storage::begin(cx, state, &header, mode, is_quiet, input);
@@ -296,7 +284,7 @@ fn get(
 ) {
     let found = match exptime {
         None => cx.items.get(key),
-        Some(exptime) => cx.items.get_and_touch(key, cx.deadline(exptime as i32)),
+        Some(exptime) => cx.items.get_and_touch(key, cx.deadline(exptime.into())),
     };
     cx.saw_get(key, &found);
     let key_back = if with_key { key } else { b"" };
@@ -328,7 +316,7 @@ fn put_item(out: &mut Outbox, header: &Header, key: &[u8], item: &Item<'_>) {
 }
 
 fn touch(cx: &mut Context<'_>, header: &Header, key: &[u8], exptime: u32) {
-    let exptime = cx.deadline(exptime as i32);
+    let exptime = cx.deadline(exptime.into());
     match cx.items.touch(key, exptime) {
         Ok(()) => {
             let item = cx.items.peek(key);
@@ -397,7 +385,7 @@ fn begin_count(
     initial: u64,
     exptime: u32,
 ) -> Result<Counted, StoreError> {
-    let exptime = cx.deadline(exptime as i32);
+    let exptime = cx.deadline(exptime.into());
     let mut room = [0; DECIMAL_LEN_MAX];
     let text = crate::number::decimal(initial, &mut room);
     let rule = Rule::from(Mode::Add);
@@ -464,7 +452,7 @@ fn head(
     let mut head = [0; HEADER_LEN];
     let body_len = (extras_len + key_len + value_len) as u32;
     head[0] = RESPONSE_MAGIC;
-    head[1] = header.loud_opcode();
+    head[1] = header.opcode;
     head[2..4].copy_from_slice(&(key_len as u16).to_be_bytes());
     head[4] = extras_len as u8;
     head[6..8].copy_from_slice(&(status as u16).to_be_bytes());

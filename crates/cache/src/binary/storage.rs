@@ -29,7 +29,7 @@ fn read<'a>(
 ) -> Wanted<'a> {
     let extras = &head[HEADER_LEN..HEADER_LEN + header.extras_len];
     let (flags, exptime) = match header.extras_len {
-        8 => (u32_at(extras, 0), cx.deadline(u32_at(extras, 4) as i32)),
+        8 => (u32_at(extras, 0), cx.deadline(u32_at(extras, 4).into())),
         _ => (0, NEVER),
     };
     Wanted {
@@ -149,7 +149,14 @@ fn finish_with(
         Ok(outcome) => outcome,
         Err(error) => {
             failed(cx, wanted, value_len, error);
-            return say(cx.out, header, status_of(error));
+            // What was there before stays, and memcached calls that not stored.
+            let is_joined = matches!(wanted.rule.mode, Mode::Append | Mode::Prepend);
+            let status = if is_joined {
+                Status::NotStored
+            } else {
+                status_of(error)
+            };
+            return say(cx.out, header, status);
         }
     };
     saw(cx, wanted, value_len, result);

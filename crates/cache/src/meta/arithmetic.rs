@@ -8,7 +8,7 @@ use crate::counters::Count;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
 use crate::session::Context;
 use crate::store::{
-    Arithmetic, Counted, Direction, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
+    Arithmetic, Counted, Direction, EXPIRED, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
 };
 use crate::text::arithmetic::NOT_A_NUMBER;
 use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
@@ -37,14 +37,15 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         Some(_) => return cx.out.put(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
     };
     match count(cx, key, &flags, direction) {
-        Ok(Counted::Stored { number, cas }) => {
-            if !flags.has(b'q') {
+        Ok((Counted::Stored { number, cas }, has_begun)) => {
+            // A number that begins is told also to who wants to hear nothing, as memcached has it.
+            if has_begun || !flags.has(b'q') {
                 say(cx, key, key_word, words, &flags, number, cas);
             }
         }
-        Ok(Counted::NotFound) => say_code(cx, b"NF", words, key_word, &flags),
-        Ok(Counted::Exists) => say_code(cx, b"EX", words, key_word, &flags),
-        Ok(Counted::NotANumber) => cx.out.put(NOT_A_NUMBER),
+        Ok((Counted::NotFound, _)) => say_code(cx, b"NF", words, key_word, &flags),
+        Ok((Counted::Exists, _)) => say_code(cx, b"EX", words, key_word, &flags),
+        Ok((Counted::NotANumber, _)) => cx.out.put(NOT_A_NUMBER),
         Err(error) => {
             cx.count_failed(error);
             cx.out.put(b"SERVER_ERROR out of memory\r\n");
@@ -52,12 +53,13 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     }
 }
 
+/// Counts; says as well whether this was the beginning.
 fn count(
     cx: &mut Context<'_>,
     key: &[u8],
     flags: &Flags,
     direction: Direction,
-) -> Result<Counted, StoreError> {
+) -> Result<(Counted, bool), StoreError> {
     let by = Arithmetic {
         direction,
         delta: flags.delta,
@@ -67,7 +69,7 @@ fn count(
     };
     match (cx.items.count(key, by)?, flags.vivify) {
         (Counted::NotFound, Some(exptime)) => begin(cx, key, flags, by, exptime),
-        (counted, _) => Ok(counted),
+        (counted, _) => Ok((counted, false)),
     }
 }
 
@@ -78,7 +80,7 @@ fn begin(
     flags: &Flags,
     by: Arithmetic,
     exptime: Seconds,
-) -> Result<Counted, StoreError> {
+) -> Result<(Counted, bool), StoreError> {
     let rule = Rule {
         mode: Mode::Add,
         new_cas: flags.new_cas,
@@ -92,13 +94,11 @@ fn begin(
             if let Some(exptime) = flags.exptime {
                 let _ = cx.items.touch(key, exptime);
             }
-            Ok(Counted::Stored {
-                number: flags.initial,
-                cas,
-            })
+            let number = flags.initial;
+            Ok((Counted::Stored { number, cas }, true))
         }
         // Somebody else began in between.
-        _ => cx.items.count(key, by),
+        _ => Ok((cx.items.count(key, by)?, false)),
     }
 }
 
@@ -112,7 +112,8 @@ fn say(
     cas: u64,
 ) {
     let exptime = match flags.has(b't') {
-        true => cx.items.peek(key).map_or(NEVER, |item| item.exptime()),
+        // Gone already: its time is over.
+        true => cx.items.peek(key).map_or(EXPIRED, |item| item.exptime()),
         false => NEVER,
     };
     let mut room = [0; DECIMAL_LEN_MAX];

@@ -8,7 +8,7 @@ pub(crate) mod get;
 pub(crate) mod set;
 
 use crate::base64;
-use crate::number::{parse_i32, parse_u32, parse_u64, push_decimal};
+use crate::number::{parse_exptime, parse_u32, parse_u64, push_decimal};
 use crate::session::Context;
 use crate::store::{Item, NEVER, Seconds};
 use crate::text::{BAD_FORMAT, KEY_LEN_MAX};
@@ -100,7 +100,7 @@ impl Flags {
     ) -> Result<(), &'static [u8]> {
         let token = &word[1..];
         let exptime = || {
-            let exptime = parse_i32(token).ok_or(BAD_TOKEN)?;
+            let exptime = parse_exptime(token).ok_or(BAD_TOKEN)?;
             Ok(Some(cx.deadline(exptime)))
         };
         let number = || parse_u64(token).ok_or(BAD_TOKEN);

@@ -18,6 +18,7 @@ use super::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
     Turn, mark,
 };
+use crate::number::parse_u64;
 
 impl<'s> Turn<'s> {
     /// Stores a value that has arrived whole.
@@ -105,8 +106,14 @@ impl<'s> Turn<'s> {
                 return refused;
             }
         };
-        let marks =
-            if stale { mark::STALE } else { 0 } | if rule.win_taken { mark::WIN } else { 0 };
+        let mut marks = if rule.win_taken { mark::WIN } else { 0 };
+        if let (true, Some(live)) = (stale, live) {
+            // A stale value keeps the time of what it replaces, and who has won stays so.
+            let old = pool.arena.header(live);
+            marks |= mark::STALE | (old.state.load(Relaxed) & mark::WIN);
+            let exptime = old.exptime.load(Relaxed);
+            pool.arena.header(raw.chunk).exptime.store(exptime, Relaxed);
+        }
         let cas = rule.new_cas.unwrap_or_else(|| pool.next_cas());
         pool.publish(
             &mut locked,
@@ -341,7 +348,7 @@ impl<'s> Turn<'s> {
             }
             let layout = Layout::of(&pool.arena, old.chunk);
             let text = pool.piece(old.chunk, &layout, 0);
-            let Some(number) = parse(text).filter(|_| layout.parts == 0) else {
+            let Some(number) = parse_u64(text).filter(|_| layout.parts == 0) else {
                 return Ok(Counted::NotANumber);
             };
             let number = match by.direction {
@@ -503,15 +510,4 @@ impl Pool {
         }
         Ok(joined)
     }
-}
-
-/// A decimal number of 64 bits, with spaces behind as counting down leaves them.
-fn parse(text: &[u8]) -> Option<u64> {
-    let text = text.trim_ascii_end();
-    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(text)
-        .ok()
-        .filter(|_| is_number)?
-        .parse()
-        .ok()
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{BAD_FORMAT, ERROR, Tokens, answer};
 use crate::counters::Count;
 use crate::dump::Dump;
-use crate::number::{parse_f64, parse_i32, parse_u32, parse_u64};
+use crate::number::{parse_exptime, parse_f64, parse_i32, parse_u32, parse_u64};
 use crate::service::Shutdown;
 use crate::session::{Context, State};
 use crate::stats;
@@ -66,7 +66,7 @@ fn flush_all(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let is_quiet = tokens.is_noreply();
     let delay = match tokens.parts() {
         [_] | [_, b"noreply"] => Some(0),
-        [_, delay] | [_, delay, _] => parse_i32(delay),
+        [_, delay] | [_, delay, _] => parse_exptime(delay),
         _ => return cx.out.put(ERROR),
     };
     let reply = match delay {
@@ -81,7 +81,7 @@ fn flush_all(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
 }
 
 /// Flushes now, or at a time that is given like an expiry time.
-pub(crate) fn flush(cx: &mut Context<'_>, delay: i32) {
+pub(crate) fn flush(cx: &mut Context<'_>, delay: i64) {
     cx.service.counters.add(Count::Flush, 1);
     let at = match delay {
         ..=0 => cx.seconds,

@@ -9,7 +9,7 @@ use session::{Next, Phase};
 
 use crate::counters::Count;
 use crate::meta;
-use crate::number::{parse_i32, push_decimal};
+use crate::number::{parse_exptime, parse_i32, push_decimal};
 use crate::service::Access;
 use crate::session::{Context, State, Step};
 use retrieval::Retrieval;
@@ -208,7 +208,7 @@ fn touch(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         [_, key, exptime] | [_, key, exptime, _] => (key, exptime),
         _ => return cx.out.put(ERROR),
     };
-    let reply: &[u8] = match parse_i32(exptime) {
+    let reply: &[u8] = match parse_exptime(exptime) {
         _ if key.len() > KEY_LEN_MAX => BAD_FORMAT,
         None => BAD_EXPTIME,
         Some(exptime) => match cx.items.touch(key, cx.deadline(exptime)) {

@@ -4,7 +4,7 @@
 use session::{Next, Outbox, Phase};
 
 use super::{BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, without_cr};
-use crate::number::{parse_i32, push_decimal};
+use crate::number::{parse_exptime, push_decimal};
 use crate::session::{Context, State, Step};
 use crate::store::{Item, Seconds};
 
@@ -81,7 +81,7 @@ fn head(cx: &Context<'_>, line: &[u8]) -> Result<(Retrieval, usize), &'static [u
         exptime: None,
     };
     if name.starts_with(b"ga") {
-        let exptime = parse_i32(first).ok_or(BAD_EXPTIME)?;
+        let exptime = parse_exptime(first).ok_or(BAD_EXPTIME)?;
         retrieval.exptime = Some(cx.deadline(exptime));
         at = after_first;
     }

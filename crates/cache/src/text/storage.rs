@@ -7,7 +7,7 @@ use session::{Next, Phase};
 
 use super::{BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, answer};
 use crate::meta;
-use crate::number::{parse_i32, parse_u32, parse_u64};
+use crate::number::{parse_exptime, parse_i32, parse_u32, parse_u64};
 use crate::observe::Stored;
 use crate::session::{Context, Pending, State, Step, Swallow};
 use crate::store::{Mode, Outcome, Rule, Seconds, StoreError};
@@ -103,7 +103,7 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Storage<'a>
         return Err(bad());
     }
     let flags = parse_u32(flags).ok_or_else(bad)?;
-    let exptime = parse_i32(exptime).ok_or_else(bad)?;
+    let exptime = parse_exptime(exptime).ok_or_else(bad)?;
     let value_len = parse_i32(len).ok_or_else(bad)?;
     let cas = cas.map(|cas| parse_u64(cas).ok_or_else(bad)).transpose()?;
     if !(0..=VALUE_LEN_MAX).contains(&value_len) {

@@ -369,6 +369,10 @@ fn dialect_of(first: u8, service: &Service) -> Dialect {
     }
 }
 
+fn is_observed(service: &Service) -> bool {
+    service.watchers.kinds() != Kinds::NONE || service.detail.is_on()
+}
+
 /// One call of [`receive`](session::Session::receive): everything that a command needs, apart from the state
 /// that it changes.
 pub(crate) struct Context<'a> {
@@ -399,8 +403,14 @@ impl<'a> Context<'a> {
             now,
             out,
             connection,
-            is_observed: service.watchers.kinds() != Kinds::NONE || service.detail.is_on(),
+            is_observed: is_observed(service),
         }
+    }
+
+    /// Turns `stats detail` on or off, for what follows in the same input as well.
+    pub(crate) fn turn_detail(&mut self, on: bool) {
+        self.service.detail.turn(on);
+        self.is_observed = is_observed(self.service);
     }
 
     /// The store's time for an expiry time of the protocol.

@@ -46,7 +46,12 @@ pub(crate) fn command(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'
                     }
                 });
             });
-            if known { b"END\r\n" } else { ERROR }
+            match group {
+                // The switch is one line, and the only one without an end.
+                b"sizes_enable" | b"sizes_disable" => b"",
+                _ if known => b"END\r\n",
+                _ => ERROR,
+            }
         }
         _ => ERROR,
     };
@@ -54,18 +59,13 @@ pub(crate) fn command(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'
 }
 
 fn detail(cx: &mut Context<'_>, what: &[u8]) {
-    let detail = &cx.service.detail;
     let reply: &[u8] = match what {
-        b"on" => {
-            detail.turn(true);
-            b"OK\r\n"
-        }
-        b"off" => {
-            detail.turn(false);
+        b"on" | b"off" => {
+            cx.turn_detail(what == b"on");
             b"OK\r\n"
         }
         b"dump" => {
-            cx.out.put_with(|to| detail.dump(to));
+            cx.out.put_with(|to| cx.service.detail.dump(to));
             b"END\r\n"
         }
         _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",

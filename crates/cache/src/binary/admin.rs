@@ -78,14 +78,14 @@ fn authenticate(
 
 /// One reply for each number, and an empty one at the end.
 fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
+    if let b"detail on" | b"detail off" = group {
+        cx.turn_detail(group == b"detail on");
+        return say(cx.out, header, Status::Done);
+    }
     let (service, seconds, out) = (cx.service, cx.seconds, &mut *cx.out);
     let known = match group {
         b"reset" => {
             stats::reset(service);
-            true
-        }
-        b"detail on" | b"detail off" => {
-            service.detail.turn(group == b"detail on");
             true
         }
         b"detail dump" => {

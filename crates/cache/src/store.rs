@@ -40,6 +40,7 @@ mod pool;
 mod queue;
 mod rule;
 mod slab;
+mod snapshot;
 mod stats;
 mod sync;
 mod turn;
@@ -59,7 +60,8 @@ pub use rule::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, EXPIRED, Miss, Mode, NEVER, Outcome, Rule,
     Seconds, StoreError,
 };
-pub use stats::{ClassStats, Stats};
+pub use snapshot::{RestoreError, Snapshot, SnapshotTime};
+pub use stats::{ClassStats, Eviction, Stats};
 pub use turn::Turn;
 
 use arena::PAGE_LEN;

@@ -477,3 +477,21 @@ fn a_missing_item_is_vivified_with_its_token_taken() {
         Ok(Outcome::NotStored)
     );
 }
+
+#[test]
+fn an_observer_is_told_of_each_eviction() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    let store = store_of(4 * MIB);
+    let seen = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&seen);
+    assert!(store.observe_evictions(move |evicted| {
+        assert!(evicted.key.starts_with(b"k") && !evicted.was_fetched && evicted.now == NOW);
+        assert_eq!(evicted.size, 40 + evicted.key.len() as u64 + 1000);
+        told.fetch_add(1, Relaxed);
+    }));
+    (0..10_000).for_each(|at| assert!(set(&store, &format!("k{at}"), &[1; 1000]).is_ok()));
+    assert!(seen.load(Relaxed) > 5_000);
+    assert_eq!(seen.load(Relaxed), store.stats().evictions);
+    assert!(!store.observe_evictions(|_| {}));
+}

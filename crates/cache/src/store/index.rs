@@ -329,6 +329,8 @@ impl Index {
         }
         // Release what the twin holds with the level that leads to it.
         drop(twin);
+        // Before anything leaves the low half: a walk that finds it empty must not stop before the twin.
+        self.bucket_count.fetch_add(1, Ordering::Release);
         low.control = low.control & !(0xff << LEVEL_SHIFT) | raised;
         low.bucket
             .control
@@ -338,7 +340,6 @@ impl Index {
         }
         low.free_empty_further();
         drop(low);
-        self.bucket_count.fetch_add(1, Ordering::Relaxed);
         growth.split_at += 1;
         if growth.split_at == 1 << growth.level {
             growth.level += 1;
@@ -357,24 +358,33 @@ impl Index {
         })
     }
 
-    /// The chunks in a bucket, as they stand. The epoch is pinned.
+    /// The chunks in a bucket: all that are there throughout, or move to a bucket of a higher number meanwhile. The
+    /// epoch is pinned.
     pub(super) fn chunks(&self, number: u64) -> Vec<Chunk> {
         let first = self.buckets.get(number);
-        let (mut found, mut bucket) = (Vec::with_capacity(SLOTS), Some(first));
-        while let Some(some) = bucket {
-            let slots = some
-                .slots
-                .iter()
-                .map(|slot| slot.load(Ordering::Acquire) & CHUNK_MASK);
-            found.extend(slots.filter_map(Chunk::from_units));
-            bucket = self.further_of(some.control.load(Ordering::Acquire));
+        loop {
+            let control = first.control.load(Ordering::Acquire);
+            let (mut found, mut bucket, mut link) = (Vec::with_capacity(SLOTS), first, control);
+            loop {
+                let slots = bucket.slots.iter();
+                let chunks = slots.map(|slot| slot.load(Ordering::Acquire) & CHUNK_MASK);
+                found.extend(chunks.filter_map(Chunk::from_units));
+                let Some(further) = self.further_of(link) else {
+                    break;
+                };
+                bucket = further;
+                link = bucket.control.load(Ordering::Acquire);
+            }
+            // A chain that became shorter may have lost what moved forward in it.
+            if (first.control.load(Ordering::Acquire) ^ control) & !LOCKED == 0 {
+                return found;
+            }
         }
-        found
     }
 
     /// Whether a bucket of this number exists, so that a walk over all knows where to stop.
     pub(super) fn has_bucket(&self, number: u64) -> bool {
-        number < self.bucket_count()
+        number < self.bucket_count.load(Ordering::Acquire)
     }
 
     /// log2 of the number of buckets, rounded down.

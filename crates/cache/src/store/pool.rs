@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, available_parallelism};
 
 use foldhash::quality::RandomState;
@@ -18,9 +18,10 @@ use super::draft::RawDraft;
 use super::epoch::{Epochs, Pin};
 use super::index::{At, Index, Locked};
 use super::layout::Layout;
+use super::mark;
 use super::mover::Mover;
-use super::slab::{Class, Clock, Owners, Use, Victim, is_long};
-use super::{Config, Seconds, StoreError};
+use super::slab::{Class, Clock, Owners, Use, Victim, is_long, item_len};
+use super::{Config, Eviction, Seconds, StoreError};
 
 pub(super) struct Pool {
     pub(super) config: Config,
@@ -41,7 +42,10 @@ pub(super) struct Pool {
     pub(super) mover: Mutex<Mover>,
     pub(super) is_moving: AtomicBool,
     pub(super) counters: Counters,
+    pub(super) observer: OnceLock<Observer>,
 }
+
+pub(super) type Observer = Box<dyn Fn(Eviction<'_>) + Send + Sync>;
 
 /// Neighbouring classes are locked by different processors, so each has its own lines.
 #[repr(align(128))]
@@ -100,6 +104,7 @@ impl Pool {
             mover: Mutex::new(Mover::new(lens.as_slice().len())),
             is_moving: AtomicBool::new(false),
             counters: Counters::new(stripes),
+            observer: OnceLock::new(),
             arena,
             lens,
             config,
@@ -151,6 +156,15 @@ impl Pool {
         } else {
             0
         }
+    }
+
+    /// The last cas that was given out, for a snapshot.
+    pub(super) fn last_cas(&self) -> u64 {
+        self.cas.load(Relaxed)
+    }
+
+    pub(super) fn raise_cas(&self, cas: u64) {
+        self.cas.fetch_max(cas, Relaxed);
     }
 
     #[inline]
@@ -352,7 +366,25 @@ impl Pool {
         let mut class = self.class_of(victim.chunk);
         class.count_victim(&self.arena, victim, clock.now);
         class.retire(&self.arena, victim.chunk, &self.epochs);
+        drop(class);
+        drop(locked);
+        if let Some(observe) = self.observer.get().filter(|_| !victim.is_dead) {
+            observe(self.eviction(victim.chunk, clock.now));
+        }
         true
+    }
+
+    fn eviction(&self, chunk: Chunk, now: Seconds) -> Eviction<'_> {
+        let header = self.arena.header(chunk);
+        Eviction {
+            key: self.key(chunk),
+            was_fetched: header.state.load(Relaxed) & mark::FETCHED != 0,
+            exptime: header.exptime.load(Relaxed),
+            last_access: header.last_access.load(Relaxed),
+            class_id: self.owners.class_of(chunk),
+            size: item_len(&self.arena, chunk),
+            now,
+        }
     }
 
     /// Takes an item out of its locked bucket, and sets it aside.

@@ -453,6 +453,14 @@ impl Class {
         u64::checked_div(sum, count).map(|age| age as Seconds)
     }
 
+    /// The items of the queues, the small queue's first, oldest first.
+    pub(super) fn oldest_first(&self, arena: &Arena) -> Vec<Chunk> {
+        self.small
+            .tail_first(arena)
+            .chain(self.main.tail_first(arena))
+            .collect()
+    }
+
     pub(super) fn items(&self) -> u64 {
         self.small.len + self.main.len
     }

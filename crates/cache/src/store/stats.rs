@@ -80,6 +80,25 @@ pub struct Stats {
     pub limbo_chunks: u64,
 }
 
+/// An item that gave its place to a new one, as an observer is told (`watch evictions`).
+#[derive(Clone, Copy, Debug)]
+pub struct Eviction<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Whether it was ever fetched.
+    pub was_fetched: bool,
+    /// When it would have expired, or [`NEVER`](super::NEVER).
+    pub exptime: Seconds,
+    /// When it was last used.
+    pub last_access: Seconds,
+    /// The number of its slab class.
+    pub class_id: u8,
+    /// Header, key and value, in bytes.
+    pub size: u64,
+    /// The time of the turn that evicted it.
+    pub now: Seconds,
+}
+
 /// What `stats items` and `stats slabs` say of one slab class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassStats {
@@ -192,6 +211,15 @@ impl Store {
                 ..pool.class(id).stats(&pool.arena, now)
             })
             .collect()
+    }
+
+    /// Has `observe` told of each eviction, on the thread of whoever stores: it must be quick, and must not use the
+    /// store. The first observer stays; false for a second one.
+    pub fn observe_evictions(
+        &self,
+        observe: impl Fn(Eviction<'_>) + Send + Sync + 'static,
+    ) -> bool {
+        self.pool().observer.set(Box::new(observe)).is_ok()
     }
 
     /// Sets the counters to 0 (`stats reset`).

@@ -1,0 +1,251 @@
+//! A restarted store is warm, and what is damaged is refused whole.
+
+use std::fs;
+use std::path::PathBuf;
+
+use cache::store::{
+    Config, DeleteRule, Mode, NEVER, Outcome, RestoreError, Rule, Seconds, SnapshotTime, Store,
+};
+use tempfile::TempDir;
+
+const SAVED: SnapshotTime = SnapshotTime {
+    now: 1_000,
+    unix: 1_800_000_000,
+};
+const LATER: SnapshotTime = SnapshotTime {
+    now: 2,
+    unix: 1_800_000_060,
+};
+
+fn store() -> Store {
+    Store::new(Config {
+        memory_max: 32 << 20,
+        ..Config::default()
+    })
+    .unwrap()
+}
+
+fn value_of(at: usize) -> Vec<u8> {
+    let len = if at.is_multiple_of(500) {
+        700_000
+    } else {
+        at % 3_000
+    };
+    (0..len).map(|byte| (byte * 7 + at) as u8).collect()
+}
+
+fn full_store() -> Store {
+    let store = store();
+    let mut turn = store.turn(SAVED.now);
+    for at in 0..2_000 {
+        let key = format!("key-{at}");
+        let exptime = if at % 3 == 0 {
+            SAVED.now + 100 + at as Seconds
+        } else {
+            NEVER
+        };
+        let stored = turn.store(
+            key.as_bytes(),
+            &value_of(at),
+            at as u32,
+            exptime,
+            Mode::Set.into(),
+        );
+        assert!(matches!(stored, Ok(Outcome::Stored { .. })));
+    }
+    drop(turn);
+    store
+}
+
+fn saved() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("snapshot");
+    let written = full_store().save(&path, SAVED).unwrap();
+    assert_eq!(
+        (written.items, written.file_len),
+        (2_000, fs::metadata(&path).unwrap().len())
+    );
+    (folder, path)
+}
+
+#[test]
+fn everything_comes_back_with_flags_cas_and_time() {
+    let (_folder, path) = saved();
+    let warm = store();
+    assert_eq!(warm.restore(&path, LATER).unwrap().items, 2_000);
+    let mut turn = warm.turn(LATER.now);
+    for at in 0..2_000 {
+        let item = turn
+            .get(format!("key-{at}").as_bytes())
+            .expect("it was saved");
+        assert!(
+            item.slices().flatten().copied().eq(value_of(at)),
+            "key-{at}"
+        );
+        assert_eq!((item.flags(), item.cas()), (at as u32, at as u64 + 1));
+        // A minute has passed.
+        let exptime = if at % 3 == 0 {
+            LATER.now + 40 + at as Seconds
+        } else {
+            NEVER
+        };
+        assert_eq!(item.exptime(), exptime);
+    }
+    let Ok(Outcome::Stored { cas }) = turn.store(b"new", b"", 0, 0, Rule::default()) else {
+        panic!("a set is stored");
+    };
+    assert_eq!(
+        cas, 2_001,
+        "a cas that was given out is not given out again"
+    );
+}
+
+#[test]
+fn a_snapshot_is_used_once() {
+    let (_folder, path) = saved();
+    store().restore(&path, LATER).unwrap();
+    assert!(!path.exists());
+    assert!(matches!(
+        store().restore(&path, LATER),
+        Err(RestoreError::Io(_))
+    ));
+}
+
+#[test]
+fn what_expired_meanwhile_stays_away() {
+    let (_folder, path) = saved();
+    let warm = store();
+    let much_later = SnapshotTime {
+        now: 2,
+        unix: SAVED.unix + 1_000,
+    };
+    let restored = warm.restore(&path, much_later).unwrap();
+    let expired = (0..2_000)
+        .filter(|at| at % 3 == 0 && at + 100 <= 1_000)
+        .count() as u64;
+    assert_eq!(
+        (restored.expired, restored.items),
+        (expired, 2_000 - expired)
+    );
+}
+
+#[test]
+fn marks_come_back() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("snapshot");
+    let before = store();
+    let mut turn = before.turn(SAVED.now);
+    turn.store(b"k", b"v", 0, 0, Rule::default()).unwrap();
+    turn.delete(
+        b"k",
+        DeleteRule {
+            invalidate: true,
+            ..DeleteRule::default()
+        },
+    );
+    assert!(turn.get(b"k").unwrap().take_win());
+    drop(turn);
+    before.save(&path, SAVED).unwrap();
+    let warm = store();
+    warm.restore(&path, LATER).unwrap();
+    let turn = warm.turn(LATER.now);
+    let item = turn.get(b"k").unwrap();
+    assert!(item.is_stale() && item.is_win_taken() && item.was_fetched());
+}
+
+#[test]
+fn what_was_flushed_or_deleted_is_not_saved() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("snapshot");
+    let before = full_store();
+    before.flush(SAVED.now, SAVED.now);
+    before
+        .turn(SAVED.now)
+        .store(b"after", b"v", 0, 0, Rule::default())
+        .unwrap();
+    assert_eq!(before.save(&path, SAVED).unwrap().items, 1);
+}
+
+#[test]
+fn a_smaller_store_keeps_what_fits() {
+    let (_folder, path) = saved();
+    let config = Config {
+        memory_max: 2 << 20,
+        item_len_max: 10_000,
+        ..Config::default()
+    };
+    let small = Store::new(config).unwrap();
+    let restored = small.restore(&path, LATER).unwrap();
+    assert_eq!(restored.refused, 4);
+    let stats = small.stats();
+    assert!(
+        stats.total_malloced <= 2 << 20 && stats.curr_items > 100,
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn a_file_cut_off_anywhere_is_refused() {
+    let (folder, path) = saved();
+    let whole = fs::read(&path).unwrap();
+    let mut random = 0x5eed_u64;
+    for round in 0..60 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let len = match round {
+            0..20 => round * 4,
+            20..30 => whole.len() - (round - 19),
+            _ => (random >> 33) as usize % whole.len(),
+        };
+        let cut = folder.path().join("cut");
+        fs::write(&cut, &whole[..len]).unwrap();
+        let store = store();
+        let refused = store.restore(&cut, LATER).unwrap_err();
+        assert!(
+            matches!(refused, RestoreError::Torn(_) | RestoreError::Foreign),
+            "{len}: {refused}"
+        );
+        assert!(cut.exists() && store.stats().curr_items == 0, "{len}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_refused() {
+    let (folder, path) = saved();
+    let whole = fs::read(&path).unwrap();
+    let mut random = 0xb17_u64;
+    for round in 0..60 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let bit = match round {
+            0..30 => round * 17,
+            30..40 => whole.len() * 8 - 1 - (round - 30) * 6,
+            _ => (random >> 20) as usize % (whole.len() * 8),
+        };
+        let mut flipped = whole.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let file = folder.path().join("flipped");
+        fs::write(&file, flipped).unwrap();
+        let store = store();
+        assert!(store.restore(&file, LATER).is_err(), "bit {bit}");
+        assert_eq!(store.stats().curr_items, 0, "bit {bit}");
+    }
+}
+
+#[test]
+fn strangers_are_told_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("stranger");
+    fs::write(
+        &path,
+        b"#!/bin/sh\necho no snapshot at all, but longer than a head of one is\n",
+    )
+    .unwrap();
+    let refused = store().restore(&path, LATER).unwrap_err().to_string();
+    assert!(
+        refused.contains("no snapshot") && refused.contains("remove it"),
+        "{refused}"
+    );
+}

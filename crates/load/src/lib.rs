@@ -31,6 +31,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod agents;
 pub mod distribution;
 pub mod fileset;
 #[cfg(test)]

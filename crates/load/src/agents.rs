@@ -1,0 +1,650 @@
+//! Many generators as one: they begin together, and what they saw is merged exactly.
+//!
+//! Somebody else starts the agents: Open MPI (`mpirun --hostfile hosts -N 2 weft load …`), Slurm, or a
+//! person with `--agents N --rank K`. Every agent has the same command line. Rank 0 leads:
+//!
+//! ```text
+//!   rank 0                         ranks 1 … N-1
+//!   listens      ◀──── hello ────  connect, say who they are
+//!   all are here ───── go ──────▶  run their part of the load (rank 0 as well)
+//!   merges       ◀── outcome ────
+//!   next round   ───── go ──────▶  …
+//!   the end      ───── end ─────▶  leave
+//! ```
+//!
+//! A round is one run; a sweep has many. An agent that dies closes its connection: rank 0 sees that at
+//! once, stops the round, tells the others, and everybody fails. A figure that lacks a part of the load
+//! is never shown. Nothing waits for ever: every wait has a patience.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::Outcome;
+
+/// Which agent this is, of how many, and where they meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// From 0, the leader.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
+    /// `HOST:PORT` of the leader.
+    pub rendezvous: String,
+    /// What only agents of this job know: a stranger at the rendezvous is turned away.
+    pub job: String,
+}
+
+// Below the ports that systems hand out by themselves (ip_local_port_range, ip(7)).
+const PORT_FIRST: u32 = 20_000;
+const PORTS: u32 = 10_000;
+/// More agents than this is a typing error.
+pub const AGENTS_MAX: u32 = 4_096;
+
+impl Place {
+    /// The place that a launcher gave to this process; `None` if no launcher did, or there is only one
+    /// agent. `variable` reads the environment.
+    ///
+    /// # Errors
+    /// When the environment contradicts itself, or does not say where agents on many machines meet.
+    pub fn of_launcher(
+        variable: impl Fn(&str) -> Option<String>,
+        rendezvous: Option<String>,
+    ) -> Result<Option<Place>, String> {
+        let launcher = LAUNCHERS
+            .iter()
+            .find(|launcher| variable(launcher.rank).is_some());
+        let Some(launcher) = launcher else {
+            return Ok(None);
+        };
+        let number = |name: &str| -> Result<u32, String> {
+            let text = variable(name).unwrap_or_default();
+            text.parse().map_err(|_| {
+                format!("the environment variable {name} is '{text}', which is no number")
+            })
+        };
+        let (rank, size) = (number(launcher.rank)?, number(launcher.size)?);
+        if size <= 1 {
+            return Ok(None);
+        }
+        let job = launcher
+            .job
+            .iter()
+            .find_map(|name| variable(name))
+            .unwrap_or_default();
+        let port = PORT_FIRST + crc32fast::hash(job.as_bytes()) % PORTS;
+        let one_machine = launcher
+            .local_size
+            .is_some_and(|name| number(name) == Ok(size));
+        let host = match one_machine {
+            true => Some("127.0.0.1".to_owned()),
+            false => launcher
+                .host
+                .and_then(|name| first_address(&variable(name)?)),
+        };
+        let derived = || {
+            let host = host.ok_or("agents run on several machines; say where they meet: --rendezvous HOST:PORT, HOST being that of rank 0")?;
+            Ok::<_, String>(format!("{host}:{port}"))
+        };
+        let rendezvous = rendezvous.map_or_else(derived, Ok)?;
+        Place {
+            rank,
+            size,
+            rendezvous,
+            job,
+        }
+        .checked()
+        .map(Some)
+    }
+
+    /// The place that a person gave to this process.
+    ///
+    /// # Errors
+    /// When rank and size do not go together.
+    pub fn by_hand(rank: u32, size: u32, rendezvous: String) -> Result<Place, String> {
+        Place {
+            rank,
+            size,
+            job: format!("by hand, {size} agents"),
+            rendezvous,
+        }
+        .checked()
+    }
+
+    fn checked(self) -> Result<Place, String> {
+        match (self.rank < self.size, self.size <= AGENTS_MAX) {
+            (true, true) => Ok(self),
+            (false, _) => Err(format!(
+                "rank {} of {} agents; ranks go from 0 to {}",
+                self.rank,
+                self.size,
+                self.size.saturating_sub(1)
+            )),
+            (_, false) => Err(format!("{} agents are more than {AGENTS_MAX}", self.size)),
+        }
+    }
+
+    /// This agent's part of a number that is the whole crew's: of connections, for instance.
+    pub fn part_of(&self, whole: u32) -> u32 {
+        whole / self.size + u32::from(self.rank < whole % self.size)
+    }
+}
+
+/// The names under which a launcher says who we are.
+struct Launcher {
+    rank: &'static str,
+    size: &'static str,
+    local_size: Option<&'static str>,
+    job: &'static [&'static str],
+    /// Addresses of the machine from which it was launched, where rank 0 usually runs.
+    host: Option<&'static str>,
+}
+
+const LAUNCHERS: [Launcher; 2] = [
+    Launcher {
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: "OMPI_COMM_WORLD_SIZE",
+        local_size: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
+        host: Some("OMPI_MCA_orte_hnp_uri"),
+    },
+    Launcher {
+        rank: "SLURM_PROCID",
+        size: "SLURM_NTASKS",
+        local_size: None,
+        job: &["SLURM_JOB_ID"],
+        host: Some("SLURM_LAUNCH_NODE_IPADDR"),
+    },
+];
+
+/// The first address of `123.0;tcp://10.0.0.1,192.168.1.5:41235`, or of a plain address.
+fn first_address(text: &str) -> Option<String> {
+    let list = text.split("tcp://").nth(1).unwrap_or(text);
+    let first = list.split([',', ':', ';']).next()?.trim();
+    (!first.is_empty()).then(|| first.to_owned())
+}
+
+/// What one round is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// The rate of the whole crew, where it is not that of the command line: a step of a sweep.
+    pub rate_per_s: Option<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    version: String,
+    job: String,
+    rank: u32,
+    size: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+enum FromLeader {
+    Welcome,
+    Go(Order),
+    End,
+    Abort(String),
+}
+
+#[derive(Serialize, Deserialize)]
+enum FromMember {
+    Done(Box<Outcome>),
+    Failed(String),
+}
+
+/// What an agent is after the meeting.
+#[derive(Debug)]
+pub enum Part {
+    /// Rank 0.
+    Leader(Leader),
+    /// Any other.
+    Member(Member),
+}
+
+/// Meets the others.
+///
+/// # Errors
+/// When not all have come within `patience`, with the ranks that are missing.
+pub fn meet(place: &Place, patience: Duration) -> Result<Part, String> {
+    if place.rank > 0 {
+        return Member::join(place, patience).map(Part::Member);
+    }
+    let at = &place.rendezvous;
+    let port = at.rsplit_once(':').map(|(_, port)| port);
+    let port: u16 = port
+        .and_then(|port| port.parse().ok())
+        .ok_or_else(|| format!("'{at}' is no rendezvous; write HOST:PORT"))?;
+    // Only this machine if they meet on it; else every interface, as HOST may be known to us by
+    // another name.
+    let interface = if at.starts_with("127.") || at.starts_with("localhost") {
+        "127.0.0.1"
+    } else {
+        "0.0.0.0"
+    };
+    let listener = TcpListener::bind((interface, port))
+        .map_err(|error| format!("rank 0 cannot listen at port {port}: {error}; choose another with --rendezvous HOST:PORT"))?;
+    Leader::gather(&listener, place, patience).map(Part::Leader)
+}
+
+/// Rank 0: says when a round begins, and merges.
+#[derive(Debug)]
+pub struct Leader {
+    members: Vec<Link>,
+    inbox: Receiver<(u32, io::Result<FromMember>)>,
+    // Set when an agent is lost: the round that is running is worth nothing any more.
+    stop: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Link {
+    rank: u32,
+    stream: TcpStream,
+    host: String,
+}
+
+impl Leader {
+    fn gather(listener: &TcpListener, place: &Place, patience: Duration) -> Result<Leader, String> {
+        let (outbox, inbox) = channel();
+        let mut leader = Leader {
+            members: Vec::new(),
+            inbox,
+            stop: Arc::default(),
+        };
+        let deadline = Instant::now() + patience;
+        let system = |error: io::Error| format!("rank 0 at {}: {error}", place.rendezvous);
+        listener.set_nonblocking(true).map_err(system)?;
+        while leader.members.len() + 1 < place.size as usize {
+            match listener.accept() {
+                Ok((stream, _)) => leader.admit(stream, place, deadline)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    leader.wait_for_more(place, deadline)?
+                }
+                Err(error) => return Err(system(error)),
+            }
+        }
+        for member in &mut leader.members {
+            let lost = |error: io::Error| format!("agent {} is lost: {error}", member.rank);
+            send(&mut member.stream, &FromLeader::Welcome).map_err(lost)?;
+            let reader = member.stream.try_clone().map_err(lost)?;
+            reader.set_read_timeout(None).map_err(lost)?;
+            listen_to_member(
+                member.rank,
+                reader,
+                outbox.clone(),
+                Arc::clone(&leader.stop),
+            );
+        }
+        Ok(leader)
+    }
+
+    fn wait_for_more(&self, place: &Place, deadline: Instant) -> Result<(), String> {
+        if Instant::now() < deadline {
+            // Nobody knocks at the moment; agents on other machines take their time to start.
+            thread::sleep(Duration::from_millis(2));
+            return Ok(());
+        }
+        let here =
+            |rank: &u32| *rank == 0 || self.members.iter().any(|member| member.rank == *rank);
+        let missing: Vec<String> = (0..place.size)
+            .filter(|rank| !here(rank))
+            .map(|rank| rank.to_string())
+            .collect();
+        Err(format!(
+            "{} of {} agents have come to {}; missing: rank {}",
+            self.members.len() + 1,
+            place.size,
+            place.rendezvous,
+            missing.join(", ")
+        ))
+    }
+
+    /// Takes a newcomer in. A stranger is turned away and not an error; a second agent of the same
+    /// rank is.
+    fn admit(
+        &mut self,
+        mut stream: TcpStream,
+        place: &Place,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
+        // A stranger that says nothing must not keep the others waiting.
+        let wait = left.min(Duration::from_secs(2));
+        let ready = stream
+            .set_nonblocking(false)
+            .and_then(|()| stream.set_read_timeout(Some(wait)));
+        let hello: Hello = match ready.and_then(|()| receive(&mut stream, HELLO_BYTES_MAX)) {
+            Ok(hello) => hello,
+            Err(_) => return Ok(()),
+        };
+        if hello.job != place.job {
+            let _ = send(
+                &mut stream,
+                &FromLeader::Abort("this rendezvous is another job's".to_owned()),
+            );
+            return Ok(());
+        }
+        let refusal = self.refusal(&hello, place);
+        if let Some(what) = refusal {
+            let _ = send(&mut stream, &FromLeader::Abort(what.clone()));
+            return Err(what);
+        }
+        let _ = stream.set_nodelay(true);
+        let host = stream
+            .peer_addr()
+            .map_or_else(|_| "?".to_owned(), |address| address.ip().to_string());
+        self.members.push(Link {
+            rank: hello.rank,
+            stream,
+            host,
+        });
+        Ok(())
+    }
+
+    fn refusal(&self, hello: &Hello, place: &Place) -> Option<String> {
+        let rank = hello.rank;
+        if hello.version != VERSION {
+            return Some(format!(
+                "agent {rank} is version {}, rank 0 is {VERSION}; they must be the same",
+                hello.version
+            ));
+        }
+        if hello.size != place.size {
+            return Some(format!(
+                "agent {rank} counts {} agents, rank 0 counts {}",
+                hello.size, place.size
+            ));
+        }
+        let twice = rank == 0 || self.members.iter().any(|member| member.rank == rank);
+        twice.then(|| format!("there are two agents of rank {rank}"))
+    }
+
+    /// One round: all begin, this agent's part is `run`, and the outcomes of all are merged. `run` gets
+    /// a flag that is set when it should stop because an agent was lost. `patience` is how long the
+    /// others may take after this agent is through.
+    ///
+    /// # Errors
+    /// Which agent failed and why. The others have been told; the crew is no good any more.
+    pub fn round(
+        &mut self,
+        order: Order,
+        patience: Duration,
+        run: impl FnOnce(Arc<AtomicBool>) -> Result<Outcome, String>,
+    ) -> Result<Outcome, String> {
+        let result = self.try_round(order, patience, run);
+        if let Err(what) = &result {
+            self.tell_all(&FromLeader::Abort(what.clone()));
+        }
+        result
+    }
+
+    fn try_round(
+        &mut self,
+        order: Order,
+        patience: Duration,
+        run: impl FnOnce(Arc<AtomicBool>) -> Result<Outcome, String>,
+    ) -> Result<Outcome, String> {
+        for member in &mut self.members {
+            let lost = |error| format!("agent {} on {} is lost: {error}", member.rank, member.host);
+            send(&mut member.stream, &FromLeader::Go(order)).map_err(lost)?;
+        }
+        let own = run(Arc::clone(&self.stop));
+        // A lost agent is the cause of what this run may say about being stopped.
+        if self.stop.load(Ordering::Acquire) {
+            self.collect(patience)?;
+        }
+        let mut merged = own.map_err(|what| format!("agent 0: {what}"))?;
+        for (rank, outcome) in self.collect(patience)? {
+            merged
+                .merge(&outcome)
+                .map_err(|what| format!("agent {rank}: {what}"))?;
+        }
+        Ok(merged)
+    }
+
+    /// The outcomes of all members, by rank, so that merging does not depend on who was first.
+    fn collect(&mut self, patience: Duration) -> Result<Vec<(u32, Outcome)>, String> {
+        let deadline = Instant::now() + patience;
+        let mut outcomes: Vec<(u32, Outcome)> = Vec::new();
+        while outcomes.len() < self.members.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.inbox.recv_timeout(left) {
+                Ok((rank, Ok(FromMember::Done(outcome)))) => outcomes.push((rank, *outcome)),
+                Ok((rank, Ok(FromMember::Failed(what)))) => {
+                    return Err(format!("agent {rank} on {}: {what}", self.host(rank)));
+                }
+                Ok((rank, Err(error))) => {
+                    return Err(format!("agent {rank} on {} died: {error}", self.host(rank)));
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let silent = self.members.iter().map(|member| member.rank);
+                    let silent =
+                        silent.filter(|rank| !outcomes.iter().any(|(done, _)| done == rank));
+                    let silent: Vec<String> = silent.map(|rank| rank.to_string()).collect();
+                    return Err(format!(
+                        "no outcome came from agent {} within {} s",
+                        silent.join(", "),
+                        patience.as_secs()
+                    ));
+                }
+            }
+        }
+        outcomes.sort_by_key(|(rank, _)| *rank);
+        Ok(outcomes)
+    }
+
+    fn host(&self, rank: u32) -> &str {
+        self.members
+            .iter()
+            .find(|member| member.rank == rank)
+            .map_or("?", |member| &member.host)
+    }
+
+    /// Sends all members home: with success, or with what went wrong.
+    pub fn end(mut self, result: &Result<(), String>) {
+        match result {
+            Ok(()) => self.tell_all(&FromLeader::End),
+            Err(what) => self.tell_all(&FromLeader::Abort(what.clone())),
+        }
+    }
+
+    fn tell_all(&mut self, message: &FromLeader) {
+        for member in &mut self.members {
+            // Who is lost cannot be told.
+            let _ = send(&mut member.stream, message);
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        // The threads that listen hold the sockets too: without this, nobody would see that we left.
+        for member in &self.members {
+            let _ = member.stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn listen_to_member(
+    rank: u32,
+    mut stream: TcpStream,
+    outbox: Sender<(u32, io::Result<FromMember>)>,
+    stop: Arc<AtomicBool>,
+) {
+    thread::spawn(move || {
+        loop {
+            let message = receive(&mut stream, OUTCOME_BYTES_MAX);
+            let is_well = matches!(message, Ok(FromMember::Done(_)));
+            if outbox.send((rank, message)).is_err() || !is_well {
+                stop.store(true, Ordering::Release);
+                return;
+            }
+        }
+    });
+}
+
+/// Any other rank: does what the leader says.
+#[derive(Debug)]
+pub struct Member {
+    stream: TcpStream,
+}
+
+impl Member {
+    fn join(place: &Place, patience: Duration) -> Result<Member, String> {
+        let deadline = Instant::now() + patience;
+        let mut stream = loop {
+            match connect(&place.rendezvous) {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() >= deadline => {
+                    return Err(format!(
+                        "agent {} does not reach rank 0 at {}: {error}; is it there? --rendezvous HOST:PORT names another place",
+                        place.rank, place.rendezvous
+                    ));
+                }
+                // Rank 0 may not be up yet.
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let hello = Hello {
+            version: VERSION.to_owned(),
+            job: place.job.clone(),
+            rank: place.rank,
+            size: place.size,
+        };
+        let gone =
+            |error: io::Error| format!("agent {}: rank 0 did not let us in: {error}", place.rank);
+        stream
+            .set_nodelay(true)
+            .and_then(|()| send(&mut stream, &hello))
+            .map_err(gone)?;
+        stream
+            .set_read_timeout(Some(patience + Duration::from_secs(5)))
+            .map_err(gone)?;
+        match receive(&mut stream, ORDER_BYTES_MAX).map_err(gone)? {
+            FromLeader::Abort(what) => Err(format!("agent {} was turned away: {what}", place.rank)),
+            _ => {
+                stream.set_read_timeout(None).map_err(gone)?;
+                Ok(Member { stream })
+            }
+        }
+    }
+
+    /// Runs a part of every round until the leader sends us home. `run` gets a flag that is set when it
+    /// should stop because the round is worth nothing any more.
+    ///
+    /// # Errors
+    /// What went wrong, here or elsewhere: the whole crew fails together.
+    pub fn work(
+        mut self,
+        mut run: impl FnMut(Order, Arc<AtomicBool>) -> Result<Outcome, String>,
+    ) -> Result<(), String> {
+        let gone = |error: io::Error| format!("rank 0 is gone: {error}");
+        let stop = Arc::<AtomicBool>::default();
+        let orders = listen_to_leader(self.stream.try_clone().map_err(gone)?, Arc::clone(&stop));
+        loop {
+            match orders.recv() {
+                Ok(Ok(FromLeader::Go(order))) => {
+                    let answer = match run(order, Arc::clone(&stop)) {
+                        Ok(outcome) => FromMember::Done(Box::new(outcome)),
+                        Err(what) => FromMember::Failed(what),
+                    };
+                    // If the leader is gone, the next order says so.
+                    let _ = send(&mut self.stream, &answer);
+                }
+                Ok(Ok(FromLeader::End)) => return Ok(()),
+                Ok(Ok(FromLeader::Abort(what))) => return Err(what),
+                Ok(Ok(FromLeader::Welcome)) => {}
+                Ok(Err(error)) => return Err(gone(error)),
+                Err(_) => return Err("rank 0 is gone".to_owned()),
+            }
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn listen_to_leader(
+    mut stream: TcpStream,
+    stop: Arc<AtomicBool>,
+) -> Receiver<io::Result<FromLeader>> {
+    let (outbox, inbox) = channel();
+    thread::spawn(move || {
+        loop {
+            let order = receive(&mut stream, ORDER_BYTES_MAX);
+            let goes_on = matches!(order, Ok(FromLeader::Go(_) | FromLeader::Welcome));
+            if outbox.send(order).is_err() || !goes_on {
+                stop.store(true, Ordering::Release);
+                return;
+            }
+        }
+    });
+    inbox
+}
+
+fn connect(rendezvous: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no such host; write HOST:PORT");
+    for address in rendezvous.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const HELLO_BYTES_MAX: u32 = 4 << 10;
+const ORDER_BYTES_MAX: u32 = 64 << 10;
+/// An hour of intervals of a second has about 20 KB each.
+const OUTCOME_BYTES_MAX: u32 = 256 << 20;
+
+/// A message: its length in four bytes, then JSON.
+fn send(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    let mut framed = length.to_be_bytes().to_vec();
+    framed.extend_from_slice(&body);
+    stream.write_all(&framed)
+}
+
+fn receive<T: DeserializeOwned>(stream: &mut TcpStream, bytes_max: u32) -> io::Result<T> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).map_err(closed)?;
+    let length = u32::from_be_bytes(length);
+    if length > bytes_max {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a message of {length} bytes"),
+        ));
+    }
+    let mut body = Vec::new();
+    let read = stream.take(u64::from(length)).read_to_end(&mut body)?;
+    if read < length as usize {
+        return Err(closed(io::ErrorKind::UnexpectedEof.into()));
+    }
+    serde_json::from_slice(&body).map_err(io::Error::from)
+}
+
+fn closed(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "its connection was closed"),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+#[path = "agents_tests.rs"]
+mod tests;

@@ -1,0 +1,279 @@
+//! Agents begin together, merge exactly, and fail together.
+
+use std::collections::HashMap;
+use std::thread::JoinHandle;
+
+use super::*;
+use crate::report::tests::sample;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn place(rank: u32, size: u32, at: &TcpListener) -> Place {
+    let rendezvous = at.local_addr().unwrap().to_string();
+    Place {
+        rank,
+        size,
+        rendezvous,
+        job: "a test".to_owned(),
+    }
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+type Run = fn(u32, Order, Arc<AtomicBool>) -> Result<Outcome, String>;
+
+/// Members 1 … size-1, each with `run` as its part of a round.
+fn members(size: u32, at: &TcpListener, run: Run) -> Vec<JoinHandle<Result<(), String>>> {
+    let start = |rank| {
+        let place = place(rank, size, at);
+        thread::spawn(move || {
+            Member::join(&place, PATIENCE)?.work(|order, stop| run(rank, order, stop))
+        })
+    };
+    (1..size).map(start).collect()
+}
+
+/// Rank r saw 1,000 requests that took up to r+1 ms.
+fn part(rank: u32) -> Outcome {
+    sample(&["request"], u64::from(rank) + 1, 1_000)
+}
+
+fn errors_of(members: Vec<JoinHandle<Result<(), String>>>) -> Vec<String> {
+    members
+        .into_iter()
+        .filter_map(|member| member.join().unwrap().err())
+        .collect()
+}
+
+#[test]
+fn outcomes_of_all_agents_are_merged_exactly_round_after_round() {
+    let listener = listener();
+    let crew = members(4, &listener, |rank, _, _| Ok(part(rank)));
+    let mut leader = Leader::gather(&listener, &place(0, 4, &listener), PATIENCE).unwrap();
+    let mut expected = part(0);
+    (1..4).for_each(|rank| expected.merge(&part(rank)).unwrap());
+    for _ in 0..3 {
+        let merged = leader
+            .round(Order::default(), PATIENCE, |_| Ok(part(0)))
+            .unwrap();
+        assert_eq!(merged.to_json(), expected.to_json());
+    }
+    leader.end(&Ok(()));
+    assert_eq!(errors_of(crew), [""; 0]);
+}
+
+#[test]
+fn the_order_reaches_every_agent() {
+    let listener = listener();
+    let crew = members(3, &listener, |_, order, _| {
+        assert_eq!(order.rate_per_s, Some(30_000.0));
+        Ok(part(0))
+    });
+    let mut leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
+    leader
+        .round(
+            Order {
+                rate_per_s: Some(30_000.0),
+            },
+            PATIENCE,
+            |_| Ok(part(0)),
+        )
+        .unwrap();
+    leader.end(&Ok(()));
+    assert_eq!(errors_of(crew), [""; 0]);
+}
+
+#[test]
+fn an_agent_that_dies_fails_the_round_for_all_and_is_named() {
+    let listener = listener();
+    let at = place(0, 3, &listener);
+    // Rank 1 works on until it is told to stop.
+    let place = Place {
+        rank: 1,
+        ..at.clone()
+    };
+    let living = thread::spawn(move || {
+        Member::join(&place, PATIENCE)?.work(|_, stop| {
+            while !stop.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            Ok(part(1))
+        })
+    });
+    // Rank 2 is killed: its socket closes in the middle of the round.
+    let place = Place {
+        rank: 2,
+        ..at.clone()
+    };
+    let dying = thread::spawn(move || {
+        let mut member = Member::join(&place, PATIENCE).unwrap();
+        let order: FromLeader = receive(&mut member.stream, ORDER_BYTES_MAX).unwrap();
+        assert!(matches!(order, FromLeader::Go(_)));
+    });
+    let mut leader = Leader::gather(&listener, &at, PATIENCE).unwrap();
+    let error = leader.round(Order::default(), PATIENCE, |stop| {
+        while !stop.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Ok(part(0))
+    });
+    let error = error.unwrap_err();
+    assert!(error.contains("agent 2 on 127.0.0.1 died"), "{error}");
+    dying.join().unwrap();
+    let told = living.join().unwrap().unwrap_err();
+    assert!(told.contains("agent 2"), "{told}");
+}
+
+#[test]
+fn an_agent_that_fails_says_why_and_all_fail() {
+    let listener = listener();
+    let crew = members(3, &listener, |rank, _, _| match rank {
+        2 => Err("no more descriptors".to_owned()),
+        _ => Ok(part(rank)),
+    });
+    let mut leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
+    let error = leader
+        .round(Order::default(), PATIENCE, |_| Ok(part(0)))
+        .unwrap_err();
+    assert!(
+        error.contains("agent 2 on 127.0.0.1: no more descriptors"),
+        "{error}"
+    );
+    let told = errors_of(crew);
+    assert_eq!(told.len(), 2);
+    assert!(told.iter().all(|what| what.contains("agent 2")), "{told:?}");
+}
+
+#[test]
+fn a_leader_that_dies_fails_all() {
+    let listener = listener();
+    let crew = members(3, &listener, |rank, _, _| Ok(part(rank)));
+    let leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
+    for member in &leader.members {
+        member.stream.shutdown(Shutdown::Both).unwrap();
+    }
+    let told = errors_of(crew);
+    assert_eq!(told.len(), 2);
+    assert!(
+        told.iter().all(|what| what.contains("rank 0 is gone")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn who_is_missing_is_named() {
+    let listener = listener();
+    let crew = members(2, &listener, |_, _, _| Ok(part(0)));
+    let place = Place {
+        size: 2,
+        ..place(0, 2, &listener)
+    };
+    drop(Leader::gather(&listener, &place, PATIENCE).unwrap());
+    assert_eq!(errors_of(crew).len(), 1);
+    let place = Place { size: 4, ..place };
+    let error = Leader::gather(&listener, &place, Duration::from_millis(1)).unwrap_err();
+    assert!(error.contains("1 of 4 agents have come"), "{error}");
+    assert!(error.contains("missing: rank 1, 2, 3"), "{error}");
+}
+
+#[test]
+fn strangers_are_turned_away_and_do_not_disturb() {
+    let listener = listener();
+    let at = place(0, 2, &listener);
+    let stranger = Place {
+        rank: 1,
+        job: "another".to_owned(),
+        ..at.clone()
+    };
+    let stranger = thread::spawn(move || Member::join(&stranger, PATIENCE).unwrap_err());
+    let member = Place {
+        rank: 1,
+        ..at.clone()
+    };
+    let mut scanner = TcpStream::connect(&at.rendezvous).unwrap();
+    scanner.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let gathering = thread::spawn(move || {
+        Leader::gather(&listener, &at, PATIENCE).map(|leader| leader.members.len())
+    });
+    let told = stranger.join().unwrap();
+    assert!(told.contains("another job's"), "{told}");
+    let member = Member::join(&member, PATIENCE);
+    assert_eq!(gathering.join().unwrap(), Ok(1));
+    assert!(member.is_ok());
+}
+
+fn launcher<'a>(variables: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+    let map: HashMap<_, _> = variables.iter().copied().collect();
+    move |name| map.get(name).map(|value| (*value).to_owned())
+}
+
+#[test]
+fn open_mpis_environment_is_understood() {
+    let one_machine = [
+        ("OMPI_COMM_WORLD_RANK", "3"),
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+        ("PMIX_NAMESPACE", "3141592653"),
+    ];
+    let place = Place::of_launcher(launcher(&one_machine), None)
+        .unwrap()
+        .unwrap();
+    assert_eq!((place.rank, place.size), (3, 4));
+    assert!(
+        place.rendezvous.starts_with("127.0.0.1:2"),
+        "{}",
+        place.rendezvous
+    );
+    let mut machines = one_machine.to_vec();
+    machines[2].1 = "2";
+    let error = Place::of_launcher(launcher(&machines), None).unwrap_err();
+    assert!(error.contains("--rendezvous HOST:PORT"), "{error}");
+    machines.push((
+        "OMPI_MCA_orte_hnp_uri",
+        "99.0;tcp://10.0.0.7,192.168.1.5:41235",
+    ));
+    let place = Place::of_launcher(launcher(&machines), None)
+        .unwrap()
+        .unwrap();
+    assert!(
+        place.rendezvous.starts_with("10.0.0.7:2"),
+        "{}",
+        place.rendezvous
+    );
+    let place = Place::of_launcher(launcher(&machines), Some("h:7000".to_owned()))
+        .unwrap()
+        .unwrap();
+    assert_eq!(place.rendezvous, "h:7000");
+}
+
+#[test]
+fn without_a_launcher_or_with_one_agent_it_just_runs() {
+    assert_eq!(Place::of_launcher(launcher(&[]), None), Ok(None));
+    let alone = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    assert_eq!(Place::of_launcher(launcher(&alone), None), Ok(None));
+    let broken = [("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    assert!(
+        Place::of_launcher(launcher(&broken), None)
+            .unwrap_err()
+            .contains("is 'x'")
+    );
+    assert!(
+        Place::by_hand(4, 4, "h:1".to_owned())
+            .unwrap_err()
+            .contains("from 0 to 3")
+    );
+}
+
+#[test]
+fn parts_add_up_to_the_whole() {
+    for whole in [0, 1, 15_360, 100_003] {
+        let part = |rank| {
+            Place::by_hand(rank, 16, "h:1".to_owned())
+                .unwrap()
+                .part_of(whole)
+        };
+        assert_eq!((0..16).map(part).sum::<u32>(), whole);
+    }
+}

@@ -43,6 +43,7 @@ pub mod random;
 pub mod replay;
 pub mod report;
 pub mod sessions;
+pub mod sweep;
 pub mod traces;
 
 use std::fmt;

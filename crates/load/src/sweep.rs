@@ -1,0 +1,563 @@
+//! Many runs: a rate after the other, and the search for the knee.
+//!
+//! The knee is the largest rate at which the server still keeps up: at least 99 % of what was asked is
+//! achieved and the latency is within a bound. Before it, latency says how good a server is; behind
+//! it, how it fails. [`knee`] doubles the rate until the server does not keep up and then halves the
+//! gap. [`overload`] asks for twice the knee: does the server degrade gracefully?
+//!
+//! What runs is a closure, so that a sweep is the same for one generator and for a crew of
+//! [`agents`](crate::agents).
+
+use std::fmt::Write as _;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::outcome::Outcome;
+use crate::report::{Figures, figures, ns_of, rate_of};
+
+/// The rates of a sweep: `10k..70k:5k`, or a list, `1k,2k,5k`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rates {
+    /// In the order in which they are run.
+    pub per_s: Vec<f64>,
+}
+
+/// More steps are a typing error.
+const STEPS_MAX: usize = 10_000;
+
+impl FromStr for Rates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rates, String> {
+        let per_s = match text.split_once("..") {
+            Some((from, rest)) => range(text, from, rest)?,
+            None => text.split(',').map(rate).collect::<Result<_, _>>()?,
+        };
+        Ok(Rates { per_s })
+    }
+}
+
+fn range(text: &str, from: &str, rest: &str) -> Result<Vec<f64>, String> {
+    let (to, step) = rest
+        .split_once(':')
+        .ok_or_else(|| format!("'{text}': after the colon goes the step, such as 10k..70k:5k"))?;
+    let (from, to, step) = (rate(from)?, rate(to)?, rate(step)?);
+    if from > to {
+        return Err(format!("'{text}': the first rate is above the last"));
+    }
+    // Half a step of grace: 0.1 + 0.1 + 0.1 is not 0.3.
+    let steps = ((to - from) / step + 1e-6).floor() as usize + 1;
+    if steps > STEPS_MAX {
+        return Err(format!("'{text}' are {steps} steps, more than {STEPS_MAX}"));
+    }
+    Ok((0..steps).map(|at| from + step * at as f64).collect())
+}
+
+/// Reads a rate per second: `500`, `10k`, `1.5M`.
+///
+/// # Errors
+/// When it is none, or not above 0.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let text = text.trim();
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b'k') => (&text[..text.len() - 1], 1e3),
+        Some(b'M') => (&text[..text.len() - 1], 1e6),
+        _ => (text, 1.0),
+    };
+    let value: Option<f64> = number
+        .parse()
+        .ok()
+        .filter(|n: &f64| n.is_finite() && *n > 0.0);
+    value.map(|value| value * unit).ok_or_else(|| {
+        format!("'{text}' is no rate; write requests per second, such as 500, 10k or 1.5M")
+    })
+}
+
+/// When a server keeps up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// This part of the offered rate is achieved, at least.
+    pub achieved_share: f64,
+    /// The 99th percentile from the intended time is this, at most.
+    pub p99: Duration,
+}
+
+impl Default for Bound {
+    fn default() -> Bound {
+        Bound {
+            achieved_share: 0.99,
+            p99: Duration::from_millis(10),
+        }
+    }
+}
+
+impl Bound {
+    /// Whether the server kept up.
+    pub fn holds(&self, seen: &Figures) -> bool {
+        let offered = seen.offered_rate_per_s.unwrap_or(0.0);
+        let errors = seen.errors.get("total").copied().unwrap_or(0) as f64;
+        let failed_share = errors / (seen.replies as f64 + errors).max(1.0);
+        let achieved = seen.achieved_rate_per_s >= self.achieved_share * offered;
+        let quick = seen.latency_us.intended.p99 <= self.p99.as_secs_f64() * 1e6;
+        seen.replies > 0 && achieved && quick && failed_share <= 1.0 - self.achieved_share
+    }
+}
+
+/// One run of a sweep.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// What was asked for.
+    pub rate_per_s: f64,
+    /// Which repetition of this rate, from 1.
+    pub repetition: u32,
+    /// Whether the server kept up.
+    pub kept_up: bool,
+    /// Why it was run: `sweep`, `knee` or `overload`.
+    pub purpose: &'static str,
+    /// What was seen.
+    pub figures: Figures,
+}
+
+/// All runs of a sweep, and the knee if it was searched for.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Sweep {
+    /// In the order in which they were run.
+    pub steps: Vec<Step>,
+    /// The largest rate at which the server kept up.
+    pub knee_per_s: Option<f64>,
+}
+
+/// How a sweep goes about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manner {
+    /// How often each rate is run.
+    pub repetitions: u32,
+    /// Rest before each run but the first: connections in TIME-WAIT go away, queues empty.
+    pub pause: Duration,
+    /// When a server keeps up.
+    pub bound: Bound,
+}
+
+impl Default for Manner {
+    fn default() -> Manner {
+        Manner {
+            repetitions: 1,
+            pause: Duration::from_secs(1),
+            bound: Bound::default(),
+        }
+    }
+}
+
+/// What carries a sweep out.
+pub trait Runner {
+    /// Runs at this rate for the plan's duration.
+    ///
+    /// # Errors
+    /// When the run could not be made; the sweep ends there.
+    fn run(&mut self, rate_per_s: f64) -> Result<Outcome, String>;
+
+    /// Rests between two runs.
+    fn pause(&mut self, pause: Duration);
+
+    /// Hears of a step that is done: for a table that grows, and an estimate of the time left.
+    fn done(&mut self, step: &Step);
+}
+
+impl Sweep {
+    /// Runs each of the rates, in rounds, so that a slow drift of the machine does not fall on one rate.
+    ///
+    /// # Errors
+    /// Those of the runner.
+    pub fn over(
+        &mut self,
+        rates: &Rates,
+        manner: &Manner,
+        runner: &mut impl Runner,
+    ) -> Result<(), String> {
+        for repetition in 1..=manner.repetitions {
+            for &rate_per_s in &rates.per_s {
+                self.step(rate_per_s, repetition, "sweep", manner, runner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches the largest rate at which the server keeps up, from `first_per_s` on, until the gap is
+    /// below `precision` of the rate; `None` if it does not keep up even at a thousandth of the first
+    /// rate. A run in which the generator was the limit ends the search: what is above was not seen.
+    ///
+    /// # Errors
+    /// Those of the runner.
+    pub fn knee(
+        &mut self,
+        first_per_s: f64,
+        precision: f64,
+        manner: &Manner,
+        runner: &mut impl Runner,
+    ) -> Result<Option<f64>, String> {
+        const DOUBLINGS_MAX: u32 = 24;
+        let (mut good, mut bad) = (None, None);
+        let mut rate_per_s = first_per_s;
+        for _ in 0..DOUBLINGS_MAX {
+            let kept_up = self.keeps_up(rate_per_s, manner, runner)?;
+            if kept_up {
+                good = Some(rate_per_s)
+            } else {
+                bad = Some(rate_per_s)
+            }
+            rate_per_s = match (good, bad) {
+                (Some(good), Some(bad)) if bad - good <= precision * bad => break,
+                (Some(good), Some(bad)) => f64::midpoint(good, bad),
+                (Some(_), None) if self.generator_was_the_limit() => break,
+                (Some(good), None) => good * 2.0,
+                (None, _) => rate_per_s / 2.0,
+            };
+            if rate_per_s < first_per_s / 1e3 {
+                break;
+            }
+        }
+        self.knee_per_s = good;
+        Ok(good)
+    }
+
+    fn generator_was_the_limit(&self) -> bool {
+        self.steps
+            .last()
+            .is_some_and(|step| step.figures.generator_limited)
+    }
+
+    /// Asks for twice the knee.
+    ///
+    /// # Errors
+    /// Those of the runner.
+    pub fn overload(
+        &mut self,
+        knee_per_s: f64,
+        manner: &Manner,
+        runner: &mut impl Runner,
+    ) -> Result<(), String> {
+        self.step(2.0 * knee_per_s, 1, "overload", manner, runner)
+            .map(drop)
+    }
+
+    /// Whether most of the repetitions kept up.
+    fn keeps_up(
+        &mut self,
+        rate_per_s: f64,
+        manner: &Manner,
+        runner: &mut impl Runner,
+    ) -> Result<bool, String> {
+        let mut kept_up = 0;
+        for repetition in 1..=manner.repetitions {
+            kept_up += u32::from(self.step(rate_per_s, repetition, "knee", manner, runner)?);
+        }
+        Ok(2 * kept_up > manner.repetitions)
+    }
+
+    fn step(
+        &mut self,
+        rate_per_s: f64,
+        repetition: u32,
+        purpose: &'static str,
+        manner: &Manner,
+        runner: &mut impl Runner,
+    ) -> Result<bool, String> {
+        if !self.steps.is_empty() && !manner.pause.is_zero() {
+            runner.pause(manner.pause);
+        }
+        let figures = figures(&runner.run(rate_per_s)?);
+        let kept_up = manner.bound.holds(&figures);
+        let step = Step {
+            rate_per_s,
+            repetition,
+            kept_up,
+            purpose,
+            figures,
+        };
+        runner.done(&step);
+        self.steps.push(step);
+        Ok(kept_up)
+    }
+
+    /// A line per step, with a head line.
+    pub fn csv(&self) -> String {
+        let mut text = String::from(
+            "purpose,repetition,offered_per_s,achieved_per_s,p50_us,p99_us,p999_us,max_us,raw_p99_us,errors,missed,kept_up,generator_limited\n",
+        );
+        for step in &self.steps {
+            let seen = &step.figures;
+            let (intended, raw) = (&seen.latency_us.intended, &seen.latency_us.raw);
+            let _ = writeln!(
+                text,
+                "{},{},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{},{},{},{}",
+                step.purpose,
+                step.repetition,
+                step.rate_per_s,
+                seen.achieved_rate_per_s,
+                intended.p50,
+                intended.p99,
+                intended.p99_9,
+                intended.max,
+                raw.p99,
+                seen.errors["total"],
+                seen.missed,
+                step.kept_up,
+                seen.generator_limited,
+            );
+        }
+        text
+    }
+
+    /// The table for people, with the knee below.
+    pub fn table(&self) -> String {
+        let mut text = format!("{}\n", Step::HEAD);
+        for step in &self.steps {
+            let _ = writeln!(text, "{}", step.row());
+        }
+        if let Some(knee_per_s) = self.knee_per_s {
+            let limited = self.steps.iter().any(|step| step.figures.generator_limited);
+            let _ = write!(text, "\n  the server keeps up to {}", rate_of(knee_per_s));
+            let _ = writeln!(
+                text,
+                "{}",
+                if limited {
+                    " at least: the generator was the limit in some runs"
+                } else {
+                    ""
+                }
+            );
+        }
+        text
+    }
+}
+
+impl Step {
+    /// The head of the table.
+    pub const HEAD: &'static str =
+        "       asked     achieved        p50        p99      p99.9   raw p99     errors  kept up";
+
+    /// This step's line of the table.
+    pub fn row(&self) -> String {
+        let seen = &self.figures;
+        let us = |us: f64| ns_of(us * 1e3);
+        let (intended, raw) = (&seen.latency_us.intended, &seen.latency_us.raw);
+        let mark = match (seen.generator_limited, self.kept_up) {
+            (true, _) => "generator limited",
+            (false, true) => "yes",
+            (false, false) => "no",
+        };
+        format!(
+            "{:>12} {:>12} {:>10} {:>10} {:>10} {:>9} {:>10}  {mark}",
+            rate_of(self.rate_per_s),
+            rate_of(seen.achieved_rate_per_s),
+            us(intended.p50),
+            us(intended.p99),
+            us(intended.p99_9),
+            us(raw.p99),
+            seen.errors["total"],
+        )
+    }
+}
+
+/// How long a sweep over these rates takes at least: the runs and the pauses between them.
+pub fn planned(rates: &Rates, manner: &Manner, run: Duration) -> Duration {
+    let runs = rates.per_s.len() as u32 * manner.repetitions;
+    run * runs + manner.pause * runs.saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::outcome::record;
+    use crate::report::tests::sample;
+
+    /// A server that keeps up to a capacity, and behind it answers at that rate, late.
+    struct Server {
+        capacity_per_s: f64,
+        generator_capacity_per_s: f64,
+        asked: Vec<f64>,
+        pauses: usize,
+        told: usize,
+    }
+
+    impl Server {
+        fn new(capacity_per_s: f64) -> Server {
+            Server {
+                capacity_per_s,
+                generator_capacity_per_s: f64::MAX,
+                asked: Vec::new(),
+                pauses: 0,
+                told: 0,
+            }
+        }
+    }
+
+    impl Runner for Server {
+        fn run(&mut self, rate_per_s: f64) -> Result<Outcome, String> {
+            self.asked.push(rate_per_s);
+            let mut outcome = sample(&["request"], 1, 0);
+            outcome.offered_rate_per_s = Some(rate_per_s);
+            let replies = (rate_per_s.min(self.capacity_per_s) * 2.0) as u64;
+            let latency_ns = if rate_per_s > self.capacity_per_s {
+                1_000_000_000
+            } else {
+                50_000
+            };
+            let class = &mut outcome.total.classes[0];
+            for histogram in [&mut class.response_ns, &mut class.service_ns] {
+                record(histogram, latency_ns);
+                histogram.saturating_record_n(latency_ns, replies.saturating_sub(1));
+            }
+            if rate_per_s > self.generator_capacity_per_s {
+                outcome.generator.limited = Some("no time left".to_owned());
+            }
+            Ok(outcome)
+        }
+
+        fn pause(&mut self, _: Duration) {
+            self.pauses += 1;
+        }
+
+        fn done(&mut self, _: &Step) {
+            self.told += 1;
+        }
+    }
+
+    fn rates(text: &str) -> Vec<f64> {
+        text.parse::<Rates>()
+            .unwrap_or_else(|error| panic!("{error}"))
+            .per_s
+    }
+
+    #[test]
+    fn ranges_and_lists_of_rates_are_read() {
+        assert_eq!(rates("10k..25k:5k"), [10e3, 15e3, 20e3, 25e3]);
+        assert_eq!(rates("1..2:0.25"), [1.0, 1.25, 1.5, 1.75, 2.0]);
+        assert_eq!(rates("0.1..0.3:0.1").len(), 3);
+        assert_eq!(rates("5..7:5"), [5.0]);
+        assert_eq!(rates("1k, 2k,1.5M"), [1e3, 2e3, 1.5e6]);
+        assert_eq!(rates("10k..70k:2500").len(), 25);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let refused = |text: &str, hint: &str| {
+            let error = text.parse::<Rates>().expect_err(text);
+            assert!(error.contains(hint), "{text}: {error}");
+        };
+        refused("", "is no rate");
+        refused("10k..70k", "after the colon goes the step");
+        refused("70k..10k:5k", "the first rate is above the last");
+        refused("1..1M:1", "more than 10000");
+        refused("1..2:0", "'0' is no rate");
+        refused("-5", "is no rate");
+        refused("nan", "is no rate");
+    }
+
+    #[test]
+    fn each_rate_is_run_in_rounds_with_pauses_between() {
+        let mut server = Server::new(50e3);
+        let mut sweep = Sweep::default();
+        let manner = Manner {
+            repetitions: 2,
+            ..Manner::default()
+        };
+        sweep
+            .over(&"20k..60k:20k".parse().unwrap(), &manner, &mut server)
+            .unwrap();
+        assert_eq!(server.asked, [20e3, 40e3, 60e3, 20e3, 40e3, 60e3]);
+        assert_eq!((server.pauses, server.told), (5, 6));
+        let kept_up: Vec<_> = sweep.steps.iter().map(|step| step.kept_up).collect();
+        assert_eq!(kept_up, [true, true, false, true, true, false]);
+        assert_eq!(sweep.csv().lines().count(), 7);
+        assert!(
+            sweep.table().contains("60,000/s     50,000/s"),
+            "{}",
+            sweep.table()
+        );
+    }
+
+    #[test]
+    fn the_knee_is_found_from_below_and_from_above() {
+        for first in [1e3, 57e3, 400e3] {
+            let mut server = Server::new(57_500.0);
+            let mut sweep = Sweep::default();
+            let knee = sweep
+                .knee(first, 0.02, &Manner::default(), &mut server)
+                .unwrap()
+                .unwrap();
+            // Where 99 % of the offered rate is achieved but late, the bound of the latency decides.
+            assert!(
+                (57_500.0 * 0.98..=57_500.0).contains(&knee),
+                "{first}: {knee}"
+            );
+            assert!(sweep.table().contains("the server keeps up to"));
+            sweep
+                .overload(knee, &Manner::default(), &mut server)
+                .unwrap();
+            assert_eq!(server.asked.last(), Some(&(2.0 * knee)));
+            assert_eq!(sweep.steps.last().unwrap().purpose, "overload");
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_keeps_up_has_no_knee() {
+        let mut server = Server::new(0.0);
+        let knee = Sweep::default().knee(10e3, 0.02, &Manner::default(), &mut server);
+        assert_eq!(knee, Ok(None));
+        assert!(server.asked.len() < 20, "{:?}", server.asked);
+    }
+
+    #[test]
+    fn the_search_ends_where_the_generator_is_the_limit() {
+        let mut server = Server {
+            generator_capacity_per_s: 100e3,
+            ..Server::new(1e12)
+        };
+        let mut sweep = Sweep::default();
+        let knee = sweep
+            .knee(10e3, 0.02, &Manner::default(), &mut server)
+            .unwrap();
+        assert_eq!(knee, Some(160e3));
+        assert!(
+            sweep
+                .table()
+                .contains("at least: the generator was the limit")
+        );
+    }
+
+    #[test]
+    fn errors_are_not_keeping_up() {
+        let mut outcome = Server::new(1e6).run(10e3).unwrap();
+        assert!(Bound::default().holds(&figures(&outcome)));
+        outcome.total.errors.reset = outcome.total.replies() / 10;
+        assert!(!Bound::default().holds(&figures(&outcome)));
+    }
+
+    #[test]
+    fn the_time_that_a_sweep_takes_is_known_beforehand() {
+        let manner = Manner {
+            repetitions: 2,
+            pause: Duration::from_secs(20),
+            ..Manner::default()
+        };
+        let rates = "10k..70k:10k".parse().unwrap();
+        assert_eq!(
+            planned(&rates, &manner, Duration::from_secs(300)),
+            Duration::from_secs(14 * 300 + 13 * 20)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9kM.:,e -]{0,20}") {
+            if let Ok(rates) = text.parse::<Rates>() {
+                prop_assert!(rates.per_s.iter().all(|rate| *rate > 0.0));
+            }
+        }
+    }
+}

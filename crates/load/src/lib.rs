@@ -1,6 +1,6 @@
 //! Load generators that tell the truth: the ruler of the project.
 //!
-//! A [`Plan`] says what to send, when and to whom; `run` does it on kernel threads and returns an
+//! A [`Plan`] says what to send, when and to whom; [`run`] does it on kernel threads and returns an
 //! [`Outcome`]. Nothing here is made of what it measures: no fibers, no sessions, no driver.
 //!
 //! ```text
@@ -32,19 +32,31 @@
 #![deny(unsafe_code)]
 
 pub mod agents;
+mod arrivals;
+mod carrier;
 pub mod distribution;
 pub mod fileset;
 #[cfg(test)]
 mod goodness;
+mod http;
+mod memcached;
 mod merge;
 pub mod outcome;
 pub mod plan;
+mod poll;
+mod populate;
 pub mod random;
 pub mod replay;
 pub mod report;
+mod ring;
+mod run;
 pub mod sessions;
+mod socket;
+mod speaker;
 pub mod sweep;
 pub mod traces;
+mod usage;
+mod worker;
 
 use std::fmt;
 use std::io;
@@ -52,6 +64,7 @@ use std::net::SocketAddr;
 
 pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
+pub use run::run;
 
 /// Why a run could not begin, or had to be given up as a whole. What goes wrong with single requests
 /// and connections is counted in [`Outcome`] and is not an error here.

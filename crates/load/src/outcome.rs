@@ -34,7 +34,8 @@ impl Outcome {
 
     /// Good replies per second.
     pub fn achieved_rate_per_s(&self) -> f64 {
-        self.total.replies() as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        let replies = self.total.replies() - self.total.drained;
+        replies as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
@@ -106,6 +107,10 @@ pub struct Tally {
     pub missed: u64,
     /// Requests that were sent.
     pub sent: u64,
+    /// Replies that came after the time to measure was over: awaited, so that the slowest are not left
+    /// out, but not part of the achieved rate.
+    #[serde(default)]
+    pub drained: u64,
     /// The longest that the backlog was, over the threads added up.
     pub backlog_max: u64,
     /// Connections that were opened.
@@ -233,6 +238,7 @@ impl Tally {
             intended: 0,
             missed: 0,
             sent: 0,
+            drained: 0,
             backlog_max: 0,
             opened: 0,
             idle_open: 0,
@@ -283,6 +289,7 @@ impl Tally {
         self.intended += other.intended;
         self.missed += other.missed;
         self.sent += other.sent;
+        self.drained += other.drained;
         self.backlog_max = self.backlog_max.max(other.backlog_max);
         self.opened += other.opened;
         self.idle_open = other.idle_open;

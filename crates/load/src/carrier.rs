@@ -1,0 +1,164 @@
+//! What carries the bytes: io_uring or epoll, under one interface of completions.
+//!
+//! A worker numbers its connections; each number is a *port* of the carrier. Operations are begun by
+//! number, and a turn says which of them ended. At most one receive is under way on a port. Sends are
+//! gathered: what is appended to [`Carrier::output`] between two turns goes out as one.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::SocketAddrAny;
+
+use crate::LoadError;
+use crate::plan::Io;
+use crate::poll::Poll;
+use crate::ring::Ring;
+
+/// The most that one operation drops unread. Nothing is stored there.
+pub(crate) const DISCARD_BYTES: usize = 1 << 20;
+
+/// An operation that ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) port: u32,
+    pub(crate) what: What,
+    /// As a system call's in the kernel: a count, or a negative error number.
+    pub(crate) result: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum What {
+    Connected = 0,
+    /// Reported only if it failed, or after a cancel.
+    Sent = 1,
+    Received = 2,
+    Cancelled = 3,
+}
+
+impl What {
+    pub(crate) fn from_bits(bits: u64) -> What {
+        match bits {
+            0 => What::Connected,
+            1 => What::Sent,
+            2 => What::Received,
+            _ => What::Cancelled,
+        }
+    }
+}
+
+pub(crate) enum Carrier {
+    Ring(Box<Ring>),
+    Poll(Box<Poll>),
+}
+
+macro_rules! either {
+    ($carrier:expr, $it:ident => $call:expr) => {
+        match $carrier {
+            Carrier::Ring($it) => $call,
+            Carrier::Poll($it) => $call,
+        }
+    };
+}
+
+impl Carrier {
+    /// One for this thread, which alone may use it.
+    pub(crate) fn new(io: Io, ports: u32, input_bytes: usize) -> Result<Carrier, LoadError> {
+        let carrier = match io {
+            Io::Epoll => Carrier::Poll(Box::new(Poll::new(ports, input_bytes).map_err(denied)?)),
+            Io::Auto | Io::Uring => {
+                Carrier::Ring(Box::new(Ring::new(ports, input_bytes).map_err(denied)?))
+            }
+        };
+        Ok(carrier)
+    }
+
+    /// Whether sockets must not block.
+    pub(crate) fn wants_nonblocking(&self) -> bool {
+        matches!(self, Carrier::Poll(_))
+    }
+
+    /// Begins to connect. Ends as [`What::Connected`].
+    pub(crate) fn open(&mut self, port: u32, socket: OwnedFd, to: SocketAddrAny) {
+        either!(self, it => it.open(port, socket, to));
+    }
+
+    /// Where to append what the next turn sends.
+    pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
+        either!(self, it => it.output(port))
+    }
+
+    /// Begins to receive. Ends as [`What::Received`]; the bytes are in [`Carrier::input`].
+    pub(crate) fn receive(&mut self, port: u32) {
+        either!(self, it => it.receive(port));
+    }
+
+    /// Begins to receive up to `bytes` bytes that nobody looks at. Ends as [`What::Received`].
+    pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
+        either!(self, it => it.discard(port, bytes));
+    }
+
+    /// What the last receive brought; valid until the next one is begun.
+    pub(crate) fn input(&self, port: u32, length: usize) -> &[u8] {
+        either!(self, it => it.input(port, length))
+    }
+
+    /// Whether anything is under way.
+    pub(crate) fn is_busy(&self, port: u32) -> bool {
+        either!(self, it => it.is_busy(port))
+    }
+
+    /// Ends all that is under way soon, each as a completion.
+    pub(crate) fn cancel(&mut self, port: u32) {
+        either!(self, it => it.cancel(port));
+    }
+
+    /// Closes the socket. Nothing may be under way.
+    pub(crate) fn close(&mut self, port: u32) {
+        either!(self, it => it.close(port));
+    }
+
+    /// Hands everything over to the kernel and collects what ended; waits for something to end, but no
+    /// longer than `wait`.
+    pub(crate) fn turn(
+        &mut self,
+        wait: Duration,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        either!(self, it => it.turn(wait, completions))
+    }
+}
+
+/// Which back end a run takes, and the reason, for people.
+pub(crate) fn choose(io: Io) -> Result<(Io, String), LoadError> {
+    match (io, Ring::new(1, 64)) {
+        (Io::Epoll, _) => Ok((Io::Epoll, "epoll (asked for)".to_owned())),
+        (Io::Uring, Ok(_)) => Ok((Io::Uring, "io_uring (asked for)".to_owned())),
+        (Io::Auto, Ok(_)) => Ok((Io::Uring, "io_uring".to_owned())),
+        (Io::Auto, Err(error)) => Ok((Io::Epoll, format!("epoll ({})", why_no_ring(&error)))),
+        (Io::Uring, Err(error)) => Err(LoadError::System {
+            doing: format!("{}; --io epoll does without", why_no_ring(&error)),
+            error,
+        }),
+    }
+}
+
+fn why_no_ring(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => "this kernel has no io_uring",
+        Some(libc::EINVAL) => "this kernel's io_uring is older than Linux 6.1",
+        Some(libc::EPERM | libc::EACCES) => {
+            "io_uring is denied here (kernel.io_uring_disabled, or a seccomp filter)"
+        }
+        Some(libc::ENOMEM) => "io_uring got no memory (ulimit -l)",
+        _ => "io_uring could not be set up",
+    }
+}
+
+fn denied(error: io::Error) -> LoadError {
+    LoadError::System {
+        doing: "cannot set up the back end of a thread".to_owned(),
+        error,
+    }
+}

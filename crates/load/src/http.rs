@@ -1,0 +1,415 @@
+//! HTTP/1.1 as a client speaks it: requests rendered once, replies read as they come.
+
+use memchr::{memchr, memmem};
+
+use crate::distribution::{Chooser, Weighted};
+use crate::plan::{Choice, Expected, Http};
+use crate::random::Random;
+
+/// A head that is longer is not a reply.
+const HEAD_BYTES_MAX: usize = 256 * 1024;
+
+/// The requests of a plan, as bytes, and which comes next.
+pub(crate) struct Requests {
+    rendered: Vec<Box<[u8]>>,
+    /// What each page's body should be: told by the plan, or learned from its first reply.
+    pub(crate) expected: Vec<Option<Expected>>,
+    pub(crate) is_head: bool,
+    picker: Picker,
+}
+
+enum Picker {
+    InTurn(usize),
+    Weighted(Weighted),
+    ByRank(Chooser),
+}
+
+impl Requests {
+    pub(crate) fn new(http: &Http, first: usize) -> Requests {
+        let count = http.pages.len();
+        let picker = match &http.choice {
+            _ if count == 1 => Picker::InTurn(0),
+            Choice::InTurn => Picker::InTurn(first % count),
+            Choice::Weighted => {
+                let weights: Vec<f64> = http.pages.iter().map(|page| page.weight).collect();
+                Picker::Weighted(Weighted::new(&weights))
+            }
+            Choice::ByRank(popularity) => Picker::ByRank(popularity.chooser(count as u64)),
+        };
+        Requests {
+            rendered: http
+                .pages
+                .iter()
+                .map(|page| render(http, &page.path))
+                .collect(),
+            expected: http.pages.iter().map(|page| page.expected).collect(),
+            is_head: http.method == "HEAD",
+            picker,
+        }
+    }
+
+    pub(crate) fn pick(&mut self, random: &mut Random) -> u32 {
+        let page = match &mut self.picker {
+            Picker::InTurn(next) => {
+                let page = *next;
+                *next = (page + 1) % self.rendered.len();
+                page
+            }
+            Picker::Weighted(weighted) => weighted.draw(random),
+            Picker::ByRank(chooser) => chooser.choose(random) as usize,
+        };
+        page as u32
+    }
+
+    pub(crate) fn bytes(&self, page: u32) -> &[u8] {
+        &self.rendered[page as usize]
+    }
+
+    /// Whether a body is what it should be. The first one of a page says so for all others.
+    pub(crate) fn is_right(&mut self, page: u32, found: Expected) -> bool {
+        *self.expected[page as usize].get_or_insert(found) == found
+    }
+}
+
+fn render(http: &Http, path: &str) -> Box<[u8]> {
+    let mut head = format!("{} {path} HTTP/1.1\r\n", http.method);
+    let has = |name: &str| {
+        http.headers
+            .iter()
+            .any(|(field, _)| field.eq_ignore_ascii_case(name))
+    };
+    if !has("host") {
+        head += &format!("Host: {}\r\n", http.authority);
+    }
+    for (name, value) in &http.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    let takes_body = matches!(&*http.method, "POST" | "PUT" | "PATCH");
+    if (takes_body || !http.body.is_empty()) && !has("content-length") {
+        head += &format!("Content-Length: {}\r\n", http.body.len());
+    }
+    if http.requests_per_connection == Some(1) && !has("connection") {
+        head += "Connection: close\r\n";
+    }
+    head += "\r\n";
+    [head.as_bytes(), &http.body].concat().into()
+}
+
+/// Reads the replies of one connection.
+#[derive(Default)]
+pub(crate) struct Reader {
+    state: State,
+    /// The beginning of a head or of a chunk's line that is not whole yet.
+    carry: Vec<u8>,
+    status: u16,
+    closes: bool,
+    body_bytes: u64,
+    hash: Option<crc32fast::Hasher>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum State {
+    #[default]
+    Head,
+    /// A body of known length: what is left of it.
+    Body(u64),
+    /// A body that ends with the connection.
+    UntilClose,
+    ChunkSize,
+    /// A chunk's content and the CRLF behind it: what is left of both.
+    Chunk(u64),
+    Trailer,
+}
+
+/// What reading came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Read {
+    /// All was used, and the reply is not whole.
+    More,
+    /// A reply is whole; what lies behind it was not used.
+    Reply(Reply),
+    /// This is no reply; the connection is of no use any more.
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    /// Whether the connection ends with this reply.
+    pub(crate) closes: bool,
+    /// Length of the body, and its checksum if it was looked at.
+    pub(crate) body: Expected,
+}
+
+impl Reader {
+    /// Reads from `input`, and moves its beginning behind what it used. `hashes`: look at the body;
+    /// `is_head`: the reply to a HEAD request has no body, whatever it says (RFC 9112 6.3).
+    pub(crate) fn read(&mut self, input: &mut &[u8], hashes: bool, is_head: bool) -> Read {
+        loop {
+            match self.state {
+                State::Head => match self.line_end(input, b"\r\n\r\n") {
+                    None if self.carry.len() > HEAD_BYTES_MAX => return Read::Broken,
+                    None => return Read::More,
+                    Some(Held::Whole(head)) => match self.head(head, hashes, is_head) {
+                        Some(()) => {}
+                        None => return Read::Broken,
+                    },
+                    Some(Held::Carried) => {
+                        let head = std::mem::take(&mut self.carry);
+                        let result = self.head(&head, hashes, is_head);
+                        self.carry = head;
+                        self.carry.clear();
+                        if result.is_none() {
+                            return Read::Broken;
+                        }
+                    }
+                },
+                State::Body(0) => return Read::Reply(self.finish()),
+                State::Body(left) => match self.take(input, left, true) {
+                    0 => return Read::More,
+                    used => self.state = State::Body(left - used),
+                },
+                State::UntilClose => {
+                    self.take(input, u64::MAX, true);
+                    return Read::More;
+                }
+                State::Chunk(left) => {
+                    // The last two bytes are the CRLF.
+                    let content = left.saturating_sub(2);
+                    let used = match content {
+                        0 => self.take(input, left, false),
+                        _ => self.take(input, content, true),
+                    };
+                    match (used, left - used) {
+                        (0, _) => return Read::More,
+                        (_, 0) => self.state = State::ChunkSize,
+                        (_, left) => self.state = State::Chunk(left),
+                    }
+                }
+                State::ChunkSize | State::Trailer => {
+                    let Some(held) = self.line_end(input, b"\n") else {
+                        return match self.carry.len() > HEAD_BYTES_MAX {
+                            true => Read::Broken,
+                            false => Read::More,
+                        };
+                    };
+                    let next = match held {
+                        Held::Whole(line) => after_line(self.state, line),
+                        Held::Carried => {
+                            let next = after_line(self.state, &self.carry);
+                            self.carry.clear();
+                            next
+                        }
+                    };
+                    match next {
+                        None => return Read::Broken,
+                        Some(next) => self.state = next,
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many of the next bytes are body that nobody needs to look at.
+    pub(crate) fn skippable(&self) -> u64 {
+        match (&self.hash, self.state) {
+            (None, State::Body(left)) => left,
+            (None, State::Chunk(left)) => left.saturating_sub(2),
+            (None, State::UntilClose) => u64::MAX,
+            _ => 0,
+        }
+    }
+
+    /// So many of them were dropped unread. Says whether that was the end of the reply.
+    pub(crate) fn skipped(&mut self, bytes: u64) -> Option<Reply> {
+        self.body_bytes += bytes;
+        match &mut self.state {
+            State::Body(left) | State::Chunk(left) => *left -= bytes,
+            _ => {}
+        }
+        (self.state == State::Body(0)).then(|| self.finish())
+    }
+
+    /// The peer closed. If that is how the reply ends, it is whole.
+    pub(crate) fn closed(&mut self) -> Option<Reply> {
+        (self.state == State::UntilClose).then(|| self.finish())
+    }
+
+    /// Forgets everything, for a new connection.
+    pub(crate) fn reset(&mut self) {
+        self.carry.clear();
+        *self = Reader {
+            carry: std::mem::take(&mut self.carry),
+            ..Reader::default()
+        };
+    }
+
+    fn finish(&mut self) -> Reply {
+        self.state = State::Head;
+        let crc32 = self.hash.take().map_or(0, crc32fast::Hasher::finalize);
+        let body = Expected {
+            bytes: self.body_bytes,
+            crc32,
+        };
+        Reply {
+            status: self.status,
+            closes: self.closes,
+            body,
+        }
+    }
+
+    fn take(&mut self, input: &mut &[u8], most: u64, is_content: bool) -> u64 {
+        let length = (input.len() as u64).min(most);
+        let (taken, rest) = input.split_at(length as usize);
+        if is_content {
+            self.body_bytes += length;
+            if let Some(hash) = &mut self.hash {
+                hash.update(taken);
+            }
+        }
+        *input = rest;
+        length
+    }
+
+    /// Looks for the end of a line or a head. What is not whole is carried to the next time.
+    fn line_end<'a>(&mut self, input: &mut &'a [u8], end: &[u8]) -> Option<Held<'a>> {
+        if self.carry.is_empty()
+            && let Some(at) = memmem::find(input, end)
+        {
+            let (line, rest) = input.split_at(at + end.len());
+            *input = rest;
+            return Some(Held::Whole(line));
+        }
+        // The end may lie across the border: look again from a little before it.
+        let from = self.carry.len().saturating_sub(end.len() - 1);
+        let before = self.carry.len();
+        self.carry.extend_from_slice(input);
+        match memmem::find(&self.carry[from..], end) {
+            None => {
+                *input = &[];
+                None
+            }
+            Some(at) => {
+                let whole = from + at + end.len();
+                self.carry.truncate(whole);
+                *input = &input[whole - before..];
+                Some(Held::Carried)
+            }
+        }
+    }
+
+    fn head(&mut self, head: &[u8], hashes: bool, is_head: bool) -> Option<()> {
+        let facts = Facts::of(head)?;
+        if (100..200).contains(&facts.status) && facts.status != 101 {
+            // An interim reply: the real one follows (RFC 9110 15.2).
+            return Some(());
+        }
+        self.status = facts.status;
+        self.closes = facts.closes;
+        self.body_bytes = 0;
+        self.hash = hashes.then(crc32fast::Hasher::new);
+        // RFC 9112 6.3, in its order.
+        self.state = match (facts.is_chunked, facts.length) {
+            _ if is_head || matches!(facts.status, 204 | 304) => State::Body(0),
+            (true, _) => State::ChunkSize,
+            (false, Some(length)) => State::Body(length),
+            (false, None) => {
+                self.closes = true;
+                State::UntilClose
+            }
+        };
+        Some(())
+    }
+}
+
+enum Held<'a> {
+    Whole(&'a [u8]),
+    /// In `Reader::carry`.
+    Carried,
+}
+
+/// What a head says of the framing.
+#[derive(Debug, Default, PartialEq)]
+struct Facts {
+    status: u16,
+    length: Option<u64>,
+    is_chunked: bool,
+    closes: bool,
+}
+
+impl Facts {
+    fn of(head: &[u8]) -> Option<Facts> {
+        let minor = match head.get(..9)? {
+            b"HTTP/1.1 " => 1,
+            b"HTTP/1.0 " => 0,
+            _ => return None,
+        };
+        let status = number(head.get(9..12)?)? as u16;
+        let mut facts = Facts {
+            status,
+            closes: minor == 0,
+            ..Facts::default()
+        };
+        let mut rest = head;
+        while let Some(end) = memchr(b'\n', rest) {
+            rest = &rest[end + 1..];
+            if let Some(b'C' | b'c' | b'T' | b't') = rest.first() {
+                facts.field(rest)?;
+            }
+        }
+        (status >= 100).then_some(facts)
+    }
+
+    fn field(&mut self, line: &[u8]) -> Option<()> {
+        if let Some(value) = value_of(line, b"content-length:") {
+            self.length = Some(number(value)?);
+        } else if let Some(value) = value_of(line, b"connection:") {
+            if value.eq_ignore_ascii_case(b"close") {
+                self.closes = true;
+            } else if value.eq_ignore_ascii_case(b"keep-alive") {
+                self.closes = false;
+            }
+        } else if let Some(value) = value_of(line, b"transfer-encoding:") {
+            self.is_chunked = value.to_ascii_lowercase().ends_with(b"chunked");
+        }
+        Some(())
+    }
+}
+
+fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let is_it = line.len() > name.len() && line[..name.len()].eq_ignore_ascii_case(name);
+    let end = is_it.then(|| memchr(b'\n', line).unwrap_or(line.len()))?;
+    Some(line[name.len()..end].trim_ascii())
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits)
+        .ok()
+        .filter(|text| !text.starts_with('+'))?
+        .parse()
+        .ok()
+}
+
+/// What follows a chunk's size line or a line of the trailer (RFC 9112 7.1).
+fn after_line(state: State, line: &[u8]) -> Option<State> {
+    let line = line.trim_ascii();
+    if state == State::Trailer {
+        return Some(if line.is_empty() {
+            State::Body(0)
+        } else {
+            State::Trailer
+        });
+    }
+    let digits = line
+        .split(|&byte| byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
+    let text = std::str::from_utf8(digits)
+        .ok()
+        .filter(|text| !text.starts_with('+'))?;
+    match u64::from_str_radix(text, 16).ok()? {
+        0 => Some(State::Trailer),
+        size => Some(State::Chunk(size.checked_add(2)?)),
+    }
+}

@@ -1,0 +1,369 @@
+//! The memcached protocols as a client speaks them: the classic text protocol and the meta commands.
+//!
+//! A key's length, and its value's length and content, follow from the key's number and the seed
+//! alone. So every value that comes back can be compared, whoever stored it, and when.
+
+use memchr::memchr;
+
+use crate::distribution::{Chooser, Distribution};
+use crate::plan::{Cache, CacheProtocol};
+use crate::random::Random;
+
+/// memcached's limit (doc/protocol.txt).
+pub(crate) const KEY_BYTES_MAX: usize = 250;
+/// The digits of a key's number.
+const DIGITS: usize = 10;
+/// Values are cut from a block of this size, at a place that follows from the key.
+const BLOCK_BYTES: usize = 64 * 1024;
+const LINE_BYTES_MAX: usize = 8192;
+pub(crate) const VALUE_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Writes commands.
+pub(crate) struct Commands {
+    plan: Cache,
+    chooser: Chooser,
+    random: Random,
+    set_share: f64,
+    block: Box<[u8]>,
+    seed: u64,
+}
+
+impl Commands {
+    pub(crate) fn new(plan: &Cache, seed: u64, thread: u32) -> Commands {
+        let mut block = vec![0; BLOCK_BYTES];
+        Random::new(seed).fill(&mut block);
+        // Printable, so that a person can look at what is stored.
+        block.iter_mut().for_each(|byte| *byte = b'a' + *byte % 26);
+        Commands {
+            chooser: plan.popularity.chooser(plan.keys),
+            plan: plan.clone(),
+            random: Random::stream(seed, u64::from(thread) + 1_000),
+            set_share: plan.set_percent / 100.0,
+            block: block.into(),
+            seed,
+        }
+    }
+
+    /// Whether the next command is a `set`.
+    pub(crate) fn next_is_set(&mut self) -> bool {
+        self.set_share > 0.0 && self.random.unit() < self.set_share
+    }
+
+    /// Appends a get of the plan's number of keys.
+    pub(crate) fn get(&mut self, out: &mut Vec<u8>) {
+        let keys = self.plan.keys_per_get;
+        match self.plan.protocol {
+            CacheProtocol::Text => {
+                out.extend_from_slice(b"get");
+                for _ in 0..keys {
+                    out.push(b' ');
+                    let key = self.chooser.choose(&mut self.random);
+                    self.key(key, out);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            CacheProtocol::Meta => {
+                for _ in 0..keys {
+                    out.extend_from_slice(b"mg ");
+                    let key = self.chooser.choose(&mut self.random);
+                    self.key(key, out);
+                    // k: the key comes back; q: a miss says nothing, as in a multi-get.
+                    out.extend_from_slice(if keys == 1 {
+                        b" k v\r\n"
+                    } else {
+                        b" k v q\r\n"
+                    });
+                }
+                if keys > 1 {
+                    out.extend_from_slice(b"mn\r\n");
+                }
+            }
+        }
+    }
+
+    /// Appends a set of a key by its popularity.
+    pub(crate) fn set(&mut self, out: &mut Vec<u8>) {
+        let key = self.chooser.choose(&mut self.random);
+        self.set_key(key, out);
+    }
+
+    /// Appends a set of this key.
+    pub(crate) fn set_key(&self, key: u64, out: &mut Vec<u8>) {
+        use std::io::Write;
+        let length = self.value_length(key);
+        let exptime = self.plan.exptime_s;
+        out.extend_from_slice(match self.plan.protocol {
+            CacheProtocol::Text => b"set ",
+            CacheProtocol::Meta => b"ms ",
+        });
+        self.key(key, out);
+        // Writing to memory does not fail.
+        let _ = match self.plan.protocol {
+            CacheProtocol::Text => write!(out, " 0 {exptime} {length}\r\n"),
+            CacheProtocol::Meta if exptime == 0 => write!(out, " {length}\r\n"),
+            CacheProtocol::Meta => write!(out, " {length} T{exptime}\r\n"),
+        };
+        for piece in self.value(key, length) {
+            out.extend_from_slice(piece);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn key(&self, key: u64, out: &mut Vec<u8>) {
+        let begins = out.len();
+        out.extend_from_slice(self.plan.key_prefix.as_bytes());
+        let mut digits = [b'0'; DIGITS];
+        let mut left = key;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        out.extend_from_slice(&digits);
+        let at_least = out.len() - begins;
+        let length = match self.plan.key_bytes {
+            Distribution::Fixed(bytes) => bytes as usize,
+            _ => self
+                .plan
+                .key_bytes
+                .draw_size(&mut self.dice_of(key, 1), at_least, KEY_BYTES_MAX),
+        };
+        out.resize(begins + length.clamp(at_least, KEY_BYTES_MAX), b'x');
+    }
+
+    fn value_length(&self, key: u64) -> usize {
+        match self.plan.value_bytes {
+            Distribution::Fixed(bytes) => (bytes as usize).min(VALUE_BYTES_MAX),
+            _ => self
+                .plan
+                .value_bytes
+                .draw_size(&mut self.dice_of(key, 2), 0, VALUE_BYTES_MAX),
+        }
+    }
+
+    fn dice_of(&self, key: u64, use_number: u64) -> Random {
+        Random::stream(self.seed ^ use_number << 56, key)
+    }
+
+    /// The content of a key's value, in pieces.
+    fn value(&self, key: u64, length: usize) -> impl Iterator<Item = &[u8]> {
+        let mut at = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize % BLOCK_BYTES;
+        let mut left = length;
+        std::iter::from_fn(move || {
+            let piece = &self.block[at..(at + left).min(BLOCK_BYTES)];
+            left -= piece.len();
+            at = 0;
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+
+    /// Whether this is the value of this key.
+    fn is_right(&self, key: &[u8], value: &[u8]) -> bool {
+        let prefix = self.plan.key_prefix.len();
+        let digits = key
+            .get(prefix..prefix + DIGITS)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let Some(key) = digits.and_then(|digits| digits.parse().ok()) else {
+            return false;
+        };
+        let mut rest = value;
+        self.value_length(key) == value.len()
+            && self.value(key, value.len()).all(|piece| {
+                let (this, behind) = rest.split_at(piece.len());
+                rest = behind;
+                this == piece
+            })
+    }
+}
+
+/// Reads the replies of one connection.
+#[derive(Default)]
+pub(crate) struct Reader {
+    /// What is not whole yet: a line, or (with `verify`) a line and its value.
+    carry: Vec<u8>,
+    /// What is left of a value that nobody looks at, the CRLF included.
+    skip: u64,
+    /// Whether a `VA` is a whole reply: nothing ends the reply to a single `mg`.
+    is_single_meta: bool,
+    /// Whether the reply ends with the value under way.
+    ends: bool,
+    found: u32,
+    wrong: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Read {
+    /// All was used, and the reply is not whole.
+    More,
+    /// A reply is whole.
+    Reply(Reply),
+    /// This is no reply; the connection is of no use any more.
+    Broken,
+}
+
+/// A reply to a `get` or a `set`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reply {
+    /// 2: well; 4: `ERROR` or `CLIENT_ERROR`; 5: `SERVER_ERROR`; as in HTTP.
+    pub(crate) status_class: u8,
+    /// How many values came.
+    pub(crate) found: u32,
+    /// How many of them are not what they should be.
+    pub(crate) wrong: u32,
+}
+
+impl Reader {
+    pub(crate) fn new(plan: &Cache) -> Reader {
+        let is_single_meta = plan.protocol == CacheProtocol::Meta && plan.keys_per_get == 1;
+        Reader {
+            is_single_meta,
+            ..Reader::default()
+        }
+    }
+
+    /// Reads from `input`, and moves its beginning behind what it used.
+    pub(crate) fn read(&mut self, input: &mut &[u8], verify: Option<&Commands>) -> Read {
+        if self.carry.is_empty() {
+            let read = self.read_from(input, verify);
+            if read == Read::More {
+                self.carry.extend_from_slice(input);
+                *input = &[];
+            }
+            return read;
+        }
+        // Rare: the last receive ended inside a line.
+        let mut carry = std::mem::take(&mut self.carry);
+        let before = carry.len();
+        carry.extend_from_slice(input);
+        let mut rest = &carry[..];
+        let read = self.read_from(&mut rest, verify);
+        let used = carry.len() - rest.len();
+        if used >= before {
+            *input = &input[used - before..];
+            carry.clear();
+        } else {
+            // What was carried has more than one line of a reply: keep what is left of it.
+            *input = &[];
+            carry.drain(..used);
+        }
+        if read == Read::More {
+            carry.extend_from_slice(input);
+            *input = &[];
+        }
+        self.carry = carry;
+        read
+    }
+
+    fn read_from(&mut self, input: &mut &[u8], verify: Option<&Commands>) -> Read {
+        loop {
+            if self.skip > 0 {
+                let skipped = self.skip.min(input.len() as u64);
+                *input = &input[skipped as usize..];
+                self.skip -= skipped;
+                if self.skip > 0 {
+                    return Read::More;
+                }
+            }
+            if std::mem::take(&mut self.ends) {
+                return Read::Reply(self.reply(2));
+            }
+            let Some(end) = memchr(b'\n', input) else {
+                return match input.len() > LINE_BYTES_MAX {
+                    true => Read::Broken,
+                    false => Read::More,
+                };
+            };
+            let (line, rest) = input.split_at(end + 1);
+            match self.line(line.trim_ascii_end()) {
+                Line::Reply(reply) => {
+                    *input = rest;
+                    return Read::Reply(reply);
+                }
+                Line::Broken => return Read::Broken,
+                Line::Value { key, length } => match verify {
+                    None => {
+                        self.skip = length as u64 + 2;
+                        self.found += 1;
+                        self.ends = self.is_single_meta;
+                        *input = rest;
+                    }
+                    Some(_) if rest.len() < length + 2 => return Read::More,
+                    Some(commands) => {
+                        let (value, rest) = rest.split_at(length + 2);
+                        let is_right =
+                            value.ends_with(b"\r\n") && commands.is_right(key, &value[..length]);
+                        self.found += 1;
+                        self.wrong += u32::from(!is_right);
+                        self.ends = self.is_single_meta;
+                        *input = rest;
+                    }
+                },
+            }
+        }
+    }
+
+    /// How many of the next bytes nobody needs to look at.
+    pub(crate) fn skippable(&self) -> u64 {
+        self.skip
+    }
+
+    /// So many of them were dropped unread.
+    pub(crate) fn skipped(&mut self, bytes: u64) {
+        self.skip -= bytes;
+    }
+
+    /// Forgets everything, for a new connection.
+    pub(crate) fn reset(&mut self) {
+        self.carry.clear();
+        (self.skip, self.ends, self.found, self.wrong) = (0, false, 0, 0);
+    }
+
+    fn line<'a>(&mut self, line: &'a [u8]) -> Line<'a> {
+        let mut words = line.split(|&byte| byte == b' ');
+        match words.next().unwrap_or_default() {
+            b"VALUE" => {
+                let (key, length) = (words.next(), words.nth(1));
+                value(key.unwrap_or_default(), length)
+            }
+            b"VA" => {
+                let length = words.next();
+                let key = words.find_map(|word| word.strip_prefix(b"k"));
+                value(key.unwrap_or_default(), length)
+            }
+            b"END" | b"EN" | b"MN" | b"STORED" | b"HD" | b"NS" | b"NOT_STORED" => {
+                Line::Reply(self.reply(2))
+            }
+            b"ERROR" | b"CLIENT_ERROR" => Line::Reply(self.reply(4)),
+            b"SERVER_ERROR" => Line::Reply(self.reply(5)),
+            _ => Line::Broken,
+        }
+    }
+
+    fn reply(&mut self, status_class: u8) -> Reply {
+        let (found, wrong) = (
+            std::mem::take(&mut self.found),
+            std::mem::take(&mut self.wrong),
+        );
+        Reply {
+            status_class,
+            found,
+            wrong,
+        }
+    }
+}
+
+enum Line<'a> {
+    Value { key: &'a [u8], length: usize },
+    Reply(Reply),
+    Broken,
+}
+
+fn value<'a>(key: &'a [u8], length: Option<&[u8]>) -> Line<'a> {
+    let length = length
+        .and_then(|digits| std::str::from_utf8(digits).ok())
+        .and_then(|digits| digits.parse().ok())
+        .filter(|&length: &usize| length <= 1 << 30);
+    match length {
+        Some(length) => Line::Value { key, length },
+        None => Line::Broken,
+    }
+}

@@ -1,0 +1,60 @@
+//! Stores every key once, before a run. Nothing is measured here, so it is plain blocking code.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::memcached::Commands;
+
+/// Commands per round trip: small enough for the socket buffers to take all their replies.
+const KEYS_PER_ROUND: usize = 256;
+/// A round ends early when it is this long.
+const ROUND_BYTES: usize = 256 * 1024;
+
+/// Sets `keys`, and waits until each is stored.
+pub(crate) fn set_all(
+    commands: &Commands,
+    keys: impl Iterator<Item = u64>,
+    target: SocketAddr,
+    timeout: Duration,
+) -> io::Result<()> {
+    let stream = TcpStream::connect_timeout(&target, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    let mut replies = BufReader::new(&stream);
+    let (mut round, mut count) = (Vec::new(), 0);
+    for key in keys {
+        commands.set_key(key, &mut round);
+        count += 1;
+        if count == KEYS_PER_ROUND || round.len() >= ROUND_BYTES {
+            exchange(&stream, &mut replies, &mut round, &mut count)?;
+        }
+    }
+    exchange(&stream, &mut replies, &mut round, &mut count)
+}
+
+fn exchange(
+    mut stream: &TcpStream,
+    replies: &mut impl BufRead,
+    round: &mut Vec<u8>,
+    count: &mut usize,
+) -> io::Result<()> {
+    stream.write_all(round)?;
+    let mut line = String::new();
+    for _ in 0..*count {
+        line.clear();
+        replies.read_line(&mut line)?;
+        match line.trim_end() {
+            "STORED" | "HD" => {}
+            "" => return Err(io::ErrorKind::UnexpectedEof.into()),
+            other => {
+                return Err(io::Error::other(format!(
+                    "the server answered '{other}' to a set"
+                )));
+            }
+        }
+    }
+    round.clear();
+    *count = 0;
+    Ok(())
+}

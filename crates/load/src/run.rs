@@ -1,0 +1,463 @@
+//! A whole run: its threads, its intervals, its outcome.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Barrier, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::carrier::{self, Carrier};
+use crate::outcome::{Generator, IntervalRecord, Outcome, Progress, Tally, ThreadUse};
+use crate::plan::{Arrivals, Io, Plan, Workload};
+use crate::usage::{self, Meters};
+use crate::worker::{Overseer, Share, Times, Worker};
+use crate::{LoadError, arrivals};
+
+/// Room for what one receive brings. A reply's head and a small body come at once; what is longer is
+/// dropped without a copy, or, if every byte is looked at, comes in pieces of the larger size.
+const INPUT_BYTES: usize = 4096;
+const INPUT_VERIFY_BYTES: usize = 32 * 1024;
+
+/// Does what the plan says. Returns when it is over, at the latest one request time-out after its end,
+/// or soon after `stop` became true, then with what was measured until then. `observer` is told of every
+/// interval.
+///
+/// # Errors
+/// If the plan contradicts itself, nobody answers at a target, or a system call of the generator's own
+/// fails. What goes wrong with single requests is counted in the outcome.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Progress<'_>),
+) -> Result<Outcome, LoadError> {
+    plan.check()?;
+    let (io, io_reason) = carrier::choose(plan.io)?;
+    probe(plan)?;
+    let times = times(plan);
+    let stage = Stage {
+        plan,
+        times,
+        io,
+        stop,
+        failed: AtomicBool::new(false),
+        ready: Barrier::new(plan.threads as usize),
+        started: OnceLock::new(),
+    };
+    let (sender, receiver) = mpsc::channel();
+    let began = SystemTime::now();
+    let (results, mut intervals) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads)
+            .map(|thread| {
+                let (stage, sender) = (&stage, sender.clone());
+                let body = move || stage.work(thread, sender);
+                thread::Builder::new()
+                    .name(format!("load-{thread}"))
+                    .spawn_scoped(scope, body)
+            })
+            .collect();
+        drop(sender);
+        let intervals = collect(plan, &times, &receiver, observer);
+        let results: Vec<_> = threads.into_iter().map(joined).collect();
+        (results, intervals)
+    });
+    let threads = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let warm_up = Duration::from_nanos(times.warm_up_ns);
+    intervals.retain(|record| record.begins >= warm_up);
+    Ok(finish(plan, &times, began, io_reason, &threads, intervals))
+}
+
+fn joined(
+    thread: io::Result<thread::ScopedJoinHandle<'_, Result<Worked, LoadError>>>,
+) -> Result<Worked, LoadError> {
+    let thread = thread.map_err(|error| LoadError::System {
+        doing: "cannot start a thread (ulimit -u)".to_owned(),
+        error,
+    })?;
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// When things happen. The warm-up is rounded up to whole intervals.
+fn times(plan: &Plan) -> Times {
+    let interval_ns = plan.interval.min(plan.duration).as_nanos() as u64;
+    let warm_up_ns = (plan.warm_up.as_nanos() as u64).div_ceil(interval_ns) * interval_ns;
+    Times {
+        warm_up_ns,
+        end_ns: warm_up_ns + plan.duration.as_nanos() as u64,
+        interval_ns,
+    }
+}
+
+/// One connection to each target, so that a run against nobody ends with a sentence, not with counters.
+fn probe(plan: &Plan) -> Result<(), LoadError> {
+    for &target in &plan.targets {
+        TcpStream::connect_timeout(&target, plan.connect_timeout)
+            .map_err(|error| LoadError::Unreachable { target, error })?;
+    }
+    Ok(())
+}
+
+/// What the threads of a run share.
+struct Stage<'a> {
+    plan: &'a Plan,
+    times: Times,
+    io: Io,
+    stop: &'a AtomicBool,
+    /// A thread could not begin: then nobody does.
+    failed: AtomicBool,
+    ready: Barrier,
+    started: OnceLock<Instant>,
+}
+
+/// An interval of one thread.
+struct Report {
+    index: u64,
+    tally: Tally,
+    ended: Duration,
+}
+
+/// What a thread says at its end.
+struct Worked {
+    used: ThreadUse,
+    measured: Duration,
+}
+
+impl Stage<'_> {
+    fn work(&self, thread: u32, reports: Sender<Report>) -> Result<Worked, LoadError> {
+        let share = Share {
+            thread,
+            threads: self.plan.threads,
+        };
+        let mut overseer = ThreadOverseer {
+            stage: self,
+            reports,
+            began: Meters::read(),
+            ended: None,
+            spun: Duration::ZERO,
+        };
+        let prepared = self.prepare(&share, &overseer);
+        if prepared.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        self.ready.wait();
+        let started = *self.started.get_or_init(Instant::now);
+        let mut worker = prepared?;
+        if !self.failed.load(Ordering::Relaxed) {
+            overseer.began = Meters::read();
+            worker
+                .run(started, &mut overseer)
+                .map_err(|error| LoadError::System {
+                    doing: "the generator's back end failed".to_owned(),
+                    error,
+                })?;
+        }
+        Ok(overseer.worked(started))
+    }
+
+    fn prepare(&self, share: &Share, overseer: &ThreadOverseer) -> Result<Worker<'_>, LoadError> {
+        let input_bytes = if self.plan.verify {
+            INPUT_VERIFY_BYTES
+        } else {
+            INPUT_BYTES
+        };
+        let carrier = Carrier::new(self.io, Worker::ports(self.plan, share), input_bytes)?;
+        let mut worker = Worker::new(self.plan, share, self.times, carrier);
+        worker.populate(share).map_err(|error| LoadError::System {
+            doing: "cannot store the keys before the run".to_owned(),
+            error,
+        })?;
+        worker
+            .open_all(overseer)
+            .map_err(|error| LoadError::System {
+                doing: "cannot open the connections".to_owned(),
+                error,
+            })?;
+        Ok(worker)
+    }
+}
+
+struct ThreadOverseer<'a> {
+    stage: &'a Stage<'a>,
+    reports: Sender<Report>,
+    began: Meters,
+    ended: Option<Meters>,
+    spun: Duration,
+}
+
+impl ThreadOverseer<'_> {
+    fn worked(&self, started: Instant) -> Worked {
+        let ended = self.ended.unwrap_or_else(Meters::read);
+        let end = Duration::from_nanos(self.stage.times.end_ns);
+        let warm_up = Duration::from_nanos(self.stage.times.warm_up_ns);
+        Worked {
+            used: ended.since(&self.began, self.spun),
+            measured: started.elapsed().min(end).saturating_sub(warm_up),
+        }
+    }
+}
+
+impl Overseer for ThreadOverseer<'_> {
+    fn is_stopped(&self) -> bool {
+        self.stage.stop.load(Ordering::Relaxed) || self.stage.failed.load(Ordering::Relaxed)
+    }
+
+    fn interval(&mut self, index: u64, tally: &mut Tally, spun: Duration) {
+        self.spun += spun;
+        let times = &self.stage.times;
+        if (index + 1) * times.interval_ns == times.warm_up_ns {
+            self.began = Meters::read();
+            self.spun = Duration::ZERO;
+        }
+        let ended = self
+            .stage
+            .started
+            .get()
+            .map_or(Duration::ZERO, Instant::elapsed);
+        // A new one costs less than emptying the old one: its zeros are the kernel's.
+        let tally = std::mem::replace(tally, Tally::new(&self.stage.plan.classes()));
+        // Nobody listens any more only if the run is over.
+        let _ = self.reports.send(Report {
+            index,
+            tally,
+            ended,
+        });
+    }
+
+    fn end(&mut self, spun: Duration) {
+        self.spun += spun;
+        self.ended = Some(Meters::read());
+    }
+}
+
+/// Adds the threads' intervals up as they come, and tells the observer.
+fn collect(
+    plan: &Plan,
+    times: &Times,
+    reports: &Receiver<Report>,
+    observer: &mut dyn FnMut(&Progress<'_>),
+) -> Vec<IntervalRecord> {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let interval = Duration::from_nanos(times.interval_ns);
+    let mut open: BTreeMap<u64, (u32, IntervalRecord)> = BTreeMap::new();
+    let mut records = Vec::new();
+    loop {
+        let is_over = match reports.recv_timeout(PATIENCE) {
+            Ok(report) => {
+                let begins = interval * report.index as u32;
+                let lasts = report.ended.saturating_sub(begins);
+                match open.get_mut(&report.index) {
+                    Some((threads, record)) => {
+                        *threads += 1;
+                        record.tally.add_thread(&report.tally);
+                    }
+                    None => {
+                        let record = IntervalRecord {
+                            begins,
+                            lasts,
+                            tally: report.tally,
+                        };
+                        open.insert(report.index, (1, record));
+                    }
+                }
+                false
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => true,
+        };
+        while let Some(first) = open.first_entry() {
+            if first.get().0 < plan.threads && !is_over {
+                break;
+            }
+            let (_, mut record) = first.remove();
+            if !is_over {
+                // The last one has the drain in it; the others are as long as the plan says.
+                record.lasts = record.lasts.min(interval);
+            }
+            tell(times, &record, observer);
+            records.push(record);
+        }
+        if is_over {
+            return records;
+        }
+    }
+}
+
+fn tell(times: &Times, record: &IntervalRecord, observer: &mut dyn FnMut(&Progress<'_>)) {
+    let elapsed = record.begins + record.lasts;
+    observer(&Progress {
+        elapsed,
+        planned: Duration::from_nanos(times.end_ns),
+        is_warm_up: record.begins < Duration::from_nanos(times.warm_up_ns),
+        interval: record,
+    });
+}
+
+fn finish(
+    plan: &Plan,
+    times: &Times,
+    began: SystemTime,
+    io: String,
+    threads: &[Worked],
+    mut intervals: Vec<IntervalRecord>,
+) -> Outcome {
+    let warm_up = Duration::from_nanos(times.warm_up_ns);
+    let elapsed = threads
+        .iter()
+        .map(|worked| worked.measured)
+        .max()
+        .unwrap_or_default();
+    let mut total = Tally::new(&plan.classes());
+    for record in &mut intervals {
+        record.begins -= warm_up;
+        total.add_later(&record.tally);
+    }
+    let used: Vec<_> = threads.iter().map(|worked| worked.used).collect();
+    let is_open_loop = plan.arrivals != Arrivals::Closed;
+    let limited = usage::verdict(&used, &total, is_open_loop);
+    let offered = arrivals::expected(&plan.arrivals, warm_up, warm_up + elapsed);
+    Outcome {
+        began: began + warm_up,
+        elapsed,
+        offered_rate_per_s: offered.map(|count| count / elapsed.as_secs_f64().max(1e-9)),
+        total,
+        intervals,
+        generator: Generator {
+            io,
+            threads: used,
+            limited,
+        },
+        stopped_early: elapsed < plan.duration,
+    }
+}
+
+impl Plan {
+    /// Says what contradicts itself.
+    ///
+    /// # Errors
+    /// [`LoadError::Plan`].
+    pub fn check(&self) -> Result<(), LoadError> {
+        let wrong = |sentence: &str| Err(LoadError::Plan(sentence.to_owned()));
+        let asks = !matches!(self.workload, Workload::Idle);
+        if self.targets.is_empty() {
+            return wrong("there is no target to connect to");
+        }
+        if self.threads == 0 || self.duration.is_zero() || self.interval.is_zero() {
+            return wrong("a run needs a thread, a duration and an interval above 0");
+        }
+        if asks && (self.connections < self.threads || self.depth == 0) {
+            return wrong("a run needs a connection for every thread, and a depth of 1 or more");
+        }
+        if !asks && self.idle.connections == 0 {
+            return wrong("an idle run needs a number of idle connections");
+        }
+        if self
+            .connect_rate_per_s
+            .is_some_and(|rate| rate.is_nan() || rate <= 0.0)
+        {
+            return wrong("the rate of opening connections must be above 0");
+        }
+        if self.idle.byte_every.is_some_and(|every| every.is_zero()) {
+            return wrong("the period of an idle connection's bytes must be above 0");
+        }
+        self.check_sources()?;
+        self.check_arrivals()?;
+        self.check_workload()
+    }
+
+    fn check_sources(&self) -> Result<(), LoadError> {
+        let of_another_family = |source: &std::net::IpAddr| {
+            self.targets
+                .iter()
+                .any(|target| target.is_ipv4() != source.is_ipv4())
+        };
+        match self.sources.iter().find(|source| of_another_family(source)) {
+            Some(source) => Err(LoadError::Plan(format!(
+                "source address {source} and a target are not of the same family (IPv4, IPv6)"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn check_arrivals(&self) -> Result<(), LoadError> {
+        let is_rate = |rate: f64| rate >= 0.0 && rate.is_finite();
+        let is_right = match &self.arrivals {
+            Arrivals::Closed => true,
+            Arrivals::Fixed { rate_per_s } | Arrivals::Poisson { rate_per_s } => {
+                is_rate(*rate_per_s) && *rate_per_s > 0.0
+            }
+            Arrivals::Course { stages, .. } => {
+                let is_stage = |stage: &crate::plan::Stage| {
+                    is_rate(stage.from_per_s) && is_rate(stage.to_per_s) && !stage.lasts.is_zero()
+                };
+                !stages.is_empty() && stages.iter().all(is_stage)
+            }
+        };
+        match (is_right, &self.workload) {
+            (false, _) => Err(LoadError::Plan(
+                "a rate is a number above 0 (in a course: from 0), and every stage lasts some time"
+                    .to_owned(),
+            )),
+            (true, Workload::Sessions(_)) if self.arrivals == Arrivals::Closed => Err(
+                LoadError::Plan("sessions begin by a rate: give one".to_owned()),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_workload(&self) -> Result<(), LoadError> {
+        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let http = match &self.workload {
+            Workload::Http(http) => http,
+            Workload::Sessions(sessions) => {
+                let count = sessions.http.pages.len() as u32;
+                let bursts = || sessions.scripts.iter().flat_map(|script| &script.bursts);
+                let is_empty = |script: &crate::plan::Script| script.bursts.is_empty();
+                if sessions.scripts.is_empty() || sessions.scripts.iter().any(is_empty) {
+                    return wrong("a session has at least one burst of requests".to_owned());
+                }
+                if bursts().any(|burst| burst.pages.is_empty()) {
+                    return wrong("a burst has at least one request".to_owned());
+                }
+                if bursts()
+                    .flat_map(|burst| &burst.pages)
+                    .any(|&page| page >= count)
+                {
+                    return wrong("a session asks for a page that is not there".to_owned());
+                }
+                &sessions.http
+            }
+            Workload::Cache(cache) => {
+                let is_percent = (0.0..=100.0).contains(&cache.set_percent);
+                return match is_percent && cache.keys > 0 && cache.keys_per_get > 0 {
+                    true => Ok(()),
+                    false => wrong(
+                        "a cache load needs keys, and a share of sets from 0 to 100".to_owned(),
+                    ),
+                };
+            }
+            Workload::Idle => return Ok(()),
+        };
+        if http.pages.is_empty() {
+            return wrong("there is no page to ask for".to_owned());
+        }
+        if http.requests_per_connection == Some(0) {
+            return wrong("a connection serves at least one request".to_owned());
+        }
+        let has_control = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
+        match http
+            .pages
+            .iter()
+            .find(|page| page.path.is_empty() || has_control(&page.path))
+        {
+            Some(page) => wrong(format!(
+                "'{}' cannot be asked for: write blanks as %20",
+                page.path.escape_debug()
+            )),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Arrivals, and the backlog of those for which no connection is free.
+
+use super::{Session, State, Worker};
+use crate::arrivals::Schedule;
+use crate::outcome::record;
+use crate::plan::Workload;
+
+impl Worker<'_> {
+    pub(super) fn admit(&mut self) {
+        while self.next_arrival_ns <= self.now_ns && self.next_arrival_ns < self.times.end_ns {
+            let intended_ns = self.next_arrival_ns;
+            let next = self.schedule.as_mut().and_then(Schedule::next_ns);
+            self.next_arrival_ns = next.unwrap_or(u64::MAX);
+            self.tally.intended += u64::from(self.is_measured(intended_ns));
+            match self.next_free() {
+                Some(slot) => {
+                    record(&mut self.tally.lag_ns, self.now_ns - intended_ns);
+                    self.assign(slot, intended_ns);
+                }
+                None if self.backlog.len() < self.backlog_max => {
+                    self.backlog.push_back(intended_ns);
+                    self.tally.backlog_max = self.tally.backlog_max.max(self.backlog.len() as u64);
+                }
+                None => self.tally.missed += u64::from(self.is_measured(intended_ns)),
+            }
+        }
+    }
+
+    /// Whether a request of the open loop belongs into what is counted now. Those of the warm-up do not
+    /// belong into what follows.
+    pub(super) fn is_measured(&self, intended_ns: u64) -> bool {
+        intended_ns >= self.times.warm_up_ns || self.now_ns < self.times.warm_up_ns
+    }
+
+    pub(super) fn next_free(&mut self) -> Option<u32> {
+        while let Some(slot) = self.free.pop_front() {
+            self.slots[slot as usize].is_listed = false;
+            if self.can_take(slot) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    pub(super) fn can_take(&self, slot: u32) -> bool {
+        let place = &self.slots[slot as usize];
+        match place.state {
+            State::Closed => place.wanted.is_none() && place.wake_ns == 0,
+            State::Open => place.session.is_none() && self.has_room(slot),
+            State::Connecting | State::Closing => false,
+        }
+    }
+
+    pub(super) fn has_room(&self, slot: u32) -> bool {
+        let place = &self.slots[slot as usize];
+        let under_way = place.flights.len() as u32;
+        let limit = match &self.plan.workload {
+            Workload::Http(http) => http.requests_per_connection.unwrap_or(u32::MAX),
+            _ => u32::MAX,
+        };
+        under_way < self.plan.depth && place.served.saturating_add(under_way) < limit
+    }
+
+    /// Gives a request to a slot that can take it.
+    pub(super) fn assign(&mut self, slot: u32, intended_ns: u64) {
+        if let Workload::Sessions(sessions) = &self.plan.workload {
+            let script = self.next_script % sessions.scripts.len();
+            self.next_script = script + self.plan.threads as usize;
+            self.slots[slot as usize].session = Some(Session {
+                script,
+                burst: 0,
+                sent: 0,
+            });
+        }
+        if self.slots[slot as usize].state == State::Open {
+            self.ask(slot, intended_ns);
+            self.list(slot);
+        } else {
+            self.slots[slot as usize].wanted = Some(intended_ns);
+            self.connect(slot);
+        }
+    }
+
+    /// Notes that a slot may take a request.
+    pub(super) fn list(&mut self, slot: u32) {
+        if self.is_open_loop() && !self.slots[slot as usize].is_listed && self.can_take(slot) {
+            self.slots[slot as usize].is_listed = true;
+            self.free.push_back(slot);
+        }
+    }
+
+    /// The oldest request of the backlog whose client has not gone away.
+    pub(super) fn next_waiting(&mut self) -> Option<u64> {
+        let timeout_ns = self.plan.request_timeout.as_nanos() as u64;
+        while let Some(intended_ns) = self.backlog.pop_front() {
+            if self.now_ns - intended_ns < timeout_ns {
+                return Some(intended_ns);
+            }
+            self.tally.errors.client_timeout += 1;
+        }
+        None
+    }
+}

@@ -1,0 +1,198 @@
+//! Requests on an open connection, and what comes back.
+
+use super::{Flight, Reading, State, Worker};
+use crate::outcome::record;
+use crate::speaker::{Heard, Reader, Reply};
+
+impl Worker<'_> {
+    /// Asks what there is to ask on an open connection.
+    pub(super) fn pump(&mut self, slot: u32) {
+        if let Some(intended_ns) = self.slots[slot as usize].wanted.take() {
+            self.ask(slot, intended_ns);
+        } else if self.slots[slot as usize].session.is_some() {
+            self.go_on(slot, self.now_ns);
+            return;
+        }
+        if self.is_open_loop() {
+            while self.can_take(slot) {
+                let Some(intended_ns) = self.next_waiting() else {
+                    break;
+                };
+                self.assign(slot, intended_ns);
+            }
+            self.list(slot);
+        } else {
+            while !self.is_ending && self.has_room(slot) {
+                self.ask(slot, self.now_ns);
+            }
+        }
+    }
+
+    pub(super) fn ask(&mut self, slot: u32, intended_ns: u64) {
+        let page = self.slots[slot as usize]
+            .session
+            .and_then(|session| self.page_of(session));
+        let out = self.carrier.output(slot);
+        let before = out.len();
+        let said = self.speaker.say(page, &mut self.random, out);
+        self.tally.sent_bytes += (out.len() - before) as u64;
+        self.tally.sent += 1;
+        self.in_flight += 1;
+        self.did_send = true;
+        let place = &mut self.slots[slot as usize];
+        if let Some(session) = &mut place.session {
+            session.sent += 1;
+        }
+        place.flights.push_back(Flight {
+            intended_ns,
+            sent_ns: self.now_ns,
+            what: said.what,
+            class: said.class,
+        });
+        self.listen(slot);
+    }
+
+    /// Sees to it that a receive is under way.
+    pub(super) fn listen(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        if place.reading != Reading::Nothing {
+            return;
+        }
+        match place.reader.skippable() {
+            0 => {
+                place.reading = Reading::Look;
+                self.carrier.receive(slot);
+            }
+            bytes => {
+                place.reading = Reading::Discard;
+                self.carrier.discard(slot, bytes);
+            }
+        }
+    }
+
+    pub(super) fn received(&mut self, slot: u32, result: i32) {
+        let reading = std::mem::replace(&mut self.slots[slot as usize].reading, Reading::Nothing);
+        if result < 0 {
+            return self.broke(slot, result);
+        }
+        self.tally.received_bytes += result as u64;
+        if slot >= self.asking {
+            return self.heard_idle(slot, result);
+        }
+        if result == 0 {
+            return self.peer_closed(slot);
+        }
+        // Out of its slot, so that the rest of the worker can be used meanwhile.
+        let place = &mut self.slots[slot as usize];
+        let mut reader = std::mem::replace(&mut place.reader, Reader::Silent);
+        if reading == Reading::Discard {
+            let heard = reader.skipped(result as u64, &self.speaker);
+            self.heard(slot, heard);
+        } else {
+            let mut used = 0;
+            while self.slots[slot as usize].state == State::Open {
+                let input = self.carrier.input(slot, result as usize);
+                let mut rest = &input[used..];
+                let heard = reader.read(&mut rest, &self.speaker);
+                used = input.len() - rest.len();
+                if !self.heard(slot, heard) {
+                    break;
+                }
+            }
+        }
+        self.slots[slot as usize].reader = reader;
+        if self.slots[slot as usize].state == State::Open {
+            self.after_replies(slot);
+        }
+    }
+
+    /// Counts what was heard. Says whether more may be read.
+    pub(super) fn heard(&mut self, slot: u32, heard: Heard) -> bool {
+        match heard {
+            Heard::Nothing => return false,
+            Heard::Nonsense => self.fail(slot, |tally| tally.errors.bad_reply += 1),
+            Heard::Reply(reply) => {
+                let Some(flight) = self.slots[slot as usize].flights.pop_front() else {
+                    // A reply that nobody asked for.
+                    self.fail(slot, |tally| tally.errors.bad_reply += 1);
+                    return false;
+                };
+                self.in_flight -= 1;
+                let is_right = self.speaker.is_right(flight.what, &reply);
+                self.slots[slot as usize].served += 1;
+                self.count(&flight, &reply, is_right);
+                if reply.closes {
+                    self.ask_again_later(slot);
+                    self.end_or_go_on(slot);
+                    self.part(slot);
+                }
+            }
+        }
+        true
+    }
+
+    pub(super) fn count(&mut self, flight: &Flight, reply: &Reply, is_right: bool) {
+        if self.is_open_loop() && !self.is_measured(flight.intended_ns) {
+            return;
+        }
+        if !is_right {
+            self.tally.errors.wrong_bytes += 1;
+            return;
+        }
+        self.tally.drained += u64::from(self.now_ns >= self.times.end_ns);
+        let class = &mut self.tally.classes[usize::from(flight.class)];
+        class.replies_by_status[usize::from(reply.status_class.min(5))] += 1;
+        record(&mut class.service_ns, self.now_ns - flight.sent_ns);
+        record(&mut class.response_ns, self.now_ns - flight.intended_ns);
+        self.tally.hits += u64::from(reply.found);
+        self.tally.misses += u64::from(self.speaker.misses(flight.class, flight.what, reply));
+    }
+
+    pub(super) fn after_replies(&mut self, slot: u32) {
+        let place = &self.slots[slot as usize];
+        if place.session.is_some() {
+            self.after_session_reply(slot);
+        } else if place.flights.is_empty() && !self.has_room(slot) {
+            return self.part(slot); // It has served as many as it should.
+        } else {
+            self.pump(slot);
+        }
+        let place = &self.slots[slot as usize];
+        if place.state == State::Open && !place.flights.is_empty() {
+            self.listen(slot);
+        }
+    }
+
+    /// The peer announced the end of the connection: what it has not answered is asked again elsewhere.
+    pub(super) fn ask_again_later(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        let unanswered = place.flights.len();
+        self.in_flight -= unanswered as u64;
+        self.tally.sent -= (unanswered as u64).min(self.tally.sent);
+        if let Some(session) = &mut place.session {
+            session.sent -= unanswered;
+        } else if self.schedule.is_some() {
+            for flight in place.flights.iter().rev() {
+                self.backlog.push_front(flight.intended_ns);
+            }
+        }
+        place.flights.clear();
+    }
+
+    pub(super) fn peer_closed(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        if let Some(reply) = place.reader.closed() {
+            self.heard(slot, Heard::Reply(reply));
+            return;
+        }
+        match (place.flights.is_empty(), place.session) {
+            // Between two requests a server may close as it likes (RFC 9112 9.5).
+            (true, None) => self.part(slot),
+            (true, Some(_)) => {
+                self.end_or_go_on(slot);
+                self.part(slot);
+            }
+            (false, _) => self.fail(slot, |tally| tally.errors.short_reply += 1),
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! HTTP loads against servers whose behaviour is known.
+
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use load::plan::{Arrivals, Burst, Expected, Idle, Script, Sessions, Workload};
+use load::{LoadError, Plan};
+use world::{Then, http_of, http_plan, http_server, over_both, reply, run, send};
+
+#[test]
+fn a_closed_loop_counts_what_the_server_answered() {
+    let server = http_server(|_, _, stream| reply(stream, b"hello"));
+    let plan = Plan {
+        threads: 2,
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        let before_ending = server.requests.swap(0, Ordering::SeqCst);
+        let replies = outcome.total.replies();
+        assert!(replies > 0, "nothing was answered");
+        assert!(
+            replies <= before_ending && before_ending <= replies + 4,
+            "{replies} {before_ending}"
+        );
+        assert_eq!(
+            outcome.total.classes[0].replies_by_status,
+            [0, 0, replies, 0, 0, 0]
+        );
+        assert_eq!(
+            outcome.total.errors.total(),
+            0,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert_eq!(outcome.total.opened, 4);
+        let of_intervals: u64 = outcome
+            .intervals
+            .iter()
+            .map(|one| one.tally.replies())
+            .sum();
+        assert_eq!(of_intervals, replies);
+    });
+}
+
+#[test]
+fn a_connection_for_every_request() {
+    let server = http_server(|first, _, stream| {
+        assert_eq!(first, "GET /x HTTP/1.1");
+        reply(stream, b"hello");
+        Then::Close
+    });
+    let mut plan = http_plan(server.address, &["/x"]);
+    http_of(&mut plan).requests_per_connection = Some(1);
+    over_both(&plan, |outcome| {
+        assert!(outcome.total.replies() > 0);
+        assert_eq!(
+            outcome.total.errors.total(),
+            0,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert!(outcome.total.opened >= outcome.total.replies());
+    });
+    let open_loop = Plan {
+        arrivals: Arrivals::Poisson { rate_per_s: 500.0 },
+        ..plan
+    };
+    over_both(&open_loop, |outcome| {
+        assert_eq!(
+            outcome.total.replies(),
+            outcome.total.intended,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert_eq!(outcome.total.opened, outcome.total.replies());
+    });
+}
+
+#[test]
+fn replies_of_every_framing_are_told_apart() {
+    let server = http_server(|first, _, stream| {
+        match first.split(' ').nth(1).unwrap() {
+        "/chunked" => send(
+            stream,
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\n",
+        ),
+        "/interim" => send(
+            stream,
+            b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno",
+        ),
+        "/empty" => send(stream, b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "/old" => {
+            send(stream, b"HTTP/1.0 200 OK\r\n\r\nuntil the end");
+            Then::Close
+        }
+        _ => {
+            let body = vec![b'x'; 3_000_000];
+            reply(stream, &body)
+        }
+    }
+    });
+    let paths = ["/chunked", "/interim", "/empty", "/old", "/big"];
+    for verify in [false, true] {
+        let plan = Plan {
+            verify,
+            connections: 1,
+            ..http_plan(server.address, &paths)
+        };
+        over_both(&plan, |outcome| {
+            let [_, _, good, _, missing, _] = outcome.total.classes[0].replies_by_status;
+            assert!(good >= 4 && missing >= 1, "{good} {missing}");
+            assert_eq!(
+                outcome.total.errors.total(),
+                0,
+                "{:?}",
+                outcome.total.errors
+            );
+            assert!(outcome.total.received_bytes > 3_000_000);
+        });
+    }
+}
+
+#[test]
+fn the_reply_to_head_has_no_body_whatever_it_says() {
+    let server = http_server(|first, _, stream| {
+        assert!(first.starts_with("HEAD "));
+        send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+    });
+    let mut plan = http_plan(server.address, &["/"]);
+    http_of(&mut plan).method = "HEAD".to_owned();
+    over_both(&plan, |outcome| {
+        assert!(outcome.total.replies() > 4);
+        assert_eq!(outcome.total.errors.total(), 0);
+    });
+}
+
+#[test]
+fn pipelined_requests_are_all_answered_also_across_an_announced_close() {
+    let server = http_server(|_, number, stream| {
+        if number < 9 {
+            return reply(stream, b"hello");
+        }
+        send(
+            stream,
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",
+        );
+        Then::Close
+    });
+    let plan = Plan {
+        depth: 4,
+        arrivals: Arrivals::Fixed { rate_per_s: 1000.0 },
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        // A reset may overtake the last reply: the server closes with requests unread.
+        let lost = outcome.total.errors.reset + outcome.total.errors.short_reply;
+        assert_eq!(
+            outcome.total.errors.total(),
+            lost,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert_eq!(outcome.total.replies() + lost, outcome.total.intended);
+        assert!(outcome.total.replies() > 100);
+    });
+}
+
+#[test]
+fn a_changed_body_is_wrong_bytes() {
+    let server = http_server(|_, number, stream| match number % 2 {
+        0 => reply(stream, b"hello"),
+        _ => reply(stream, b"hallo"),
+    });
+    let plan = Plan {
+        verify: true,
+        connections: 1,
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        let (right, wrong) = (outcome.total.replies(), outcome.total.errors.wrong_bytes);
+        assert!(wrong > 0 && right.abs_diff(wrong) <= 1, "{right} {wrong}");
+    });
+    let mut known = plan.clone();
+    let mut page = http_of(&mut known).pages[0].clone();
+    page.expected = Some(Expected {
+        bytes: 5,
+        crc32: crc32fast::hash(b"other"),
+    });
+    http_of(&mut known).pages = Arc::new([page]);
+    over_both(&known, |outcome| assert_eq!(outcome.total.replies(), 0));
+}
+
+#[test]
+fn nobody_there_is_said_at_once() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let plan = http_plan(unused, &["/"]);
+    let result = load::run(&plan, &AtomicBool::new(false), &mut |_| {});
+    let error = result.expect_err("nobody listens there");
+    assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
+    assert!(
+        error.to_string().contains("is the server running?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn half_replies_and_resets_are_counted_and_do_not_stop_the_run() {
+    let server = http_server(|_, number, stream| {
+        if number == 3 {
+            send(
+                stream,
+                b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+            );
+            return Then::Close;
+        }
+        reply(stream, b"hello")
+    });
+    over_both(&http_plan(server.address, &["/"]), |outcome| {
+        assert!(
+            outcome.total.errors.short_reply > 0,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert!(outcome.total.replies() > 0);
+        assert!(!outcome.stopped_early);
+    });
+}
+
+#[test]
+fn what_is_not_http_is_a_bad_reply() {
+    let server = http_server(|_, _, stream| send(stream, b"SSH-2.0-OpenSSH_9.2\r\n\r\n"));
+    over_both(&http_plan(server.address, &["/"]), |outcome| {
+        assert!(
+            outcome.total.errors.bad_reply > 0,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert_eq!(outcome.total.replies(), 0);
+    });
+}
+
+#[test]
+fn a_silent_server_is_a_time_out_and_never_a_hang() {
+    let server = http_server(|_, _, _| Then::Keep);
+    let plan = Plan {
+        request_timeout: Duration::from_millis(50),
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        assert!(
+            outcome.total.errors.client_timeout >= 4,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert_eq!(outcome.total.replies(), 0);
+    });
+    let open_loop = Plan {
+        arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
+        ..plan
+    };
+    over_both(&open_loop, |outcome| {
+        let errors = outcome.total.errors;
+        assert_eq!(errors.client_timeout, outcome.total.intended, "{errors:?}");
+    });
+}
+
+#[test]
+fn a_full_backlog_is_counted_as_missed_not_forgotten() {
+    let server = http_server(|_, _, _| Then::Keep);
+    let plan = Plan {
+        connections: 2,
+        backlog_max: 5,
+        request_timeout: Duration::from_millis(400),
+        arrivals: Arrivals::Fixed { rate_per_s: 1000.0 },
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        let Plan { .. } = plan;
+        let total = &outcome.total;
+        assert!(total.missed > 200, "{}", total.missed);
+        assert_eq!(total.backlog_max, 5);
+        assert_eq!(
+            total.intended,
+            total.missed + total.errors.client_timeout + total.replies()
+        );
+        assert_eq!(outcome.offered_rate_per_s, Some(1000.0));
+    });
+}
+
+#[test]
+fn a_stop_gives_what_was_measured_until_then() {
+    let server = http_server(|_, _, stream| reply(stream, b"hello"));
+    let plan = Plan {
+        duration: Duration::from_secs(3600),
+        ..http_plan(server.address, &["/"])
+    };
+    let stop = AtomicBool::new(false);
+    let outcome = load::run(&plan, &stop, &mut |progress| {
+        assert!(!progress.is_warm_up);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let outcome = outcome.unwrap();
+    assert!(outcome.stopped_early && outcome.total.replies() > 0);
+    assert!(outcome.elapsed < plan.duration);
+}
+
+#[test]
+fn warm_up_is_not_measured() {
+    let server = http_server(|_, _, stream| reply(stream, b"hello"));
+    let plan = Plan {
+        warm_up: Duration::from_millis(200),
+        arrivals: Arrivals::Fixed { rate_per_s: 1000.0 },
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        assert_eq!(outcome.total.intended, 300);
+        assert_eq!(server.requests.swap(0, Ordering::SeqCst), 500);
+        assert!(outcome.total.replies() <= 300);
+    });
+}
+
+/// The reason to exist: a server that stops for a while makes a closed loop stop as well, which then
+/// finds hardly anything slow. From the intended times, everything that should have been sent
+/// meanwhile is slow.
+#[test]
+fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let begun = Instant::now();
+    let server = http_server(move |_, _, stream| {
+        let into = begun.elapsed().as_millis() % 1000;
+        if into < PAUSE.as_millis() {
+            thread::sleep(PAUSE - Duration::from_millis(into as u64));
+        }
+        reply(stream, b"hello")
+    });
+    let plan = Plan {
+        connections: 1,
+        duration: Duration::from_secs(3),
+        arrivals: Arrivals::Fixed { rate_per_s: 400.0 },
+        ..http_plan(server.address, &["/"])
+    };
+    let class = &run(&plan).total.classes[0];
+    assert_eq!(class.response_ns.len(), 1200);
+    // A fifth of all requests fall into pauses: the slowest hundredth waits for nearly a whole one.
+    let response_p99 = class.response_ns.value_at_quantile(0.99);
+    let service_p99 = class.service_ns.value_at_quantile(0.99);
+    assert!(response_p99 > 150_000_000, "{response_p99}");
+    assert!(
+        service_p99 < response_p99 / 2,
+        "{service_p99} {response_p99}"
+    );
+}
+
+#[test]
+fn reported_percentiles_are_those_of_the_servers_own_delays() {
+    // The server measures how long it really kept each request; the client can only see more.
+    let delays: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
+    let seen = delays.clone();
+    let server = http_server(move |_, number, stream| {
+        let begun = Instant::now();
+        thread::sleep(Duration::from_millis(if number % 10 == 9 { 20 } else { 5 }));
+        seen.lock().unwrap().push(begun.elapsed().as_nanos() as u64);
+        reply(stream, b"hello")
+    });
+    let plan = Plan {
+        connections: 8,
+        duration: Duration::from_secs(1),
+        arrivals: Arrivals::Fixed { rate_per_s: 400.0 },
+        ..http_plan(server.address, &["/"])
+    };
+    let outcome = run(&plan);
+    let mut delays = std::mem::take(&mut *delays.lock().unwrap());
+    delays.sort_unstable();
+    let service = &outcome.total.classes[0].service_ns;
+    assert_eq!(service.len() as usize, delays.len());
+    for quantile in [0.1, 0.5, 0.8, 0.95, 1.0] {
+        let index = ((quantile * delays.len() as f64).ceil() as usize).max(1) - 1;
+        let (server_ns, client_ns) = (delays[index], service.value_at_quantile(quantile));
+        // One part in a thousand is the histogram's precision.
+        assert!(
+            client_ns >= server_ns - server_ns / 1000,
+            "{quantile}: {client_ns} {server_ns}"
+        );
+    }
+    // Between the two modes lies a gap that both must see at the same place.
+    assert!(service.value_at_quantile(0.5) < service.value_at_quantile(0.95));
+}
+
+#[test]
+fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
+    let asked: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let seen = asked.clone();
+    let server = http_server(move |first, number, stream| {
+        seen.lock()
+            .unwrap()
+            .push(format!("{number} {}", first.split(' ').nth(1).unwrap()));
+        reply(stream, b"hello")
+    });
+    let mut plan = http_plan(server.address, &["/a", "/b", "/c"]);
+    let http = http_of(&mut plan).clone();
+    let burst = |pages: &[u32], think_ms| Burst {
+        pages: pages.to_vec(),
+        think: Duration::from_millis(think_ms),
+    };
+    let script = Script {
+        bursts: vec![burst(&[0, 1, 2], 20), burst(&[1], 0)],
+    };
+    plan.workload = Workload::Sessions(Sessions {
+        http,
+        scripts: Arc::new([script]),
+    });
+    plan.arrivals = Arrivals::Fixed { rate_per_s: 20.0 };
+    over_both(&plan, |outcome| {
+        assert_eq!(outcome.total.intended, 6);
+        assert_eq!((outcome.total.sessions, outcome.total.opened), (6, 6));
+        assert_eq!(outcome.total.replies(), 24);
+        assert_eq!(
+            outcome.total.errors.total(),
+            0,
+            "{:?}",
+            outcome.total.errors
+        );
+        let mut asked = std::mem::take(&mut *asked.lock().unwrap());
+        asked.sort();
+        let expected: Vec<String> = ["0 /a", "1 /b", "2 /c", "3 /b"]
+            .iter()
+            .flat_map(|one| vec![(*one).to_owned(); 6])
+            .collect();
+        assert_eq!(asked, expected);
+    });
+}
+
+#[test]
+fn idle_connections_are_held_beside_active_ones() {
+    let server = http_server(|_, _, stream| reply(stream, b"hello"));
+    let plan = Plan {
+        idle: Idle {
+            connections: 50,
+            byte_every: Some(Duration::from_millis(20)),
+        },
+        threads: 2,
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        assert_eq!(
+            (outcome.total.idle_open, outcome.total.idle_closed),
+            (50, 0)
+        );
+        assert!(outcome.total.replies() > 0);
+        assert_eq!(
+            outcome.total.errors.total(),
+            0,
+            "{:?}",
+            outcome.total.errors
+        );
+    });
+}
+
+#[test]
+fn idle_connections_that_the_server_closes_are_counted() {
+    let server = world::server(|stream, _| drop(stream));
+    let plan = Plan {
+        workload: Workload::Idle,
+        idle: Idle {
+            connections: 10,
+            byte_every: None,
+        },
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        assert_eq!(
+            (outcome.total.idle_open, outcome.total.idle_closed),
+            (0, 10)
+        );
+    });
+}
+
+#[test]
+fn a_source_address_that_is_not_here_is_address_unavailable() {
+    let server = http_server(|_, _, stream| reply(stream, b"hello"));
+    let plan = Plan {
+        sources: vec!["127.0.0.9".parse().unwrap(), "192.0.2.1".parse().unwrap()],
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        assert!(
+            outcome.total.errors.address_unavailable > 0,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert!(outcome.total.replies() > 0, "the other address works");
+    });
+}
+
+#[test]
+fn a_request_body_is_sent_whole() {
+    let server = http_server(|first, _, stream| {
+        assert!(first.starts_with("POST "));
+        reply(stream, b"hello")
+    });
+    let mut plan = http_plan(server.address, &["/"]);
+    http_of(&mut plan).method = "POST".to_owned();
+    http_of(&mut plan).body = vec![b'x'; 500_000].into();
+    over_both(&plan, |outcome| {
+        assert!(outcome.total.replies() > 0);
+        assert_eq!(
+            outcome.total.errors.total(),
+            0,
+            "{:?}",
+            outcome.total.errors
+        );
+        assert!(outcome.total.sent_bytes >= outcome.total.replies() * 500_000);
+    });
+}

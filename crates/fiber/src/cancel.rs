@@ -131,11 +131,13 @@ impl Fiber {
     ///
     /// | waiting in | cancelled, it |
     /// |---|---|
+    /// | [`Steps`](crate::Steps), between two of them | runs the next step with the error |
     /// | reads, writes, `accept`, `connect`, datagrams, pipes, `Child::wait`, `Signals::wait` | returns [`Cancelled`]; what was completed before is returned first |
     /// | [`sleep`](crate::sleep) | returns early |
     /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | returns once; check [`is_cancelled`] before each |
     /// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`checkpoint`] | returns [`Cancelled`] |
-    /// | [`JoinHandle::join`](crate::JoinHandle::join), locks, channels | goes on waiting |
+    /// | [`JoinHandle::join`](crate::JoinHandle::join), [`sync`](crate::sync) without a time-out | goes on waiting |
+    /// | [`sync`](crate::sync) with a time-out | ends the wait, as if the time were over |
     /// | the end of [`scope`](crate::scope), [`JoinSet`](crate::JoinSet) | cancels the fibers it waits for, and goes on waiting |
     /// | [`offload`](crate::offload()) | goes on waiting: the call may borrow |
     /// | a disk operation that has begun | gets its result |

@@ -14,7 +14,7 @@
 
 use std::backtrace::Backtrace;
 use std::borrow::Cow;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::fmt;
 use std::panic::Location;
 use std::ptr::NonNull;
@@ -60,7 +60,7 @@ pub(crate) struct Control {
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched by the fiber itself only.
-    locals: Locals,
+    locals: OnceCell<Box<Locals>>,
     /// Whose stack it is on, where that has come to: for those who look.
     look: Look,
     /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
@@ -153,7 +153,7 @@ impl Control {
             place: Place::default(),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
-            locals: Locals::default(),
+            locals: OnceCell::new(),
             look: Look::new(),
             cluster,
         })
@@ -185,7 +185,7 @@ impl Control {
         &self.place
     }
 
-    pub(crate) fn locals(&self) -> &Locals {
+    pub(crate) fn locals(&self) -> &OnceCell<Box<Locals>> {
         &self.locals
     }
 
@@ -477,10 +477,16 @@ pub fn park_timeout(timeout: Duration) {
 
 /// As [`park`], but not past the deadline of [`timeout`].
 pub(crate) fn park_until_deadline() {
-    match processor::with_current(|_, fiber| fiber.deadline()).flatten() {
-        Some(deadline) => park_timeout(deadline.saturating_duration_since(Instant::now())),
+    match left_until_deadline() {
+        Some(left) => park_timeout(left),
         None => park(),
     }
+}
+
+/// How long it is until the deadline of [`timeout`], if there is one.
+pub(crate) fn left_until_deadline() -> Option<Duration> {
+    let deadline = processor::with_current(|_, fiber| fiber.deadline()).flatten()?;
+    Some(deadline.saturating_duration_since(Instant::now()))
 }
 
 /// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less if the fiber is

@@ -38,6 +38,9 @@
 //! * **Nothing preempts a fiber.** A fiber that computes for long keeps its processor:
 //!   [`yield_now`] now and then, or [`offload`] it. So does a call that blocks the thread
 //!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`.
+//! * **Whoever waits can be told to end**: [`JoinHandle::cancel`] ends the wait with an error, and what was completed is not
+//!   lost; [`timeout`] and [`deadline`] bound what runs inside. [`scope`] and [`JoinSet`] keep fibers together: none outlives
+//!   them, and cancellation goes down. [`Runtime::shutdown`] cancels what is left.
 //! * **The kernel side is io_uring or epoll**, by [`BackendChoice`]; [`Runtime::denied`] says why
 //!   when it could not be io_uring.
 //! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
@@ -47,7 +50,8 @@
 //! # Inside
 //!
 //! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
-//! share) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `net`, `fs`, `offload`.
+//! share) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
+//! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `roster` (all fibers), `resources`, `fork`.
 
 mod accept;
 mod atomic;

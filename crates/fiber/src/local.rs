@@ -172,7 +172,7 @@ thread_local! {
 /// Also while a fiber unwinds, so not with `with_current`.
 fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R, AccessError> {
     match processor::running_here() {
-        Some(fiber) => f(fiber.control().locals()),
+        Some(fiber) => f(fiber.control().locals().get_or_init(Box::default)),
         None => PLAIN
             .try_with(|plain| f(&plain.0))
             .unwrap_or(Err(AccessError)),
@@ -181,21 +181,24 @@ fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R
 
 /// At the end of the calling fiber.
 pub(crate) fn clear_here() {
-    if let Some(fiber) = processor::running_here() {
-        fiber.control().locals().clear();
+    let Some(fiber) = processor::running_here() else {
+        return;
+    };
+    if let Some(locals) = fiber.control().locals().get() {
+        locals.clear();
     }
 }
 
 /// Between two steps of the calling fiber.
 pub(crate) fn reset_here() {
-    if let Some(fiber) = processor::running_here() {
-        let locals = fiber.control().locals();
-        if !locals.0.borrow().is_empty() {
-            let abort = AbortOnUnwind;
-            locals.clear();
-            std::mem::forget(abort);
-            locals.0.borrow_mut().clear();
-        }
+    let Some(fiber) = processor::running_here() else {
+        return;
+    };
+    if let Some(locals) = fiber.control().locals().get() {
+        let abort = AbortOnUnwind;
+        locals.clear();
+        std::mem::forget(abort);
+        locals.0.borrow_mut().clear();
     }
 }
 

@@ -92,7 +92,7 @@ pub trait Steps: Send + 'static {
     }
 
     /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block as fibers do.
-    /// An error is `TimedOut` past the deadline, else what `recv(2)` reports.
+    /// An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled), else what `recv(2)` reports.
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         unimplemented!("a step for {input:?}")
     }

@@ -24,6 +24,7 @@ contract! {
     a_busy_stream_does_not_hide_the_request
     join_of_a_cancelled_fiber_brings_its_result
     waiting_for_a_fiber_can_be_cancelled_and_timed_out
+    timed_waits_for_locks_and_channels_end_and_the_others_go_on
     offloaded_calls_are_waited_for
     a_cancelled_acceptor_leaves_the_connections_to_others
     accept_keeps_the_deadline
@@ -237,6 +238,43 @@ fn waiting_for_a_fiber_can_be_cancelled_and_timed_out() {
     sleeper.cancel();
     sleeper.wait().unwrap();
     sleeper.wait().unwrap();
+}
+
+fn timed_waits_for_locks_and_channels_end_and_the_others_go_on() {
+    use fiber::sync::{Event, Mutex, Semaphore, mpsc};
+    const LONG: Duration = Duration::from_secs(3600);
+    let (sender, receiver) = mpsc::channel::<u32>();
+    let (receiver, word) = cancelled_in(move || {
+        let word = receiver.recv_timeout(LONG);
+        assert!(receiver.recv_timeout(LONG).is_err(), "the request stays");
+        (receiver, word)
+    });
+    assert_eq!(word, Err(mpsc::RecvTimeoutError::Timeout));
+    // What is there is delivered all the same.
+    sender.send(7).unwrap();
+    assert_eq!(cancelled_in(move || receiver.recv_timeout(LONG)), Ok(7));
+    let lock = Arc::new(Mutex::new(()));
+    let held = lock.lock().unwrap();
+    let wanted = Arc::clone(&lock);
+    assert!(cancelled_in(move || wanted.lock_timeout(LONG).is_err()));
+    drop(held);
+    let semaphore = Semaphore::new(0);
+    assert!(cancelled_in(move || semaphore
+        .acquire_timeout(LONG)
+        .is_none()));
+    // The deadline of `timeout` counts as well.
+    let soon = Duration::from_millis(10);
+    assert!(!fiber::timeout(soon, || Event::new().wait_timeout(LONG)));
+    // Without a time-out the wait goes on until it is granted.
+    let event = Arc::new(Event::new());
+    let waited = Arc::clone(&event);
+    let waiter = fiber::spawn(move || waited.wait());
+    (0..3).for_each(|_| fiber::yield_now());
+    waiter.cancel();
+    (0..3).for_each(|_| fiber::yield_now());
+    assert!(!waiter.is_finished());
+    event.set();
+    waiter.join().unwrap();
 }
 
 fn offloaded_calls_are_waited_for() {

@@ -13,6 +13,7 @@
 //! was lost; 1: the message says what.
 
 mod dice;
+mod locks;
 mod memory;
 mod play;
 mod scenes;

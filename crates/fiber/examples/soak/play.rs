@@ -115,7 +115,8 @@ impl Stage {
         while let Some(ended) = players.join_next() {
             outcomes.count(ended.unwrap_or_else(|panic| Err(told(&*panic))));
         }
-        if let Err(error) = servers.stop() {
+        let shared = Arc::clone(&servers.props.shared);
+        if let Err(error) = servers.stop().and_then(|()| shared.check()) {
             outcomes.wrong.get_or_insert(error);
         }
         outcomes
@@ -146,6 +147,7 @@ impl Servers {
             echo_in_steps: listeners[1].local_addr().expect("it is bound"),
             datagrams: socket.local_addr().expect("it is bound"),
             directory: Arc::from(directory),
+            shared: Arc::default(),
         };
         let udp = serve_datagrams(&socket);
         let acceptors = (0..2 * ACCEPTORS)

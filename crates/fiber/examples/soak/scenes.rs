@@ -12,6 +12,7 @@ use fiber::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream, pipe};
 use fiber::process::{Command, Stdio};
 
 use crate::dice::Dice;
+use crate::locks;
 
 /// Where the servers are.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct Props {
     pub(crate) echo_in_steps: SocketAddr,
     pub(crate) datagrams: SocketAddr,
     pub(crate) directory: Arc<Path>,
+    pub(crate) shared: Arc<locks::Shared>,
 }
 
 type Scene = fn(&mut Dice, &Props) -> io::Result<()>;
@@ -47,6 +49,11 @@ const SCENES: &[Scene] = &[
     sleep,
     wait_for_each_other,
     wait_for_each_other,
+    locks::counted,
+    locks::counted,
+    locks::through_channels,
+    locks::through_channels,
+    locks::permits,
     scope,
     set,
     offload,

@@ -27,7 +27,9 @@
 //!   the lock suspends too.
 //! * While a fiber unwinds from a panic it cannot suspend. A destructor that waits then blocks the processor, and for
 //!   ever if it waits for a fiber of that processor: do not lock in destructors what others hold for long.
-//! * [`fiber::timeout`](crate::timeout) is for I/O; the waits here have time-outs of their own.
+//! * Waits without a time-out go on until they are granted. Those with one also end at the deadline of
+//!   [`fiber::timeout`](crate::timeout) and when the fiber is [cancelled](crate::Fiber::cancel), as if their own time were over;
+//!   [`fiber::checkpoint`](crate::checkpoint) then tells why.
 //!
 //! # Inside
 //! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`). Both, and every

@@ -340,8 +340,8 @@ impl Wakes {
 mod parker {
     use std::time::Instant;
 
-    use crate::fiber;
     pub(super) use crate::spawn::Unparker as Who;
+    use crate::{cancel, fiber};
 
     /// The one who calls, and whether it is a fiber.
     pub(super) fn current() -> (Who, bool) {
@@ -355,7 +355,15 @@ mod parker {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match (left, is_fiber) {
             (Some(left), _) if left.is_zero() => return true,
-            (Some(left), true) => fiber::park_timeout(left),
+            (Some(left), true) => {
+                // A wait that may end early also ends for its fiber's reasons.
+                if cancel::checkpoint().is_err() {
+                    // A loop around it that fails to look must not keep the processor from the others.
+                    fiber::yield_now();
+                    return true;
+                }
+                fiber::park_timeout(fiber::left_until_deadline().map_or(left, |own| own.min(left)));
+            }
             (Some(left), false) => std::thread::park_timeout(left),
             (None, true) => fiber::park(),
             // Also a fiber that unwinds, which cannot suspend: it blocks its processor. See `sync`.

@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
 use crate::config::{Layer, Origin, Said};
+use crate::lab;
 use crate::settings::{Default, Kind, SETTINGS, Setting};
 
 /// What was asked for.
@@ -15,6 +16,8 @@ pub(crate) enum Asked {
     Serve(Layer),
     /// Tell what the machine allows.
     Doctor { json: bool, color: Option<String> },
+    /// Run experiments.
+    Lab(lab::Asked),
     /// Check a configuration file.
     CheckConfig { file: PathBuf },
     /// Print a shell's completions.
@@ -42,6 +45,7 @@ pub(crate) fn read(
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
         },
+        "lab" => Asked::Lab(lab::asked(matches)),
         "check-config" => Asked::CheckConfig {
             file: path("file").expect("clap demands it"),
         },
@@ -71,7 +75,14 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .max_term_width(100)
-        .subcommands([serve(), doctor(), check_config(), completions(), man()])
+        .subcommands([
+            serve(),
+            lab(),
+            doctor(),
+            check_config(),
+            completions(),
+            man(),
+        ])
 }
 
 /// What a command's long help and its manual page say behind the options: title and text.
@@ -81,6 +92,7 @@ pub(crate) type Sections = &'static [(&'static str, &'static str)];
 pub(crate) fn sections(command: &str) -> Sections {
     match command {
         "serve" => SERVE_SECTIONS,
+        "lab" => lab::SECTIONS,
         "doctor" => DOCTOR_SECTIONS,
         "check-config" => CHECK_CONFIG_SECTIONS,
         "completions" => COMPLETIONS_SECTIONS,
@@ -190,6 +202,10 @@ fn serve() -> Command {
     SETTINGS
         .iter()
         .fold(command, |command, setting| command.args(arguments(setting)))
+}
+
+fn lab() -> Command {
+    lab::command().after_long_help(after_help("lab"))
 }
 
 fn doctor() -> Command {

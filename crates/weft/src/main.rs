@@ -10,6 +10,7 @@
 mod args;
 mod config;
 mod doctor;
+mod lab;
 mod machine;
 mod pages;
 mod paint;
@@ -68,6 +69,7 @@ fn run() -> Result<(), Failure> {
             drop(out);
             serve::run(flags)
         }
+        Asked::Lab(asked) => lab::run(asked, &mut out),
         Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
         Asked::CheckConfig { file } => check_config(&file, &mut out),
         Asked::Completions { shell } => Ok(pages::completions(shell, &mut out)?),

@@ -1,0 +1,28 @@
+//! The laboratory: experiments that can fail, on subjects that are other people's programs as well as ours.
+//!
+//! ```text
+//!   experiment = cells × subjects × repetitions      sample = one process, one JSON line
+//!
+//!   catalog/yield.rs ──┐                    ┌── weft (this very program)
+//!   catalog/cycle.rs ──┼──▶ run ──▶ report  ├── go, tokio, may (built from peers/ when their tool chain is there)
+//!   ...              ──┘      A B C, B C A  └── ...
+//! ```
+//!
+//! An [`Experiment`] says what is measured in which cells, and what is expected. [`run()`] takes the samples, one process
+//! after the other in an order that changes from repetition to repetition, so that a slow minute of the machine
+//! hits all subjects alike. A [`Report`] has medians with least and greatest, and says of each expectation whether it was
+//! met. Nothing here is part of what it measures: the laboratory starts processes and reads what they print.
+//!
+//! The six experiments that there are come from the doctoral thesis on C∀'s runtime (T. Delisle, University of Waterloo,
+//! 2022), which compares threading runtimes: what a switch costs, and who is left behind.
+
+#![forbid(unsafe_code)]
+
+pub mod catalog;
+mod report;
+mod run;
+mod subject;
+
+pub use report::{Expectation, Report, Row};
+pub use run::{Cell, Experiment, Measure, Options, Progress, Sample, run};
+pub use subject::{Peer, Subject};

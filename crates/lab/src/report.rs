@@ -1,0 +1,341 @@
+//! What came out: rows of medians, and whether it was what was expected.
+
+use std::fmt;
+use std::fs;
+
+use serde::Serialize;
+
+use crate::run::{Cell, Experiment, Measure, Sample};
+
+/// One cell on one subject.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The cell's label.
+    pub cell: String,
+    /// The subject's name.
+    pub subject: String,
+    /// The figure of each sample that has one, sorted.
+    pub figures: Vec<f64>,
+    /// What each sample printed.
+    pub samples: Vec<Sample>,
+    /// Samples without a figure: nothing was done in time.
+    pub never: u32,
+    /// Samples that failed, and why.
+    pub failures: Vec<String>,
+}
+
+impl Row {
+    pub(crate) fn new(cell: &Cell, subject: &str) -> Row {
+        Row {
+            cell: cell.label.clone(),
+            subject: subject.to_owned(),
+            figures: Vec::new(),
+            samples: Vec::new(),
+            never: 0,
+            failures: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, measure: Measure, cell: &Cell, sample: Sample) {
+        match measure.of(cell, &sample) {
+            Some(figure) => {
+                self.figures.push(figure);
+                self.figures.sort_by(f64::total_cmp);
+            }
+            None => self.never += 1,
+        }
+        self.samples.push(sample);
+    }
+
+    /// The median figure, unless more than half of the samples have none.
+    pub fn median(&self) -> Option<f64> {
+        let without = self.never as usize + self.failures.len();
+        let middle = (self.figures.len() + without) / 2;
+        self.figures.get(middle).copied()
+    }
+}
+
+/// Something that should have come out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Expectation {
+    /// `yield at 1 processor takes at most 30 ns`.
+    pub says: String,
+    /// Whether it did; `None` if the rows for it are missing.
+    pub is_met: Option<bool>,
+    /// The figures that decided.
+    pub because: String,
+}
+
+impl Expectation {
+    /// That the row's median is at most `limit`.
+    pub fn at_most(rows: &[Row], cell: &str, subject: &str, limit: f64, unit: &str) -> Expectation {
+        let median = median(rows, cell, subject);
+        Expectation {
+            says: format!("{subject}, {cell}: at most {limit} {unit}"),
+            is_met: is_there(rows, cell, subject)
+                .then(|| median.is_some_and(|median| median <= limit)),
+            because: show(median),
+        }
+    }
+
+    /// That the row's median is not above that of any of `others`.
+    pub fn ahead_of(rows: &[Row], cell: &str, subject: &str, others: &[&str]) -> Expectation {
+        let ours = median(rows, cell, subject);
+        let there: Vec<_> = others
+            .iter()
+            .filter(|other| is_there(rows, cell, other))
+            .collect();
+        let theirs = there.iter().map(|other| (other, median(rows, cell, other)));
+        let is_ahead = theirs.clone().all(|(_, theirs)| match (ours, theirs) {
+            (Some(ours), Some(theirs)) => ours <= theirs,
+            (Some(_), None) => true,
+            _ => false,
+        });
+        let figures = theirs.map(|(other, theirs)| format!("{other} {}", show(theirs)));
+        Expectation {
+            says: format!("{subject}, {cell}: ahead of {}", others.join(", ")),
+            is_met: (is_there(rows, cell, subject) && !there.is_empty()).then_some(is_ahead),
+            because: format!("{}; {}", show(ours), figures.collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    /// That one row's median is at most `factor` times another's.
+    pub fn within(rows: &[Row], cell: &str, of: &str, subject: &str, factor: f64) -> Expectation {
+        let (here, there) = (median(rows, cell, subject), median(rows, of, subject));
+        Expectation {
+            says: format!("{subject}, {cell}: at most {factor} times {of}"),
+            is_met: here.zip(there).map(|(here, there)| here <= factor * there),
+            because: format!("{} against {}", show(here), show(there)),
+        }
+    }
+}
+
+fn is_there(rows: &[Row], cell: &str, subject: &str) -> bool {
+    rows.iter()
+        .any(|row| row.cell == cell && row.subject == subject)
+}
+
+fn median(rows: &[Row], cell: &str, subject: &str) -> Option<f64> {
+    let mut rows = rows.iter();
+    rows.find(|row| row.cell == cell && row.subject == subject)?
+        .median()
+}
+
+fn show(figure: Option<f64>) -> String {
+    match figure {
+        None => "never".to_owned(),
+        Some(figure) if figure >= 100.0 => format!("{figure:.0}"),
+        Some(figure) if figure >= 1.0 => format!("{figure:.1}"),
+        Some(figure) => format!("{figure:.3}"),
+    }
+}
+
+/// All of an experiment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `rt-yield`.
+    pub experiment: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Of the figures.
+    pub unit: &'static str,
+    /// The machine: processor, cores, kernel.
+    pub machine: String,
+    /// Cell by cell, subject by subject.
+    pub rows: Vec<Row>,
+    /// What should have come out, and whether it did.
+    pub expectations: Vec<Expectation>,
+}
+
+impl Report {
+    pub(crate) fn new(
+        experiment: &Experiment,
+        rows: Vec<Row>,
+        expectations: Vec<Expectation>,
+    ) -> Report {
+        Report {
+            experiment: experiment.name,
+            about: experiment.about,
+            unit: experiment.measure.unit(),
+            machine: machine(),
+            rows,
+            expectations,
+        }
+    }
+
+    /// Whether all that could be judged came out as expected.
+    pub fn is_as_expected(&self) -> bool {
+        self.expectations
+            .iter()
+            .all(|expectation| expectation.is_met != Some(false))
+    }
+
+    fn subjects(&self) -> Vec<&str> {
+        let mut subjects: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !subjects.contains(&row.subject.as_str()) {
+                subjects.push(&row.subject);
+            }
+        }
+        subjects
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} ({})", self.experiment, self.about, self.unit)?;
+        writeln!(f, "{}\n", self.machine)?;
+        let subjects = self.subjects();
+        let mut header = vec!["".to_owned()];
+        header.extend(subjects.iter().map(|&subject| subject.to_owned()));
+        let mut table = vec![header];
+        for rows in self.rows.chunks(subjects.len().max(1)) {
+            let mut line = vec![rows[0].cell.clone()];
+            line.extend(rows.iter().map(show_row));
+            table.push(line);
+        }
+        write_table(f, &table)?;
+        for row in &self.rows {
+            for failure in &row.failures {
+                writeln!(f, "{}, {}: {failure}", row.subject, row.cell)?;
+            }
+        }
+        writeln!(f)?;
+        for Expectation {
+            says,
+            is_met,
+            because,
+        } in &self.expectations
+        {
+            let verdict = match is_met {
+                Some(true) => "as expected",
+                Some(false) => "NOT AS EXPECTED",
+                None => "not measured",
+            };
+            writeln!(f, "{verdict}: {says} ({because})")?;
+        }
+        Ok(())
+    }
+}
+
+fn show_row(row: &Row) -> String {
+    let Some(median) = row.median() else {
+        return if row.failures.is_empty() {
+            "never"
+        } else {
+            "failed"
+        }
+        .to_owned();
+    };
+    match (row.figures.first(), row.figures.last()) {
+        (Some(&least), Some(&greatest)) if row.figures.len() > 1 => {
+            format!(
+                "{} ({}–{})",
+                show(Some(median)),
+                show(Some(least)),
+                show(Some(greatest))
+            )
+        }
+        _ => show(Some(median)),
+    }
+}
+
+fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result {
+    let columns = table[0].len();
+    let width = |column: usize| {
+        let widths = table.iter().map(|line| line[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    for (at, line) in table.iter().enumerate() {
+        for (column, text) in line.iter().enumerate() {
+            let width = widths[column];
+            match column {
+                0 => write!(f, "| {text:<width$} |")?,
+                _ => write!(f, " {text:>width$} |")?,
+            }
+        }
+        writeln!(f)?;
+        if at == 0 {
+            for (column, width) in widths.iter().enumerate() {
+                let dashes = "-".repeat(*width);
+                match column {
+                    0 => write!(f, "| {dashes} |")?,
+                    _ => write!(f, " {dashes} |")?,
+                }
+            }
+            writeln!(f)?;
+        }
+    }
+    Ok(())
+}
+
+/// `AMD EPYC, 2 cores, Linux 6.18.44`.
+fn machine() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown processor", |rest| {
+        rest.trim_start_matches([' ', '\t', ':'])
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy().into_owned();
+    format!("{model}, {cores} cores, Linux {release}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cell: &str, subject: &str, figures: &[f64], never: u32) -> Row {
+        Row {
+            cell: cell.to_owned(),
+            subject: subject.to_owned(),
+            figures: figures.to_vec(),
+            samples: Vec::new(),
+            never,
+            failures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_median_needs_half_of_the_samples() {
+        assert_eq!(row("c", "s", &[1.0, 2.0, 9.0], 0).median(), Some(2.0));
+        assert_eq!(row("c", "s", &[1.0, 2.0], 1).median(), Some(2.0));
+        assert_eq!(row("c", "s", &[1.0], 2).median(), None);
+        assert_eq!(row("c", "s", &[], 0).median(), None);
+    }
+
+    #[test]
+    fn expectations_know_never_and_missing() {
+        let rows = [
+            row("c", "a", &[1.0], 0),
+            row("c", "b", &[2.0], 0),
+            row("c", "n", &[], 3),
+        ];
+        let met = |expectation: Expectation| expectation.is_met;
+        assert_eq!(
+            met(Expectation::at_most(&rows, "c", "b", 1.5, "ns")),
+            Some(false)
+        );
+        assert_eq!(
+            met(Expectation::at_most(&rows, "c", "n", 1.5, "ns")),
+            Some(false)
+        );
+        assert_eq!(
+            met(Expectation::at_most(&rows, "c", "gone", 1.5, "ns")),
+            None
+        );
+        assert_eq!(
+            met(Expectation::ahead_of(&rows, "c", "a", &["b", "n"])),
+            Some(true)
+        );
+        assert_eq!(
+            met(Expectation::ahead_of(&rows, "c", "b", &["a", "gone"])),
+            Some(false)
+        );
+        assert_eq!(met(Expectation::ahead_of(&rows, "c", "a", &["gone"])), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Who is measured: this program in its variants, and peers that are built from their sources here.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program that takes `PROGRAM key=value...` and prints a [`Sample`](crate::Sample).
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// For tables: `weft`, `weft steps`, `go`.
+    pub name: String,
+    /// If it is one variant of several, which one.
+    pub variant: Option<String>,
+    /// What is started.
+    pub program: PathBuf,
+    /// What comes before the program's name.
+    pub arguments: Vec<OsString>,
+    /// What comes after the cell's parameters.
+    pub parameters: Vec<OsString>,
+}
+
+impl Subject {
+    pub(crate) fn takes_part(&self, variants: &[&str]) -> bool {
+        let variant = self.variant.as_deref();
+        variant.is_none_or(|variant| variants.contains(&variant))
+    }
+}
+
+/// A runtime of others that the laboratory knows how to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Goroutines. Needs Go 1.22 or newer.
+    Go,
+    /// Tokio's multi-threaded scheduler. Needs cargo.
+    Tokio,
+    /// may's fibers. Needs cargo.
+    May,
+}
+
+impl Peer {
+    /// All.
+    pub const ALL: [Peer; 3] = [Peer::Go, Peer::Tokio, Peer::May];
+
+    /// `go`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Peer::Go => "go",
+            Peer::Tokio => "tokio",
+            Peer::May => "may",
+        }
+    }
+
+    fn sources(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Peer::Go => &[
+                ("main.go", include_str!("../peers/go/main.go")),
+                ("go.mod", include_str!("../peers/go/go.mod.txt")),
+            ],
+            Peer::Tokio => &[
+                ("src/main.rs", include_str!("../peers/tokio/src/main.rs")),
+                ("Cargo.toml", include_str!("../peers/tokio/Cargo.toml.txt")),
+            ],
+            Peer::May => &[
+                ("src/main.rs", include_str!("../peers/may/src/main.rs")),
+                ("Cargo.toml", include_str!("../peers/may/Cargo.toml.txt")),
+            ],
+        }
+    }
+
+    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very sources.
+    ///
+    /// # Errors
+    /// `NotFound` if its tool chain is not there; else what it said.
+    pub fn build(self, folder: &Path) -> io::Result<Subject> {
+        let folder = folder.join(self.name());
+        let (program, stamp) = (folder.join("peer"), folder.join("built-from"));
+        let sources: String = self.sources().iter().map(|(_, text)| *text).collect();
+        let is_built = fs::read_to_string(&stamp).is_ok_and(|built_from| built_from == sources);
+        if !is_built || !program.exists() {
+            for (name, text) in self.sources() {
+                let file = folder.join(name);
+                fs::create_dir_all(file.parent().expect("a file in a folder"))?;
+                fs::write(file, text)?;
+            }
+            self.compile(&folder, &program)?;
+            fs::write(stamp, sources)?;
+        }
+        Ok(Subject {
+            name: self.name().to_owned(),
+            variant: None,
+            program,
+            arguments: Vec::new(),
+            parameters: Vec::new(),
+        })
+    }
+
+    fn compile(self, folder: &Path, program: &Path) -> io::Result<()> {
+        let mut command = match self {
+            Peer::Go => {
+                let mut go = Command::new("go");
+                go.args(["build", "-o"]).arg(program).arg(".");
+                go
+            }
+            Peer::Tokio | Peer::May => {
+                let mut cargo = Command::new("cargo");
+                cargo.args(["build", "--release", "--quiet"]);
+                cargo.env("CARGO_TARGET_DIR", folder.join("target"));
+                cargo
+            }
+        };
+        let built = command.current_dir(folder).stdin(Stdio::null()).output();
+        let built = built.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let tool = command.get_program().display();
+                io::Error::new(error.kind(), format!("{tool} is not installed"))
+            }
+            _ => error,
+        })?;
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr);
+            let said = said.lines().take(3).collect::<Vec<_>>().join("; ");
+            return Err(io::Error::other(format!(
+                "{} does not build: {said}",
+                self.name()
+            )));
+        }
+        if self != Peer::Go {
+            fs::copy(folder.join("target/release/peer"), program)?;
+        }
+        Ok(())
+    }
+}

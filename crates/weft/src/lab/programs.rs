@@ -1,0 +1,572 @@
+//! The thesis's programs on fibers: what `weft lab` runs as the subject `weft`, each in a process of its own.
+//!
+//! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Sample`]. The same programs on other runtimes lie in
+//! `crates/lab/peers`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::lab::Sample;
+use fiber::sync::Semaphore;
+use fiber::{Builder, Fiber, Flow, Runtime, Steps};
+
+/// Runs a program.
+///
+/// # Errors
+/// What is wrong with its name or parameters.
+pub(super) fn run(name: &str, parameters: &[String]) -> Result<Sample, String> {
+    let parameters = Parameters::parse(parameters)?;
+    match name {
+        "yield" => yields(&parameters),
+        "cycle" => cycle(&parameters),
+        "churn" => churn(&parameters),
+        "locality" => locality(&parameters),
+        "transfer" => transfer(&parameters),
+        "memory" => memory(&parameters),
+        other => Err(format!("no program '{other}'")),
+    }
+}
+
+/// What kind of fibers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Pinned,
+    Steps,
+    Migratable,
+}
+
+struct Parameters {
+    numbers: HashMap<String, u64>,
+    mode: Mode,
+}
+
+impl Parameters {
+    fn parse(parameters: &[String]) -> Result<Parameters, String> {
+        let (mut numbers, mut mode) = (HashMap::new(), Mode::Pinned);
+        for parameter in parameters {
+            let (key, value) = parameter
+                .split_once('=')
+                .ok_or_else(|| format!("'{parameter}' is not key=value"))?;
+            if key == "mode" {
+                mode = match value {
+                    "pinned" => Mode::Pinned,
+                    "steps" => Mode::Steps,
+                    "migratable" => Mode::Migratable,
+                    _ => return Err(format!("no mode '{value}'")),
+                };
+                continue;
+            }
+            let number = value
+                .parse()
+                .map_err(|_| format!("'{parameter}' is no number"))?;
+            numbers.insert(key.to_owned(), number);
+        }
+        Ok(Parameters { numbers, mode })
+    }
+
+    fn get(&self, name: &str, default: u64) -> u64 {
+        self.numbers.get(name).copied().unwrap_or(default)
+    }
+
+    fn threads(&self) -> u64 {
+        self.get("threads", 100)
+    }
+
+    fn runtime(&self) -> Result<Runtime, String> {
+        let builder = Runtime::builder().processors(self.get("processors", 1) as usize);
+        builder.start().map_err(|error| error.to_string())
+    }
+
+    /// Starts a fiber with frames.
+    fn spawn(&self, runtime: &Runtime, f: impl FnOnce() + Send + 'static) -> Fiber {
+        let handle = runtime.spawn_with(Builder::new(), f);
+        handle.expect("memory for a stack").fiber().clone()
+    }
+
+    /// Lets the fibers run for a while and counts what they did. They are left behind: the process ends.
+    fn time(&self, start: Instant, total: &Total) -> Sample {
+        thread::sleep(Duration::from_millis(self.get("ms", 1000)));
+        let (ops, elapsed) = (total.ops.load(Ordering::Relaxed), start.elapsed());
+        total.is_over.store(true, Ordering::Relaxed);
+        sample(ops, elapsed)
+    }
+}
+
+fn sample(ops: u64, elapsed: Duration) -> Sample {
+    Sample {
+        ops,
+        seconds: elapsed.as_secs_f64(),
+        end_seconds: None,
+        resident_bytes: None,
+        virtual_bytes: None,
+    }
+}
+
+#[derive(Default)]
+struct Total {
+    ops: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// Counts locally and publishes now and then, as the other peers do.
+struct Batch {
+    total: Arc<Total>,
+    mine: u64,
+}
+
+impl Batch {
+    fn of(total: &Arc<Total>) -> Batch {
+        let total = Arc::clone(total);
+        Batch { total, mine: 0 }
+    }
+
+    /// One more; `false` when it is over.
+    fn count(&mut self) -> bool {
+        self.mine += 1;
+        if self.mine < 64 {
+            return true;
+        }
+        self.total
+            .ops
+            .fetch_add(std::mem::take(&mut self.mine), Ordering::Relaxed);
+        !self.total.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// xorshift64* (Vigna 2016): cheap beside what is measured, and the same in all peers.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+}
+
+fn yields(parameters: &Parameters) -> Result<Sample, String> {
+    struct Yielding(Batch);
+    impl Steps for Yielding {
+        fn begin(&mut self) -> Flow {
+            Flow::Yield
+        }
+        fn resumed(&mut self) -> Flow {
+            if self.0.count() {
+                Flow::Yield
+            } else {
+                Flow::Done
+            }
+        }
+    }
+    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let start = Instant::now();
+    for _ in 0..parameters.threads() {
+        let mut batch = Batch::of(&total);
+        if parameters.mode == Mode::Steps {
+            runtime.spawn_steps_with(Builder::new(), Yielding(batch));
+            continue;
+        }
+        parameters.spawn(&runtime, move || {
+            while batch.count() {
+                fiber::yield_now();
+            }
+        });
+    }
+    Ok(parameters.time(start, &total))
+}
+
+const RING: usize = 5;
+
+/// One of a ring: who comes next, and whether it is our turn.
+struct Link {
+    has_token: AtomicBool,
+    fiber: OnceLock<Fiber>,
+}
+
+/// A place in a ring.
+struct Place {
+    ring: Arc<[Link; RING]>,
+    at: usize,
+    batch: Batch,
+}
+
+impl Place {
+    fn pass_on(&self) {
+        let next = &self.ring[(self.at + 1) % RING];
+        next.has_token.store(true, Ordering::Release);
+        next.fiber
+            .get()
+            .expect("the token starts when all are there")
+            .unpark();
+    }
+
+    fn takes_token(&self) -> bool {
+        self.ring[self.at].has_token.swap(false, Ordering::Acquire)
+    }
+}
+
+impl Steps for Place {
+    fn begin(&mut self) -> Flow {
+        Flow::Park
+    }
+
+    fn resumed(&mut self) -> Flow {
+        if !self.takes_token() {
+            return Flow::Park;
+        }
+        self.pass_on();
+        if self.batch.count() {
+            Flow::Park
+        } else {
+            Flow::Done
+        }
+    }
+}
+
+fn cycle(parameters: &Parameters) -> Result<Sample, String> {
+    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let link = |_| Link {
+        has_token: AtomicBool::new(false),
+        fiber: OnceLock::new(),
+    };
+    let rings: Vec<_> = (0..parameters.threads())
+        .map(|_| Arc::new(std::array::from_fn(link)))
+        .collect();
+    let start = Instant::now();
+    for ring in &rings {
+        for at in 0..RING {
+            let (ring, batch) = (Arc::clone(ring), Batch::of(&total));
+            let mut place = Place { ring, at, batch };
+            let links = Arc::clone(&place.ring);
+            let fiber = match parameters.mode {
+                Mode::Steps => {
+                    let handle = runtime.spawn_steps_with(Builder::new(), place);
+                    handle.fiber().clone()
+                }
+                _ => parameters.spawn(&runtime, move || {
+                    loop {
+                        while !place.takes_token() {
+                            fiber::park();
+                        }
+                        place.pass_on();
+                        if !place.batch.count() {
+                            return;
+                        }
+                    }
+                }),
+            };
+            let _ = links[at].fiber.set(fiber);
+        }
+        ring[0].has_token.store(true, Ordering::Release);
+        ring[0].fiber.get().expect("just set").unpark();
+    }
+    Ok(parameters.time(start, &total))
+}
+
+fn churn(parameters: &Parameters) -> Result<Sample, String> {
+    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let count = parameters.get("spots", 50) as usize;
+    let spots: Arc<Vec<_>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
+    let start = Instant::now();
+    for seed in 0..parameters.threads() {
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(&total));
+        parameters.spawn(&runtime, move || {
+            let mut random = Random::new(seed);
+            // As many as there are spots begin by waiting.
+            let mut posts = seed as usize >= spots.len();
+            loop {
+                let spot = &spots[random.below(spots.len())];
+                if posts {
+                    spot.release(1);
+                }
+                posts = true;
+                spot.acquire().forget();
+                if !batch.count() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(parameters.time(start, &total))
+}
+
+/// Where a fiber sits, and what it works on. Never freed: the process ends.
+struct Seat {
+    woken: Semaphore,
+    data: AtomicPtr<Vec<AtomicU64>>,
+}
+
+fn locality(parameters: &Parameters) -> Result<Sample, String> {
+    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let (threads, processors) = (parameters.threads(), parameters.get("processors", 1));
+    let words = parameters.get("words", 100) as usize;
+    let (touched, shares) = (
+        parameters.get("touched", 10),
+        parameters.get("share", 0) != 0,
+    );
+    let count = threads.saturating_sub(processors).max(1);
+    let spots: Arc<Vec<OnceSeat>> = Arc::new((0..count).map(|_| OnceSeat::default()).collect());
+    let start = Instant::now();
+    for seed in 0..threads {
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(&total));
+        parameters.spawn(&runtime, move || {
+            let mut random = Random::new(seed);
+            let array = (0..words).map(|_| AtomicU64::new(0)).collect();
+            let seat: &'static Seat = Box::leak(Box::new(Seat {
+                woken: Semaphore::new(0),
+                data: AtomicPtr::new(Box::leak(Box::new(array))),
+            }));
+            loop {
+                let mine = seat.data.load(Ordering::Acquire);
+                for _ in 0..touched {
+                    // SAFETY: arrays are never freed.
+                    let word = unsafe { &(&*mine)[random.below(words)] };
+                    word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
+                if let Some(other) = spots[random.below(spots.len())].take_over(seat) {
+                    if shares {
+                        let theirs = other.data.swap(mine, Ordering::AcqRel);
+                        seat.data.store(theirs, Ordering::Release);
+                    }
+                    other.woken.release(1);
+                }
+                seat.woken.acquire().forget();
+                if !batch.count() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(parameters.time(start, &total))
+}
+
+/// A spot with room for one.
+#[derive(Default)]
+struct OnceSeat(AtomicPtr<Seat>);
+
+impl OnceSeat {
+    /// Sits down, and says who sat there.
+    fn take_over(&self, seat: &'static Seat) -> Option<&'static Seat> {
+        let seat = std::ptr::from_ref(seat).cast_mut();
+        let other = self.0.swap(seat, Ordering::AcqRel);
+        // SAFETY: only seats that live for ever are put there.
+        unsafe { other.as_ref() }
+    }
+}
+
+struct Round {
+    epoch: AtomicU64,
+    leader: AtomicU64,
+    done: AtomicU64,
+    wanted: u64,
+    is_over: AtomicBool,
+    exhausts: bool,
+    acks: Vec<AtomicU64>,
+    fibers: Vec<OnceLock<Fiber>>,
+}
+
+/// One who leads or follows.
+struct Member {
+    round: Arc<Round>,
+    me: usize,
+    seen: u64,
+    random: Random,
+}
+
+impl Member {
+    /// One look; `None` when it is over, else whether there was something to do.
+    fn look(&mut self) -> Option<bool> {
+        let round = &self.round;
+        if round.is_over.load(Ordering::Relaxed) {
+            return None;
+        }
+        let epoch = round.epoch.load(Ordering::Acquire);
+        if epoch == self.seen {
+            return Some(false);
+        }
+        self.seen = epoch;
+        round.acks[self.me].store(epoch, Ordering::Release);
+        if round.leader.load(Ordering::Acquire) == self.me as u64 {
+            self.lead(epoch);
+        }
+        Some(true)
+    }
+
+    /// Keeps the processor until all have acknowledged, then lets another lead.
+    fn lead(&mut self, epoch: u64) {
+        let round = &self.round;
+        for ack in &round.acks {
+            while ack.load(Ordering::Acquire) != epoch {
+                if round.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if round.done.fetch_add(1, Ordering::Relaxed) + 1 == round.wanted {
+            round.is_over.store(true, Ordering::Relaxed);
+        }
+        let next = self.random.below(round.acks.len());
+        round.leader.store(next as u64, Ordering::Release);
+        round.epoch.fetch_add(1, Ordering::AcqRel);
+        if round.exhausts {
+            round
+                .fibers
+                .iter()
+                .filter_map(OnceLock::get)
+                .for_each(Fiber::unpark);
+        }
+    }
+
+    fn idle_flow(&self) -> Flow {
+        if self.round.exhausts {
+            Flow::Park
+        } else {
+            Flow::Yield
+        }
+    }
+}
+
+impl Steps for Member {
+    fn begin(&mut self) -> Flow {
+        self.idle_flow()
+    }
+
+    fn resumed(&mut self) -> Flow {
+        match self.look() {
+            None => Flow::Done,
+            Some(true) => Flow::Yield,
+            Some(false) => self.idle_flow(),
+        }
+    }
+}
+
+fn transfer(parameters: &Parameters) -> Result<Sample, String> {
+    let runtime = parameters.runtime()?;
+    let count = parameters.threads() as usize;
+    let round = Arc::new(Round {
+        epoch: AtomicU64::new(0),
+        leader: AtomicU64::new(0),
+        done: AtomicU64::new(0),
+        wanted: parameters.get("transfers", 100),
+        is_over: AtomicBool::new(false),
+        exhausts: parameters.get("exhaust", 0) != 0,
+        acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
+        fibers: (0..count).map(|_| OnceLock::new()).collect(),
+    });
+    for me in 0..count {
+        let mut member = Member {
+            round: Arc::clone(&round),
+            me,
+            seen: 0,
+            random: Random::new(me as u64),
+        };
+        let fiber = match parameters.mode {
+            Mode::Steps => {
+                let handle = runtime.spawn_steps_with(Builder::new(), member);
+                handle.fiber().clone()
+            }
+            _ => parameters.spawn(&runtime, move || {
+                while let Some(had_work) = member.look() {
+                    match member.idle_flow() {
+                        _ if had_work => {}
+                        Flow::Park => fiber::park(),
+                        _ => fiber::yield_now(),
+                    }
+                }
+            }),
+        };
+        let _ = round.fibers[me].set(fiber);
+    }
+    let start = Instant::now();
+    round.epoch.store(1, Ordering::Release);
+    round
+        .fibers
+        .iter()
+        .filter_map(OnceLock::get)
+        .for_each(Fiber::unpark);
+    let limit = Duration::from_millis(parameters.get("limit_ms", 5000));
+    while !round.is_over.load(Ordering::Relaxed) && start.elapsed() < limit {
+        thread::sleep(Duration::from_micros(100));
+    }
+    let (ops, elapsed) = (round.done.load(Ordering::Relaxed), start.elapsed());
+    round.is_over.store(true, Ordering::Relaxed);
+    // Those who are behind a leader that has not seen the end yet do not matter any more.
+    std::mem::forget(runtime);
+    Ok(sample(ops, elapsed))
+}
+
+fn memory(parameters: &Parameters) -> Result<Sample, String> {
+    struct Parked(Arc<AtomicU64>, Arc<AtomicBool>);
+    impl Steps for Parked {
+        fn begin(&mut self) -> Flow {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Flow::Park
+        }
+        fn resumed(&mut self) -> Flow {
+            match self.1.load(Ordering::Acquire) {
+                true => Flow::Done,
+                false => Flow::Park,
+            }
+        }
+    }
+    let runtime = parameters.runtime()?;
+    let count = parameters.threads();
+    let (resident, virtual_) = (status("VmRSS:"), status("VmSize:"));
+    let (parked, is_over) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let start = Instant::now();
+    let mut fibers = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let (parked, is_over) = (Arc::clone(&parked), Arc::clone(&is_over));
+        fibers.push(match parameters.mode {
+            Mode::Steps => {
+                let handle = runtime.spawn_steps_with(Builder::new(), Parked(parked, is_over));
+                handle.fiber().clone()
+            }
+            _ => parameters.spawn(&runtime, move || {
+                parked.fetch_add(1, Ordering::Relaxed);
+                while !is_over.load(Ordering::Acquire) {
+                    fiber::park();
+                }
+            }),
+        });
+    }
+    while parked.load(Ordering::Relaxed) < count {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let started = start.elapsed();
+    let (resident, virtual_) = (status("VmRSS:") - resident, status("VmSize:") - virtual_);
+    let start = Instant::now();
+    is_over.store(true, Ordering::Release);
+    fibers.iter().for_each(Fiber::unpark);
+    let left = runtime.shutdown(Duration::from_secs(60));
+    if left > 0 {
+        return Err(format!("{left} fibers did not end"));
+    }
+    Ok(Sample {
+        end_seconds: Some(start.elapsed().as_secs_f64()),
+        resident_bytes: Some(resident),
+        virtual_bytes: Some(virtual_),
+        ..sample(count, started)
+    })
+}
+
+/// A figure of `/proc/self/status`, in bytes. proc_pid_status(5)
+fn status(key: &str) -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}

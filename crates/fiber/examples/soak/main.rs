@@ -19,6 +19,7 @@ mod play;
 mod scenes;
 
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fiber::{BackendChoice, Runtime, offload_counters, resources};
@@ -126,7 +127,9 @@ fn play_round(
         .start()
         .map_err(|error| format!("a runtime does not start: {error}"))?;
     let kind = runtime.backend();
+    let looker = Looker::start(runtime.lens());
     let outcomes = runtime.run(move || Stage::new(seed, start + duration).play());
+    looker.stop();
     let counters = runtime.counters();
     let ended = runtime.shutdown_with(Duration::from_secs(10), Duration::from_secs(10));
     println!(
@@ -152,6 +155,34 @@ fn play_round(
         .compare()
         .map_err(|lost| format!("round {round} ({kind}): {lost}"))?;
     Ok(outcomes)
+}
+
+/// Somebody who lists all fibers, with where they are, again and again.
+struct Looker {
+    over: mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Looker {
+    fn start(lens: fiber::Lens) -> Looker {
+        let (over, is_over) = mpsc::channel();
+        let pause = Duration::from_millis(100);
+        let look = move || {
+            while is_over.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+                drop(lens.dump());
+                drop(lens.dump_with_backtraces());
+            }
+        };
+        let thread = std::thread::spawn(look);
+        Looker { over, thread }
+    }
+
+    fn stop(self) {
+        drop(self.over);
+        self.thread
+            .join()
+            .expect("looking at fibers does not panic");
+    }
 }
 
 /// What is open in a process that has run fibers and runs none.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UdpSocket};
@@ -68,7 +68,7 @@ impl fmt::Display for Outcomes {
         } = self;
         write!(
             f,
-            "{played} scenes played, {cancelled} cancelled, {timed_out} timed out, \
+            "{played} plays ended well, {cancelled} cancelled, {timed_out} timed out, \
              {disturbed} disturbed"
         )
     }
@@ -129,10 +129,24 @@ fn told(panic: &(dyn std::any::Any + Send)) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.unwrap_or_default())
 }
 
+/// The fibers that answer connections, as far as they are known: the latest.
+type Handlers = Arc<Mutex<Vec<Fiber>>>;
+
+const HANDLERS_KNOWN_MAX: usize = 200;
+
+fn remember(handlers: &Handlers, handler: Fiber) {
+    let mut known = handlers.lock().expect("nobody panics");
+    if known.len() >= HANDLERS_KNOWN_MAX {
+        known.clear();
+    }
+    known.push(handler);
+}
+
 /// Whom the players talk to.
 struct Servers {
     listeners: [Arc<TcpListener>; 2],
     acceptors: Vec<(usize, JoinHandle<()>)>,
+    handlers: Handlers,
     udp: JoinHandle<()>,
     props: Props,
 }
@@ -150,26 +164,34 @@ impl Servers {
             shared: Arc::default(),
         };
         let udp = serve_datagrams(&socket);
+        let handlers = Handlers::default();
         let acceptors = (0..2 * ACCEPTORS)
-            .map(|number| (number, accept(number, &listeners[number % 2])))
+            .map(|number| (number, accept(number, &listeners[number % 2], &handlers)))
             .collect();
         Servers {
             listeners,
             acceptors,
+            handlers,
             udp,
             props,
         }
     }
 
-    /// Cancels an acceptor now and then, and puts another one in its place.
+    /// Cancels who answers now and then, and acceptors, and puts others in their places.
     fn disturb(&mut self, dice: &mut Dice) {
         if dice.one_in(5) {
             let (_, acceptor) = &self.acceptors[dice.below(2 * ACCEPTORS as u64) as usize];
             acceptor.cancel();
         }
+        let mut handlers = self.handlers.lock().expect("nobody panics");
+        if dice.one_in(3) && !handlers.is_empty() {
+            let victim = dice.below(handlers.len() as u64) as usize;
+            handlers.swap_remove(victim).cancel();
+        }
+        drop(handlers);
         for (number, acceptor) in &mut self.acceptors {
             if acceptor.is_finished() {
-                *acceptor = accept(*number, &self.listeners[*number % 2]);
+                *acceptor = accept(*number, &self.listeners[*number % 2], &self.handlers);
             }
         }
     }
@@ -186,17 +208,17 @@ impl Servers {
 }
 
 /// An acceptor; it ends when it is cancelled, or the listener closed.
-fn accept(number: usize, listener: &Arc<TcpListener>) -> JoinHandle<()> {
-    let listener = Arc::clone(listener);
+fn accept(number: usize, listener: &Arc<TcpListener>, handlers: &Handlers) -> JoinHandle<()> {
+    let (listener, handlers) = (Arc::clone(listener), Arc::clone(handlers));
     let in_steps = number % 2 == 1;
     let builder = fiber::Builder::new().name("acceptor").processor(number);
     let accept = move || {
         while let Ok(stream) = listener.accept() {
-            if in_steps {
-                drop(fiber::spawn_steps(Echo(stream)));
-            } else {
-                fiber::spawn(move || echo(stream));
-            }
+            let handler = match in_steps {
+                true => fiber::spawn_steps(Echo(stream)),
+                false => fiber::spawn(move || echo(stream)),
+            };
+            remember(&handlers, handler.fiber().clone());
         }
     };
     builder.spawn(accept).expect("a stack for an acceptor")

@@ -21,20 +21,20 @@
 //! Whoever reads must have pinned the epoch, since the tag is only part of the hash and the key is in the item.
 
 use std::hint;
-use std::sync::atomic::AtomicU32 as PlainU32;
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::thread;
 
 use super::arena::{CHUNK_BITS, Chunk};
-use super::sync::{AtomicU64, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 const SLOTS: usize = 7;
-const SEGMENT_BITS: u32 = 12;
+const SEGMENT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
 /// Buckets are made by the segment of 256 KiB; making one takes some 50 µs.
 const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
 /// 2^16 segments of 2^12 buckets, 5 items each: 1.3 thousand million items.
-const SEGMENTS_MAX: usize = 1 << 16;
-const BITS_MAX: u32 = SEGMENT_BITS + 16;
+const SEGMENTS_MAX: usize = 1 << SEGMENTS_BITS;
+const SEGMENTS_BITS: u32 = if cfg!(loom) { 1 } else { 16 };
+const BITS_MAX: u32 = SEGMENT_BITS + SEGMENTS_BITS;
 
 /// Items per bucket above which a bucket is split. At 5 a key costs 14 bytes of table, further buckets included.
 const LOAD_MAX: u64 = 5;
@@ -61,7 +61,7 @@ pub(super) struct Index {
     buckets: Buckets,
     further: Buckets,
     /// Every bucket is of this level or of the next. A hint: it may lag.
-    base_level: PlainU32,
+    base_level: AtomicU32,
     items: AtomicU64,
     bucket_count: AtomicU64,
     growth: Mutex<Growth>,
@@ -147,7 +147,10 @@ impl Index {
     /// An empty table for `2^bits` items without growing.
     pub(super) fn new(bits: u32) -> Index {
         // 2^bits items at a load of 4.
-        let bits = bits.saturating_sub(2).clamp(4, BITS_MAX - 1);
+        Index::with_buckets(bits.saturating_sub(2).clamp(4, BITS_MAX - 1))
+    }
+
+    fn with_buckets(bits: u32) -> Index {
         let buckets = Buckets::new();
         for number in 0..1 << bits {
             let control = u64::from(bits) << LEVEL_SHIFT;
@@ -159,7 +162,7 @@ impl Index {
         Index {
             buckets,
             further: Buckets::new(),
-            base_level: PlainU32::new(bits),
+            base_level: AtomicU32::new(bits),
             items: AtomicU64::new(0),
             bucket_count: AtomicU64::new(1 << bits),
             growth: Mutex::new(Growth {
@@ -185,7 +188,8 @@ impl Index {
     /// Finds an item without a lock. `is_key` compares the whole key. The epoch is pinned.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(Chunk) -> bool) -> Option<Chunk> {
-        let mut bits = self.base_level.load(Ordering::Relaxed);
+        // Acquire: whoever knows of a level sees the buckets that it leads to.
+        let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
             let first = self.buckets.get(low_bits(hash, bits));
             let control = first.control.load(Ordering::Acquire);
@@ -237,7 +241,8 @@ impl Index {
 
     /// Locks the bucket of a hash.
     pub(super) fn lock(&self, hash: u64) -> Locked<'_> {
-        let mut bits = self.base_level.load(Ordering::Relaxed);
+        // Acquire: whoever knows of a level sees the buckets that it leads to.
+        let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
             let locked = self.lock_number(low_bits(hash, bits), hash);
             if level(locked.control) == bits {
@@ -607,5 +612,70 @@ mod tests {
             });
         });
         assert_eq!(index.items(), 60_000);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+
+    const HASHES: [u64; 2] = [0b01, 0b10];
+
+    fn chunk(units: u64) -> Chunk {
+        Chunk::from_units(units).unwrap()
+    }
+
+    /// A bucket of two keys is split: one stays, one moves. Who looks for either finds it, at any moment.
+    #[test]
+    fn a_reader_finds_a_key_while_its_bucket_is_split() {
+        loom::model(|| {
+            let index = Arc::new(Index::with_buckets(0));
+            for (at, hash) in HASHES.into_iter().enumerate() {
+                index.lock(hash).insert(chunk(at as u64 + 1));
+            }
+            let reader = {
+                let index = index.clone();
+                loom::thread::spawn(move || {
+                    for (at, hash) in HASHES.into_iter().enumerate() {
+                        let is_it = |found| found == chunk(at as u64 + 1);
+                        assert!(index.find(hash, is_it).is_some(), "key {at} was lost");
+                    }
+                })
+            };
+            let mut growth = index.growth.try_lock().unwrap();
+            index.split(&mut growth, &|chunk| HASHES[chunk.units() as usize - 1]);
+            drop(growth);
+            reader.join().unwrap();
+        });
+    }
+
+    /// An item is stored over again and again: a reader sees one of its versions, never none, and none older
+    /// than one that it has seen.
+    #[test]
+    fn a_reader_sees_versions_in_order() {
+        loom::model(|| {
+            let index = Arc::new(Index::with_buckets(0));
+            index.lock(1).insert(chunk(1));
+            let writer = {
+                let index = index.clone();
+                loom::thread::spawn(move || {
+                    for version in 2..4 {
+                        let locked = index.lock(1);
+                        let (at, _) = locked.find(|_| true).unwrap();
+                        locked.replace(at, chunk(version));
+                    }
+                })
+            };
+            let mut seen = 0;
+            for _ in 0..2 {
+                let found = index
+                    .find(1, |_| true)
+                    .expect("one version is always there");
+                assert!(found.units() >= seen, "{} after {seen}", found.units());
+                seen = found.units();
+            }
+            writer.join().unwrap();
+        });
     }
 }

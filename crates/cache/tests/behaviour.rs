@@ -1,0 +1,222 @@
+//! What a transcript cannot show: back-pressure, lent room, watchers, draining, numbers.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use cache::store::{Config, Store};
+use cache::{Host, Peer, Process, Service, Session, Settings, Shutdown, transcript};
+use session::replay::test_now;
+use session::{Next, Outbox, Phase, Received, Session as _};
+
+fn service() -> Arc<Service> {
+    transcript::service(Settings::default()).expect("a store")
+}
+
+fn open(service: &Arc<Service>) -> Session {
+    Session::new(Arc::clone(service), Peer::Unix)
+}
+
+/// All that is in the outbox.
+fn take(out: &mut Outbox) -> String {
+    let mut bytes = Vec::new();
+    for chunk in out.chunks() {
+        match chunk {
+            session::Chunk::Bytes(piece) => bytes.extend_from_slice(piece),
+            session::Chunk::Shared(piece) => bytes.extend_from_slice(piece),
+            session::Chunk::File(_) => panic!("a cache has no files"),
+        }
+    }
+    out.clear();
+    String::from_utf8(bytes).expect("text")
+}
+
+/// Sends lines and returns the reply.
+fn ask(session: &mut Session, text: &str) -> String {
+    let mut out = Outbox::new();
+    let Received { used, next } = session.receive(text.as_bytes(), test_now(), &mut out);
+    assert_eq!(
+        (used, next),
+        (text.len(), Next::Receive(Phase::Idle)),
+        "{text:?}"
+    );
+    take(&mut out)
+}
+
+fn number(stats: &str, name: &str) -> u64 {
+    let line = stats.lines().find_map(|line| {
+        line.strip_prefix("STAT ")?
+            .strip_prefix(name)?
+            .strip_prefix(' ')
+    });
+    line.unwrap_or_else(|| panic!("{name} in {stats}"))
+        .parse()
+        .expect("a number")
+}
+
+#[test]
+fn a_get_of_many_large_values_stops_when_the_outbox_is_full() {
+    let service = service();
+    let mut session = open(&service);
+    let value = "x".repeat(50_000);
+    ask(&mut session, &format!("set a 0 0 50000\r\n{value}\r\n"));
+    let line = format!("get{}\r\n", " a".repeat(1000));
+    let (mut rest, mut values, mut queued_max) = (line.as_bytes(), 0, 0);
+    let mut out = Outbox::new();
+    loop {
+        let Received { used, next } = session.receive(rest, test_now(), &mut out);
+        rest = &rest[used..];
+        queued_max = queued_max.max(out.queued_len());
+        values += take(&mut out).matches("VALUE a").count();
+        match next {
+            Next::Flush => {}
+            other => break assert_eq!(other, Next::Receive(Phase::Idle)),
+        }
+    }
+    assert_eq!((values, rest.len()), (1000, 0));
+    assert!(queued_max < 200_000, "{queued_max} bytes queued at once");
+}
+
+#[test]
+fn a_long_value_is_received_into_its_item() {
+    let service = service();
+    let mut session = open(&service);
+    let mut out = Outbox::new();
+    let received = session.receive(b"set a 0 0 100000\r\nfirst", test_now(), &mut out);
+    assert_eq!(received.next, Next::Receive(Phase::Body));
+    let mut left = 100_000 - 5;
+    while left > 0 {
+        let room = session.body_room();
+        if room.is_empty() {
+            // The rest is short: it comes as input.
+            session.receive(&vec![b'y'; left], test_now(), &mut out);
+            break;
+        }
+        let len = room.len().min(30_000);
+        room[..len].fill(b'y');
+        left -= len;
+        let next = session.body_filled(len, test_now(), &mut out);
+        assert_eq!(next, Next::Receive(Phase::Body));
+    }
+    session.receive(b"\r\n", test_now(), &mut out);
+    assert_eq!(take(&mut out), "STORED\r\n");
+    assert!(ask(&mut session, "get a\r\n").starts_with("VALUE a 0 100000\r\nfirstyyy"));
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_value_leaves_nothing() {
+    let service = service();
+    let mut other = open(&service);
+    ask(&mut other, "set a 0 0 3\r\nold\r\n");
+    let mut session = open(&service);
+    session.receive(b"set a 0 0 100000\r\nnew", test_now(), &mut Outbox::new());
+    drop(session);
+    assert_eq!(
+        ask(&mut other, "get a\r\n"),
+        "VALUE a 0 3\r\nold\r\nEND\r\n"
+    );
+    assert_eq!(number(&ask(&mut other, "stats\r\n"), "curr_connections"), 1);
+}
+
+#[test]
+fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
+    let service = service();
+    let mut watcher = open(&service);
+    let mut out = Outbox::new();
+    let received = watcher.receive(b"watch fetchers mutations\r\n", test_now(), &mut out);
+    assert_eq!(
+        (received.next, take(&mut out).as_str()),
+        (Next::Work, "OK\r\n")
+    );
+    ask(&mut open(&service), "set a% 0 30 1\r\nx\r\nget a% b\r\n");
+    watcher.work();
+    watcher.receive(b"", test_now(), &mut out);
+    let lines = take(&mut out);
+    let ends: Vec<_> = lines
+        .lines()
+        .map(|line| line.split_once(" type=").expect("a type").1)
+        .collect();
+    assert_eq!(
+        ends,
+        [
+            "item_store key=a%25 status=stored cmd=set ttl=30 clsid=1 cfd=2 size=1",
+            "item_get key=a%25 status=found clsid=1 cfd=2 size=1",
+            "item_get key=b status=not_found clsid=0 cfd=2 size=0",
+        ]
+    );
+    service.end_watchers();
+    watcher.work();
+    assert_eq!(watcher.receive(b"", test_now(), &mut out).next, Next::Close);
+}
+
+#[test]
+fn a_draining_server_closes_between_two_commands() {
+    let service = service();
+    let mut session = open(&service);
+    session.drain();
+    let mut out = Outbox::new();
+    let received = session.receive(b"version\r\nget a\r\n", test_now(), &mut out);
+    assert_eq!(received.next, Next::Close);
+    assert!(take(&mut out).ends_with("END\r\n"));
+}
+
+#[test]
+fn stats_tell_what_happened() {
+    let service = service();
+    let mut session = open(&service);
+    ask(
+        &mut session,
+        "set a 0 0 1\r\n1\r\nget a b\r\nincr a 1\r\ndelete a\r\ntouch a 0\r\n",
+    );
+    ask(&mut session, "mg a u\r\nmn\r\nflush_all\r\n");
+    let stats = ask(&mut session, "stats\r\n");
+    for (name, value) in [
+        ("cmd_set", 1),
+        ("cmd_get", 3),
+        ("get_hits", 1),
+        ("get_misses", 2),
+        ("incr_hits", 1),
+        ("delete_hits", 1),
+        ("touch_misses", 1),
+        ("cmd_flush", 1),
+        ("cmd_meta", 1),
+        ("curr_items", 0),
+        ("curr_connections", 1),
+    ] {
+        assert_eq!(number(&stats, name), value, "{name}");
+    }
+    assert_eq!(ask(&mut session, "stats reset\r\n"), "RESET\r\n");
+    assert_eq!(number(&ask(&mut session, "stats\r\n"), "cmd_get"), 0);
+}
+
+struct Recorder(Arc<Mutex<Vec<Shutdown>>>);
+
+impl Host for Recorder {
+    fn process(&self) -> Process {
+        Process {
+            bytes_read: 77,
+            ..Process::default()
+        }
+    }
+
+    fn shut_down(&self, how: Shutdown) {
+        self.0.lock().unwrap().push(how);
+    }
+}
+
+#[test]
+fn the_host_is_asked_for_its_numbers_and_told_to_end() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let settings = Settings {
+        allows_shutdown: true,
+        ..Settings::default()
+    };
+    let store = Store::new(Config::default()).expect("a store");
+    let host = Recorder(Arc::clone(&asked));
+    let service = Arc::new(Service::new(store, settings, host, test_now()));
+    let mut session = open(&service);
+    assert_eq!(number(&ask(&mut session, "stats\r\n"), "bytes_read"), 77);
+    let mut out = Outbox::new();
+    let received = session.receive(b"shutdown graceful\r\nget a\r\n", test_now(), &mut out);
+    assert_eq!((received.next, out.is_empty()), (Next::Close, true));
+    assert_eq!(*asked.lock().unwrap(), [Shutdown::Graceful]);
+}

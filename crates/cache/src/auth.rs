@@ -1,11 +1,15 @@
 //! Who may use the cache: `-Y FILE` for the text protocols, SASL PLAIN for the binary one.
 
+use std::sync::{Arc, PoisonError, RwLock};
+
 /// The most users that are kept, as memcached does (`MAX_ENTRIES` of its authfile).
 pub const USERS_MAX: usize = 8;
 
-/// Names and passwords.
+/// Names and passwords. A handle: clones are the same list.
 #[derive(Clone, Default)]
-pub struct Users(Vec<(Vec<u8>, Vec<u8>)>);
+pub struct Users(Arc<RwLock<List>>);
+
+type List = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Why a list of users cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +39,25 @@ impl Users {
         }
         match users.len() {
             0 => Err(UsersError::Empty),
-            1..=USERS_MAX => Ok(Users(users)),
+            1..=USERS_MAX => Ok(Users(Arc::new(RwLock::new(users)))),
             _ => Err(UsersError::TooMany),
         }
     }
 
+    /// Makes this list, and all its clones, what `newer` is now. Who is in stays in.
+    pub fn replace_by(&self, newer: Users) {
+        let list = newer
+            .0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
+    }
+
     /// Whether one of the users has this name and password. Takes the same time for a wrong byte wherever it is.
     pub(crate) fn knows(&self, name: &[u8], password: &[u8]) -> bool {
-        self.0.iter().fold(false, |known, user| {
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        list.iter().fold(false, |known, user| {
             known | (same(&user.0, name) & same(&user.1, password))
         })
     }
@@ -70,7 +85,11 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 /// Passwords stay out of logs and panics.
 impl std::fmt::Debug for Users {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} users", self.0.len())
+        write!(
+            f,
+            "{} users",
+            self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+        )
     }
 }
 

@@ -119,6 +119,12 @@ pub trait Host: Send + Sync {
     /// A client asked for the end (`shutdown`, `shutdown graceful`), and the settings allow it.
     fn shut_down(&self, how: Shutdown);
 
+    /// A client wants the certificate to be read again (`refresh_certs`). `None` where no TLS is spoken; else what is wrong
+    /// with the files.
+    fn refresh_certificates(&self) -> Option<Result<(), String>> {
+        None
+    }
+
     /// A client changed the verbosity.
     fn set_verbosity(&self, level: u32) {
         let _ = level;

@@ -95,6 +95,13 @@ impl Store {
         self.pool().set_pages_limit(memory_max / PAGE_LEN as u64)
     }
 
+    /// The slab classes: the bytes of a chunk, and how many of them a page has. The first is class 1. `memcached -vv`
+    /// prints them at the start.
+    pub fn chunk_lens(&self) -> Vec<(usize, usize)> {
+        let lens = self.pool().lens.as_slice().iter();
+        lens.map(|len| (*len, PAGE_LEN / len)).collect()
+    }
+
     /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes, ascending. Walks over all.
     pub fn sizes(&self, now: Seconds) -> Vec<(u64, u64)> {
         let mut sizes = BTreeMap::new();

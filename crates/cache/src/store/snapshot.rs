@@ -97,7 +97,11 @@ impl Store {
     fn write_snapshot(&self, path: &Path, time: SnapshotTime) -> io::Result<Snapshot> {
         let pool = self.pool();
         let clock = pool.clock(time.now);
-        let mut blocks = BlockWriter::new(BufWriter::new(File::create(path)?));
+        // Others of this machine have no business reading the items.
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true);
+        let file = std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600).open(path)?;
+        let mut blocks = BlockWriter::new(BufWriter::new(file));
         let flush_at = (pool.flush.load(Relaxed) >> 8) as u32;
         blocks
             .file

@@ -32,6 +32,7 @@ pub(crate) fn run(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) 
             });
         }
         b"verbosity" => verbosity(cx, tokens),
+        b"refresh_certs" => refresh_certs(cx),
         b"flush_all" => flush_all(cx, tokens),
         b"shutdown" => shutdown(cx, state, tokens),
         b"cache_memlimit" => cache_memlimit(cx, tokens),
@@ -40,6 +41,14 @@ pub(crate) fn run(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) 
         b"slabs" => slabs(cx, tokens),
         b"watch" => watch(cx, state, tokens),
         _ => cx.out.put(ERROR),
+    }
+}
+
+fn refresh_certs(cx: &mut Context<'_>) {
+    match cx.service.host.refresh_certificates() {
+        None => cx.out.put(ERROR),
+        Some(Ok(())) => cx.out.put(b"OK\r\n"),
+        Some(Err(why)) => cx.out.put(format!("SERVER_ERROR {why}\r\n").as_bytes()),
     }
 }
 

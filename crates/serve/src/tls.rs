@@ -184,11 +184,14 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn key(options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
     let file = options.key.as_deref().unwrap_or(&options.chain);
-    if !options.key_is_der {
-        return PrivateKeyDer::from_pem_file(file)
-            .map_err(|error| unreadable("the private key", file, &error));
-    }
-    let bytes = std::fs::read(file).map_err(|error| unreadable("the private key", file, &error))?;
+    let bytes = match options.key_is_der {
+        true => std::fs::read(file).map_err(|error| unreadable("the private key", file, &error))?,
+        // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now and then.
+        false => PrivateKeyDer::from_pem_file(file)
+            .map_err(|error| unreadable("the private key", file, &error))?
+            .secret_der()
+            .to_vec(),
+    };
     PrivateKeyDer::try_from(bytes).map_err(|error| unreadable("the private key", file, &error))
 }
 

@@ -6,6 +6,7 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
+use crate::cache::{self, Typed};
 use crate::config::{Layer, Origin, Said};
 use crate::lab;
 use crate::settings::{Default, Kind, SETTINGS, Setting};
@@ -14,6 +15,8 @@ use crate::settings::{Default, Kind, SETTINGS, Setting};
 pub(crate) enum Asked {
     /// Serve; the settings that were typed.
     Serve(Layer),
+    /// Run a cache; the options that were typed.
+    Cache(Box<Typed>),
     /// Tell what the machine allows.
     Doctor { json: bool, color: Option<String> },
     /// Run experiments.
@@ -36,11 +39,13 @@ pub(crate) enum Asked {
 pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Result<Asked, clap::Error> {
-    let matches = command().try_get_matches_from(words)?;
-    let (name, matches) = matches.subcommand().expect("clap demands a command");
+    let mut matches = command().try_get_matches_from(words)?;
+    let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
+    let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
-    Ok(match name {
+    Ok(match name.as_str() {
         "serve" => Asked::Serve(typed(matches)),
+        "cache" => Asked::Cache(Box::new(Typed(std::mem::take(matches)))),
         "doctor" => Asked::Doctor {
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
@@ -77,6 +82,7 @@ pub(crate) fn command() -> Command {
         .max_term_width(100)
         .subcommands([
             serve(),
+            cache::command().after_long_help(after_help("cache")),
             lab(),
             doctor(),
             check_config(),
@@ -92,6 +98,7 @@ pub(crate) type Sections = &'static [(&'static str, &'static str)];
 pub(crate) fn sections(command: &str) -> Sections {
     match command {
         "serve" => SERVE_SECTIONS,
+        "cache" => CACHE_SECTIONS,
         "lab" => lab::SECTIONS,
         "doctor" => DOCTOR_SECTIONS,
         "check-config" => CHECK_CONFIG_SECTIONS,
@@ -113,6 +120,7 @@ const WEFT_SECTIONS: Sections = &[
     (
         "Examples",
         "weft serve              serve this directory at http://127.0.0.1:8080/\n\
+         weft cache -m 1024      a cache of 1 GiB for memcached's clients\n\
          weft doctor             what this kernel and these limits allow\n\
          weft man serve | man -l -",
     ),
@@ -146,6 +154,19 @@ const SERVE_SECTIONS: Sections = &[
          \x20                log file anew; no connection is dropped. When the terminal that\n\
          \x20                the server was started from is closed: stop, as for SIGTERM\n\
          SIGUSR1          write down on standard error what the server is doing",
+    ),
+    EXIT_STATUS,
+];
+
+const CACHE_SECTIONS: Sections = &[
+    ("Examples", cache::EXAMPLES),
+    (
+        "Signals",
+        "SIGTERM, SIGINT  take no more connections, let those that there are end within\n\
+         \x20                --drain-timeout, save the items if -e says where, stop; the second\n\
+         \x20                one stops at once, without saving\n\
+         SIGUSR1          the same, as in memcached\n\
+         SIGHUP           read the users of -Y and the certificates of -Z again",
     ),
     EXIT_STATUS,
 ];

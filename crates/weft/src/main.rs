@@ -8,6 +8,7 @@
 //! ```
 
 mod args;
+mod cache;
 mod config;
 mod doctor;
 mod lab;
@@ -68,6 +69,10 @@ fn run() -> Result<(), Failure> {
         Asked::Serve(flags) => {
             drop(out);
             serve::run(flags)
+        }
+        Asked::Cache(typed) => {
+            drop(out);
+            cache::run(&typed)
         }
         Asked::Lab(asked) => lab::run(asked, &mut out),
         Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),

@@ -17,6 +17,7 @@ use crate::Failure;
 use crate::config::{self, Fixed, Layer, Resolved, ServeConfig};
 use crate::value::{show_count, show_duration, show_size};
 use engine::Running;
+pub(crate) use engine::write_processor_metrics;
 use prepare::{Limits, Prepared, prepare};
 use terminal::Terminal;
 

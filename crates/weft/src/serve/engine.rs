@@ -265,7 +265,8 @@ fn routes(
     routes
 }
 
-fn write_processor_metrics(server: &Server, out: &mut MetricsWriter) {
+/// What each processor counted.
+pub(crate) fn write_processor_metrics(server: &Server, out: &mut MetricsWriter) {
     let processors = server.processor_counters();
     let numbers: Vec<_> = (0..processors.len())
         .map(|index| index.to_string())

@@ -1,0 +1,217 @@
+//! `weft cache`: from memcached's command line to a running cache, and what signals do to it.
+
+mod config;
+mod daemon;
+mod engine;
+mod extended;
+mod help;
+mod host;
+mod metrics;
+mod options;
+mod prepare;
+mod restart;
+mod udp;
+mod verbose;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc;
+
+use ::serve::signals::{Signal, Signals};
+use sd_notify::NotifyState;
+
+use crate::Failure;
+use crate::value::{show_count, show_duration, show_size};
+use config::CacheConfig;
+use engine::Running;
+pub(crate) use help::EXAMPLES;
+pub(crate) use options::{Typed, command};
+use prepare::prepare;
+use restart::Restored;
+
+/// Runs a cache until told to stop.
+///
+/// # Errors
+/// If it cannot start, or cannot save the items at the end. See the exit codes.
+pub(crate) fn run(typed: &Typed) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    for (long, print) in [
+        ("help", help::help as fn(&mut io::Stdout) -> io::Result<()>),
+        ("license", help::license),
+        ("version", help::version),
+    ] {
+        if typed.is_on(long) {
+            print(&mut out)?;
+            return Ok(out.flush()?);
+        }
+    }
+    let config = CacheConfig::read(typed).map_err(Failure::Usage)?;
+    serve(&config)
+}
+
+fn serve(config: &CacheConfig) -> Result<(), Failure> {
+    let terminal = Terminal(config.verbosity);
+    config.idle.iter().for_each(|note| terminal.note(note));
+    // First of all: only a process with one thread may fork and go on.
+    let daemon = config.is_daemon.then(daemon::detach).transpose()?;
+    // Before the sockets are there: who can connect may also send a signal.
+    let (signals, asked) = mpsc::channel();
+    let for_clients = signals.clone();
+    let _signals = Signals::start(move |signal| {
+        // Nobody listens only while the process ends anyway.
+        let _ = signals.send(signal);
+    })?;
+    let mut prepared = prepare(config)?;
+    let _pid_file = prepared.pid_file.take();
+    let places = prepared.places();
+    let (running, restored) = Running::start(config, prepared, for_clients)?;
+    terminal.tell_of(config, &places, &running);
+    terminal.tell_restored(config, &restored);
+    if let Some(daemon) = daemon {
+        daemon.report_up(config.verbosity > 0)?;
+    }
+    tell_systemd(&[NotifyState::Ready]);
+    obey(config, &running, &asked, &terminal);
+    stop(config, &running, &terminal)
+}
+
+/// Does what signals ask for, until one says stop.
+fn obey(
+    config: &CacheConfig,
+    running: &Running,
+    asked: &mpsc::Receiver<Signal>,
+    terminal: &Terminal,
+) {
+    while let Ok(signal) = asked.recv() {
+        match signal {
+            Signal::Reload => reload(config, running, terminal),
+            // SIGUSR1 is a graceful end in memcached, with the items saved: what upgrades send.
+            Signal::Dump | Signal::Terminate | Signal::Interrupt | Signal::TerminalGone => break,
+        }
+    }
+}
+
+fn reload(config: &CacheConfig, running: &Running, terminal: &Terminal) {
+    let begun = NotifyState::monotonic_usec_now();
+    let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
+    tell_systemd(&states);
+    match running.reload(config) {
+        Ok(()) => terminal.note("users and certificate read again"),
+        // A mistake must not take a running server down: what was read before goes on.
+        Err(why) => terminal.warn(&format!("not reloaded: {why}")),
+    }
+    tell_systemd(&[NotifyState::Ready]);
+}
+
+fn stop(config: &CacheConfig, running: &Running, terminal: &Terminal) -> Result<(), Failure> {
+    tell_systemd(&[NotifyState::Stopping]);
+    let open = show_count(running.connection_count() as u64);
+    let patience = show_duration(config.drain_timeout);
+    terminal.note(&format!(
+        "stopping: {open} connections may finish within {patience}"
+    ));
+    let cut = running.drain();
+    if cut > 0 {
+        terminal.note(&format!("{} connections were cut", show_count(cut as u64)));
+    }
+    match &config.memory_file {
+        None => Ok(()),
+        Some(file) => save(running, file, terminal),
+    }
+}
+
+fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failure> {
+    let done = running.save(file).map_err(|error| {
+        Failure::Running(format!(
+            "the items are lost: cannot save them to {}: {error}",
+            file.display()
+        ))
+    })?;
+    let (items, size) = (show_count(done.items), show_size(done.file_len));
+    terminal.note(&format!(
+        "{items} items saved to {}, {size}",
+        file.display()
+    ));
+    Ok(())
+}
+
+/// Standard error, with as much as `-v` asks for: without it a cache that runs is silent, as memcached is.
+struct Terminal(u8);
+
+impl Terminal {
+    /// Something that went as it should.
+    fn note(&self, text: &str) {
+        if self.0 > 0 {
+            write(text);
+        }
+    }
+
+    /// Something that went wrong and was survived.
+    fn warn(&self, text: &str) {
+        write(&format!("warning: {text}"));
+    }
+
+    fn tell_of(&self, config: &CacheConfig, places: &[String], running: &Running) {
+        for place in places {
+            self.note(&format!("listening on {place}"));
+        }
+        self.note(&format!("on {}", running.describe()));
+        let memory = show_size(config.memory_bytes);
+        let connections = show_count(config.connections_max as u64);
+        self.note(&format!("{memory} for items, {connections} connections"));
+        if self.0 >= 2 {
+            write(&slab_classes(running));
+        }
+    }
+
+    fn tell_restored(&self, config: &CacheConfig, restored: &Restored) {
+        let Some(file) = &config.memory_file else {
+            return;
+        };
+        let file = file.display();
+        match restored {
+            Restored::Items(found) => {
+                let lost = show_count(found.expired + found.refused);
+                let items = show_count(found.items);
+                self.note(&format!(
+                    "{items} items from {file}; {lost} more had expired or found no room"
+                ));
+            }
+            Restored::Nothing => {
+                self.note(&format!("{file} is not there: the cache begins empty"));
+            }
+            Restored::PutAside { why, aside } => self.warn(&format!(
+                "{file} is not used: {why}; it is now {}, and the cache begins empty",
+                aside.display()
+            )),
+        }
+    }
+}
+
+/// As `memcached -vv` prints them.
+fn slab_classes(running: &Running) -> String {
+    let lens = running.service().store().chunk_lens();
+    let line = |(at, (chunk, count)): (usize, (usize, usize))| {
+        format!(
+            "slab class {:3}: chunk size {chunk:9} perslab {count:7}",
+            at + 1
+        )
+    };
+    lens.into_iter()
+        .enumerate()
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// In one piece, so that it does not mix with what others write.
+fn write(text: &str) {
+    // Nobody may be there to read it any more; the server goes on.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
+fn tell_systemd(states: &[NotifyState<'_>]) {
+    // If systemd does not listen, it finds out by its own time-out; serving goes on.
+    let _ = sd_notify::notify(states);
+}

@@ -1,0 +1,387 @@
+//! The libraries put together: a store behind a service, a server that brings connections and datagrams to it, housekeeping
+//! beside them, and an admin endpoint that tells about all of them.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use ::serve::admin::{Admin, Reply, Route};
+use ::serve::datagrams::DatagramCounters;
+use ::serve::listen::{Address, Bound};
+use ::serve::signals::Signal;
+use ::serve::tls::Tls;
+use ::serve::{Server, Settings};
+use cache::auth::Users;
+use cache::store::{self, Snapshot, SnapshotTime, Store};
+use cache::{Access, Binding, Peer, Service};
+use session::Now;
+
+use super::config::{CacheConfig, Protocol};
+use super::host::ProcessHost;
+use super::metrics;
+use super::prepare::Prepared;
+use super::restart::{self, Restored};
+use super::udp;
+use super::verbose::Overheard;
+use crate::Failure;
+use crate::config::Engine;
+use crate::value::show_count;
+
+/// A running cache.
+pub(crate) struct Running {
+    service: Arc<Service>,
+    server: Arc<Server>,
+    tls: Option<Arc<Tls>>,
+    is_draining: Arc<AtomicBool>,
+    _admin: Option<Admin>,
+}
+
+impl Running {
+    /// Opens the store, with the items of an earlier run if there are any, and starts to serve. `asked` gets what clients
+    /// ask of the process.
+    ///
+    /// # Errors
+    /// What cannot be opened or started.
+    pub(crate) fn start(
+        config: &CacheConfig,
+        prepared: Prepared,
+        asked: Sender<Signal>,
+    ) -> Result<(Running, Restored), Failure> {
+        let Prepared {
+            listeners,
+            datagrams,
+            admin,
+            tls,
+            ..
+        } = prepared;
+        let host = ProcessHost::new(asked, tls.clone());
+        let (service, restored) = open_service(config, &listeners, &datagrams, &host)?;
+        let server = Arc::new(start_server(config, listeners, &service)?);
+        let datagrams = serve_datagrams(&server, datagrams, &service)?;
+        host.knows(&server);
+        keep_house(&server, &service)?;
+        let is_draining = Arc::new(AtomicBool::new(false));
+        let admin = match admin.is_empty() {
+            true => None,
+            false => {
+                let routes = routes(&service, &server, datagrams, tls.clone(), &is_draining);
+                Some(Admin::start(admin, routes)?)
+            }
+        };
+        let running = Running {
+            service,
+            server,
+            tls,
+            is_draining,
+            _admin: admin,
+        };
+        Ok((running, restored))
+    }
+
+    pub(crate) fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Engine and back end, and why.
+    pub(crate) fn describe(&self) -> String {
+        let Some((backend, denied)) = self.server.backend() else {
+            return "a kernel thread for each connection".to_owned();
+        };
+        let why = denied.map_or(String::new(), |denied| format!(" ({denied})"));
+        let processors = self.server.processor_counters().len();
+        let plural = if processors == 1 { "" } else { "s" };
+        format!("fibers on {processors} processor{plural}, {backend}{why}")
+    }
+
+    /// Reads the users and the certificate again.
+    ///
+    /// # Errors
+    /// What is wrong with them; what was read before goes on then.
+    pub(crate) fn reload(&self, config: &CacheConfig) -> Result<(), String> {
+        if let (Some(file), Access::Ascii(known) | Access::Sasl(known)) =
+            (&config.auth_file, &self.service.settings().access)
+        {
+            known.replace_by(users(file)?);
+        }
+        match &self.tls {
+            Some(tls) => tls.reload(),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes no more connections, lets the open ones finish within the drain time-out. Returns how many were cut.
+    pub(crate) fn drain(&self) -> usize {
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.service.end_watchers();
+        self.server.drain()
+    }
+
+    /// Writes the items down, after the drain.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub(crate) fn save(&self, file: &Path) -> std::io::Result<Snapshot> {
+        self.service.store().save(file, time(&self.service))
+    }
+
+    /// Connections open now.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.server.connection_count()
+    }
+}
+
+fn time(service: &Service) -> SnapshotTime {
+    let now = Now::read();
+    SnapshotTime {
+        now: service.seconds(now),
+        unix: now.since_epoch.as_secs(),
+    }
+}
+
+/// The service, and the items that the last run left.
+fn open_service(
+    config: &CacheConfig,
+    listeners: &[Bound],
+    datagrams: &[UdpSocket],
+    host: &ProcessHost,
+) -> Result<(Arc<Service>, Restored), Failure> {
+    let settings = service_settings(config, listeners, datagrams).map_err(Failure::Usage)?;
+    let store = Store::new(store_config(config)).map_err(|error| {
+        Failure::Running(format!("cannot reserve the memory of the store: {error}"))
+    })?;
+    let service = Service::new(store, settings, host.clone(), Now::read());
+    let restored = match &config.memory_file {
+        None => Restored::Nothing,
+        Some(file) => {
+            restart::restore(service.store(), file, time(&service)).map_err(Failure::Running)?
+        }
+    };
+    for address in listeners.iter().map(|bound| &bound.address) {
+        service.listens_at(match address {
+            Address::Unix { path, .. } => format!("unix:{}", path.display()),
+            other => format!("tcp:{other}"),
+        });
+    }
+    for address in datagrams
+        .iter()
+        .filter_map(|socket| socket.local_addr().ok())
+    {
+        service.listens_at(format!("udp:{address}"));
+    }
+    Ok((Arc::new(service), restored))
+}
+
+fn store_config(config: &CacheConfig) -> store::Config {
+    store::Config {
+        memory_max: config.memory_bytes,
+        item_len_max: config.item_len_max as u32,
+        chunk_room_min: config.item_len_min,
+        chunk_growth: config.growth_factor,
+        evicts: config.evicts,
+        counts_cas: config.has_cas,
+        hash_power: config.hash_power,
+        huge_pages: config.has_huge_pages,
+    }
+}
+
+fn service_settings(
+    config: &CacheConfig,
+    listeners: &[Bound],
+    datagrams: &[UdpSocket],
+) -> Result<cache::Settings, String> {
+    let tcp_port = listeners.iter().find_map(|bound| match bound.address {
+        Address::Tcp(address) => Some(address.port()),
+        _ => None,
+    });
+    let udp_port = datagrams
+        .iter()
+        .find_map(|socket| Some(socket.local_addr().ok()?.port()));
+    let unix = listeners.iter().find_map(|bound| match &bound.address {
+        Address::Unix { path, mode } => Some((path.display().to_string(), *mode)),
+        _ => None,
+    });
+    Ok(cache::Settings {
+        connections_max: config.connections_max as u32,
+        tcp_port: tcp_port.unwrap_or(0),
+        udp_port: udp_port.unwrap_or(0),
+        interface: config.interface.clone(),
+        unix_mask: unix.as_ref().map_or(0o700, |(_, mode)| *mode),
+        unix_socket: unix.map(|(path, _)| path),
+        threads: config.processors.unwrap_or_else(cpus) as u32,
+        backlog: config.backlog,
+        binding: match config.protocol {
+            Protocol::Auto => Binding::Auto,
+            Protocol::Ascii => Binding::Ascii,
+            Protocol::Binary => Binding::Binary,
+        },
+        prefix_delimiter: config.prefix_end as u8,
+        counts_prefixes: config.counts_prefixes,
+        allows_shutdown: config.allows_shutdown,
+        allows_flush: config.allows_flush_all,
+        allows_dump: config.allows_dump,
+        refuses_at_connections_max: config.refuses_fast,
+        idle_timeout_s: config
+            .idle_timeout
+            .map_or(0, |timeout| timeout.as_secs() as u32),
+        tls: config.tls.is_some(),
+        verbosity: config.verbosity.into(),
+        access: access(config)?,
+        ..cache::Settings::default()
+    })
+}
+
+fn access(config: &CacheConfig) -> Result<Access, String> {
+    let users = config.auth_file.as_deref().map(users).transpose()?;
+    Ok(match users {
+        None => Access::Open,
+        Some(users) if config.has_sasl => Access::Sasl(users),
+        Some(users) => Access::Ascii(users),
+    })
+}
+
+fn users(file: &Path) -> Result<Users, String> {
+    let wrong = |why: String| format!("-Y: {}: {why}", file.display());
+    let text = fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    Users::parse(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
+pub(super) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+/// Longer than any server runs: memcached waits for its clients without an end.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+fn start_server(
+    config: &CacheConfig,
+    listeners: Vec<Bound>,
+    service: &Arc<Service>,
+) -> Result<Server, Failure> {
+    let patience = config.idle_timeout.unwrap_or(FOREVER);
+    let limits = ::serve::limits::Limits {
+        connections_max: config.connections_max,
+        refusal: config
+            .refuses_fast
+            .then_some("ERROR Too many open connections\r\n"),
+        head_timeout: patience,
+        body_timeout: patience,
+        idle_timeout: patience,
+        send_timeout: patience,
+        send_rate_min: 0,
+        drain_deadline: config.drain_timeout,
+        ..::serve::limits::Limits::default()
+    };
+    let engine = match config.engine {
+        Engine::Thread => ::serve::Engine::Thread,
+        Engine::Fiber => ::serve::Engine::Fiber {
+            processors: config.processors.unwrap_or_else(cpus),
+            backend: config.io,
+        },
+    };
+    let is_unix = listeners
+        .iter()
+        .all(|bound| matches!(bound.address, Address::Unix { .. }));
+    let service = Arc::clone(service);
+    let settings = Settings {
+        engine,
+        listeners,
+        limits,
+        fibers: None,
+        log: None,
+        names_peers: true,
+    };
+    let open = move |peer: Option<_>| {
+        let peer = match peer {
+            None if is_unix => Peer::Unix,
+            address => Peer::Tcp(address),
+        };
+        Overheard::new(&service, peer)
+    };
+    Server::start(settings, open)
+        .map_err(|error| Failure::Running(format!("cannot start the server: {error}")))
+}
+
+fn serve_datagrams(
+    server: &Server,
+    sockets: Vec<UdpSocket>,
+    service: &Arc<Service>,
+) -> Result<Vec<Arc<DatagramCounters>>, Failure> {
+    let start = |socket| {
+        let service = Arc::clone(service);
+        server.serve_datagrams(socket, move |datagram, from, send| {
+            udp::answer(&service, datagram, from, send);
+        })
+    };
+    Ok(sockets.into_iter().map(start).collect::<Result<_, _>>()?)
+}
+
+/// How much of the housekeeping is done before others get their turn, and how long it rests when there is nothing to do.
+const HOUSEKEEPING_STEPS: usize = 256;
+const HOUSEKEEPING_REST: Duration = Duration::from_millis(100);
+
+/// Takes out what has expired and gives memory back, in small pieces, beside the connections.
+fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
+    let service = Arc::clone(service);
+    server.run_beside("housekeeping", move |is_over| {
+        while !is_over.load(Ordering::Relaxed) {
+            let now = service.seconds(Now::read());
+            let has_more = service.store().maintain(HOUSEKEEPING_STEPS, now);
+            match has_more {
+                true => fiber::sleep(service.crawl_pause().unwrap_or(HOUSEKEEPING_REST)),
+                false => fiber::sleep(HOUSEKEEPING_REST),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn routes(
+    service: &Arc<Service>,
+    server: &Arc<Server>,
+    datagrams: Vec<Arc<DatagramCounters>>,
+    tls: Option<Arc<Tls>>,
+    is_draining: &Arc<AtomicBool>,
+) -> Vec<Route> {
+    let is_draining = Arc::clone(is_draining);
+    let (for_metrics, for_dump) = (
+        (Arc::clone(service), Arc::clone(server)),
+        Arc::clone(server),
+    );
+    vec![
+        Route::metrics(move |out| {
+            let (service, server) = &for_metrics;
+            server.counters().write_to(out);
+            crate::serve::write_processor_metrics(server, out);
+            metrics::write(service, &datagrams, tls.as_deref(), out);
+        }),
+        Route::health(move || is_draining.load(Ordering::Relaxed)),
+        Route::new(
+            "/dump",
+            "text/plain; charset=utf-8",
+            "what the server is doing, for people",
+            move |_| Reply::ok(dump(&for_dump)),
+        ),
+    ]
+}
+
+fn dump(server: &Server) -> String {
+    let accepted = show_count(server.counters().accepted());
+    let open = show_count(server.connection_count() as u64);
+    let fibers = show_count(server.fiber_count() as u64);
+    let mut text = format!("{open} connections open, {accepted} accepted, {fibers} fibers\n");
+    for (index, counters) in server.processor_counters().iter().enumerate() {
+        let counted = counters
+            .iter()
+            .map(|(name, _, value)| format!("{name} {value}"));
+        text += &format!(
+            "processor {index}: {}\n",
+            counted.collect::<Vec<_>>().join(", ")
+        );
+    }
+    text
+}

@@ -1,0 +1,157 @@
+//! `-h`, `-V` and `-i`, in the form that memcached gives them.
+
+use std::io::{self, Write};
+
+use super::extended::{EXTENDED, Extended};
+use super::options::{Fate, OPTIONS, Opt};
+
+/// Where the descriptions begin, and where lines end.
+const COLUMN: usize = 26;
+const EXTENDED_COLUMN: usize = 28;
+const WIDTH: usize = 96;
+
+/// Writes `weft cache VERSION`, which is where memcached writes its own.
+pub(crate) fn version(out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "weft cache {}", env!("CARGO_PKG_VERSION"))
+}
+
+pub(crate) fn license(out: &mut impl Write) -> io::Result<()> {
+    version(out)?;
+    writeln!(
+        out,
+        "MIT OR Apache-2.0: at your choice the license of https://opensource.org/license/mit or of\n\
+         https://www.apache.org/licenses/LICENSE-2.0. There is no warranty."
+    )
+}
+
+/// Writes all options.
+pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
+    version(out)?;
+    for opt in OPTIONS {
+        write_row(out, "", &opt.usage(), COLUMN, &describe(opt))?;
+        if opt.long == "verbose" {
+            for (more, what) in [
+                (
+                    "-vv",
+                    "also the commands of clients, and the sizes of chunks",
+                ),
+                ("-vvv", "also the replies"),
+            ] {
+                write_row(out, "", more, COLUMN, what)?;
+            }
+        }
+        if opt.long == "extended" {
+            for row in EXTENDED.iter().filter(|row| row.fate == Fate::Works) {
+                write_row(out, "   - ", &usage(row), EXTENDED_COLUMN, row.help)?;
+            }
+            write_names(out, "   taken, with nothing to change here:", |fate| {
+                matches!(fate, Fate::Idle(_))
+            })?;
+            write_names(out, "   refused:", |fate| matches!(fate, Fate::Refused(_)))?;
+        }
+    }
+    writeln!(out, "\nExamples:")?;
+    for line in EXAMPLES.lines() {
+        writeln!(out, "  {line}")?;
+    }
+    Ok(())
+}
+
+/// Also in the manual page.
+pub(crate) const EXAMPLES: &str = "\
+weft cache -m 1024 -l 127.0.0.1          1 GiB of items, for this machine only
+weft cache -d -u nobody -P /run/c.pid    in the background, not as root
+weft cache -s /run/cache.sock -a 0660    for this machine's programs, by a file's mode
+weft cache -e /var/lib/weft/items        keep the items over a restart
+weft cache -Z -o ssl_chain_cert=chain.pem,ssl_key=key.pem
+weft cache --admin 127.0.0.1:9150        with /metrics and /healthz there";
+
+fn usage(row: &Extended) -> String {
+    match row.value {
+        Some(value) => format!("{}=<{value}>:", row.name),
+        None => format!("{}:", row.name),
+    }
+}
+
+fn describe(opt: &Opt) -> String {
+    let mut text = opt.help.to_owned();
+    if !opt.default.is_empty() {
+        text += &format!(" (default: {})", opt.default);
+    }
+    match opt.fate {
+        Fate::Works => text,
+        Fate::Idle(why) => format!("{text}; changes nothing: {why}"),
+        Fate::Refused(why) => format!("{text}; refused: {why}"),
+    }
+}
+
+fn write_names(out: &mut impl Write, title: &str, has: impl Fn(Fate) -> bool) -> io::Result<()> {
+    let names: Vec<_> = EXTENDED
+        .iter()
+        .filter(|row| has(row.fate))
+        .map(|row| row.name)
+        .collect();
+    writeln!(out, "{title}")?;
+    for line in fold(&names.join(", "), WIDTH - 5) {
+        writeln!(out, "     {line}")?;
+    }
+    Ok(())
+}
+
+fn write_row(
+    out: &mut impl Write,
+    indent: &str,
+    name: &str,
+    column: usize,
+    text: &str,
+) -> io::Result<()> {
+    let name = format!("{indent}{name}");
+    let mut lines = fold(text, WIDTH - column).into_iter();
+    let first = if name.len() < column {
+        lines.next().unwrap_or_default()
+    } else {
+        String::new()
+    };
+    writeln!(out, "{}", format!("{name:column$}{first}").trim_end())?;
+    for line in lines {
+        writeln!(out, "{:column$}{line}", "")?;
+    }
+    Ok(())
+}
+
+/// Cuts a text into lines at its spaces.
+fn fold(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("never empty");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_everything_within_the_width() {
+        let mut text = Vec::new();
+        help(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for opt in OPTIONS {
+            assert!(text.contains(&opt.usage()), "{}", opt.long);
+        }
+        for row in EXTENDED {
+            assert!(text.contains(row.name), "{}", row.name);
+        }
+        let longest = text.lines().max_by_key(|line| line.len()).unwrap();
+        assert!(longest.len() <= WIDTH, "{longest}");
+    }
+}

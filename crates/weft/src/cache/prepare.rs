@@ -1,0 +1,283 @@
+//! What must happen before the server starts: limits, sockets, the files that say where, giving up rights.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::serve::limits::raise_nofile;
+use ::serve::listen::{self, Address, Bound};
+use ::serve::tls::Tls;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::config::{CacheConfig, Listen};
+use crate::Failure;
+use crate::pid_file::PidFile;
+use crate::privileges::{self, Ids};
+
+/// What was opened.
+pub(crate) struct Prepared {
+    pub(crate) listeners: Vec<Bound>,
+    pub(crate) datagrams: Vec<UdpSocket>,
+    pub(crate) admin: Vec<Bound>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// Taken away when the server ends.
+    pub(crate) pid_file: Option<PidFile>,
+}
+
+impl Prepared {
+    /// Where the server listens, for people.
+    pub(crate) fn places(&self) -> Vec<String> {
+        let listeners = self.listeners.iter().map(|bound| match bound.tls {
+            Some(_) => format!("{} (TLS)", bound.address),
+            None => bound.address.to_string(),
+        });
+        let datagrams = self
+            .datagrams
+            .iter()
+            .filter_map(|socket| socket.local_addr().ok());
+        let admin = self.admin.iter().flat_map(Bound::urls);
+        listeners
+            .chain(datagrams.map(|address| format!("{address} (UDP)")))
+            .chain(admin.map(|url| format!("{url} (admin)")))
+            .collect()
+    }
+}
+
+/// Sets limits, binds, reads the certificate, writes the files, becomes another user: in this order, the last one giving
+/// up the rights that the others need.
+///
+/// # Errors
+/// A sentence with what is in the way and what to do.
+pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
+    let ids = account(config)?;
+    set_limits(config)?;
+    let tls = config
+        .tls
+        .clone()
+        .map(Tls::open)
+        .transpose()
+        .map_err(Failure::Usage)?
+        .map(Arc::new);
+    // Before anything of ours takes their numbers. sd_listen_fds(3)
+    let inherited = listen::inherited().map_err(running)?;
+    let mut listeners: Vec<_> = inherited
+        .into_iter()
+        .map(|inherited| inherited.bound)
+        .collect();
+    for bound in &mut listeners {
+        bound.tls = tls
+            .clone()
+            .filter(|_| matches!(bound.address, Address::Tcp(_)));
+    }
+    if listeners.is_empty() || !config.listen_is_default {
+        let more = bind_all(config, tls.as_ref(), &listeners)?;
+        listeners.extend(more);
+    }
+    let datagrams = bind_datagrams(config)?;
+    if listeners.is_empty() && datagrams.is_empty() {
+        return Err(Failure::Usage(
+            "there is nowhere to listen: give -p, -U or -s".to_owned(),
+        ));
+    }
+    let admin = config
+        .admin
+        .iter()
+        .map(|address| listen::bind(address, None));
+    let admin = admin
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(running)?
+        .into_iter()
+        .flatten()
+        .collect();
+    write_ports(&listeners, &datagrams)?;
+    let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    if let Some(ids) = ids {
+        become_user(&ids)?;
+    }
+    Ok(Prepared {
+        listeners,
+        datagrams,
+        admin,
+        tls,
+        pid_file,
+    })
+}
+
+/// Who to become: nobody else without being root. As root it must be said, as memcached has it: a cache has no use for
+/// root's rights, and nothing should have them by mistake.
+fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
+    let is_root = rustix::process::geteuid().is_root();
+    match &config.user {
+        None if is_root => Err(Failure::Usage(
+            "started as root: say whom to become, such as -u nobody (or -u root, to stay)"
+                .to_owned(),
+        )),
+        None => Ok(None),
+        Some(user) if is_root => {
+            let ids = privileges::find(user);
+            ids.map(Some)
+                .map_err(|why| Failure::Usage(format!("-u: {why}")))
+        }
+        // As in memcached: who is not root stays who he is.
+        Some(_) => Ok(None),
+    }
+}
+
+fn become_user(ids: &Ids) -> Result<(), Failure> {
+    privileges::drop_to(ids)
+        .map_err(|error| Failure::Running(format!("cannot become user {}: {error}", ids.user)))
+}
+
+// Descriptors that are no connections: standard streams, rings, listeners, certificates, the admin endpoint.
+const DESCRIPTORS_RESERVED: u64 = 64;
+
+fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
+    let wanted = config.connections_max as u64 + DESCRIPTORS_RESERVED;
+    raise_hard_nofile(wanted);
+    let (nofile, _) = raise_nofile()?;
+    if nofile < wanted {
+        return Err(Failure::Running(format!(
+            "-c {} needs {wanted} open files, and the limit is {nofile}: raise it (ulimit -n {wanted}, LimitNOFILE= \
+             in a systemd unit, or start as root), or give a smaller -c",
+            config.connections_max
+        )));
+    }
+    if config.dumps_core {
+        let all = getrlimit(Resource::Core).maximum;
+        setrlimit(
+            Resource::Core,
+            Rlimit {
+                current: all,
+                maximum: all,
+            },
+        )
+        .map_err(io::Error::from)?;
+    }
+    if config.locks_memory {
+        lock_memory()?;
+    }
+    Ok(())
+}
+
+/// Root may go above the hard limit; others keep it.
+fn raise_hard_nofile(wanted: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        let more = Rlimit {
+            current: Some(wanted),
+            maximum: Some(wanted),
+        };
+        // Whether it worked is seen by what the limit is afterwards.
+        let _ = setrlimit(Resource::Nofile, more);
+    }
+}
+
+/// Pages are locked as they come into use: the store and the stacks reserve far more addresses than memory. mlockall(2)
+fn lock_memory() -> Result<(), Failure> {
+    let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: a plain system call on numbers.
+    match unsafe { libc::mlockall(flags) } {
+        0 => Ok(()),
+        _ => Err(Failure::Running(format!(
+            "-k: cannot lock the memory: {}; raise the limit (ulimit -l unlimited, LimitMEMLOCK= in a systemd unit)",
+            io::Error::last_os_error()
+        ))),
+    }
+}
+
+/// Listens at what was asked for and is not among `inherited`: systemd may hold the very port that -l names.
+fn bind_all(
+    config: &CacheConfig,
+    tls: Option<&Arc<Tls>>,
+    inherited: &[Bound],
+) -> Result<Vec<Bound>, Failure> {
+    let mut all = Vec::new();
+    for Listen { address, has_tls } in &config.listen {
+        if inherited.iter().any(|bound| bound.address == *address) {
+            continue;
+        }
+        let mut bound = listen::bind(address, Some(config.backlog)).map_err(running)?;
+        for one in &mut bound {
+            one.tls = tls.filter(|_| *has_tls).cloned();
+        }
+        all.extend(bound);
+    }
+    Ok(all)
+}
+
+fn bind_datagrams(config: &CacheConfig) -> Result<Vec<UdpSocket>, Failure> {
+    let mut sockets = Vec::new();
+    for address in &config.listen_udp {
+        let bound = match address {
+            Address::Tcp(address) => UdpSocket::bind(address).map(|one| vec![one]),
+            Address::Name { host, port } if host.is_empty() => {
+                let six = UdpSocket::bind(SocketAddr::from(([0u16; 8], *port)));
+                // A kernel without IPv6 has the other one.
+                six.or_else(|_| UdpSocket::bind(("0.0.0.0", *port)))
+                    .map(|one| vec![one])
+            }
+            Address::Name { host, port } => bind_name(host, *port),
+            Address::Unix { .. } => unreachable!("-s has no datagrams"),
+        };
+        sockets.extend(bound.map_err(|error| {
+            Failure::Running(format!("-U: cannot listen on {address} (UDP): {error}"))
+        })?);
+    }
+    Ok(sockets)
+}
+
+fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
+    let addresses = std::net::ToSocketAddrs::to_socket_addrs(&(host, port))?;
+    let mut bound = Vec::new();
+    let mut failed = None;
+    for address in addresses {
+        match UdpSocket::bind(address) {
+            Ok(socket) => bound.push(socket),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if bound.is_empty() => Err(error),
+        _ => Ok(bound),
+    }
+}
+
+/// Says in a file where the server listens, for those who asked for any free port. memcached's own variable, and its
+/// lines.
+fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failure> {
+    let Some(file) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
+        return Ok(());
+    };
+    let tcp = listeners.iter().filter_map(|bound| match bound.address {
+        Address::Tcp(address) => Some(("TCP", address)),
+        _ => None,
+    });
+    let udp = datagrams
+        .iter()
+        .filter_map(|socket| Some(("UDP", socket.local_addr().ok()?)));
+    let mut text = String::new();
+    for (transport, address) in tcp.chain(udp) {
+        let six = if address.is_ipv6() { "6" } else { "" };
+        text += &format!("{transport} INET{six}: {}\n", address.port());
+    }
+    write_whole(&file, text.as_bytes()).map_err(|error| {
+        Failure::Running(format!(
+            "cannot write MEMCACHED_PORT_FILENAME={}: {error}",
+            file.display()
+        ))
+    })
+}
+
+/// Under another name first: who waits for the file finds all of it.
+fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut part = file.as_os_str().to_owned();
+    part.push(".lck");
+    fs::File::create(&part)?.write_all(bytes)?;
+    fs::rename(part, file)
+}
+
+fn running(error: impl ToString) -> Failure {
+    Failure::Running(error.to_string())
+}

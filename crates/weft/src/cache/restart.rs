@@ -1,0 +1,128 @@
+//! Keeping the items over a restart (`-e FILE`): what the store's snapshot means for an operator.
+//!
+//! The file is there only between two runs: it is written at an orderly end and taken away when it has been read. So a server
+//! that dies without saving does not come back with what was true before. A file that is damaged, or of another version, is put
+//! aside, and the cache begins empty: one that did not start at all would be the worse answer to a lost file. A file that is
+//! something else altogether is left alone, and the server does not start, because at its end it would overwrite it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cache::store::{RestoreError, Snapshot, SnapshotTime, Store};
+
+/// What became of the items of an earlier run.
+#[derive(Debug)]
+pub(crate) enum Restored {
+    /// There was no file.
+    Nothing,
+    /// They are here.
+    Items(Snapshot),
+    /// The file could not be used, and where it is now.
+    PutAside { why: String, aside: PathBuf },
+}
+
+/// Puts the items of a file into an empty store.
+///
+/// # Errors
+/// Why the server must not start with this file.
+pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<Restored, String> {
+    match store.restore(file, time) {
+        Ok(restored) => Ok(Restored::Items(restored)),
+        Err(RestoreError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(Restored::Nothing)
+        }
+        Err(RestoreError::Io(error)) => Err(format!("-e: cannot read {}: {error}", file.display())),
+        Err(RestoreError::Foreign) => Err(format!(
+            "-e: {} is something else than the items of a cache: give another name",
+            file.display()
+        )),
+        Err(RestoreError::Version(version)) => {
+            put_aside(file, format!("it is of version {version} of the format"))
+        }
+        Err(RestoreError::Torn(at)) => {
+            put_aside(file, format!("it is damaged or cut off near byte {at}"))
+        }
+    }
+}
+
+fn put_aside(file: &Path, why: String) -> Result<Restored, String> {
+    let mut aside = file.as_os_str().to_owned();
+    aside.push(".refused");
+    let aside = PathBuf::from(aside);
+    match fs::rename(file, &aside) {
+        Ok(()) => Ok(Restored::PutAside { why, aside }),
+        Err(error) => Err(format!(
+            "-e: {}: {why}, and it cannot be renamed: {error}",
+            file.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cache::store::{Config, Mode, NEVER};
+
+    const TIME: SnapshotTime = SnapshotTime {
+        now: 1000,
+        unix: 1_700_000_000,
+    };
+
+    fn saved() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("items");
+        let store = empty();
+        let mut turn = store.turn(TIME.now);
+        turn.store(b"key", b"value", 0, NEVER, Mode::Set.into())
+            .unwrap();
+        drop(turn);
+        store.save(&file, TIME).unwrap();
+        (folder, file)
+    }
+
+    fn empty() -> Store {
+        Store::new(Config::default()).unwrap()
+    }
+
+    #[test]
+    fn items_come_back_once() {
+        let (_folder, file) = saved();
+        let store = empty();
+        let restored = restore(&store, &file, TIME).unwrap();
+        assert!(
+            matches!(restored, Restored::Items(Snapshot { items: 1, .. })),
+            "{restored:?}"
+        );
+        assert!(store.turn(TIME.now).peek(b"key").is_some());
+        assert!(matches!(
+            restore(&empty(), &file, TIME),
+            Ok(Restored::Nothing)
+        ));
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_put_aside() {
+        let (_folder, file) = saved();
+        let whole = fs::read(&file).unwrap();
+        fs::write(&file, &whole[..whole.len() - 3]).unwrap();
+        let store = empty();
+        let Ok(Restored::PutAside { why, aside }) = restore(&store, &file, TIME) else {
+            panic!("it was used")
+        };
+        assert!(
+            why.contains("cut off") && aside.ends_with("items.refused"),
+            "{why}"
+        );
+        assert!(aside.exists() && !file.exists());
+        assert!(store.turn(TIME.now).peek(b"key").is_none());
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_left_alone() {
+        let (_folder, file) = saved();
+        fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n".repeat(10)).unwrap();
+        let why = restore(&empty(), &file, TIME).unwrap_err();
+        assert!(why.contains("something else") && file.exists(), "{why}");
+    }
+}

@@ -1,0 +1,238 @@
+//! `-vv`: what clients say, and what they are answered, on standard error, as memcached prints it.
+//!
+//! A session around the session looks at what goes in and comes out. It is there in every connection, because a client may ask
+//! for it while the server runs (`verbosity 2`); when nobody asked, it costs one load of an integer for each input.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cache::{Peer, Service, Session};
+use session::{Chunk, GiveUp, Next, Now, Outbox, Received};
+
+/// From this level on commands are printed.
+const COMMANDS: u32 = 2;
+
+/// A longer line is cut.
+const SHOWN_LEN_MAX: usize = 1024;
+
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
+/// A conversation that can be listened to.
+#[derive(Debug)]
+pub(crate) struct Overheard {
+    session: Session,
+    service: Arc<Service>,
+    /// Stands where memcached prints the descriptor.
+    id: u64,
+    asked: Lines,
+}
+
+/// Finds the lines in a text conversation: what lies between them, values, is not shown.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Bytes of a value that are still to come.
+    value_left: u64,
+}
+
+impl Overheard {
+    pub(crate) fn new(service: &Arc<Service>, peer: Peer) -> Overheard {
+        let new = Overheard {
+            session: Session::new(Arc::clone(service), peer),
+            service: Arc::clone(service),
+            id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
+            asked: Lines::default(),
+        };
+        if new.is_heard() {
+            new.say("<", "new auto-negotiating client connection");
+        }
+        new
+    }
+
+    fn is_heard(&self) -> bool {
+        self.service.verbosity() >= COMMANDS
+    }
+
+    fn say(&self, direction: &str, line: &str) {
+        // In one piece, so that lines of several connections do not mix. Nobody may be there to read it any more.
+        let line = format!("{direction}{} {line}\n", self.id);
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
+
+    #[cold]
+    fn tell(&mut self, input: &[u8], out: &Outbox) {
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.each(input, value_len_of_command, |line| self.say("<", line));
+        self.asked = asked;
+        let mut answered = Lines::default();
+        for chunk in out.chunks() {
+            match chunk {
+                Chunk::Bytes(bytes) => {
+                    answered.each(bytes, value_len_of_reply, |line| self.say(">", line));
+                }
+                Chunk::Shared(bytes) => answered.pass(bytes.len() as u64),
+                Chunk::File(_) => unreachable!("a cache sends no files"),
+            }
+        }
+    }
+}
+
+impl session::Session for Overheard {
+    #[inline]
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        let received = self.session.receive(input, now, out);
+        if self.is_heard() {
+            self.tell(&input[..received.used], out);
+        }
+        received
+    }
+
+    fn work(&mut self) {
+        self.session.work();
+    }
+
+    fn body_room(&mut self) -> &mut [u8] {
+        self.session.body_room()
+    }
+
+    fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
+        let next = self.session.body_filled(len, now, out);
+        if self.is_heard() {
+            self.asked.pass(len as u64);
+            self.tell(&[], out);
+        }
+        next
+    }
+
+    fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
+        self.session.give_up(reason, now, out);
+    }
+
+    fn drain(&mut self) {
+        self.session.drain();
+    }
+}
+
+impl Drop for Overheard {
+    fn drop(&mut self) {
+        if self.is_heard() {
+            self.say("<", "connection closed.");
+        }
+    }
+}
+
+impl Lines {
+    /// Calls `show` with each line of `bytes`. `value_len` says how many bytes of a value follow a line.
+    fn each(
+        &mut self,
+        mut bytes: &[u8],
+        value_len: impl Fn(&[u8]) -> Option<u64>,
+        show: impl Fn(&str),
+    ) {
+        while !bytes.is_empty() {
+            let skipped = self.value_left.min(bytes.len() as u64);
+            self.value_left -= skipped;
+            bytes = &bytes[skipped as usize..];
+            // Binary messages have no lines. memcached's doc/protocol-binary.txt
+            if let [0x80 | 0x81, opcode, ..] = bytes {
+                return show(&format!(
+                    "binary message, opcode {opcode:#04x}, {} bytes",
+                    bytes.len()
+                ));
+            }
+            let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
+                return;
+            };
+            let line = bytes[..end].trim_ascii_end();
+            bytes = &bytes[end + 1..];
+            if !line.is_empty() {
+                let shown = &line[..line.len().min(SHOWN_LEN_MAX)];
+                show(&shown.escape_ascii().to_string());
+            }
+            // The value's own end of line is two bytes.
+            self.value_left = value_len(line).map_or(0, |len| len + 2);
+        }
+    }
+
+    /// Says that bytes of a value went by elsewhere.
+    fn pass(&mut self, len: u64) {
+        self.value_left = self.value_left.saturating_sub(len);
+    }
+}
+
+fn number(word: Option<&[u8]>) -> Option<u64> {
+    std::str::from_utf8(word?).ok()?.parse().ok()
+}
+
+/// `set key flags exptime LENGTH`, `ms key LENGTH`
+fn value_len_of_command(line: &[u8]) -> Option<u64> {
+    let mut words = line
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty());
+    match words.next()? {
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => number(words.nth(3)),
+        b"ms" => number(words.nth(1)),
+        _ => None,
+    }
+}
+
+/// `VALUE key flags LENGTH`, `VA LENGTH`
+fn value_len_of_reply(line: &[u8]) -> Option<u64> {
+    let mut words = line.split(|&byte| byte == b' ');
+    match words.next()? {
+        b"VALUE" => number(words.nth(2)),
+        b"VA" => number(words.next()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn lines(pieces: &[&[u8]], value_len: fn(&[u8]) -> Option<u64>) -> Vec<String> {
+        let (mut lines, shown) = (Lines::default(), RefCell::new(Vec::new()));
+        for piece in pieces {
+            lines.each(piece, value_len, |line| {
+                shown.borrow_mut().push(line.to_owned())
+            });
+        }
+        shown.into_inner()
+    }
+
+    #[test]
+    fn commands_are_shown_without_their_values() {
+        let asked: [&[u8]; 3] = [
+            b"set a 0 0 9\r\nget b",
+            b"\r\nxxx\r\nms k 2\r\nhi\r\n",
+            b"mn\r\n",
+        ];
+        assert_eq!(
+            lines(&asked, value_len_of_command),
+            ["set a 0 0 9", "ms k 2", "mn"]
+        );
+    }
+
+    #[test]
+    fn replies_are_shown_without_their_values() {
+        let answered: [&[u8]; 1] = [b"VALUE a 0 5\r\nEND\r\n\r\nEND\r\nVA 2 f0\r\nhi\r\nHD\r\n"];
+        assert_eq!(
+            lines(&answered, value_len_of_reply),
+            ["VALUE a 0 5", "END", "VA 2 f0", "HD"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_text_is_no_mess() {
+        assert_eq!(
+            lines(&[b"get \x1b[31m\r\n"], value_len_of_command),
+            ["get \\x1b[31m"]
+        );
+        let message = [0x80, 0x0a, 0, 0];
+        assert_eq!(
+            lines(&[&message], value_len_of_command),
+            ["binary message, opcode 0x0a, 4 bytes"]
+        );
+    }
+}

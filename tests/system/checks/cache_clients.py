@@ -1,0 +1,148 @@
+"""memcached's own clients, unmodified, with their own tests. They look for memcached at its usual port and start it by its name,
+so each suite runs in a network namespace of its own, with a `memcached` on the path that is weft cache.
+
+pip and go fetch them by name into target/system-clients, once. Nothing is skipped: a suite that skips a test has failed.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from memcache import cache
+from world import ALL, VARIANTS, Failure, check, expect
+
+PINNED = [
+    "pytest==9.2.0", "pymemcache==4.0.0", "pylibmc==1.6.3", "python-binary-memcached==0.33.0",
+    # What their tests import.
+    "faker==40.54.0", "zstd==1.5.7.2", "trustme==1.2.1",
+]
+# Their source packages have the tests.
+SOURCES = {"pylibmc": "pylibmc-1.6.3", "python-binary-memcached": "python_binary_memcached-0.33.0"}
+GOMEMCACHE = "github.com/bradfitz/gomemcache@v0.0.0-20260422231931-4d751bb6e37c"
+
+
+@check(*ALL)
+def memccapable_finds_every_capability(world):
+    with cache(world) as server:
+        out = world.output_of("memccapable", "-h", "127.0.0.1", "-p", str(server.port), "-t", "20").decode()
+        expect("All tests passed" in out, out[-300:])
+        protocols = {protocol: out.count(f"\n{protocol} ") for protocol in ("ascii", "binary")}
+        expect(protocols["ascii"] > 20 and protocols["binary"] > 20, f"only {protocols} capabilities were asked for")
+        world.note = f"{out.count('[pass]')} capabilities"
+
+
+@check(limit_s=180)
+def pymemcache_passes_its_tests(world):
+    folder = next(environment(world).glob("lib/python3*/site-packages"))
+    # Its benchmarks are no tests. One test is switched off in its source for good (its issue 39).
+    pytest(world, folder, "pymemcache/test", "--ignore", "pymemcache/test/test_benchmark.py", least=500, skipped=1)
+
+
+@check(limit_s=180)
+def pylibmc_passes_its_tests(world):
+    pytest(world, source(world, "pylibmc"), "tests", least=40)
+
+
+@check(limit_s=180)
+def bmemcached_passes_its_tests(world):
+    folder = source(world, "python-binary-memcached")
+    ours = pathlib.Path(__file__).parent.parent / "clients" / "conftest.py"
+    (folder / "test" / "conftest.py").write_bytes(ours.read_bytes())
+    pytest(world, folder, "test", least=100)
+
+
+@check(limit_s=180)
+def gomemcache_passes_its_tests(world):
+    folder = clients_folder(world) / "go"
+    if not (folder / "go.sum").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "go.mod").write_text("module clients\n\ngo 1.21\n")
+        run(["go", "get", GOMEMCACHE.replace("@", "/memcache@")], cwd=folder)
+    out = in_own_network(world, ["go", "test", "-count=1", "-v", "github.com/bradfitz/gomemcache/memcache"], folder)
+    passed = re.findall(r"^--- PASS: (\w+)", out, re.M)
+    expect({"TestLocalhost", "TestUnixSocket", "TestTLS"} <= set(passed) and "--- SKIP" not in out,
+           f"only {passed} ran: {out[-300:]}")
+    world.note = f"{len(passed)} tests"
+
+
+def pytest(world, folder, *tests, least, skipped=0):
+    """Runs a suite, all of it, and demands that at least so many tests were there to pass."""
+    python = environment(world) / "bin" / "python"
+    command = [python, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *tests]
+    out = in_own_network(world, command, folder)
+    passed = int((re.search(r"(\d+) passed", out) or [0, 0])[1])
+    expect(int((re.search(r"(\d+) skipped", out) or [0, 0])[1]) == skipped, f"some were skipped: {out[-400:]}")
+    expect(passed >= least and not re.search(r"\d+ (failed|error)", out), f"not all passed: {out[-400:]}")
+    world.note = f"{passed} tests"
+
+
+SCRIPT = """
+ip link set lo up
+memcached & first=$!
+memcached -p 5000 & second=$!
+memcached -s /tmp/memcached.sock -a 777 & third=$!
+trap 'kill $first $second $third; wait' EXIT
+for port in 11211 5000; do
+    until (: < /dev/tcp/127.0.0.1/$port) 2> /dev/null; do kill -0 $first || exit 1; sleep 0.05; done
+done
+"$@"
+"""
+
+
+def in_own_network(world, command, folder):
+    """Runs a command where port 11211 is weft cache's, and returns what it printed."""
+    names = world.scratch / "bin"
+    names.mkdir()
+    memcached = names / "memcached"
+    engine = " ".join(VARIANTS[world.variant])
+    memcached.write_text(f'#!/bin/sh\nexec "{world.binary}" cache -u root {engine} "$@"\n')
+    memcached.chmod(0o755)
+    process = world.start("unshare", "--net", "bash", "-c", SCRIPT, "suite", *command, cwd=folder,
+                          env={**ENVIRONMENT, "PATH": f"{names}:{ENVIRONMENT['PATH']}", "MEMCACHED_HOST": "127.0.0.1"})
+    out, err = process.communicate()
+    if process.returncode != 0:
+        (world.scratch / "suite.log").write_bytes(out + err)
+        last = " | ".join((out + err).decode(errors="replace").strip().splitlines()[-8:])
+        raise Failure(f"{pathlib.Path(str(command[0])).name} ended with {process.returncode}: {last}")
+    return out.decode()
+
+
+# ---- fetching
+
+ENVIRONMENT = dict(os.environ)
+
+
+def clients_folder(world):
+    return world.scratch.parent.parent / "system-clients"
+
+
+def environment(world):
+    """A virtual environment with the pinned clients; made anew when the pins change."""
+    folder = clients_folder(world) / "python"
+    done = folder / "pinned"
+    if not done.exists() or done.read_text().split() != PINNED:
+        run([sys.executable, "-m", "venv", "--clear", folder])
+        run([folder / "bin" / "pip", "install", "--quiet", *PINNED])
+        done.write_text("\n".join(PINNED))
+    return folder
+
+
+def source(world, name):
+    """The unpacked source package of a client."""
+    environment(world)
+    folder = clients_folder(world) / SOURCES[name]
+    if not folder.exists():
+        pin = next(pin for pin in PINNED if pin.startswith(name + "=="))
+        run([clients_folder(world) / "python" / "bin" / "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+             "--dest", clients_folder(world), pin])
+        run(["tar", "--extract", "--directory", clients_folder(world), "--file", f"{folder}.tar.gz"])
+    return folder
+
+
+def run(command, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+        raise Failure(f"{' '.join(map(str, command))} ended with {done.returncode}: {last}")

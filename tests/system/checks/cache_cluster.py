@@ -1,0 +1,81 @@
+"""More than one cache: nutcracker before three of them, with the sample configuration of the documentation."""
+
+import pathlib
+import signal
+import socket
+
+from memcache import Client, cache
+from world import Failure, check, expect, expect_equal, free_port, wait_for
+
+SAMPLE = pathlib.Path(__file__).parent.parent.parent.parent / "docs" / "nutcracker.yml"
+
+
+@check(limit_s=60)
+def nutcracker_spreads_keys_and_survives_a_lost_cache(world):
+    servers = [cache(world) for _ in range(3)]
+    port = free_port()
+    text = SAMPLE.read_text().replace("127.0.0.1:22121", f"127.0.0.1:{port}")
+    for name, server in zip(("11211", "11212", "11213"), servers):
+        expect(f"127.0.0.1:{name}:1" in text, f"the sample does not name 127.0.0.1:{name}")
+        text = text.replace(f"127.0.0.1:{name}:1", f"127.0.0.1:{server.port}:1")
+    # The sample waits half a minute before it tries a lost cache again.
+    expect("server_retry_timeout: 30000" in text, "the sample has no server_retry_timeout")
+    text = text.replace("server_retry_timeout: 30000", "server_retry_timeout: 500")
+    configuration = world.scratch / "nutcracker.yml"
+    configuration.write_text(text)
+    world.output_of("nutcracker", "--test-conf", "--conf-file", configuration)
+    world.start("nutcracker", "--conf-file", configuration, "--stats-port", str(free_port()))
+    wait_for("nutcracker listens", lambda: is_open(port))
+
+    keys = [b"key-%d" % number for number in range(3000)]
+    with connect(port) as client:
+        for key in keys:
+            client.must_set(key, b"value of " + key)
+        for at in range(0, len(keys), 100):
+            expect_equal("a multi-get through it", len(client.get_many(*keys[at:at + 100])), 100)
+    counts = [int(server.stats()["curr_items"]) for server in servers]
+    expect(min(counts) > 300 and sum(counts) == 3000, f"the keys are spread as {counts}")
+
+    servers[1].signal(signal.SIGKILL)
+    servers[1].process.wait()
+    errors = sum(not stores(port, key) for key in keys)
+    expect(errors < 30, f"{errors} of 3000 stores failed with one cache lost")
+    lost_port = servers[1].port
+    found = sum(has(port, key) for key in keys)
+    expect(found >= 3000 - errors - 30, f"only {found} values are there with one cache lost")
+
+    servers[1] = cache(world, port=lost_port)
+    wait_for("it is used again", lambda: stores(port, b"again") and all(stores(port, key) for key in keys[:300])
+             and int(servers[1].stats()["curr_items"]) > 0, 20)
+    world.note = f"{errors} errors of 3,000 while it was lost"
+    for server in servers:
+        with server:
+            pass
+
+
+def connect(port):
+    return Client(socket.create_connection(("127.0.0.1", port), timeout=10))
+
+
+def is_open(port):
+    try:
+        connect(port).close()
+        return True
+    except OSError:
+        return False
+
+
+def has(port, key):
+    try:
+        with connect(port) as client:
+            return client.get(key) is not None
+    except (OSError, Failure, ValueError):
+        return False
+
+
+def stores(port, key):
+    try:
+        with connect(port) as client:
+            return client.set(key, b"new value") == b"STORED"
+    except (OSError, Failure):
+        return False

@@ -1,0 +1,240 @@
+"""`weft cache` with many clients, dying clients, slow clients, and a full memory. Values carry their own checksum, so that a torn one
+is seen wherever it turns up; a client beside asks for one small value all the time, and says how long it waited."""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+from memcache import cache
+from world import ALL, FIBERS, check, expect, expect_equal, wait_for
+
+# What a client may wait, in milliseconds, on a machine that has other things to do. What it did wait is in the report.
+WAIT_MS_MAX = 1000
+
+PULSE = pathlib.Path(__file__).parent.parent / "pulse.py"
+
+
+class Pulse:
+    """The client beside."""
+
+    def __init__(self, world, server):
+        self.world = world
+        self.process = world.start(sys.executable, PULSE, server.port, stdin=subprocess.PIPE)
+        expect_equal("the pulse", self.process.stdout.readline(), b"ready\n")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            return
+        out, err = self.process.communicate(b"end\n", timeout=30)
+        expect(self.process.returncode == 0, f"the client beside ended with {err.decode()!r}")
+        count, longest = out.split()
+        self.world.note += f"{', ' if self.world.note else ''}longest wait of {count.decode()} is {longest.decode()} ms"
+        expect(float(longest) < WAIT_MS_MAX, f"another client waited {longest.decode()} ms")
+
+
+def sealed(seed, length):
+    """A value that carries its checksum."""
+    body = (b"%s " % seed * (length // (len(seed) + 1) + 1))[:length - 64]
+    return hashlib.sha256(body).hexdigest().encode() + body
+
+
+def is_whole(value):
+    return hashlib.sha256(value[64:]).hexdigest().encode() == value[:64]
+
+
+@check(*FIBERS, limit_s=120)
+def fifteen_thousand_clients_are_served(world):
+    count = 15_360
+    with cache(world, "-c", count + 16, "-m", "256") as server:
+        before, descriptors = int(server.status("VmRSS").split()[0]), server.fd_count()
+        clients = [server.connect(60) for _ in range(count)]
+        wait_for("all are in", lambda: server.metric("weft_connections_active") == count, 30)
+        each = (int(server.status("VmRSS").split()[0]) - before) / count
+        for rounds in range(2):
+            for number, client in enumerate(clients):
+                client.sendall(b"set key%d 0 0 8\r\n%08d\r\nget key%d\r\n" % (number, number, number))
+            for number, client in enumerate(clients):
+                expected = b"STORED\r\nVALUE key%d 0 8\r\n%08d\r\nEND\r\n" % (number, number)
+                reply = b""
+                while len(reply) < len(expected):
+                    piece = client.recv(4096)
+                    expect(piece, f"connection {number} ended")
+                    reply += piece
+                expect_equal(f"reply {number}", reply, expected)
+        for client in clients:
+            client.close()
+        wait_for("all are gone", lambda: server.metric("weft_connections_active") == 0, 30)
+        wait_for("their descriptors are closed", lambda: server.fd_count() <= descriptors + 4)
+        world.note = f"{each:.2f} KiB for each that is idle"
+
+
+KILLED = """
+import socket, sys
+held = []
+for number in range(50):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    s.sendall(b"set shared%d 0 0 900000\\r\\n" % number + b"torn " * (number * 3000))
+    held.append(s)
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+@check(*ALL, limit_s=60)
+def clients_killed_in_the_middle_of_a_set_leave_nothing(world):
+    with cache(world, "-m", "128") as server, server.client() as client, Pulse(world, server):
+        value = sealed(b"whole", 900_000)
+        for number in range(50):
+            client.must_set(b"shared%d" % number, value)
+        before = client.stats()
+        descriptors = server.fd_count()
+        for _ in range(4):
+            killed = [world.start(sys.executable, "-c", KILLED, str(server.port), stdin=subprocess.PIPE) for _ in range(3)]
+            for process in killed:
+                expect_equal("the client", process.stdout.readline(), b"sent\n")
+            for process in killed:
+                process.kill()
+                process.wait()
+            wait_for("they are gone", lambda: int(client.stats()["curr_connections"]) <= 2)
+        wait_for("their descriptors are closed", lambda: server.fd_count() <= descriptors)
+        after = client.stats()
+        expect_equal("items", after["curr_items"], before["curr_items"])
+        expect_equal("bytes", after["bytes"], before["bytes"])
+        for number in range(50):
+            found = client.get(b"shared%d" % number)
+            expect(found == value, f"shared{number} is {'gone' if found is None else 'torn'}")
+        # What they had begun to fill can be filled by others.
+        for number in range(50):
+            client.must_set(b"more%d" % number, value)
+        expect_equal("evictions", client.stats()["evictions"], "0")
+
+
+@check(*ALL, limit_s=60)
+def slow_readers_of_large_replies_hold_up_nobody(world):
+    with cache(world, "-m", "256") as server, server.client() as writer:
+        keys = [b"large%d" % number for number in range(100)]
+        for key in keys:
+            writer.must_set(key, sealed(key, 100_000))
+        before = int(server.status("VmRSS").split()[0])
+        with Pulse(world, server):
+            readers = [server.client(60) for _ in range(40)]
+            for reader in readers:
+                reader.send(b"get " + b" ".join(keys) + b"\r\n")
+            # Meanwhile all that they asked for is replaced, and flushed.
+            for generation in range(5):
+                for key in keys:
+                    writer.must_set(key, sealed(b"%s of %d" % (key, generation), 100_000))
+            grown = (int(server.status("VmRSS").split()[0]) - before) / 1024
+            expect_equal("flush_all", writer.ask(b"flush_all"), b"OK")
+            for reader in readers:
+                for key, value in reader.read_values().items():
+                    expect(len(value) == 100_000 and is_whole(value), f"{key} is torn")
+                reader.close()
+        expect(grown < 200, f"the server grew by {grown:.0f} MiB, for 400 MB of replies that nobody reads")
+        world.note += f", {grown:.0f} MiB more"
+
+
+@check(*ALL, limit_s=60)
+def a_memory_full_of_large_items_goes_on(world):
+    with cache(world, "-m", "64") as server, server.client() as client, Pulse(world, server):
+        for number in range(400):
+            key = b"item%d" % number
+            client.must_set(key, sealed(key, 1_000_000 if number % 2 else 700_000))
+            client.must_set(b"small%d" % number, b"s" * 50)
+        found = {key: value for number in range(400) if (value := client.get(key := b"item%d" % number))}
+        expect(all(is_whole(value) for value in found.values()), "a value is torn")
+        stats = client.stats()
+        expect(len(found) >= 40 and int(stats["evictions"]) > 0, f"{len(found)} items, {stats['evictions']} evictions")
+        expect(int(stats["bytes"]) <= 64 << 20, f"{stats['bytes']} bytes of items within 64 MiB")
+        expect(b"item399" in found, "the last one is not there")
+        resident = int(server.status("VmRSS").split()[0]) / 1024
+        expect(resident < 160, f"{resident:.0f} MiB resident with -m 64")
+        world.note = f"{len(found)} items, {resident:.0f} MiB resident"
+    with cache(world, "-m", "64", "-M") as server, server.client() as client:
+        answers = {client.set(b"item%d" % number, b"x" * 1_000_000) for number in range(100)}
+        expect_equal("with -M", answers, {b"STORED", b"SERVER_ERROR out of memory storing object"})
+
+
+@check(*ALL, limit_s=60)
+def flush_all_under_load_shows_nothing_older(world):
+    seconds, failures, over = 3, [], threading.Event()
+    with cache(world, "-m", "128") as server, Pulse(world, server):
+        def load(which):
+            try:
+                with server.client() as client:
+                    number = 0
+                    while not over.is_set():
+                        number += 1
+                        key = b"key%d-%d" % (which, number % 500)
+                        client.must_set(key, sealed(b"%d" % number, 2000))
+                        value = client.get(b"key%d-%d" % (which, number * 7 % 500))
+                        expect(value is None or is_whole(value), "a value is torn")
+            except Exception as error:
+                failures.append(error)
+
+        loads = [threading.Thread(target=load, args=(which,)) for which in range(3)]
+        for thread in loads:
+            thread.start()
+        flushes, end = 0, time.monotonic() + seconds
+        with server.client() as client:
+            while time.monotonic() < end and not failures:
+                client.must_set(b"mine", b"before")
+                expect_equal("flush_all", client.ask(b"flush_all"), b"OK")
+                expect_equal("after a flush", client.get(b"mine"), None)
+                client.must_set(b"mine", b"after")
+                expect_equal("stored after a flush", client.get(b"mine"), b"after")
+                flushes += 1
+        over.set()
+        for thread in loads:
+            thread.join()
+        expect(not failures, f"under load: {failures}")
+        world.note = f"{flushes} flushes"
+
+
+@check(*ALL, limit_s=60)
+def a_value_is_never_torn_however_it_is_changed(world):
+    """Writers replace, append and delete the same large values that readers read."""
+    failures, over, reads = [], threading.Event(), [0]
+    keys = [b"hot%d" % number for number in range(4)]
+
+    def guarded(work):
+        def run():
+            try:
+                with server.client() as client:
+                    while not over.is_set():
+                        work(client)
+            except Exception as error:
+                failures.append(error)
+        return threading.Thread(target=run)
+
+    def write(client):
+        for key in keys:
+            client.must_set(key, sealed(os.urandom(8).hex().encode(), 60_000 + os.urandom(1)[0] * 500))
+        client.ask(b"delete " + keys[0])
+
+    def read(client):
+        for value in client.get_many(*keys).values():
+            expect(is_whole(value), "a value is torn")
+            reads[0] += 1
+
+    with cache(world, "-m", "64") as server, Pulse(world, server):
+        threads = [guarded(write), guarded(write), guarded(read), guarded(read)]
+        for thread in threads:
+            thread.start()
+        # Nothing more happens to be waited for: the longer, the more is tried.
+        time.sleep(2)
+        over.set()
+        for thread in threads:
+            thread.join()
+        expect(not failures, f"{failures}")
+        expect(reads[0] > 100, f"only {reads[0]} values were read")
+        world.note = f"{reads[0]:,} values"
+
+

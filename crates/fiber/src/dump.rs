@@ -138,14 +138,7 @@ impl DumpedFiber {
     fn of(cluster: &Cluster, fiber: &Fiber) -> DumpedFiber {
         let control = &fiber.control;
         let look = control.look();
-        let state = match look.phase() {
-            Phase::Unstarted => FiberState::Unstarted,
-            Phase::Ready => FiberState::Ready,
-            Phase::Running => FiberState::Running,
-            Phase::Waiting => FiberState::Waiting,
-            Phase::BetweenSteps => FiberState::BetweenSteps,
-            Phase::Finished => FiberState::Finished,
-        };
+        let state = state_of(look.phase());
         let reason = match state {
             FiberState::Waiting => control.waiting().reason(),
             _ => None,
@@ -192,6 +185,17 @@ impl DumpedFiber {
     }
 }
 
+pub(crate) fn state_of(phase: Phase) -> FiberState {
+    match phase {
+        Phase::Unstarted => FiberState::Unstarted,
+        Phase::Ready => FiberState::Ready,
+        Phase::Running => FiberState::Running,
+        Phase::Waiting => FiberState::Waiting,
+        Phase::BetweenSteps => FiberState::BetweenSteps,
+        Phase::Finished => FiberState::Finished,
+    }
+}
+
 fn json_number<N: fmt::Display>(number: Option<N>) -> String {
     number.map_or_else(|| "null".to_owned(), |number| number.to_string())
 }
@@ -215,7 +219,7 @@ fn json_text(text: Option<&str>) -> String {
     quoted
 }
 
-fn in_words(reason: WaitReason) -> String {
+pub(crate) fn in_words(reason: WaitReason) -> String {
     match reason {
         WaitReason::Lock { address, owner: 0 } => format!("mutex {address:#x}"),
         WaitReason::Lock { address, owner } => format!("mutex {address:#x}, held by {owner}"),

@@ -59,6 +59,7 @@ mod backend;
 mod cancel;
 mod cluster;
 mod counters;
+mod debugger;
 mod dump;
 mod fiber;
 mod fork;

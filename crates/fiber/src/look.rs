@@ -126,6 +126,22 @@ impl Look {
         Shown(self)
     }
 
+    /// Instruction, stack and base pointer of the frame that waits, for a debugger that has stopped the world.
+    pub(crate) fn waiting_frame(&self) -> Option<(usize, usize, usize)> {
+        let frame = self.frame.load(Ordering::Relaxed);
+        if frame.is_null() {
+            return None;
+        }
+        // SAFETY: it points into a stack, which is never unmapped. If the fiber goes on meanwhile, the numbers are
+        // wrong, and three numbers are what they are.
+        let Frame {
+            instruction,
+            stack,
+            base,
+        } = unsafe { frame.read_volatile() };
+        Some((instruction, stack, base))
+    }
+
     /// In the fiber: says where it is.
     #[cold]
     pub(crate) fn trace(&self) {

@@ -25,6 +25,17 @@ struct Shard {
 #[derive(Debug, Default)]
 pub(crate) struct Place(AtomicU32);
 
+impl Shard {
+    /// A fiber in the list is not released before it has been taken out, under the lock that `self` is in.
+    fn fibers(&self) -> Vec<Fiber> {
+        self.places
+            .iter()
+            .flatten()
+            .map(|fiber| fiber.handle())
+            .collect()
+    }
+}
+
 impl Roster {
     /// Before the fiber can be found by a processor.
     pub(crate) fn add(&self, fiber: FiberRef) {
@@ -53,18 +64,19 @@ impl Roster {
 
     /// All that there are, one part after the other: who comes meanwhile may be missing.
     pub(crate) fn fibers(&self) -> Vec<Fiber> {
+        self.shards
+            .iter()
+            .flat_map(|shard| lock(shard).fibers())
+            .collect()
+    }
+
+    /// The same for a debugger, which has stopped the world: `None` if somebody was in the middle of a change.
+    pub(crate) fn try_fibers(&self) -> Option<Vec<Fiber>> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            // A fiber in the list is not released before it has been taken out, under this lock.
-            found.extend(
-                lock(shard)
-                    .places
-                    .iter()
-                    .flatten()
-                    .map(|fiber| fiber.handle()),
-            );
+            found.extend(shard.try_lock().ok()?.fibers());
         }
-        found
+        Some(found)
     }
 
     fn shard_of(&self, id: u64) -> &Mutex<Shard> {

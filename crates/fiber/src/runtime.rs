@@ -317,6 +317,7 @@ impl RuntimeBuilder {
         let count = self.processors.unwrap_or_else(available_processors);
         let (backend, denied) = choose(self.backend)?;
         let cluster = Cluster::new(count)?;
+        crate::debugger::register(&cluster);
         let mut runtime = Runtime {
             cluster,
             threads: Vec::new(),

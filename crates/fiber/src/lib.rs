@@ -29,29 +29,85 @@
 //! });
 //! ```
 //!
+//! # If you know threads, you know this
+//!
+//! | you know | here | |
+//! |---|---|---|
+//! | `std::thread` | [`spawn()`], [`Builder`], [`JoinHandle`], [`scope`], [`sleep`], [`park`], [`yield_now`] | [`JoinSet`] for results as they come |
+//! | `std::net` | [`net`]: TCP, UDP, Unix | `std::io::{Read, Write}`, so other people's code works on them |
+//! | `std::fs`, `std::process` | [`fs`], [`process`], [`signal`] | no processor waits for the disk or a child |
+//! | `std::sync` | [`sync`]: locks, channels, [`select!`], semaphores, … | fibers and plain threads together |
+//! | `thread_local!` | [`fiber_local!`] | `thread_local!` is the processor's |
+//!
+//! What is called on a plain thread blocks that thread. [`run`] starts a runtime with a processor for each CPU and ends with its
+//! first fiber; [`Runtime::builder`] has the settings, and a runtime that lives longer.
+//!
+//! # Fibers that belong together
+//!
+//! [`scope`] waits for its fibers, so they may borrow. [`timeout`] bounds what is done inside, however deep.
+//! [`cancel`](Fiber::cancel) asks a fiber to end: its wait fails, and so do those after.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fiber::sync::{Mutex, mpsc};
+//!
+//! fiber::run(|| {
+//!     let found = Mutex::new(Vec::new());
+//!     fiber::scope(|scope| {
+//!         for n in 1..=3 {
+//!             let found = &found; // borrowed
+//!             scope.spawn(move || found.lock().unwrap().push(n));
+//!         }
+//!     });
+//!     assert_eq!(found.into_inner().unwrap().len(), 3);
+//!
+//!     let (words, to_read) = mpsc::sync_channel(1);
+//!     let speaker = fiber::spawn(move || words.send("hello").unwrap());
+//!     let heard = fiber::select! {
+//!         recv(to_read) -> word => word.unwrap(),
+//!         default(Duration::from_secs(5)) => "nothing",
+//!     };
+//!     assert_eq!(heard, "hello");
+//!     speaker.join().unwrap();
+//! });
+//! ```
+//!
 //! # What to know
 //!
-//! * **Names are std's.** [`spawn`], [`Builder`], [`JoinHandle`], [`scope`], [`park`], [`sleep`];
-//!   [`net`] has `std::net`'s types. What is called on a plain thread blocks that thread.
 //! * **A fiber starts anywhere and then stays.** The closure must be `Send`; what it makes
 //!   inside need not be. `thread_local!` and libraries that use it are safe, and see the processor's values.
 //! * **Nothing preempts a fiber.** A fiber that computes for long keeps its processor:
 //!   [`yield_now`] now and then, or [`offload`] it. So does a call that blocks the thread
-//!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`.
-//! * **Whoever waits can be told to end**: [`JoinHandle::cancel`] ends the wait with an error, and what was completed is not
+//!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`. A lock that is held across a wait must be
+//!   one of [`sync`].
+//! * **Whoever waits can be told to end**: [`Fiber::cancel`] ends the wait with an error, and what was completed is not
 //!   lost; [`timeout`] and [`deadline`] bound what runs inside. [`scope`] and [`JoinSet`] keep fibers together: none outlives
 //!   them, and cancellation goes down. [`Runtime::shutdown`] cancels what is left.
 //! * **The kernel side is io_uring or epoll**, by [`BackendChoice`]; [`Runtime::denied`] says why
 //!   when it could not be io_uring.
 //! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
 //!   arrays on the heap: each page of the stack that was touched stays with the fiber.
-//! * **While a fiber unwinds from a panic it does not suspend**: I/O in destructors blocks the thread then.
+//! * **Who mostly waits needs no stack**: a conversation as [`Steps`] has one only while it runs, and may go on on another
+//!   processor.
+//! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block the thread then.
+//!
+//! # Looking inside
+//!
+//! [`Runtime::dump`] lists all fibers: what each waits for (the descriptor and the operation, the lock and who has it), for how
+//! long, where it was spawned, and with [`Lens::dump_with_backtraces`] where it is.
+//! [`RuntimeBuilder::stall_detector`] names a fiber that keeps its processor, and fibers that wait for each other in a ring.
+//! [`Runtime::counters`] counts.
+//!
+//! # Further
+//!
+//! The examples (`examples/`) are a page each: `echo`, `chat`, `proxy`, `static_files`, `port_scanner`, `producer_consumer`. For
+//! those who come from tokio, Go or Java, and why it is sound: `docs/fiber/`.
 //!
 //! # Inside
 //!
 //! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
 //! share) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
-//! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `roster` (all fibers), `resources`, `fork`.
+//! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `sync`, `waiting` (what each waits for) · `roster` (all fibers), `resources`, `fork`.
 
 mod accept;
 mod atomic;
@@ -103,3 +159,14 @@ pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use stack::guard_install_supported;
 pub use steps::{Flow, Source, Steps};
+
+/// The code of the pages for those who come from elsewhere is compiled and run.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/fiber/coming-from-tokio.md")]
+    struct Tokio;
+    #[doc = include_str!("../../../docs/fiber/coming-from-go.md")]
+    struct Go;
+    #[doc = include_str!("../../../docs/fiber/coming-from-java.md")]
+    struct Java;
+}

@@ -506,8 +506,17 @@ pub fn sleep(duration: Duration) {
     op.wait(WaitReason::Timer);
 }
 
-/// Runs `f` with a deadline: I/O that it does past `duration` from now fails with
-/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. On a plain thread `f` just runs.
+/// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with
+/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. Fibers that `f` spawns do not inherit it. On a
+/// plain thread `f` just runs.
+///
+/// | bounded | not bounded |
+/// |---|---|
+/// | all of [`net`](crate::net), pipes, [`Child::wait`](crate::process::Child::wait), [`Signals::wait`](crate::signal::Signals::wait) | looking up names that are borrowed: see [`resolve_name`](crate::net::resolve_name) |
+/// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`JoinSet::wait_next`](crate::JoinSet::wait_next), [`checkpoint`](crate::checkpoint) | [`JoinHandle::join`](crate::JoinHandle::join), [`JoinSet::join_next`](crate::JoinSet::join_next), the end of [`scope`](crate::scope) |
+/// | [`sync`](crate::sync) with a time-out, [`sleep`] (returns early) | `sync` without, [`park`] |
+/// | [`try_offload`](crate::try_offload) | [`offload`](crate::offload()) |
+/// | [`fs`](crate::fs) on a ring, until the disk has begun | `fs` with epoll |
 pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
     deadline(after(duration), f)
 }

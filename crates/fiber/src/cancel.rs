@@ -173,7 +173,7 @@ impl Processor {
             // It has moved on.
             return control.tell_home(Message::Cancel(fiber.clone()));
         }
-        let Some(op) = control.watch().operation_here(self.shared()) else {
+        let Some((op, _)) = control.watch().operation_here(self.shared()) else {
             return; // It runs, is ready, parks, or has finished.
         };
         if control.cancellation().is_due() {

@@ -349,7 +349,8 @@ impl Processor {
         if !watch.uncover(self.shared()) {
             return; // The fiber has moved on to another processor.
         }
-        let Some((op, tick)) = watch.operation() else {
+        // An operation on another processor is covered there.
+        let Some((op, tick)) = watch.operation_here(self.shared()) else {
             return;
         };
         if tick == NEVER {
@@ -360,7 +361,7 @@ impl Processor {
             let timer = self.timers.borrow_mut().insert(tick, expiry);
             return watch.cover(self.shared(), timer, tick);
         }
-        // SAFETY: an operation ends its watch when it is completed, which only this thread does (`uncover`).
+        // SAFETY: it is in flight here, so only this thread completes it, and until then it stays.
         self.backend.expire(self, unsafe { &*op });
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct Watch {
     keeper: AtomicPtr<ProcessorShared>,
     /// Where the operation is in flight.
     place: AtomicPtr<ProcessorShared>,
-    /// Touched by the keeper's thread only.
+    /// Of the keeper. Touched only where the fiber is: by who runs it, or while it waits there.
     timer: Cell<Option<(TimerKey, Tick)>>,
 }
 
@@ -50,18 +50,13 @@ impl Watch {
             .store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// The operation in flight, if any, and its deadline.
-    pub(crate) fn operation(&self) -> Option<(*const Op, Tick)> {
-        let op = self.operation.load(Ordering::Acquire);
-        (!op.is_null()).then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
-    }
-
-    /// The operation that is in flight on processor `here`, which is the caller's. Only its thread completes it, and
-    /// ends the watch when it does, so until the caller does that it stays.
-    pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<*const Op> {
+    /// The operation that is in flight on processor `here`, which is the caller's, and its deadline. Only its thread
+    /// completes it, and ends the watch when it does, so until the caller does that it stays.
+    pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<(*const Op, Tick)> {
         let op = self.operation.load(Ordering::Acquire);
         let is_here = std::ptr::eq(self.place.load(Ordering::Relaxed), here);
-        (is_here && !op.is_null()).then_some(op.cast_const())
+        let in_flight = is_here && !op.is_null();
+        in_flight.then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
     }
 
     /// Whether the timer on processor `here` expires by `deadline`.
@@ -79,18 +74,23 @@ impl Watch {
 
     /// Processor `here` has set a timer.
     pub(crate) fn cover(&self, here: &ProcessorShared, timer: TimerKey, tick: Tick) {
+        self.timer.set(Some((timer, tick)));
         self.keeper
             .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
-        self.timer.set(Some((timer, tick)));
     }
 
-    /// The timer on processor `here` has expired. `false` if it no longer counted.
+    /// The timer on processor `here` has expired. `false` if it no longer counted: the fiber may be on another
+    /// processor by now, which covers it at this moment, so this touches nothing but `keeper`.
     pub(crate) fn uncover(&self, here: &ProcessorShared) -> bool {
-        let is_kept = self.is_kept_by(here);
-        if is_kept {
-            self.timer.set(None);
-        }
-        is_kept
+        let here = std::ptr::from_ref(here).cast_mut();
+        self.keeper
+            .compare_exchange(
+                here,
+                std::ptr::null_mut(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .is_ok()
     }
 
     fn is_kept_by(&self, here: &ProcessorShared) -> bool {

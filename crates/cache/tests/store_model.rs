@@ -149,9 +149,12 @@ impl World {
 
     fn value(&mut self, len: usize) -> Vec<u8> {
         self.salt = self.salt.wrapping_add(1);
-        (0..len)
-            .map(|at| (at as u8).wrapping_mul(31) ^ self.salt)
-            .collect()
+        let mut value: Vec<u8> = (0..=250_u8)
+            .map(|at| at.wrapping_mul(31) ^ self.salt)
+            .collect();
+        value = value.repeat(len / value.len() + 1);
+        value.truncate(len);
+        value
     }
 
     fn apply(&mut self, op: Op) {
@@ -458,7 +461,7 @@ fn model_store(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn with_ample_memory_nothing_is_ever_lost(ops in prop::collection::vec(ops(), 1..400)) {

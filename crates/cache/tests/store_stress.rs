@@ -34,17 +34,13 @@ impl Random {
 
 /// A value is its number, again and again: a torn one shows.
 fn value_of(number: u64, len: usize) -> Vec<u8> {
-    number
-        .to_le_bytes()
-        .iter()
-        .copied()
-        .cycle()
-        .take(len.max(8))
-        .collect()
+    let mut value = number.to_le_bytes().repeat(len / 8 + 1);
+    value.truncate(len.max(8));
+    value
 }
 
 fn number_in<'a>(slices: impl Iterator<Item = &'a [u8]>) -> u64 {
-    let bytes: Vec<u8> = slices.flatten().copied().collect();
+    let bytes = slices.collect::<Vec<_>>().concat();
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert!(
         bytes == value_of(number, bytes.len()),
@@ -59,9 +55,9 @@ fn key_of(key: u64) -> Vec<u8> {
 }
 
 fn len_of(random: &mut Random) -> usize {
-    match random.below(60) {
+    match random.below(150) {
         0 => 600_000 + random.below(300_000) as usize,
-        1..=6 => 2_000 + random.below(30_000) as usize,
+        1..=15 => 2_000 + random.below(30_000) as usize,
         _ => 8 + random.below(400) as usize,
     }
 }

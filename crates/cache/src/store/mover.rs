@@ -349,6 +349,8 @@ impl Pool {
         let mut class = self.class(from);
         class.replace(arena, chunk, new);
         class.retire(arena, chunk, &self.epochs);
+        // Nobody stored anything: it is the same item.
+        class.counts.stored -= 1;
         drop(class);
         add(&self.counters.stripe(thread_stripe()).rescues);
         true

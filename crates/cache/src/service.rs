@@ -55,6 +55,10 @@ pub struct Settings {
     pub tls: bool,
     /// `-v`: 0 to 2.
     pub verbosity: u32,
+    /// Without `-o no_lru_crawler`: expired items are looked for in the background. Clients may change it.
+    pub crawls: bool,
+    /// `-o track_sizes`: `stats sizes` tells. Clients may change it.
+    pub tracks_sizes: bool,
     /// Who may use it.
     pub access: Access,
 }
@@ -106,6 +110,8 @@ impl Default for Settings {
             idle_timeout_s: 0,
             tls: false,
             verbosity: 0,
+            crawls: true,
+            tracks_sizes: false,
             access: Access::Open,
         }
     }
@@ -228,6 +234,8 @@ impl Service {
     pub fn new(store: Store, settings: Settings, host: impl Host + 'static, now: Now) -> Service {
         let detail = Detail::new(settings.prefix_delimiter, settings.counts_prefixes);
         let verbosity = AtomicU32::new(settings.verbosity);
+        let crawls = AtomicBool::new(settings.crawls);
+        let tracks_sizes = AtomicBool::new(settings.tracks_sizes);
         Service {
             store,
             settings,
@@ -243,10 +251,10 @@ impl Service {
             detail,
             tuning: Tuning {
                 verbosity,
-                crawls: AtomicBool::new(true),
+                crawls,
                 crawl_pause_us: AtomicU32::new(CRAWL_PAUSE_US),
                 crawl_items_max: AtomicU32::new(0),
-                tracks_sizes: AtomicBool::new(false),
+                tracks_sizes,
             },
         }
     }

@@ -216,7 +216,7 @@ impl Pool {
         let mut steps = 0;
         while current.at < carved && steps < budget {
             let chunk = Chunk::new(current.page, current.at as usize * chunk_len);
-            self.vacate(chunk, current.from, clock);
+            self.vacate(chunk, current, clock);
             current.at += 1;
             steps += 1;
         }
@@ -276,8 +276,11 @@ impl Pool {
         reaped > 0
     }
 
-    /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it elsewhere.
-    fn vacate(&self, chunk: Chunk, from: u8, clock: Clock) {
+    /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it elsewhere. While there is memory
+    /// to spare nothing is evicted for the kernel's sake: what cannot be copied (a long item) keeps its page.
+    fn vacate(&self, chunk: Chunk, current: Move, clock: Clock) {
+        let from = current.from;
+        let is_spare = current.to.is_none() && self.pages_in_use() <= self.pages_limit();
         let pinned = self.pin();
         let class = self.class(from);
         let item = match self.uses(chunk) {
@@ -293,7 +296,8 @@ impl Pool {
             || self.uses(item) == Use::Main;
         let is_dead = clock.is_dead(&self.arena, item);
         drop(class);
-        if item == chunk && is_used && !is_dead && self.rescue(chunk, from) {
+        let is_kept = !is_dead && (is_used || is_spare);
+        if is_kept && ((item == chunk && self.rescue(chunk, from)) || is_spare) {
             return;
         }
         if self.class_of(item).take_in_hand(&self.arena, item) {
@@ -354,5 +358,44 @@ impl Pool {
         drop(class);
         add(&self.counters.stripe(thread_stripe()).rescues);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::{Config, Mode, NEVER, Store};
+
+    #[test]
+    fn memory_that_uploads_leave_behind_goes_back_without_an_item_lost() {
+        // Seen: fifty clients died in the middle of a long set, and fifty long items that nobody had asked for since were gone.
+        // Cause: the pages that the drafts had filled were spare, and to give one back its items were evicted.
+        let config = Config {
+            memory_max: 256 << 20,
+            ..Config::default()
+        };
+        let store = Store::new(config).unwrap();
+        let mut turn = store.turn(2);
+        for (len, name) in [(900_000, "long"), (300_000, "middle"), (50_000, "short")] {
+            for at in 0..30 {
+                let key = format!("{name}{at}");
+                let value = vec![b'x'; len];
+                turn.store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
+                    .unwrap();
+            }
+            let drafts = (0..100).map(|at| {
+                let key = format!("draft{at}");
+                let mut draft = turn.reserve(key.as_bytes(), len, 0, NEVER).unwrap();
+                draft.fill(&vec![b'x'; len / 2]).unwrap();
+                draft
+            });
+            drop(drafts.collect::<Vec<_>>());
+        }
+        drop(turn);
+        for _ in 0..10_000 {
+            store.maintain(256, 2);
+        }
+        let stats = store.stats();
+        assert_eq!((stats.curr_items, stats.evictions), (90, 0));
+        assert!(stats.total_malloced < 128 << 20, "{stats:?}");
     }
 }

@@ -229,6 +229,8 @@ fn service_settings(
             .map_or(0, |timeout| timeout.as_secs() as u32),
         tls: config.tls.is_some(),
         verbosity: config.verbosity.into(),
+        crawls: config.crawls,
+        tracks_sizes: config.tracks_sizes,
         access: access(config)?,
         ..cache::Settings::default()
     })

@@ -66,7 +66,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     ext(
         "lru_crawler",
         None,
-        "look for expired items in the background (default: on)",
+        "look for expired items in the background (default: on). Off, it takes its time",
     ),
     ext(
         "track_sizes",

@@ -30,15 +30,8 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
     for opt in OPTIONS {
         write_row(out, "", &opt.usage(), COLUMN, &describe(opt))?;
         if opt.long == "verbose" {
-            for (more, what) in [
-                (
-                    "-vv",
-                    "also the commands of clients, and the sizes of chunks",
-                ),
-                ("-vvv", "also the replies"),
-            ] {
-                write_row(out, "", more, COLUMN, what)?;
-            }
+            let what = "also the commands of clients, the replies, and the sizes of chunks";
+            write_row(out, "", "-vv", COLUMN, what)?;
         }
         if opt.long == "extended" {
             for row in EXTENDED.iter().filter(|row| row.fate == Fate::Works) {

@@ -114,7 +114,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     ),
     opt('c', "conn-limit", "connections at once").takes("num", "1024"),
     opt('k', "lock-memory", "keep all memory of the process in RAM (mlockall(2))"),
-    opt('v', "verbose", "say more: -v warnings, -vv commands too, -vvv replies too"),
+    opt('v', "verbose", "say more: -v what the server does, -vv commands and replies too"),
     opt('h', "help", "print this and exit"),
     opt('i', "license", "print the license and exit"),
     opt('V', "version", "print the version and exit"),
@@ -263,6 +263,7 @@ pub(crate) fn typed(line: &str) -> Typed {
 
 #[cfg(test)]
 mod tests {
+    use super::super::extended::EXTENDED;
     use super::*;
 
     #[test]
@@ -294,6 +295,68 @@ mod tests {
             ["::1", "127.0.0.1,127.0.0.2"]
         );
         assert_eq!(typed.value("udp-port"), Some("-1"));
+    }
+
+    /// The tables of `docs/cache.md`.
+    fn manual_tables() -> String {
+        let fate = |fate: Fate| match fate {
+            Fate::Works => String::new(),
+            Fate::Idle(why) => format!(" **Changes nothing**: {why}."),
+            Fate::Refused(why) => format!(" **Refused**: {why}."),
+        };
+        let mut text = "\n| option | default | |\n|---|---|---|\n".to_owned();
+        for opt in OPTIONS {
+            let usage = opt.usage();
+            let help = opt.help;
+            text += &format!(
+                "| `{usage}` | {} | {help}.{} |\n",
+                opt.default,
+                fate(opt.fate)
+            );
+        }
+        text += "\n| `-o` | |\n|---|---|\n";
+        for row in EXTENDED {
+            let value = row
+                .value
+                .map_or(String::new(), |value| format!("=<{value}>"));
+            let help = if row.help.is_empty() {
+                String::new()
+            } else {
+                format!("{}.", row.help)
+            };
+            text += &format!("| `{}{value}` | {help}{} |\n", row.name, fate(row.fate));
+        }
+        text + "\n"
+    }
+
+    #[test]
+    fn the_manual_has_the_tables_of_options() {
+        const BEGIN: &str = "<!-- options: begin -->\n";
+        const END: &str = "<!-- options: end -->";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cache.md");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = text.split_once(BEGIN).unwrap();
+        let (tables, after) = rest.split_once(END).unwrap();
+        if std::env::var_os("UPDATE_MANUAL").is_some() {
+            let text = format!("{before}{BEGIN}{}{END}{after}", manual_tables());
+            std::fs::write(&path, text).unwrap();
+            return;
+        }
+        assert!(
+            tables == manual_tables(),
+            "docs/cache.md is behind options.rs: UPDATE_MANUAL=1 cargo test -p weftwork manual"
+        );
+    }
+
+    #[test]
+    fn the_manual_page_names_every_option() {
+        let mut text = Vec::new();
+        assert!(crate::pages::man(Some("cache"), &mut text).unwrap());
+        let text = String::from_utf8(text).unwrap().replace("\\-", "-");
+        for opt in OPTIONS {
+            assert!(text.contains(&format!("--{}", opt.long)), "{}", opt.long);
+        }
+        assert!(text.contains("SIGUSR1"), "the signals are not there");
     }
 
     #[test]

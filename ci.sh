@@ -89,6 +89,15 @@ cmd_system() {
     need httperf httperf
     need chromium chromium
     need systemd-socket-activate systemd
+    need openssl openssl
+    need memcached memcached
+    need memccapable libmemcached-tools
+    need nutcracker nutcracker
+    need unshare util-linux
+    need gcc gcc
+    need go golang-go
+    # pip builds what it has no wheel for.
+    [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
     cmd_build
     cmd_site
     run python3 tests/system/run.py --binary "$target/release/weft" --site "$target/site" "$@"

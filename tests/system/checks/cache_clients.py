@@ -70,7 +70,7 @@ def gomemcache_passes_its_tests(world):
 def pytest(world, folder, *tests, least, skipped=0):
     """Runs a suite, all of it, and demands that at least so many tests were there to pass."""
     python = environment(world) / "bin" / "python"
-    command = [python, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *tests]
+    command = [python, "-m", "pytest", "-q", "-rs", "-W", "ignore", "-p", "no:cacheprovider", *tests]
     out = in_own_network(world, command, folder)
     passed = int((re.search(r"(\d+) passed", out) or [0, 0])[1])
     expect(int((re.search(r"(\d+) skipped", out) or [0, 0])[1]) == skipped, f"some were skipped: {out[-400:]}")

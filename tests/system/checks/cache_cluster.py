@@ -4,6 +4,7 @@ import pathlib
 import signal
 import socket
 
+from checks.cache_clients import environment
 from memcache import Client, cache
 from world import Failure, check, expect, expect_equal, free_port, wait_for
 
@@ -49,6 +50,46 @@ def nutcracker_spreads_keys_and_survives_a_lost_cache(world):
              and int(servers[1].stats()["curr_items"]) > 0, 20)
     world.note = f"{errors} errors of 3,000 while it was lost"
     for server in servers:
+        with server:
+            pass
+
+
+KETAMA = """
+import sys, pylibmc
+ports, mode = sys.argv[2:], sys.argv[1]
+client = pylibmc.Client([f"127.0.0.1:{port}" for port in ports],
+                        behaviors={"ketama": True, "remove_failed": 1, "retry_timeout": 1, "no_block": False})
+keys = [f"key-{number}" for number in range(3000)]
+if mode == "fill":
+    assert all(client.set(key, "value of " + key) for key in keys)
+    assert len(client.get_multi(keys)) == 3000
+else:
+    failed = 0
+    for key in keys:
+        try:
+            client.set(key, "again")
+        except pylibmc.Error:
+            failed += 1
+    print(failed)
+"""
+
+
+@check(limit_s=120)
+def ketama_clients_go_on_without_a_lost_cache(world):
+    python = environment(world) / "bin" / "python"
+    servers = [cache(world) for _ in range(3)]
+    ports = [str(server.port) for server in servers]
+    world.output_of(python, "-c", KETAMA, "fill", *ports)
+    counts = [int(server.stats()["curr_items"]) for server in servers]
+    expect(min(counts) > 300 and sum(counts) == 3000, f"the keys are spread as {counts}")
+    servers[1].signal(signal.SIGKILL)
+    servers[1].process.wait()
+    failed = int(world.output_of(python, "-c", KETAMA, "again", *ports))
+    expect(failed < 30, f"{failed} of 3000 stores failed with one cache lost")
+    counts = [int(server.stats()["curr_items"]) for server in (servers[0], servers[2])]
+    expect(sum(counts) >= 3000 - failed, f"the other two have {counts}")
+    world.note = f"{failed} errors of 3,000"
+    for server in (servers[0], servers[2]):
         with server:
             pass
 

@@ -89,7 +89,8 @@ sys.stdin.read()
 
 @check(*ALL, limit_s=60)
 def clients_killed_in_the_middle_of_a_set_leave_nothing(world):
-    with cache(world, "-m", "128") as server, server.client() as client, Pulse(world, server):
+    # Room for all that they begin, so that nothing need be evicted for it.
+    with cache(world, "-m", "512") as server, server.client() as client, Pulse(world, server):
         value = sealed(b"whole", 900_000)
         for number in range(50):
             client.must_set(b"shared%d" % number, value)

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use crate::cache::{self, Typed};
 use crate::config::{Layer, Origin, Said};
 use crate::lab;
+use crate::load;
 use crate::settings::{Default, Kind, SETTINGS, Setting};
 
 /// What was asked for.
@@ -17,6 +18,8 @@ pub(crate) enum Asked {
     Serve(Layer),
     /// Run a cache; the options that were typed.
     Cache(Box<Typed>),
+    /// Measure a server; what was typed behind it.
+    Load(Box<ArgMatches>),
     /// Tell what the machine allows.
     Doctor { json: bool, color: Option<String> },
     /// Run experiments.
@@ -46,6 +49,7 @@ pub(crate) fn read(
     Ok(match name.as_str() {
         "serve" => Asked::Serve(typed(matches)),
         "cache" => Asked::Cache(Box::new(Typed(std::mem::take(matches)))),
+        "load" => Asked::Load(Box::new(matches.clone())),
         "doctor" => Asked::Doctor {
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
@@ -84,6 +88,7 @@ pub(crate) fn command() -> Command {
             serve(),
             cache::command().after_long_help(after_help("cache")),
             lab(),
+            load::args::command(after_help("load")),
             doctor(),
             check_config(),
             completions(),
@@ -100,6 +105,7 @@ pub(crate) fn sections(command: &str) -> Sections {
         "serve" => SERVE_SECTIONS,
         "cache" => CACHE_SECTIONS,
         "lab" => lab::SECTIONS,
+        "load" => load::args::SECTIONS,
         "doctor" => DOCTOR_SECTIONS,
         "check-config" => CHECK_CONFIG_SECTIONS,
         "completions" => COMPLETIONS_SECTIONS,

@@ -12,6 +12,7 @@ mod cache;
 mod config;
 mod doctor;
 mod lab;
+mod load;
 mod machine;
 mod pages;
 mod paint;
@@ -77,6 +78,10 @@ fn run() -> Result<(), Failure> {
         Asked::Lab(asked) => lab::run(asked, &mut out),
         Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
         Asked::CheckConfig { file } => check_config(&file, &mut out),
+        Asked::Load(matches) => {
+            drop(out);
+            load::run(&matches)
+        }
         Asked::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
         Asked::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
         Asked::Man { command, .. } => print_page(command.as_deref(), &mut out),

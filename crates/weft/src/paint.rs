@@ -25,6 +25,11 @@ impl Paint {
         Paint { on }
     }
 
+    /// Whether colour is used.
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
     pub(crate) fn bold(self, text: impl Display) -> String {
         self.code("1", text)
     }

@@ -1,0 +1,299 @@
+//! What can be typed behind `weft load`.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, Command, ValueHint};
+
+use crate::args::Sections;
+
+pub(crate) const SECTIONS: Sections = &[
+    (
+        "Examples",
+        "weft load http http://127.0.0.1:8080/               as fast as 64 connections go\n\
+         weft load http http://127.0.0.1:8080/ --rate 10k    open loop: 10,000 requests per second\n\
+         weft load http http://127.0.0.1:8080/ --rate 2k --close --arrivals poisson\n\
+         weft load http http://127.0.0.1:8080/ --rate 20k --fail-if 'p99>5ms' --json out.json\n\
+         weft load http http://127.0.0.1:8080/ --fileset DIR --verify\n\
+         weft load http http://127.0.0.1:8080/ --sweep 10k..70k:5k --pause 5s\n\
+         weft load cache 127.0.0.1:11211 --populate --sets 3 --depth 16\n\
+         weft load idle 127.0.0.1:8080 --connections 6000",
+    ),
+    (
+        "Exit status",
+        "0  the run was made, and no --fail-if holds\n\
+         1  the run could not be made (nobody answers), or a --fail-if holds\n\
+         2  the command line is wrong; nothing was sent",
+    ),
+];
+
+/// `weft load` and its own commands.
+pub(crate) fn command(after_help: String) -> Command {
+    Command::new("load")
+        .about("Measure a server: open and closed loop, HTTP and memcached")
+        .long_about(
+            "Measure a server: open and closed loop, HTTP and memcached.\n\nWithout --rate every \
+             connection sends its next request when it has its reply (a closed loop, as wrk). With \
+             --rate requests are sent when their time has come, and latency counts from there, also \
+             if no connection was free: a server that stops for a while cannot hide it. The result \
+             says so when this generator, not the server, was the limit.",
+        )
+        .after_long_help(after_help)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([http(), cache(), idle(), fileset()])
+}
+
+fn http() -> Command {
+    let command = Command::new("http")
+        .about("Send HTTP requests")
+        .arg(
+            Arg::new("url")
+                .value_name("URL")
+                .required(true)
+                .num_args(1..)
+                .value_hint(ValueHint::Url)
+                .help("What to ask for: http://HOST[:PORT]/PATH. Several of one host are taken in turn"),
+        )
+        .args([
+            text("method", "NAME", "The request method").default_value("GET"),
+            text("header", "FIELD", "A header field: 'Accept: text/html'. May be repeated")
+                .action(ArgAction::Append),
+            text("body", "TEXT", "The body of every request").conflicts_with("body-file"),
+            file("body-file", "The file whose content is the body of every request"),
+            switch("close", "A new connection for every request"),
+            text("requests-per-connection", "N", "Close a connection after this many requests")
+                .conflicts_with("close"),
+            file("paths", "Ask for the paths of this list, or of this access log, in turn"),
+            file("fileset", "Ask for the files of this set (weft load fileset), by their shares"),
+            file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions"),
+            text("think", "TIME", "The pause between bursts where the log has none").default_value("0s"),
+            text("popularity", "LAW", "Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
+        ]);
+    common(command)
+}
+
+fn cache() -> Command {
+    let command = Command::new("cache")
+        .about("Send memcached commands")
+        .arg(address())
+        .args([
+            choice(
+                "protocol",
+                &["text", "meta"],
+                "Which of memcached's protocols",
+            )
+            .default_value("text"),
+            text("sets", "PERCENT", "How many of a hundred commands are sets").default_value("3"),
+            text("keys", "N", "How many different keys there are").default_value("100k"),
+            text("key-prefix", "TEXT", "What every key begins with").default_value("weft-"),
+            text(
+                "key-size",
+                "SIZES",
+                "How long keys are: 30, uniform:20-40, etc-key",
+            )
+            .default_value("30"),
+            text(
+                "value-size",
+                "SIZES",
+                "How long values are: 100, uniform:10-1000, etc-value",
+            )
+            .default_value("100"),
+            text(
+                "popularity",
+                "LAW",
+                "Which keys: uniform, zipf:0.99, hot:0.2, sequential",
+            )
+            .default_value("uniform"),
+            text("multi-get", "N", "Keys in one get").default_value("1"),
+            text(
+                "exptime",
+                "SECONDS",
+                "The expiry time of what is set; 0: never",
+            )
+            .default_value("0"),
+            switch("populate", "Set every key once before the run"),
+        ]);
+    common(command)
+}
+
+fn idle() -> Command {
+    let command = Command::new("idle")
+        .about("Open connections and hold them")
+        .arg(address());
+    common(command)
+}
+
+fn fileset() -> Command {
+    Command::new("fileset")
+        .about("Make the files of the thesis's experiments, or 500 pages, with a list of them")
+        .arg(
+            Arg::new("dir")
+                .value_name("DIR")
+                .required(true)
+                .value_hint(ValueHint::DirPath)
+                .value_parser(clap::value_parser!(std::path::PathBuf))
+                .help("Where to make them"),
+        )
+        .args([
+            choice(
+                "model",
+                &["thesis", "pages"],
+                "21,600 files of 2.3 GB, or 500 pages of 63 MB",
+            )
+            .default_value("thesis"),
+            text("scale", "FACTOR", "The part of the thesis's files to make").default_value("1"),
+            text("seed", "N", "What the content follows from").default_value("1"),
+        ])
+}
+
+fn common(command: Command) -> Command {
+    command.args(when()).args(how()).args(output())
+}
+
+fn when() -> Vec<Arg> {
+    let args = vec![
+        text(
+            "rate",
+            "R",
+            "Open loop: requests per second (500, 10k, 1.5M)",
+        )
+        .conflicts_with_all(["course", "sweep"]),
+        text(
+            "course",
+            "STAGES",
+            "Open loop with a course: '0..10k:30s,10k:1m,20k:10s'",
+        )
+        .conflicts_with("sweep"),
+        text(
+            "sweep",
+            "RATES",
+            "One run after the other: 10k..70k:5k, or 1k,2k,5k",
+        ),
+        text("pause", "TIME", "The rest between two runs of a sweep").default_value("1s"),
+        text("repeat", "N", "How often a sweep runs every rate").default_value("1"),
+        choice(
+            "arrivals",
+            &["fixed", "poisson"],
+            "Distances between requests of an open loop",
+        )
+        .default_value("fixed"),
+        text("duration", "TIME", "How long to measure")
+            .default_value("10s")
+            .short('d'),
+        text("warm-up", "TIME", "The same load before that, not measured").default_value("0s"),
+    ];
+    heading(args, "When")
+}
+
+fn how() -> Vec<Arg> {
+    let args = vec![
+        text("connections", "N", "Connections open at the same time")
+            .default_value("64")
+            .short('c'),
+        text("depth", "N", "Requests under way on one connection").default_value("1"),
+        text("threads", "N", "Kernel threads")
+            .default_value("1")
+            .short('t'),
+        text(
+            "connect-rate",
+            "R",
+            "Connections begun per second before the run; all at once without",
+        ),
+        text(
+            "idle",
+            "N",
+            "Connections beside the others that ask for nothing",
+        )
+        .default_value("0"),
+        text(
+            "idle-byte-every",
+            "TIME",
+            "How often each idle connection sends a byte",
+        ),
+        text(
+            "source",
+            "ADDRESS",
+            "An address to connect from. May be repeated: each has its own ports",
+        )
+        .action(ArgAction::Append),
+        text("timeout", "TIME", "How long a reply may take").default_value("10s"),
+        text(
+            "connect-timeout",
+            "TIME",
+            "How long a connection may take to open",
+        )
+        .default_value("10s"),
+        text(
+            "backlog",
+            "N",
+            "Requests that may wait for a connection; more are missed",
+        )
+        .default_value("1M"),
+        choice("io", &["auto", "uring", "epoll"], "What carries the bytes").default_value("auto"),
+        switch(
+            "verify",
+            "Compare every body with the first one, or with the file set's list",
+        ),
+        text("seed", "N", "What every random choice follows from").default_value("1"),
+    ];
+    heading(args, "How")
+}
+
+fn output() -> Vec<Arg> {
+    let args = vec![
+        file("json", "Write the result as JSON; '-' is standard output"),
+        file("csv", "Write a line per interval"),
+        file(
+            "hgrm",
+            "Write the percentile distribution, for HdrHistogram's plotter",
+        ),
+        file(
+            "interval-log",
+            "Write a histogram per interval, for HdrHistogram's log tools",
+        ),
+        text("interval", "TIME", "How long an interval is").default_value("1s"),
+        text(
+            "fail-if",
+            "CONDITION",
+            "Exit with 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'",
+        )
+        .action(ArgAction::Append),
+        choice("color", &["auto", "always", "never"], "Colour").default_value("auto"),
+        switch("quiet", "No progress while it runs").short('q'),
+    ];
+    heading(args, "Output")
+}
+
+fn heading(args: Vec<Arg>, title: &'static str) -> Vec<Arg> {
+    args.into_iter()
+        .map(|arg| arg.help_heading(title))
+        .collect()
+}
+
+fn address() -> Arg {
+    Arg::new("address")
+        .value_name("HOST:PORT")
+        .required(true)
+        .num_args(1..)
+        .help("Whom to connect to; several are taken in turn")
+}
+
+fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+fn file(name: &'static str, help: &'static str) -> Arg {
+    text(name, "FILE", help).value_hint(ValueHint::AnyPath)
+}
+
+fn choice(name: &'static str, choices: &[&'static str], help: &'static str) -> Arg {
+    let parser = PossibleValuesParser::new(choices.iter().copied());
+    Arg::new(name).long(name).value_parser(parser).help(help)
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
+}

@@ -1,0 +1,395 @@
+//! From what was typed to a plan.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::load::Plan;
+use ::load::fileset::FileSet;
+use ::load::plan::{
+    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Page, Script,
+    Sessions, Stage, Workload,
+};
+use ::load::replay::Replay;
+use ::load::sweep;
+use clap::ArgMatches;
+
+use crate::value;
+
+/// The plan of `weft load http|cache|idle`, and what to call its target.
+pub(crate) fn plan(command: &str, matches: &ArgMatches) -> Result<(Plan, String), String> {
+    let (targets, workload, name) = match command {
+        "http" => http(matches)?,
+        "cache" => cache(matches)?,
+        _ => {
+            let (targets, name) = addresses(matches)?;
+            (
+                targets,
+                Workload::Idle,
+                format!("idle connections to {name}"),
+            )
+        }
+    };
+    let connections = count(matches, "connections")?;
+    let is_idle = matches!(workload, Workload::Idle);
+    let plan = Plan {
+        targets,
+        sources: sources(matches)?,
+        workload,
+        arrivals: arrivals(matches)?,
+        connections: if is_idle { 0 } else { connections },
+        depth: count(matches, "depth")?,
+        connect_rate_per_s: optional(matches, "connect-rate", sweep::rate)?,
+        idle: Idle {
+            connections: if is_idle {
+                connections
+            } else {
+                count(matches, "idle")?
+            },
+            byte_every: optional(matches, "idle-byte-every", value::duration)?,
+        },
+        threads: count(matches, "threads")?,
+        warm_up: time(matches, "warm-up")?,
+        duration: time(matches, "duration")?,
+        interval: time(matches, "interval")?,
+        connect_timeout: time(matches, "connect-timeout")?,
+        request_timeout: time(matches, "timeout")?,
+        backlog_max: count(matches, "backlog")?,
+        io: match said(matches, "io") {
+            "uring" => Io::Uring,
+            "epoll" => Io::Epoll,
+            _ => Io::Auto,
+        },
+        verify: matches.get_flag("verify"),
+        seed: number(matches, "seed")?,
+    };
+    Ok((plan, name))
+}
+
+fn http(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), String> {
+    let urls: Vec<&String> = matches.get_many("url").expect("clap demands it").collect();
+    let parsed = urls
+        .iter()
+        .map(|url| split(url))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (authority, _) = parsed[0];
+    if parsed.iter().any(|(other, _)| *other != authority) {
+        return Err("all URLs must have the same host and port: run one load per host".to_owned());
+    }
+    let method = said(matches, "method").to_owned();
+    let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| page(path)).collect();
+    let mut choice = Choice::InTurn;
+    if let Some(path) = matches.get_one::<String>("paths") {
+        pages = paths(Path::new(path), &method)?;
+    }
+    if let Some(path) = matches.get_one::<String>("fileset") {
+        pages = fileset(Path::new(path))?;
+        choice = Choice::Weighted;
+    }
+    if let Some(law) = optional(matches, "popularity", |text| text.parse().map_err(say))? {
+        choice = Choice::ByRank(law);
+    }
+    let mut http = Http {
+        authority: authority.to_owned(),
+        method,
+        pages: pages.into(),
+        choice,
+        headers: headers(matches)?,
+        body: body(matches)?.into(),
+        requests_per_connection: match matches.get_flag("close") {
+            true => Some(1),
+            false => optional(matches, "requests-per-connection", |text| {
+                value::count(text, 1..=u32::MAX as usize).map(|count| count as u32)
+            })?,
+        },
+    };
+    let targets = resolve(authority, 80)?;
+    let name = format!("{} {}", http.method, urls[0]);
+    let workload = match matches.get_one::<String>("sessions") {
+        None => Workload::Http(http),
+        Some(path) => {
+            let think = time(matches, "think")?;
+            let (pages, scripts) = sessions(Path::new(path), think)?;
+            http.pages = pages;
+            Workload::Sessions(Sessions { http, scripts })
+        }
+    };
+    Ok((targets, workload, name))
+}
+
+/// Authority and path of a URL.
+fn split(url: &str) -> Result<(&str, &str), String> {
+    let rest = match url.split_once("://") {
+        Some(("http", rest)) => rest,
+        Some((scheme, _)) => {
+            return Err(format!(
+                "'{url}': {scheme} is not spoken here; write http://HOST:PORT/PATH"
+            ));
+        }
+        None => url,
+    };
+    let at = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let path = path.split('#').next().unwrap_or_default();
+    match authority.is_empty() {
+        true => Err(format!("'{url}' has no host; write http://HOST:PORT/PATH")),
+        false => Ok((authority, if path.is_empty() { "/" } else { path })),
+    }
+}
+
+fn resolve(authority: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| {
+        port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+    });
+    let full = if has_port {
+        authority.to_owned()
+    } else {
+        format!("{authority}:{port}")
+    };
+    let found = full
+        .to_socket_addrs()
+        .map_err(|error| format!("cannot find '{authority}': {error}"))?;
+    // One address of a host: which of several answers is not what is measured.
+    let first = found.into_iter().next();
+    first
+        .map(|address| vec![address])
+        .ok_or_else(|| format!("'{authority}' has no address"))
+}
+
+fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> {
+    let names: Vec<&String> = matches
+        .get_many("address")
+        .expect("clap demands it")
+        .collect();
+    let mut targets = Vec::new();
+    for name in &names {
+        targets.extend(resolve(name, 11211)?);
+    }
+    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    Ok((targets, names.join(", ")))
+}
+
+fn page(path: &str) -> Page {
+    Page {
+        path: path.to_owned(),
+        weight: 1.0,
+        expected: None,
+    }
+}
+
+fn paths(path: &Path, method: &str) -> Result<Vec<Page>, String> {
+    let replay = Replay::read(path).map_err(say)?;
+    let of_method = replay.calls.iter().filter(|call| call.method == method);
+    let pages: Vec<Page> = of_method.map(|call| page(&call.uri)).collect();
+    match pages.is_empty() {
+        true => Err(format!("{} has no {method} request", path.display())),
+        false => Ok(pages),
+    }
+}
+
+fn fileset(path: &Path) -> Result<Vec<Page>, String> {
+    let set = FileSet::read(path).map_err(say)?;
+    let pages = set.entries.into_iter().map(|entry| Page {
+        path: entry.path,
+        weight: entry.share,
+        expected: Some(Expected {
+            bytes: entry.size_bytes,
+            crc32: entry.crc32,
+        }),
+    });
+    Ok(pages.collect())
+}
+
+/// What a session log asks for, and in which order.
+type Played = (Arc<[Page]>, Arc<[Script]>);
+
+fn sessions(path: &Path, think: Duration) -> Result<Played, String> {
+    let sessions = ::load::sessions::read(path).map_err(say)?;
+    let mut numbers = std::collections::HashMap::new();
+    let mut pages = Vec::new();
+    let mut scripts = Vec::new();
+    for session in sessions {
+        let mut bursts = Vec::new();
+        for burst in session.bursts {
+            let mut asked = Vec::new();
+            for call in burst.calls {
+                if call.method != "GET" || !call.contents.is_empty() {
+                    return Err(format!("{}: only GET requests are played", path.display()));
+                }
+                asked.push(*numbers.entry(call.uri).or_insert_with_key(|uri| {
+                    pages.push(page(uri));
+                    pages.len() as u32 - 1
+                }));
+            }
+            bursts.push(Burst {
+                pages: asked,
+                think: burst.think.unwrap_or(think),
+            });
+        }
+        scripts.push(Script { bursts });
+    }
+    Ok((pages.into(), scripts.into()))
+}
+
+fn headers(matches: &ArgMatches) -> Result<Vec<(String, String)>, String> {
+    let given = matches.get_many::<String>("header").into_iter().flatten();
+    given
+        .map(|field| match field.split_once(':') {
+            Some((name, text)) if !name.is_empty() && !field.contains(['\r', '\n']) => {
+                Ok((name.trim().to_owned(), text.trim().to_owned()))
+            }
+            _ => Err(format!("'{field}' is no header field; write 'Name: value'")),
+        })
+        .collect()
+}
+
+fn body(matches: &ArgMatches) -> Result<Vec<u8>, String> {
+    match (
+        matches.get_one::<String>("body"),
+        matches.get_one::<String>("body-file"),
+    ) {
+        (Some(text), _) => Ok(text.clone().into_bytes()),
+        (_, Some(path)) => {
+            std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))
+        }
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+fn cache(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), String> {
+    let (targets, name) = addresses(matches)?;
+    let percent = |text: &str| match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err(format!(
+            "'{text}' is no share; write a number from 0 to 100"
+        )),
+    };
+    let workload = Workload::Cache(Cache {
+        protocol: match said(matches, "protocol") {
+            "meta" => CacheProtocol::Meta,
+            _ => CacheProtocol::Text,
+        },
+        set_percent: percent(said(matches, "sets")).map_err(of("sets"))?,
+        keys: u64::from(count(matches, "keys")?),
+        key_prefix: said(matches, "key-prefix").to_owned(),
+        key_bytes: said(matches, "key-size")
+            .parse()
+            .map_err(say)
+            .map_err(of("key-size"))?,
+        value_bytes: said(matches, "value-size")
+            .parse()
+            .map_err(say)
+            .map_err(of("value-size"))?,
+        popularity: said(matches, "popularity")
+            .parse()
+            .map_err(say)
+            .map_err(of("popularity"))?,
+        keys_per_get: count(matches, "multi-get")?,
+        exptime_s: count(matches, "exptime")?,
+        populate: matches.get_flag("populate"),
+    });
+    Ok((targets, workload, format!("memcached at {name}")))
+}
+
+fn arrivals(matches: &ArgMatches) -> Result<Arrivals, String> {
+    let poisson = said(matches, "arrivals") == "poisson";
+    if let Some(stages) = optional(matches, "course", course)? {
+        return Ok(Arrivals::Course { stages, poisson });
+    }
+    let rate = optional(matches, "rate", sweep::rate)?;
+    Ok(rate.map_or(Arrivals::Closed, |rate_per_s| at_rate(rate_per_s, poisson)))
+}
+
+pub(crate) fn at_rate(rate_per_s: f64, poisson: bool) -> Arrivals {
+    match poisson {
+        true => Arrivals::Poisson { rate_per_s },
+        false => Arrivals::Fixed { rate_per_s },
+    }
+}
+
+/// `0..10k:30s,10k:1m`.
+fn course(text: &str) -> Result<Vec<Stage>, String> {
+    let stage = |text: &str| {
+        let (rates, lasts) = text.split_once(':').ok_or_else(|| {
+            format!("'{text}': write RATE:TIME or FROM..TO:TIME, such as 0..10k:30s")
+        })?;
+        let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
+        let rate = |text: &str| {
+            if text == "0" {
+                Ok(0.0)
+            } else {
+                sweep::rate(text)
+            }
+        };
+        let lasts = value::duration(lasts)?;
+        Ok(Stage {
+            lasts,
+            from_per_s: rate(from)?,
+            to_per_s: rate(to)?,
+        })
+    };
+    text.split(',').map(|text| stage(text.trim())).collect()
+}
+
+fn sources(matches: &ArgMatches) -> Result<Vec<std::net::IpAddr>, String> {
+    let given = matches.get_many::<String>("source").into_iter().flatten();
+    given
+        .map(|text| {
+            text.parse()
+                .map_err(|_| format!("--source: '{text}' is no IP address"))
+        })
+        .collect()
+}
+
+// ---- values, with the flag's name in what is wrong with them
+
+fn said<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    matches.get_one::<String>(name).expect("it has a default")
+}
+
+fn of(name: &str) -> impl Fn(String) -> String {
+    move |sentence| format!("--{name}: {sentence}")
+}
+
+fn say(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn optional<T>(
+    matches: &ArgMatches,
+    name: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let text = matches.get_one::<String>(name);
+    text.map(|text| read(text).map_err(of(name))).transpose()
+}
+
+pub(crate) fn time(matches: &ArgMatches, name: &str) -> Result<Duration, String> {
+    match said(matches, name) {
+        "0" | "0s" => Ok(Duration::ZERO),
+        text => value::duration(text).map_err(of(name)),
+    }
+}
+
+/// A count: `64`, `10k`, `1M`.
+pub(crate) fn count(matches: &ArgMatches, name: &str) -> Result<u32, String> {
+    let text = said(matches, name);
+    let is_whole =
+        |count: &f64| *count >= 0.0 && *count <= f64::from(u32::MAX) && count.fract() == 0.0;
+    let read = if text == "0" {
+        Ok(0.0)
+    } else {
+        sweep::rate(text)
+    };
+    read.ok()
+        .filter(is_whole)
+        .map(|count| count as u32)
+        .ok_or_else(|| format!("--{name}: '{text}' is no number; write one such as 64, 10k or 1M"))
+}
+
+pub(crate) fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
+    let text = said(matches, name);
+    text.parse()
+        .map_err(|_| format!("--{name}: '{text}' is no whole number"))
+}

@@ -413,3 +413,111 @@ fn after_line(state: State, line: &[u8]) -> Option<State> {
         size => Some(State::Chunk(size.checked_add(2)?)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a conversation cut into two at every byte; each cut must come to the same replies.
+    fn replies(conversation: &[u8], is_head: bool) -> Vec<(u16, u64, bool)> {
+        let read_all = |cut: usize| {
+            let mut reader = Reader::default();
+            let mut found = Vec::new();
+            for mut piece in [&conversation[..cut], &conversation[cut..]] {
+                loop {
+                    match reader.read(&mut piece, true, is_head) {
+                        Read::More => break,
+                        Read::Broken => {
+                            found.push((0, 0, true));
+                            return found;
+                        }
+                        Read::Reply(reply) => {
+                            found.push((reply.status, reply.body.bytes, reply.closes));
+                        }
+                    }
+                }
+            }
+            found.extend(
+                reader
+                    .closed()
+                    .map(|reply| (reply.status, reply.body.bytes, reply.closes)),
+            );
+            found
+        };
+        let whole = read_all(0);
+        for cut in 1..conversation.len() {
+            assert_eq!(read_all(cut), whole, "cut at {cut}");
+        }
+        whole
+    }
+
+    #[test]
+    fn pipelined_replies_are_told_apart() {
+        let two = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabcHTTP/1.1 404 No\r\nContent-Length:0\r\n\r\n";
+        assert_eq!(replies(two, false), [(200, 3, false), (404, 0, false)]);
+    }
+
+    #[test]
+    fn chunks_end_with_the_empty_one_and_its_trailer() {
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                        a;q=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nDigest: x\r\n\r\nHTTP/1.1 204 N\r\n\r\n";
+        assert_eq!(replies(chunked, false), [(200, 13, false), (204, 0, false)]);
+    }
+
+    #[test]
+    fn replies_without_a_body_have_none_whatever_they_say() {
+        let said = b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\nHTTP/1.1 204 No\r\n\r\n";
+        assert_eq!(replies(said, false), [(304, 0, false), (204, 0, false)]);
+        assert_eq!(
+            replies(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true),
+            [(200, 0, false)]
+        );
+    }
+
+    #[test]
+    fn interim_replies_are_passed_over() {
+        let early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n\
+                      HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
+        assert_eq!(replies(early, false), [(200, 1, false)]);
+    }
+
+    #[test]
+    fn who_closes_is_understood() {
+        let close = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
+        assert_eq!(replies(close, false), [(200, 1, true)]);
+        let old = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx";
+        assert_eq!(replies(old, false), [(200, 1, true)]);
+        let kept = b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\nx";
+        assert_eq!(replies(kept, false), [(200, 1, false)]);
+        assert_eq!(
+            replies(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", false),
+            [(200, 13, true)]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_broken() {
+        for nonsense in [
+            &b"HTTP/2 200 OK\r\n\r\n"[..],
+            b"HTTP/1.1 abc OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5x\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        ] {
+            assert_eq!(
+                replies(nonsense, false),
+                [(0, 0, true)],
+                "{}",
+                nonsense.escape_ascii()
+            );
+        }
+    }
+
+    #[test]
+    fn an_endless_head_is_broken() {
+        let mut reader = Reader::default();
+        let line = b"X: y\r\n".repeat(1000);
+        let broken = (0..100).any(|_| reader.read(&mut &line[..], false, false) == Read::Broken);
+        assert!(broken);
+    }
+}

@@ -367,3 +367,127 @@ fn value<'a>(key: &'a [u8], length: Option<&[u8]>) -> Line<'a> {
         None => Line::Broken,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distribution::Popularity;
+
+    fn plan(protocol: CacheProtocol, keys_per_get: u32) -> Cache {
+        Cache {
+            protocol,
+            set_percent: 0.0,
+            keys: 100,
+            key_prefix: "k-".to_owned(),
+            key_bytes: "uniform:12-20".parse().unwrap(),
+            value_bytes: "uniform:0-200".parse().unwrap(),
+            popularity: Popularity::Sequential,
+            keys_per_get,
+            exptime_s: 0,
+            populate: false,
+        }
+    }
+
+    /// Reads a conversation cut into two at every byte; each cut must come to the same replies.
+    fn replies(plan: &Cache, conversation: &[u8], verify: bool) -> Vec<(u8, u32, u32)> {
+        let commands = Commands::new(plan, 1, 0);
+        let read_all = |cut: usize| {
+            let mut reader = Reader::new(plan);
+            let mut found = Vec::new();
+            for mut piece in [&conversation[..cut], &conversation[cut..]] {
+                loop {
+                    match reader.read(&mut piece, verify.then_some(&commands)) {
+                        Read::More => break,
+                        Read::Broken => {
+                            found.push((0, 0, 0));
+                            return found;
+                        }
+                        Read::Reply(reply) => {
+                            found.push((reply.status_class, reply.found, reply.wrong));
+                        }
+                    }
+                }
+            }
+            found
+        };
+        let whole = read_all(0);
+        for cut in 1..conversation.len() {
+            assert_eq!(read_all(cut), whole, "cut at {cut}");
+        }
+        whole
+    }
+
+    #[test]
+    fn replies_of_the_text_protocol() {
+        let said = b"VALUE a 0 3\r\na\r\n\r\nVALUE b 0 0\r\n\r\nEND\r\nEND\r\nSTORED\r\n\
+                     SERVER_ERROR out of memory\r\nERROR\r\n";
+        let expected = [(2, 2, 0), (2, 0, 0), (2, 0, 0), (5, 0, 0), (4, 0, 0)];
+        assert_eq!(
+            replies(&plan(CacheProtocol::Text, 2), said, false),
+            expected
+        );
+    }
+
+    #[test]
+    fn a_single_meta_get_ends_with_its_value_and_many_with_mn() {
+        let single = b"VA 2 kx\r\nab\r\nEN\r\nHD\r\n";
+        let expected = [(2, 1, 0), (2, 0, 0), (2, 0, 0)];
+        assert_eq!(
+            replies(&plan(CacheProtocol::Meta, 1), single, false),
+            expected
+        );
+        let many = b"VA 2 kx\r\nab\r\nVA 0 ky\r\n\r\nMN\r\nMN\r\n";
+        assert_eq!(
+            replies(&plan(CacheProtocol::Meta, 3), many, false),
+            [(2, 2, 0), (2, 0, 0)]
+        );
+    }
+
+    #[test]
+    fn values_are_known_by_their_keys() {
+        let plan = plan(CacheProtocol::Text, 1);
+        let commands = Commands::new(&plan, 1, 0);
+        for key in 0..20 {
+            let mut set = Vec::new();
+            commands.set_key(key, &mut set);
+            // "set KEY 0 0 LENGTH" becomes "VALUE KEY 0 LENGTH".
+            let end = memchr(b'\n', &set).unwrap() + 1;
+            let line = String::from_utf8(set[..end].to_vec()).unwrap();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let mut said = format!("VALUE {} 0 {}\r\n", words[1], words[4]).into_bytes();
+            said.extend_from_slice(&set[end..]);
+            said.extend_from_slice(b"END\r\n");
+            assert_eq!(replies(&plan, &said, true), [(2, 1, 0)]);
+            if words[4] != "0" {
+                let value = said.len() - b"\r\nEND\r\n".len() - 1;
+                said[value] ^= 1;
+                assert_eq!(replies(&plan, &said, true), [(2, 1, 1)]);
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_broken() {
+        for nonsense in [
+            &b"VALUE a 0 x\r\n"[..],
+            b"HTTP/1.1 400 Bad Request\r\n",
+            b"VALUE\r\n",
+        ] {
+            assert_eq!(
+                replies(&plan(CacheProtocol::Text, 1), nonsense, false),
+                [(0, 0, 0)]
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_seed_asks_for_the_same() {
+        let commands = |thread| {
+            let mut commands = Commands::new(&plan(CacheProtocol::Meta, 3), 9, thread);
+            let mut out = Vec::new();
+            (0..10).for_each(|_| commands.get(&mut out));
+            out
+        };
+        assert_eq!(commands(0), commands(0));
+    }
+}

@@ -36,8 +36,8 @@ def memccapable_finds_every_capability(world):
 @check(limit_s=180)
 def pymemcache_passes_its_tests(world):
     folder = next(environment(world).glob("lib/python3*/site-packages"))
-    # Its benchmarks are no tests. One test is switched off in its source for good (its issue 39).
-    pytest(world, folder, "pymemcache/test", "--ignore", "pymemcache/test/test_benchmark.py", least=500, skipped=1)
+    # Its benchmarks are no tests. One test, of three kinds of clients, is switched off in its source (its issue 39).
+    pytest(world, folder, "pymemcache/test", "-k", "not bench", least=500, skipped=3)
 
 
 @check(limit_s=180)
@@ -58,7 +58,7 @@ def gomemcache_passes_its_tests(world):
     folder = clients_folder(world) / "go"
     if not (folder / "go.sum").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "go.mod").write_text("module clients\n\ngo 1.21\n")
+        (folder / "go.mod").write_text("module clients\n\ngo 1.18\n")
         run(["go", "get", GOMEMCACHE.replace("@", "/memcache@")], cwd=folder)
     out = in_own_network(world, ["go", "test", "-count=1", "-v", "github.com/bradfitz/gomemcache/memcache"], folder)
     passed = re.findall(r"^--- PASS: (\w+)", out, re.M)

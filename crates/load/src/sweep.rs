@@ -312,24 +312,29 @@ impl Sweep {
 
     /// The table for people, with the knee below.
     pub fn table(&self) -> String {
-        let mut text = format!("{}\n", Step::HEAD);
-        for step in &self.steps {
-            let _ = writeln!(text, "{}", step.row());
+        let rows: Vec<String> = self.steps.iter().map(Step::row).collect();
+        format!("{}\n{}\n{}", Step::HEAD, rows.join("\n"), self.knee_line())
+    }
+
+    /// What came of the search for the knee; empty if there was none.
+    pub fn knee_line(&self) -> String {
+        let searched = self.steps.iter().any(|step| step.purpose == "knee");
+        let limited = self.steps.iter().any(|step| step.figures.generator_limited);
+        let at_least = if limited {
+            " at least: the generator was the limit in some runs"
+        } else {
+            ""
+        };
+        match self.knee_per_s {
+            Some(knee_per_s) => format!(
+                "\n  the server keeps up to {}{at_least}\n",
+                rate_of(knee_per_s)
+            ),
+            None if searched => {
+                "\n  the server did not keep up at any rate that was tried\n".to_owned()
+            }
+            None => String::new(),
         }
-        if let Some(knee_per_s) = self.knee_per_s {
-            let limited = self.steps.iter().any(|step| step.figures.generator_limited);
-            let _ = write!(text, "\n  the server keeps up to {}", rate_of(knee_per_s));
-            let _ = writeln!(
-                text,
-                "{}",
-                if limited {
-                    " at least: the generator was the limit in some runs"
-                } else {
-                    ""
-                }
-            );
-        }
-        text
     }
 }
 

@@ -75,13 +75,13 @@ fn run() -> Result<(), Failure> {
             drop(out);
             cache::run(&typed)
         }
-        Asked::Lab(asked) => lab::run(asked, &mut out),
-        Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
-        Asked::CheckConfig { file } => check_config(&file, &mut out),
         Asked::Load(matches) => {
             drop(out);
             load::run(&matches)
         }
+        Asked::Lab(asked) => lab::run(asked, &mut out),
+        Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
+        Asked::CheckConfig { file } => check_config(&file, &mut out),
         Asked::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
         Asked::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
         Asked::Man { command, .. } => print_page(command.as_deref(), &mut out),

@@ -3,6 +3,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
+use super::fileset;
 use crate::args::Sections;
 
 pub(crate) const SECTIONS: Sections = &[
@@ -14,6 +15,10 @@ pub(crate) const SECTIONS: Sections = &[
          weft load http http://127.0.0.1:8080/ --rate 20k --fail-if 'p99>5ms' --json out.json\n\
          weft load http http://127.0.0.1:8080/ --fileset DIR --verify\n\
          weft load http http://127.0.0.1:8080/ --sweep 10k..70k:5k --pause 5s\n\
+         weft load http http://127.0.0.1:8080/ --knee --knee-p99 5ms --overload\n\
+         weft load fileset DIR && weft load traces DIR LOGS\n\
+         weft load http http://127.0.0.1:8080/ --sessions LOGS/session-00.log --rate 500\n\
+         mpirun -np 4 weft load http http://server/ --rate 50k --connections 1k\n\
          weft load cache 127.0.0.1:11211 --populate --sets 3 --depth 16\n\
          weft load idle 127.0.0.1:8080 --connections 6000",
     ),
@@ -40,7 +45,8 @@ pub(crate) fn command(after_help: String) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([http(), cache(), idle(), fileset()])
+        .subcommands([http(), cache(), idle()])
+        .subcommands([fileset::command(), fileset::traces_command(), super::merge()])
 }
 
 fn http() -> Command {
@@ -65,7 +71,7 @@ fn http() -> Command {
                 .conflicts_with("close"),
             file("paths", "Ask for the paths of this list, or of this access log, in turn"),
             file("fileset", "Ask for the files of this set (weft load fileset), by their shares"),
-            file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions"),
+            file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in the name is each agent's number"),
             text("think", "TIME", "The pause between bursts where the log has none").default_value("0s"),
             text("popularity", "LAW", "Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
         ]);
@@ -123,31 +129,14 @@ fn idle() -> Command {
     common(command)
 }
 
-fn fileset() -> Command {
-    Command::new("fileset")
-        .about("Make the files of the thesis's experiments, or 500 pages, with a list of them")
-        .arg(
-            Arg::new("dir")
-                .value_name("DIR")
-                .required(true)
-                .value_hint(ValueHint::DirPath)
-                .value_parser(clap::value_parser!(std::path::PathBuf))
-                .help("Where to make them"),
-        )
-        .args([
-            choice(
-                "model",
-                &["thesis", "pages"],
-                "21,600 files of 2.3 GB, or 500 pages of 63 MB",
-            )
-            .default_value("thesis"),
-            text("scale", "FACTOR", "The part of the thesis's files to make").default_value("1"),
-            text("seed", "N", "What the content follows from").default_value("1"),
-        ])
-}
-
 fn common(command: Command) -> Command {
-    command.args(when()).args(how()).args(output())
+    command
+        .args(when())
+        .args(many())
+        .args(how())
+        .args(crew())
+        .args(output())
+        .args(watch())
 }
 
 fn when() -> Vec<Arg> {
@@ -164,13 +153,6 @@ fn when() -> Vec<Arg> {
             "Open loop with a course: '0..10k:30s,10k:1m,20k:10s'",
         )
         .conflicts_with("sweep"),
-        text(
-            "sweep",
-            "RATES",
-            "One run after the other: 10k..70k:5k, or 1k,2k,5k",
-        ),
-        text("pause", "TIME", "The rest between two runs of a sweep").default_value("1s"),
-        text("repeat", "N", "How often a sweep runs every rate").default_value("1"),
         choice(
             "arrivals",
             &["fixed", "poisson"],
@@ -183,6 +165,66 @@ fn when() -> Vec<Arg> {
         text("warm-up", "TIME", "The same load before that, not measured").default_value("0s"),
     ];
     heading(args, "When")
+}
+
+/// Many runs.
+pub(super) fn many() -> Vec<Arg> {
+    let args = vec![
+        text(
+            "sweep",
+            "RATES",
+            "One run after the other: 10k..70k:5k, or 1k,2k,5k",
+        ),
+        switch(
+            "knee",
+            "Search the largest rate at which the server keeps up; begins at --rate, or 1k",
+        )
+        .conflicts_with_all(["sweep", "course"]),
+        text(
+            "knee-p99",
+            "TIME",
+            "Keeping up also means a p99 of this at most",
+        )
+        .default_value("10ms"),
+        switch("overload", "After --knee, run at twice that rate").requires("knee"),
+        text("pause", "TIME", "The rest between two runs").default_value("1s"),
+        text("repeat", "N", "How often every rate is run").default_value("1"),
+    ];
+    heading(args, "Many runs")
+}
+
+/// Many machines.
+pub(super) fn crew() -> Vec<Arg> {
+    let args = vec![
+        text(
+            "agents",
+            "N",
+            "How many agents there are; under mpirun and srun this is known",
+        )
+        .requires("rank")
+        .requires("rendezvous"),
+        text("rank", "K", "Which of the agents this is, from 0").requires("agents"),
+        text(
+            "rendezvous",
+            "HOST:PORT",
+            "Where rank 0 is met; not needed on one machine under mpirun",
+        ),
+    ];
+    heading(args, "Many machines")
+}
+
+fn watch() -> Vec<Arg> {
+    let args = vec![
+        text("interval", "TIME", "How long an interval is").default_value("1s"),
+        switch(
+            "tui",
+            "Show rate and latency over time while it runs; only on a terminal",
+        ),
+        switch("quiet", "No progress while it runs")
+            .short('q')
+            .conflicts_with("tui"),
+    ];
+    heading(args, "Output")
 }
 
 fn how() -> Vec<Arg> {
@@ -239,7 +281,8 @@ fn how() -> Vec<Arg> {
     heading(args, "How")
 }
 
-fn output() -> Vec<Arg> {
+/// Where an outcome goes.
+pub(super) fn output() -> Vec<Arg> {
     let args = vec![
         file("json", "Write the result as JSON; '-' is standard output"),
         file("csv", "Write a line per interval"),
@@ -251,7 +294,6 @@ fn output() -> Vec<Arg> {
             "interval-log",
             "Write a histogram per interval, for HdrHistogram's log tools",
         ),
-        text("interval", "TIME", "How long an interval is").default_value("1s"),
         text(
             "fail-if",
             "CONDITION",
@@ -259,7 +301,6 @@ fn output() -> Vec<Arg> {
         )
         .action(ArgAction::Append),
         choice("color", &["auto", "always", "never"], "Colour").default_value("auto"),
-        switch("quiet", "No progress while it runs").short('q'),
     ];
     heading(args, "Output")
 }

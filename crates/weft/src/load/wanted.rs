@@ -17,10 +17,15 @@ use clap::ArgMatches;
 
 use crate::value;
 
-/// The plan of `weft load http|cache|idle`, and what to call its target.
-pub(crate) fn plan(command: &str, matches: &ArgMatches) -> Result<(Plan, String), String> {
+/// The plan of `weft load http|cache|idle`, and what to call its target. `rank` is which of several
+/// agents this is.
+pub(crate) fn plan(
+    command: &str,
+    matches: &ArgMatches,
+    rank: u32,
+) -> Result<(Plan, String), String> {
     let (targets, workload, name) = match command {
-        "http" => http(matches)?,
+        "http" => http(matches, rank)?,
         "cache" => cache(matches)?,
         _ => {
             let (targets, name) = addresses(matches)?;
@@ -67,7 +72,7 @@ pub(crate) fn plan(command: &str, matches: &ArgMatches) -> Result<(Plan, String)
     Ok((plan, name))
 }
 
-fn http(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), String> {
+fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, String), String> {
     let urls: Vec<&String> = matches.get_many("url").expect("clap demands it").collect();
     let parsed = urls
         .iter()
@@ -110,7 +115,9 @@ fn http(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), Str
         None => Workload::Http(http),
         Some(path) => {
             let think = time(matches, "think")?;
-            let (pages, scripts) = sessions(Path::new(path), think)?;
+            // Each of many agents has a log of its own.
+            let path = path.replace("{rank}", &format!("{rank:02}"));
+            let (pages, scripts) = sessions(Path::new(&path), think)?;
             http.pages = pages;
             Workload::Sessions(Sessions { http, scripts })
         }
@@ -298,6 +305,9 @@ fn arrivals(matches: &ArgMatches) -> Result<Arrivals, String> {
         return Ok(Arrivals::Course { stages, poisson });
     }
     let rate = optional(matches, "rate", sweep::rate)?;
+    // A sweep sets the rate of each run itself; the kind of arrivals it takes from here.
+    let many = matches.contains_id("sweep") || matches.get_flag("knee");
+    let rate = rate.or(many.then_some(1e3));
     Ok(rate.map_or(Arrivals::Closed, |rate_per_s| at_rate(rate_per_s, poisson)))
 }
 

@@ -1,0 +1,434 @@
+//! What runs: one run, a sweep, or the search for the knee; alone, or as one of many agents.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ArgMatches;
+use signal_hook::consts::signal::{SIGINT, SIGTERM};
+
+use super::live::View;
+use super::output::Output;
+use super::tui::Screen;
+use super::wanted;
+use crate::Failure;
+use ::load::agents::{Leader, Order, Part, Place, meet};
+use ::load::plan::{Arrivals, Stage};
+use ::load::report::Heading;
+use ::load::sweep::{Bound, Manner, Rates, Runner, Step, Sweep, planned};
+use ::load::{LoadError, Outcome, Plan, Progress};
+
+/// What carries a plan out.
+pub(super) type Engine =
+    fn(&Plan, &AtomicBool, &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, LoadError>;
+
+/// How long agents wait for each other: machines start at different times.
+const MEETING_PATIENCE: Duration = Duration::from_secs(60);
+/// How much later than this agent the others may be through.
+const OUTCOME_PATIENCE: Duration = Duration::from_secs(30);
+/// The knee is known to this part of its rate.
+const KNEE_PRECISION: f64 = 0.02;
+
+/// Which agent this is; `None` if it is alone.
+///
+/// # Errors
+/// When flags or environment contradict each other.
+pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
+    let rendezvous = matches.get_one::<String>("rendezvous").cloned();
+    let number = |name: &str| -> Result<Option<u32>, String> {
+        matches
+            .get_one::<String>(name)
+            .map(|_| wanted::count(matches, name))
+            .transpose()
+    };
+    let (size, rank) = (
+        number("agents").map_err(Failure::Usage)?,
+        number("rank").map_err(Failure::Usage)?,
+    );
+    let place = match (size, rank, rendezvous) {
+        (Some(size), Some(rank), Some(at)) => {
+            Place::by_hand(rank, size, at).map(|place| Some(place).filter(|p| p.size > 1))
+        }
+        (.., at) => Place::of_launcher(|name| std::env::var(name).ok(), at),
+    };
+    place.map_err(Failure::Usage)
+}
+
+/// Does all that was asked with this plan, and shows what came of it. The plan is the whole crew's.
+///
+/// # Errors
+/// When a run could not be made, an agent was lost, or a condition holds.
+pub(super) fn carry_out(
+    matches: &ArgMatches,
+    engine: Engine,
+    plan: &Plan,
+    heading: &Heading,
+    place: Option<Place>,
+) -> Result<(), Failure> {
+    let output = Output::of(matches)?;
+    let asked = Asked::of(matches, plan).map_err(Failure::Usage)?;
+    let manner = manner(matches).map_err(Failure::Usage)?;
+    let part = place
+        .as_ref()
+        .map_or_else(|| plan.clone(), |place| part_of(plan, place));
+    let leader = match &place {
+        None => None,
+        Some(place) => match meet(place, MEETING_PATIENCE).map_err(Failure::Running)? {
+            Part::Leader(leader) => Some(leader),
+            Part::Member(member) => {
+                let work = |order, stop: Arc<AtomicBool>| {
+                    run_part(engine, &part, place, order, &stop, &mut |_| ())
+                };
+                return member.work(work).map_err(Failure::Running);
+            }
+        },
+    };
+    let stop = Arc::<AtomicBool>::default();
+    if leader.is_none() {
+        // With agents a signal ends the process, and so the whole crew: loudly.
+        for signal in [SIGINT, SIGTERM] {
+            // The second one ends the process: its handler finds the flag set.
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        }
+    }
+    let view = view(matches, &asked, &manner, plan, heading, &stop)?;
+    let mut crew = Crew {
+        engine,
+        part,
+        place,
+        leader,
+        view,
+        stop,
+        last: None,
+        // On a whole screen there is no place for rows: the table comes afterwards.
+        has_rows: asked != Asked::Run && output.has_screen() && !matches.get_flag("tui"),
+    };
+    let result = crew.carry_out(&asked, &manner);
+    let Crew {
+        leader, view, last, ..
+    } = crew;
+    view.close();
+    if let Some(leader) = leader {
+        leader.end(&result.as_ref().map(|_| ()).map_err(Clone::clone));
+    }
+    match (result.map_err(Failure::Running)?, last) {
+        (Some(sweep), last) => {
+            if output.has_screen() {
+                let whole = matches.get_flag("tui");
+                let text = if whole {
+                    sweep.table()
+                } else {
+                    sweep.knee_line()
+                };
+                write!(io::stdout(), "{text}")?;
+            }
+            output.finish_sweep(&sweep, last.as_ref())
+        }
+        (None, Some(outcome)) => output.finish(&outcome, heading),
+        (None, None) => Ok(()),
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq)]
+enum Asked {
+    Run,
+    Sweep(Rates),
+    Knee { first_per_s: f64, overload: bool },
+}
+
+impl Asked {
+    fn of(matches: &ArgMatches, plan: &Plan) -> Result<Asked, String> {
+        if let Some(rates) = matches.get_one::<String>("sweep") {
+            let rates: Result<Rates, _> = rates.parse();
+            return rates
+                .map(Asked::Sweep)
+                .map_err(|error| format!("--sweep: {error}"));
+        }
+        Ok(match matches.get_flag("knee") {
+            true => Asked::Knee {
+                first_per_s: rate_of_plan(plan).unwrap_or(1_000.0),
+                overload: matches.get_flag("overload"),
+            },
+            false => Asked::Run,
+        })
+    }
+}
+
+/// How a sweep goes about it, as it was typed.
+fn manner(matches: &ArgMatches) -> Result<Manner, String> {
+    let p99 = wanted::time(matches, "knee-p99")?;
+    Ok(Manner {
+        repetitions: wanted::count(matches, "repeat")?.max(1),
+        pause: wanted::time(matches, "pause")?,
+        bound: Bound {
+            p99,
+            ..Bound::default()
+        },
+    })
+}
+
+fn view(
+    matches: &ArgMatches,
+    asked: &Asked,
+    manner: &Manner,
+    plan: &Plan,
+    heading: &Heading,
+    stop: &Arc<AtomicBool>,
+) -> Result<View, Failure> {
+    let run = plan.warm_up + plan.duration;
+    if matches.get_flag("tui") {
+        let what = "--tui needs a terminal; leave it out, or do not redirect the output";
+        if !io::IsTerminal::is_terminal(&io::stdout()) {
+            return Err(Failure::Usage(what.to_owned()));
+        }
+        let screen = Screen::open(heading.target.clone(), Arc::clone(stop))?;
+        return Ok(View::Screen(Box::new(screen)));
+    }
+    // How many runs the search for a knee takes is not known; a dozen is usual.
+    let whole = match asked {
+        Asked::Run => run,
+        Asked::Sweep(rates) => planned(rates, manner, run),
+        Asked::Knee { .. } => (run + manner.pause) * 12,
+    };
+    Ok(View::line(whole, matches.get_flag("quiet")))
+}
+
+/// One generator, or the leader of many.
+struct Crew {
+    engine: Engine,
+    part: Plan,
+    place: Option<Place>,
+    leader: Option<Leader>,
+    view: View,
+    stop: Arc<AtomicBool>,
+    last: Option<Outcome>,
+    has_rows: bool,
+}
+
+impl Crew {
+    fn carry_out(&mut self, asked: &Asked, manner: &Manner) -> Result<Option<Sweep>, String> {
+        let mut sweep = Sweep::default();
+        if self.has_rows {
+            self.view.print(Step::HEAD);
+        }
+        match asked {
+            Asked::Run => {
+                self.last = Some(self.round(Order::default())?);
+                return Ok(None);
+            }
+            Asked::Sweep(rates) => sweep.over(rates, manner, self)?,
+            Asked::Knee {
+                first_per_s,
+                overload,
+            } => {
+                let knee = sweep.knee(*first_per_s, KNEE_PRECISION, manner, self)?;
+                if let Some(knee) = knee.filter(|_| *overload) {
+                    sweep.overload(knee, manner, self)?;
+                }
+            }
+        }
+        Ok(Some(sweep))
+    }
+
+    fn round(&mut self, order: Order) -> Result<Outcome, String> {
+        let Crew {
+            engine,
+            part,
+            place,
+            leader,
+            view,
+            stop,
+            ..
+        } = self;
+        let mut observer = |progress: &Progress<'_>| view.tick(progress);
+        match (leader, place) {
+            (Some(leader), Some(place)) => leader.round(order, OUTCOME_PATIENCE, |stop| {
+                run_part(*engine, part, place, order, &stop, &mut observer)
+            }),
+            _ => {
+                let plan = match order.rate_per_s {
+                    Some(rate_per_s) => at_rate(part, rate_per_s),
+                    None => part.clone(),
+                };
+                engine(&plan, stop, &mut observer).map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+impl Runner for Crew {
+    fn run(&mut self, rate_per_s: f64) -> Result<Outcome, String> {
+        if self.stop.load(Ordering::Acquire) {
+            return Err("stopped".to_owned());
+        }
+        let outcome = self.round(Order {
+            rate_per_s: Some(rate_per_s),
+        })?;
+        self.last = Some(outcome.clone());
+        Ok(outcome)
+    }
+
+    fn pause(&mut self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !self.stop.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(20).min(pause));
+        }
+        self.view.run_is_over(pause);
+    }
+
+    fn done(&mut self, step: &Step) {
+        self.view
+            .run_is_over(self.part.warm_up + self.part.duration);
+        if self.has_rows {
+            self.view.print(&step.row());
+        }
+    }
+}
+
+/// Runs one agent's part of an order that is the whole crew's.
+fn run_part(
+    engine: Engine,
+    part: &Plan,
+    place: &Place,
+    order: Order,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Progress<'_>),
+) -> Result<Outcome, String> {
+    let plan = match order.rate_per_s {
+        Some(rate_per_s) => at_rate(part, rate_per_s / f64::from(place.size)),
+        None => part.clone(),
+    };
+    engine(&plan, stop, observer).map_err(|error| error.to_string())
+}
+
+/// One agent's part of a plan: its share of rate and connections, and random choices of its own.
+fn part_of(whole: &Plan, place: &Place) -> Plan {
+    let agents = f64::from(place.size);
+    let mut part = whole.clone();
+    part.connections = place.part_of(whole.connections);
+    part.idle.connections = place.part_of(whole.idle.connections);
+    part.connect_rate_per_s = whole.connect_rate_per_s.map(|rate| rate / agents);
+    part.arrivals = match &whole.arrivals {
+        Arrivals::Closed => Arrivals::Closed,
+        Arrivals::Fixed { rate_per_s } => Arrivals::Fixed {
+            rate_per_s: rate_per_s / agents,
+        },
+        Arrivals::Poisson { rate_per_s } => Arrivals::Poisson {
+            rate_per_s: rate_per_s / agents,
+        },
+        Arrivals::Course { stages, poisson } => {
+            let stage = |stage: &Stage| Stage {
+                lasts: stage.lasts,
+                from_per_s: stage.from_per_s / agents,
+                to_per_s: stage.to_per_s / agents,
+            };
+            Arrivals::Course {
+                stages: stages.iter().map(stage).collect(),
+                poisson: *poisson,
+            }
+        }
+    };
+    part.seed = ::load::random::Random::stream(whole.seed, u64::from(place.rank)).bits();
+    part
+}
+
+/// The plan with another rate; a closed loop becomes an open one with equal distances.
+fn at_rate(plan: &Plan, rate_per_s: f64) -> Plan {
+    let poisson = matches!(
+        plan.arrivals,
+        Arrivals::Poisson { .. } | Arrivals::Course { poisson: true, .. }
+    );
+    Plan {
+        arrivals: wanted::at_rate(rate_per_s, poisson),
+        ..plan.clone()
+    }
+}
+
+fn rate_of_plan(plan: &Plan) -> Option<f64> {
+    match plan.arrivals {
+        Arrivals::Fixed { rate_per_s } | Arrivals::Poisson { rate_per_s } => Some(rate_per_s),
+        Arrivals::Closed | Arrivals::Course { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args;
+    use super::*;
+
+    #[test]
+    fn the_parts_of_all_agents_are_the_whole() {
+        let whole = Plan {
+            connections: 15_361,
+            arrivals: Arrivals::Poisson { rate_per_s: 70e3 },
+            ..Plan::default()
+        };
+        let part = |rank| part_of(&whole, &Place::by_hand(rank, 16, "h:1".to_owned()).unwrap());
+        assert_eq!(
+            (0..16).map(|rank| part(rank).connections).sum::<u32>(),
+            15_361
+        );
+        assert_eq!(
+            (0..16)
+                .filter_map(|rank| rate_of_plan(&part(rank)))
+                .sum::<f64>(),
+            70e3
+        );
+        assert_ne!(part(0).seed, part(1).seed);
+    }
+
+    #[test]
+    fn a_step_keeps_the_kind_of_arrivals() {
+        let poisson = Plan {
+            arrivals: Arrivals::Poisson { rate_per_s: 1.0 },
+            ..Plan::default()
+        };
+        assert_eq!(
+            at_rate(&poisson, 5.0).arrivals,
+            Arrivals::Poisson { rate_per_s: 5.0 }
+        );
+        assert_eq!(
+            at_rate(&Plan::default(), 5.0).arrivals,
+            Arrivals::Fixed { rate_per_s: 5.0 }
+        );
+    }
+
+    #[test]
+    fn flags_say_what_is_carried_out() {
+        let matches = |words: &[&str]| {
+            let command = clap::Command::new("t")
+                .args(args::many())
+                .args(args::crew());
+            command
+                .arg(clap::Arg::new("course"))
+                .try_get_matches_from([&["t"], words].concat())
+        };
+        let asked = |words: &[&str]| Asked::of(&matches(words).unwrap(), &Plan::default()).unwrap();
+        assert_eq!(asked(&[]), Asked::Run);
+        assert_eq!(
+            asked(&["--sweep", "1k,2k"]),
+            Asked::Sweep("1k,2k".parse().unwrap())
+        );
+        let knee = Asked::Knee {
+            first_per_s: 1e3,
+            overload: true,
+        };
+        assert_eq!(asked(&["--knee", "--overload"]), knee);
+        assert!(matches(&["--knee", "--sweep", "1k"]).is_err());
+        assert!(
+            matches(&["--agents", "4"]).is_err(),
+            "who am I, and where are the others?"
+        );
+        let words = ["--repeat", "3", "--pause", "20s", "--knee-p99", "5ms"];
+        let manner = manner(&matches(&words).unwrap()).unwrap();
+        let (pause, p99) = (Duration::from_secs(20), Duration::from_millis(5));
+        assert_eq!(
+            (manner.repetitions, manner.pause, manner.bound.p99),
+            (3, pause, p99)
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! `weft load fileset` and `weft load traces`: what servers serve, and logs of what users ask for.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
+
+use super::live;
+use crate::Failure;
+use ::load::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
+use ::load::sessions::{self, Session};
+use ::load::traces::{self, Users};
+
+/// The command that makes files.
+pub(super) fn command() -> Command {
+    Command::new("fileset")
+        .about("Make the files that a web server is measured with")
+        .long_about(
+            "Make 21,600 files in 650 directories, 2.3 GB, whose requests by Zipf's law have the cumulative \
+             table of the thesis; or, with --model pages, 500 front pages. Everything follows from the seed. A \
+             list with sizes and checksums, fileset.tsv, lies beside them, for --fileset and --verify.",
+        )
+        .args([
+            directory("dir", "DIR", "Where to make them: an empty directory, or a new one").required(true),
+            number("scale", "PART", "Make this part of the files, such as 0.1; sizes stay").default_value("1"),
+            seed(),
+            number("zipf", "EXPONENT", "How much more popular the first files are").default_value("1"),
+            Arg::new("model")
+                .long("model")
+                .value_parser(["thesis", "pages"])
+                .default_value("thesis")
+                .help("21,600 files of 2.3 GB, or 500 front pages of 63 MB"),
+            Arg::new("table")
+                .long("table")
+                .action(ArgAction::SetTrue)
+                .help("Only print the table; write nothing"),
+        ])
+}
+
+/// The command that makes session logs.
+pub(super) fn traces_command() -> Command {
+    Command::new("traces")
+        .about("Make session logs for a file set, as httperf reads them")
+        .long_about(
+            "Make session logs (httperf's --wsesslog) for a set that weft load fileset made: most sessions \
+             are one request, some open pages with embedded files, with active and idle periods between.",
+        )
+        .args([
+            directory("set", "SET", "The directory of the file set").required(true),
+            directory("dir", "DIR", "Where to write session-00.log and so on").required(true),
+            count("logs", "How many logs: one for each generator").default_value("16"),
+            count("requests", "At least so many requests in each").default_value("100000"),
+            seed(),
+            number("single", "SHARE", "The part of the sessions that is one request").default_value("0.7"),
+            number("think", "FACTOR", "Make all periods longer or shorter; 0 leaves them out").default_value("1"),
+        ])
+}
+
+fn directory(id: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(id)
+        .value_name(value)
+        .value_parser(value_parser!(PathBuf))
+        .value_hint(ValueHint::DirPath)
+        .help(help)
+}
+
+fn number(id: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(id)
+        .long(id)
+        .value_name(value)
+        .value_parser(value_parser!(f64))
+        .help(help)
+}
+
+fn count(id: &'static str, help: &'static str) -> Arg {
+    let parser = value_parser!(u32).range(1..=100_000_000);
+    Arg::new(id)
+        .long(id)
+        .value_name("N")
+        .value_parser(parser)
+        .help(help)
+}
+
+fn seed() -> Arg {
+    let arg = Arg::new("seed")
+        .long("seed")
+        .value_name("N")
+        .value_parser(value_parser!(u64));
+    arg.default_value("1").help("What everything follows from")
+}
+
+/// Makes the files and prints the table.
+///
+/// # Errors
+/// When the files cannot be made.
+pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let number = |id: &str| *matches.get_one::<f64>(id).expect("it has a default");
+    let recipe = Recipe {
+        model: match matches.get_one::<String>("model").map(|name| &**name) {
+            Some("pages") => Model::Pages,
+            _ => Model::Thesis,
+        },
+        scale: number("scale"),
+        seed: *matches.get_one("seed").expect("it has a default"),
+        exponent: number("zipf"),
+    };
+    let mut set = FileSet::plan(recipe).map_err(Failure::Usage)?;
+    if !matches.get_flag("table") {
+        let directory: &PathBuf = matches.get_one("dir").expect("clap demands it");
+        let bar = live::bytes_bar(set.total_bytes());
+        set.write(directory, |bytes| bar.set_position(bytes))
+            .map_err(|error| Failure::Running(format!("cannot make the files: {error}")))?;
+        bar.finish_and_clear();
+    }
+    let mut out = io::stdout().lock();
+    let (files, directories) = (set.entries.len(), set.directories());
+    let megabytes = set.total_bytes() as f64 / 1e6;
+    writeln!(
+        out,
+        "{files} files in {directories} directories, {megabytes:.1} MB; seed {}\n",
+        recipe.seed
+    )?;
+    match recipe.model {
+        Model::Thesis => out.write_all(show_table(&set.table(), recipe.scale).as_bytes())?,
+        Model::Pages => {
+            for (name, seed, ours) in page_figures(&set) {
+                writeln!(out, "  {name:<20} {ours:>9.1}   seed {seed:>7.1}")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the logs and prints what is in them.
+///
+/// # Errors
+/// When the set cannot be read or the logs cannot be written.
+pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
+    let number = |id: &str| *matches.get_one::<f64>(id).expect("it has a default");
+    let count = |id: &str| *matches.get_one::<u32>(id).expect("it has a default");
+    let path = |id: &str| matches.get_one::<PathBuf>(id).expect("clap demands it");
+    let users = Users {
+        single_share: number("single"),
+        think_scale: number("think"),
+        ..Users::default()
+    };
+    if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {
+        return Err(Failure::Usage(
+            "--single goes from 0 to 1 and --think from 0 to 1000".to_owned(),
+        ));
+    }
+    let set = FileSet::read(path("set"))?;
+    let directory = path("dir");
+    fs::create_dir_all(directory)?;
+    let seed = *matches.get_one("seed").expect("it has a default");
+    let mut counts = vec![0; set.entries.len()];
+    let (mut sessions_made, mut requests_made) = (0, 0);
+    for log in 0..count("logs") {
+        let made = traces::session_log(
+            &set,
+            &users,
+            count("requests") as usize,
+            seed,
+            u64::from(log),
+        );
+        let file = directory.join(format!("session-{log:02}.log"));
+        write_log(&file, &made).map_err(|error| {
+            Failure::Running(format!("cannot write {}: {error}", file.display()))
+        })?;
+        sessions_made += made.len();
+        requests_made += made.iter().map(Session::calls).sum::<usize>();
+        for (sum, count) in counts
+            .iter_mut()
+            .zip(traces::requests_per_file(&set, &made))
+        {
+            *sum += count;
+        }
+    }
+    let mut out = io::stdout().lock();
+    let mean = requests_made as f64 / sessions_made as f64;
+    writeln!(
+        out,
+        "{} logs for {}",
+        count("logs"),
+        path("set").join(MANIFEST).display()
+    )?;
+    writeln!(
+        out,
+        "{sessions_made} sessions, {requests_made} requests, {mean:.2} requests per session\n"
+    )?;
+    out.write_all(show_table(&set.table_of_requests(&counts), set.recipe.scale).as_bytes())?;
+    Ok(())
+}
+
+fn write_log(file: &PathBuf, made: &[Session]) -> io::Result<()> {
+    let mut out = BufWriter::new(File::create(file)?);
+    sessions::write(made, &mut out)?;
+    out.flush()
+}

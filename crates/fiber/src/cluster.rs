@@ -1,13 +1,12 @@
-//! A cluster: processors that share their unstarted fibers.
+//! A cluster: processors that share the fibers which have no frames.
 //!
 //! Each processor has a half that only its own thread touches (`processor.rs`) and a half that
-//! everybody may reach, which is here: the lane of unstarted fibers, from which any processor may
-//! take, and the inbox, through which other threads make a processor's own fibers ready.
+//! everybody may reach, which is here: the inbox, through which other threads make a processor's own
+//! fibers ready. What all share is the [`ReadyQueue`] of fibers that any processor may run.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +16,11 @@ use crate::backend::LentMemory;
 use crate::counters::Counters;
 use crate::fiber::{Fiber, FiberRef};
 use crate::fork::Home;
+use crate::idle::{Idle, Notified};
 use crate::look::TraceJob;
+use crate::ready_queue::ReadyQueue;
 use crate::roster::Roster;
+use crate::{processor, stamp};
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
@@ -28,8 +30,8 @@ pub(crate) struct Cluster {
     pub(crate) processors: Vec<ProcessorShared>,
     /// Round robin for spawns from plain threads.
     next: AtomicUsize,
-    /// How many processors sleep: a spawn that finds none has nobody to wake.
-    sleeper_count: AtomicUsize,
+    pub(crate) queue: ReadyQueue<FiberRef>,
+    pub(crate) idle: Arc<Idle>,
     fiber_count: AtomicUsize,
     pub(crate) roster: Roster,
     stopping: AtomicBool,
@@ -46,9 +48,8 @@ pub(crate) struct ProcessorShared {
     pub(crate) wake_fd: OwnedFd,
     inbox: Mutex<Vec<Message>>,
     has_mail: AtomicBool,
-    lane: Mutex<VecDeque<FiberRef>>,
-    lane_len: AtomicUsize,
-    sleeping: AtomicBool,
+    pub(crate) index: usize,
+    idle: Arc<Idle>,
     /// Of the ring's receive buffers, which fibers that move take along; unset on other back ends.
     pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
     /// The number of the fiber that runs; 0 is none.
@@ -79,14 +80,16 @@ pub(crate) enum Message {
 impl Cluster {
     pub(crate) fn new(processor_count: usize) -> io::Result<Arc<Cluster>> {
         assert!(processor_count > 0, "a cluster of 0 processors runs nobody");
+        let idle = Arc::new(Idle::new(processor_count));
         let processors = (0..processor_count)
-            .map(|_| ProcessorShared::new())
+            .map(|index| ProcessorShared::new(index, Arc::clone(&idle)))
             .collect::<io::Result<_>>()?;
         Ok(Arc::new(Cluster {
             process: Home::here(),
             processors,
             next: AtomicUsize::new(0),
-            sleeper_count: AtomicUsize::new(0),
+            queue: ReadyQueue::new(processor_count),
+            idle,
             fiber_count: AtomicUsize::new(0),
             roster: Roster::default(),
             stopping: AtomicBool::new(false),
@@ -102,13 +105,20 @@ impl Cluster {
         self.roster.add(fiber);
     }
 
-    /// Puts an unstarted fiber into the lane of processor `index`, or of the next in turn.
-    pub(crate) fn spawn(&self, fiber: FiberRef, index: Option<usize>) {
+    /// Starts a fiber on whichever processor comes first.
+    pub(crate) fn spawn(&self, fiber: FiberRef) {
         self.count_in(fiber);
-        let count = self.processors.len();
-        let index = index.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % count);
-        self.processors[index].push_unstarted(fiber);
-        self.wake_for_unstarted(index);
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        self.push_movable(fiber, next % self.processors.len());
+    }
+
+    /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if the caller is none of
+    /// the cluster's, of processor `index`.
+    pub(crate) fn push_movable(&self, fiber: FiberRef, index: usize) {
+        if !processor::push_movable_if_in(self, fiber) {
+            self.queue.push_remote(index, stamp::now(), fiber);
+            self.notify();
+        }
     }
 
     /// Starts a fiber on this very processor.
@@ -117,14 +127,13 @@ impl Cluster {
         self.processors[index].send(Message::Start(fiber));
     }
 
-    /// Wakes the processor whose lane grew or, if that is awake, some sleeper that may steal.
-    fn wake_for_unstarted(&self, index: usize) {
-        // Pairs with the fence in `try_sleep`: either the sleeper sees the lane, or we see the sleeper.
-        fence(Ordering::SeqCst);
-        if self.sleeper_count.load(Ordering::Relaxed) == 0 || self.processors[index].wake() {
-            return;
+    /// Wakes a sleeper, if there is one and no spinner, because there is work for anybody.
+    pub(crate) fn notify(&self) -> Notified {
+        let notified = self.idle.notify();
+        if let Notified::Wake(index) = notified {
+            self.processors[index].ring();
         }
-        let _ = self.processors.iter().any(ProcessorShared::wake);
+        notified
     }
 
     /// The number of the processor with this shared half, if it is one of the cluster's.
@@ -173,52 +182,22 @@ impl Cluster {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Takes an unstarted fiber from another processor's lane, searching from the neighbour on.
-    pub(crate) fn steal(&self, thief: usize) -> Option<FiberRef> {
-        let count = self.processors.len();
-        (1..count).find_map(|step| self.processors[(thief + step) % count].pop_unstarted())
-    }
-
-    /// Announces that processor `index` goes to sleep. `false` if there is work after all: stay up.
-    ///
-    /// Two steps, so that no wake-up is lost: first the announcement, then one more full search. Whoever
-    /// adds work does it the other way round.
-    pub(crate) fn try_sleep(&self, index: usize) -> bool {
-        let processor = &self.processors[index];
-        processor.sleeping.store(true, Ordering::SeqCst);
-        self.sleeper_count.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let work = processor.has_mail.load(Ordering::Relaxed)
-            || self.is_stopping()
-            || self
-                .processors
-                .iter()
-                .any(|p| p.lane_len.load(Ordering::Relaxed) > 0);
-        if work {
-            self.woke(index);
-        }
-        !work
-    }
-
-    /// The other end of [`try_sleep`](Cluster::try_sleep).
-    pub(crate) fn woke(&self, index: usize) {
-        self.processors[index]
-            .sleeping
-            .store(false, Ordering::SeqCst);
-        self.sleeper_count.fetch_sub(1, Ordering::SeqCst);
+    /// Whether processor `index`, which has registered as a sleeper, has to stay up after all.
+    pub(crate) fn is_work_for(&self, index: usize) -> bool {
+        let has_mail = self.processors[index].has_mail();
+        has_mail || !self.queue.is_empty() || self.is_stopping()
     }
 }
 
 impl ProcessorShared {
-    fn new() -> io::Result<ProcessorShared> {
+    fn new(index: usize, idle: Arc<Idle>) -> io::Result<ProcessorShared> {
         Ok(ProcessorShared {
             counters: Counters::default(),
             wake_fd: eventfd(0, EventfdFlags::CLOEXEC)?,
             inbox: Mutex::default(),
             has_mail: AtomicBool::new(false),
-            lane: Mutex::default(),
-            lane_len: AtomicUsize::new(0),
-            sleeping: AtomicBool::new(false),
+            index,
+            idle,
             lent_memory: OnceLock::new(),
             running: AtomicU64::new(0),
             thread: AtomicI32::new(0),
@@ -227,7 +206,7 @@ impl ProcessorShared {
 
     /// Makes one of this processor's own fibers ready, from any thread.
     pub(crate) fn push_ready(&self, fiber: FiberRef) {
-        if !crate::processor::push_ready_if_here(self, fiber) {
+        if !processor::push_ready_if_here(self, fiber) {
             self.send(Message::Ready(fiber));
         }
     }
@@ -235,9 +214,11 @@ impl ProcessorShared {
     pub(crate) fn send(&self, message: Message) {
         lock(&self.inbox).push(message);
         self.has_mail.store(true, Ordering::SeqCst);
-        // Pairs with the fence in `try_sleep`.
-        fence(Ordering::SeqCst);
         self.wake();
+    }
+
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_mail(&self) -> Vec<Message> {
@@ -249,34 +230,21 @@ impl ProcessorShared {
         std::mem::take(&mut *inbox)
     }
 
-    fn push_unstarted(&self, fiber: FiberRef) {
-        let mut lane = lock(&self.lane);
-        lane.push_back(fiber);
-        self.lane_len.store(lane.len(), Ordering::SeqCst);
-    }
-
-    pub(crate) fn pop_unstarted(&self) -> Option<FiberRef> {
-        if self.lane_len.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let mut lane = lock(&self.lane);
-        let fiber = lane.pop_front();
-        self.lane_len.store(lane.len(), Ordering::SeqCst);
-        fiber
-    }
-
     pub(crate) fn is_asleep(&self) -> bool {
-        self.sleeping.load(Ordering::SeqCst)
+        self.idle.is_asleep(self.index)
     }
 
     /// Wakes the processor if it sleeps. Only the first of many wakers makes the system call.
-    fn wake(&self) -> bool {
-        let woken = self.sleeping.swap(false, Ordering::SeqCst);
-        if woken {
-            // The count of an eventfd cannot overflow here: each sleep is written to once.
-            rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes()).expect("write to an eventfd");
+    fn wake(&self) {
+        if self.idle.wake(self.index) {
+            self.ring();
         }
-        woken
+    }
+
+    /// Ends the sleep of a processor that was woken, or is about to: its back end waits for this too.
+    fn ring(&self) {
+        // The count of an eventfd cannot overflow here: each sleep is written to once.
+        rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes()).expect("write to an eventfd");
     }
 }
 

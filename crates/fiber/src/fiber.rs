@@ -19,7 +19,7 @@ use std::fmt;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -34,6 +34,7 @@ use crate::processor::{self, Expiry, Processor};
 use crate::roster::Place;
 use crate::stack::FiberStack;
 use crate::steps::{Flow, Frame};
+use crate::token::Token;
 use crate::waiting::{self, WaitReason, Waiting};
 use crate::watch::Watch;
 
@@ -48,7 +49,7 @@ pub(crate) struct Control {
     id: u64,
     name: Option<Cow<'static, str>>,
     spawned_at: &'static Location<'static>,
-    state: AtomicU8,
+    token: Token,
     /// Where it started; null before. Wake-ups from other threads go there.
     home: AtomicPtr<ProcessorShared>,
     body: UnsafeCell<Body>,
@@ -126,11 +127,6 @@ pub(crate) struct FiberRef(NonNull<Control>);
 // SAFETY: it is a counted pointer to a `Sync` control block; see the invariant.
 unsafe impl Send for FiberRef {}
 
-// A fiber's token, as of std::thread::park: RUNNING covers ready as well.
-const RUNNING: u8 = 0;
-const PARKED: u8 = 1;
-const NOTIFIED: u8 = 2;
-
 impl Control {
     pub(crate) fn new(
         cluster: Arc<Cluster>,
@@ -143,7 +139,7 @@ impl Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name,
             spawned_at,
-            state: AtomicU8::new(RUNNING),
+            token: Token::new(),
             home: AtomicPtr::new(std::ptr::null_mut()),
             body: UnsafeCell::new(body),
             context: UnsafeCell::new(None),
@@ -371,16 +367,15 @@ impl FiberRef {
     /// After the fiber suspended with [`Suspend::Park`]: parks it, or says that it was unparked in
     /// the meantime and is ready.
     pub(crate) fn park_after_switch(self) -> bool {
-        let state = &self.control().state;
-        if state
-            .compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-        {
-            return true;
-        }
-        // A swap and not a store: it acquires what the latest unpark published.
-        state.swap(RUNNING, Ordering::AcqRel);
-        false
+        self.control().token.park()
+    }
+
+    /// Whether any processor may run it next: it has no frames, because it has not started or is between two steps.
+    /// Asked by whoever is about to make it ready.
+    #[inline]
+    pub(crate) fn is_movable(self) -> bool {
+        // SAFETY: the fiber is in one place only (invariant), and that is the caller's hand.
+        unsafe { &*self.control().context.get() }.is_none()
     }
 }
 
@@ -397,25 +392,22 @@ impl Fiber {
 
     /// Lets the fiber's [`park`] return, now or at its next call. From any thread.
     pub fn unpark(&self) {
-        let state = &self.control.state;
-        let mut seen = state.load(Ordering::Relaxed);
-        loop {
-            let next = if seen == PARKED { RUNNING } else { NOTIFIED };
-            match state.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(PARKED) => return self.make_ready(),
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
+        if self.control.token.unpark() {
+            self.make_ready();
         }
     }
 
-    /// Only the caller that moved it from PARKED comes here, so it enters one queue.
+    /// Only the caller that moved it from parked to ready comes here, so it enters one queue.
     fn make_ready(&self) {
-        let home = self.control.home.load(Ordering::Acquire);
-        let fiber = FiberRef(NonNull::from(&*self.control));
+        let fiber = FiberRef::of(self);
         // SAFETY: a parked fiber has started, so `home` was set, to a shared half that lives as long
         // as the cluster, which the control block holds.
-        unsafe { (*home).push_ready(fiber) };
+        let home = unsafe { &*self.control.home.load(Ordering::Acquire) };
+        if fiber.is_movable() {
+            self.control.cluster.push_movable(fiber, home.index);
+        } else {
+            home.push_ready(fiber);
+        }
     }
 }
 
@@ -602,10 +594,7 @@ impl FiberRef {
     }
 
     fn take_token(self) -> bool {
-        let state = &self.control().state;
-        state
-            .compare_exchange(NOTIFIED, RUNNING, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        self.control().token.take()
     }
 }
 

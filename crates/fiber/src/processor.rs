@@ -3,6 +3,11 @@
 //! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back end
 //! once, to hand over all operations that the fibers made and to collect what has completed. Batching
 //! the fibers' sends into that one system call is where the speed comes from.
+//!
+//! What is ready lies in two places. Fibers that have frames here (*pinned*) are in a plain list of this
+//! thread's, where a push and a pop cost a nanosecond. Fibers that any processor may run are in the cluster's
+//! [`ready_queue`](crate::ready_queue). The two are served by age. For the pinned ones the age is that of the
+//! turn before: reading the counter for each would cost ten times what the rest does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,23 +20,44 @@ use crate::accept::Acceptors;
 use crate::backend::{Backend, BackendKind, Op, Wait};
 use crate::cluster::{Cluster, Message, ProcessorShared};
 use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
+use crate::idle::{Notified, Woken};
 use crate::look::{Phase, TraceJob};
 use crate::overflow;
+use crate::ready_queue::{Origin, Visitor};
 use crate::stack::StackCache;
+use crate::stamp;
 use crate::steps::Flow;
 use crate::timer::{Tick, TimerKey, Wheel};
+use crate::topology::last_level_cache;
 use crate::watch::NEVER;
 
-/// How many unstarted fibers a turn starts: enough to keep busy, few enough that those which have
-/// started are not kept waiting, and that others may steal the rest.
-const STARTS_PER_TURN: usize = 64;
+/// How many fibers from the lanes a turn runs: enough to keep busy, few enough that completions
+/// are not kept waiting.
+const MOVABLE_PER_TURN: usize = 64;
+
+/// After so many pinned fibers the processor looks whether somebody else's work has waited much longer.
+const PINNED_PER_LOOK: u8 = 16;
+
+/// How often a processor without work looks around before it sleeps; with the pauses some 5 to 10 µs, which is less
+/// than it takes to wake a thread.
+const SPIN_ROUNDS: usize = 64;
+const PAUSES_PER_ROUND: usize = 8;
 
 pub(crate) struct Processor {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) index: usize,
     pub(crate) backend: Backend,
     pub(crate) acceptors: Acceptors,
+    /// Pinned fibers that are ready, first in, first out.
     ready: RefCell<VecDeque<FiberRef>>,
+    visitor: RefCell<Visitor>,
+    /// When the turn began: no fiber that becomes ready in it is older. See [`stamp`].
+    turn_began: Cell<u64>,
+    /// Pinned fibers that have run since the processor last looked at somebody else's lane.
+    pinned_in_a_row: Cell<u8>,
+    /// Something has come from another processor, or any processor might have run it, since the last sleep: the next
+    /// may come soon, so it is worth a look around before the next sleep.
+    shares_work: Cell<bool>,
     current: Cell<Option<FiberRef>>,
     /// Stacks for the next steps: the warmest first.
     pub(crate) stacks: StackCache,
@@ -81,12 +107,19 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
     processor.current.get().map(|fiber| f(processor, fiber))
 }
 
-/// The number of the calling processor, if it belongs to `cluster`.
-pub(crate) fn index_in(cluster: &Arc<Cluster>) -> Option<usize> {
+/// Makes a fiber ready that any processor may run, in a lane of the calling processor, if that is one of `cluster`'s.
+pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
     let processor = here_ptr();
+    if processor.is_null() {
+        return false;
+    }
     // SAFETY: as in `with_current`.
-    let processor = (!processor.is_null()).then(|| unsafe { &*processor })?;
-    Arc::ptr_eq(&processor.cluster, cluster).then_some(processor.index)
+    let processor = unsafe { &*processor };
+    let is_in = std::ptr::eq(&*processor.cluster, cluster);
+    if is_in {
+        processor.push_movable(fiber);
+    }
+    is_in
 }
 
 /// In the child of a fork: the thread that forked is a plain one there.
@@ -130,12 +163,17 @@ impl Processor {
         kind: BackendKind,
     ) -> io::Result<Processor> {
         let backend = Backend::new(kind, &cluster.processors[index])?;
+        let visitor = cluster.queue.open(index);
         Ok(Processor {
             cluster,
             index,
             backend,
             acceptors: Acceptors::default(),
             ready: RefCell::default(),
+            visitor: RefCell::new(visitor),
+            turn_began: Cell::new(0),
+            pinned_in_a_row: Cell::new(0),
+            shares_work: Cell::new(false),
             current: Cell::new(None),
             stacks: StackCache::default(),
             unsuspended: Cell::new(0),
@@ -167,21 +205,23 @@ impl Processor {
             .store(crate::monitor::thread_id(), Ordering::Release);
         HERE.set(self);
         let _here = Here;
+        self.note_cache();
         while !self.cluster.is_stopping() {
             self.shared().counters.turns.add(1);
             self.take_mail();
-            self.start_some();
-            self.run_ready();
+            self.run_some();
             self.expire_timers();
             if self.has_work() {
                 self.backend.turn(self, Wait::Poll);
-            } else if !self.steal() {
-                self.sleep();
+            } else if !self.search() {
+                self.rest();
             }
         }
         // Buffers that were read elsewhere.
         self.take_mail();
         self.backend.shut_down(self);
+        // A message may name a fiber, which keeps the cluster, which keeps the message.
+        drop(self.shared().take_mail());
     }
 
     /// Lets fibers that wait here say where they are.
@@ -203,12 +243,13 @@ impl Processor {
     }
 
     fn has_work(&self) -> bool {
-        !self.ready.borrow().is_empty()
+        !self.ready.borrow().is_empty() || self.cluster.queue.oldest(self.index) != u64::MAX
     }
 
     fn take_mail(&self) {
         for message in self.shared().take_mail() {
             self.shared().counters.messages.add(1);
+            self.shares_work.set(true);
             match message {
                 Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
                 Message::CloseListener(id) => self.acceptors.close(self, id),
@@ -220,48 +261,171 @@ impl Processor {
         }
     }
 
-    fn start_some(&self) {
-        for _ in 0..STARTS_PER_TURN {
-            let Some(fiber) = self.shared().pop_unstarted() else {
+    /// Runs what was ready when the turn began, the oldest first; who becomes ready meanwhile runs in the next turn.
+    fn run_some(&self) {
+        let queue = &self.cluster.queue;
+        let began = stamp::now();
+        // The pinned fibers became ready in the turn before.
+        let pinned_since = self.turn_began.replace(began);
+        let mut pinned = self.ready.borrow().len();
+        if queue.oldest(self.index) != u64::MAX && (pinned > 0 || queue.has_several(self.index)) {
+            // While one runs, the others might run elsewhere.
+            self.notify();
+        }
+        let mut movable_left = MOVABLE_PER_TURN;
+        loop {
+            let limit = if pinned > 0 { pinned_since } else { began };
+            if movable_left > 0 && queue.oldest(self.index) < limit {
+                movable_left -= 1;
+                self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
+            } else if pinned > 0 {
+                pinned -= 1;
+                self.run_pinned(pinned_since);
+            } else {
                 return;
-            };
-            self.run_fiber(fiber);
+            }
         }
     }
 
-    /// Runs those which are ready now; who becomes ready meanwhile runs in the next turn.
-    fn run_ready(&self) {
-        let count = self.ready.borrow().len();
-        for _ in 0..count {
-            let Some(fiber) = self.ready.borrow_mut().pop_front() else {
-                return;
-            };
-            self.run_fiber(fiber);
-        }
-    }
-
-    fn steal(&self) -> bool {
-        let Some(fiber) = self.cluster.steal(self.index) else {
-            return false;
+    /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of somebody whom it helps.
+    fn run_movable(&self, waiting_since: u64) {
+        let mut visitor = self.visitor.borrow_mut();
+        let popped = self
+            .cluster
+            .queue
+            .pop(&mut visitor, stamp::now(), waiting_since);
+        drop(visitor);
+        let Some((fiber, origin)) = popped else {
+            return; // Others have been faster.
         };
-        self.shared().counters.fibers_stolen.add(1);
+        self.shares_work.set(true);
+        let counters = &self.shared().counters;
+        match origin {
+            Origin::Own => counters.fibers_popped.add(1),
+            Origin::Helped => counters.fibers_helped.add(1),
+        }
         self.run_fiber(fiber);
-        true
     }
 
-    fn sleep(&self) {
-        if !self.cluster.try_sleep(self.index) {
-            self.backend.turn(self, Wait::Poll);
+    /// Runs the next of those that have frames here; now and then one of somebody else's before, if that has waited much
+    /// longer.
+    fn run_pinned(&self, waiting_since: u64) {
+        let in_a_row = self.pinned_in_a_row.get() + 1;
+        self.pinned_in_a_row.set(in_a_row);
+        if in_a_row >= PINNED_PER_LOOK {
+            self.pinned_in_a_row.set(0);
+            let mut visitor = self.visitor.borrow_mut();
+            let helped = self
+                .cluster
+                .queue
+                .help(&mut visitor, stamp::now(), waiting_since);
+            drop(visitor);
+            if let Some(fiber) = helped {
+                self.shared().counters.fibers_helped.add(1);
+                self.run_fiber(fiber);
+            }
+        }
+        let fiber = self.ready.borrow_mut().pop_front();
+        if let Some(fiber) = fiber {
+            self.run_fiber(fiber);
+        }
+    }
+
+    /// Looks for work in all lanes.
+    fn search(&self) -> bool {
+        let found = self.find();
+        if let Some(fiber) = found {
+            self.run_fiber(fiber);
+        }
+        found.is_some()
+    }
+
+    fn find(&self) -> Option<FiberRef> {
+        let mut visitor = self.visitor.borrow_mut();
+        let fiber = self.cluster.queue.search(&mut visitor, stamp::now())?;
+        self.shares_work.set(true);
+        self.shared().counters.fibers_stolen.add(1);
+        Some(fiber)
+    }
+
+    /// Sleeps until there is something to do; before that, looks around for a moment if that seems worth it.
+    fn rest(&self) {
+        let idle = &self.cluster.idle;
+        let is_worth = self.cluster.processors.len() > 1 && self.shares_work.replace(false);
+        if is_worth && idle.begin_spin() && self.spin() {
             return;
         }
+        idle.register(self.index);
+        if self.cluster.is_work_for(self.index) {
+            self.left(idle.leave(self.index));
+            return self.backend.turn(self, Wait::Poll);
+        }
         self.shared().counters.sleeps.add(1);
-        let now = Instant::now();
-        let timeout = self.timers.borrow().next_expiry().map(|tick| {
-            let due = self.epoch + Duration::from_millis(tick);
-            due.saturating_duration_since(now)
-        });
-        self.backend.turn(self, Wait::For(timeout));
-        self.cluster.woke(self.index);
+        self.backend.turn(self, Wait::For(self.until_next_timer()));
+        self.turn_began.set(stamp::now());
+        self.note_cache();
+        self.left(idle.leave(self.index));
+    }
+
+    /// Looks around, as the spinner of the cluster. Afterwards it is not that any more; says whether there is
+    /// something to do.
+    fn spin(&self) -> bool {
+        self.shared().counters.spins.add(1);
+        for _ in 0..SPIN_ROUNDS {
+            if self.shared().has_mail()
+                || !self.cluster.queue.is_empty()
+                || !self.ready.borrow().is_empty()
+            {
+                break;
+            }
+            (0..PAUSES_PER_ROUND).for_each(|_| std::hint::spin_loop());
+            if self.backend.kind() == BackendKind::Uring {
+                // No system call as long as nothing has come.
+                self.backend.turn(self, Wait::Poll);
+            }
+        }
+        self.search_as_spinner() || self.shared().has_mail() || self.has_work()
+    }
+
+    /// Awake again: if it was woken to look for work, it does.
+    fn left(&self, woken: Woken) {
+        if woken != Woken::ByItself {
+            self.shared().counters.wakes.add(1);
+        }
+        if woken == Woken::ToSearch && !self.search_as_spinner() {
+            self.shared().counters.wakes_early.add(1);
+        }
+    }
+
+    /// Looks for work and stops being the spinner. Those who pushed meanwhile woke nobody, so if there is
+    /// more than it takes itself, it wakes the next.
+    fn search_as_spinner(&self) -> bool {
+        let found = self.find();
+        self.cluster.idle.end_spin();
+        if !self.cluster.queue.is_empty() {
+            self.notify();
+        }
+        if let Some(fiber) = found {
+            self.run_fiber(fiber);
+        }
+        found.is_some()
+    }
+
+    /// The kernel may have moved this thread to a CPU with another cache.
+    fn note_cache(&self) {
+        self.cluster.queue.set_cache(self.index, last_level_cache());
+    }
+
+    fn notify(&self) {
+        if self.cluster.notify() == Notified::Suppressed {
+            self.shared().counters.wakes_suppressed.add(1);
+        }
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let tick = self.timers.borrow().next_expiry()?;
+        let due = self.epoch + Duration::from_millis(tick);
+        Some(due.saturating_duration_since(Instant::now()))
     }
 
     fn run_fiber(&self, fiber: FiberRef) {
@@ -299,7 +463,21 @@ impl Processor {
     /// Makes a fiber ready whose wait this processor has ended: one that has frames here, or one between two steps.
     #[inline]
     pub(crate) fn make_ready(&self, fiber: FiberRef) {
-        self.push_ready(fiber);
+        if fiber.is_movable() {
+            // Nobody is woken yet: if this is all there is to do, it runs here, next.
+            let mut visitor = self.visitor.borrow_mut();
+            self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
+        } else {
+            self.push_ready(fiber);
+        }
+    }
+
+    /// Makes a fiber ready that any processor may run, on behalf of the fiber that runs here, which may go on for long.
+    pub(crate) fn push_movable(&self, fiber: FiberRef) {
+        let mut visitor = self.visitor.borrow_mut();
+        self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
+        drop(visitor);
+        self.notify();
     }
 
     /// Makes one of this processor's own fibers ready.

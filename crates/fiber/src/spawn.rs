@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex};
 use crate::cancel::{checkpoint, is_cancelled};
 use crate::cluster::{Cluster, lock};
 use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park, park_until_deadline};
-use crate::processor;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
 use crate::steps::{Conversing, Steps};
 use crate::waiting::{self, WaitReason};
@@ -154,7 +153,7 @@ impl Builder {
         let reference = FiberRef::new(control);
         match self.processor {
             Some(index) => cluster.spawn_on(reference, index % cluster.processors.len()),
-            None => cluster.spawn(reference, processor::index_in(cluster)),
+            None => cluster.spawn(reference),
         }
         fiber
     }

@@ -233,6 +233,13 @@ impl Backend {
         })
     }
 
+    pub(crate) fn kind(&self) -> BackendKind {
+        match self {
+            Backend::Uring(_) => BackendKind::Uring,
+            Backend::Epoll(_) => BackendKind::Epoll,
+        }
+    }
+
     /// Hands over operations, collects completions, and makes their fibers ready.
     pub(crate) fn turn(&self, processor: &Processor, wait: Wait) {
         match self {

@@ -197,6 +197,29 @@ mod tests {
     }
 
     #[test]
+    fn poisson_arrivals_of_several_threads_together_are_poisson() {
+        let arrivals = Arrivals::Poisson { rate_per_s: 1000.0 };
+        let threads = (0..4).flat_map(|thread| times_s(&arrivals, thread, 4, 26_000));
+        let mut all: Vec<f64> = threads.filter(|time| *time < 100.0).collect();
+        all.sort_by(f64::total_cmp);
+        let gaps = all
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) * 1000.0)
+            .collect();
+        let fit = crate::goodness::kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
+        assert!(
+            fit < 1.0,
+            "gaps: {fit:.2} times the distance that is allowed"
+        );
+        // Independent of each other: no tenth of the time has too many or too few.
+        let mut counts = [0_u64; 10];
+        all.iter()
+            .for_each(|time| counts[(time / 10.0) as usize] += 1);
+        let fit = crate::goodness::chi_squared(&counts, &[0.1; 10]);
+        assert!(fit < 1.0, "counts: {fit:.2} times what is allowed");
+    }
+
+    #[test]
     fn a_course_ramps_steps_and_goes_on_with_its_last_rate() {
         let stage = |lasts_s, from_per_s, to_per_s| Stage {
             lasts: Duration::from_secs(lasts_s),

@@ -21,7 +21,8 @@ impl Worker<'_> {
                 self.assign(slot, intended_ns);
             }
             self.list(slot);
-        } else {
+        } else if self.slots[slot as usize].flights.len() as u32 <= self.plan.depth / 2 {
+            // Refilled by halves: a server that answers one by one would else be asked one by one.
             while !self.is_ending && self.has_room(slot) {
                 self.ask(slot, self.now_ns);
             }

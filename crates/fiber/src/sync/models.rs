@@ -32,6 +32,7 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 /// What is to be touched by one at a time.
 struct Alone(UnsafeCell<u32>);
 
+// SAFETY: that nobody is in there with another is what the models prove; loom panics otherwise.
 unsafe impl Sync for Alone {}
 
 impl Alone {
@@ -40,10 +41,12 @@ impl Alone {
     }
 
     fn touch(&self) {
+        // SAFETY: as above.
         self.0.with_mut(|count| unsafe { *count += 1 });
     }
 
     fn count(&self) -> u32 {
+        // SAFETY: as above.
         self.0.with(|count| unsafe { *count })
     }
 }
@@ -417,6 +420,7 @@ fn a_waiter_that_does_not_look_again_is_caught() {
         if !shared.0.load(Ordering::SeqCst) {
             let wait = Wait::new();
             let node = Node::new(&wait, 0, std::ptr::null_mut());
+            // SAFETY: the node stays in this frame until the wait is over.
             shared.1.with(|queue| unsafe { queue.push_back(&node) });
             wait.block(None);
         }

@@ -17,7 +17,7 @@ use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
-use cache::{Access, Binding, Peer, Service};
+use cache::{Access, Binding, Evicted, Peer, Service};
 use session::Now;
 
 use super::config::{CacheConfig, Protocol};
@@ -172,7 +172,31 @@ fn open_service(
     {
         service.listens_at(format!("udp:{address}"));
     }
-    Ok((Arc::new(service), restored))
+    let service = Arc::new(service);
+    let watched = Arc::downgrade(&service);
+    service.store().observe_evictions(move |eviction| {
+        if let Some(service) = watched.upgrade() {
+            log_eviction(&service, &eviction);
+        }
+    });
+    Ok((service, restored))
+}
+
+/// For `watch evictions`.
+fn log_eviction(service: &Service, eviction: &store::Eviction<'_>) {
+    let expires = eviction.exptime != store::NEVER;
+    let evicted = Evicted {
+        was_fetched: eviction.was_fetched,
+        ttl_s: if expires {
+            i64::from(eviction.exptime) - i64::from(eviction.now)
+        } else {
+            -1
+        },
+        idle_s: eviction.now.saturating_sub(eviction.last_access),
+        class_id: eviction.class_id,
+        size: eviction.size,
+    };
+    service.log_eviction(eviction.key, evicted, Now::read());
 }
 
 fn store_config(config: &CacheConfig) -> store::Config {

@@ -351,3 +351,43 @@ fn steps_without_input_yield_and_park() {
     steps.join().unwrap();
     assert_eq!(count.load(Ordering::SeqCst), 1000);
 }
+
+/// Steps that give way a hundred times, and note on which threads they ran.
+struct Wandering(usize);
+
+impl Steps for Wandering {
+    fn begin(&mut self) -> Flow {
+        Flow::Yield
+    }
+
+    fn resumed(&mut self) -> Flow {
+        self.0 -= 1;
+        if self.0 == 0 { Flow::Done } else { Flow::Yield }
+    }
+}
+
+#[test]
+fn steps_go_on_while_the_processor_that_has_them_computes() {
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let builder = Runtime::builder().processors(2);
+        let runtime = builder.backend(choice).start().unwrap();
+        runtime.run(|| {
+            // Both processors have taken steps by the time that one of them is kept busy.
+            let steps: Vec<_> = (0..100)
+                .map(|_| fiber::spawn_steps(Wandering(100)))
+                .collect();
+            fiber::yield_now();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !steps.iter().all(fiber::JoinHandle::is_finished) {
+                assert!(Instant::now() < deadline, "nobody helped");
+                std::hint::spin_loop();
+            }
+        });
+        let counters = runtime.counters();
+        let taken = counters
+            .iter()
+            .map(|c| c.fibers_helped + c.fibers_stolen)
+            .sum::<u64>();
+        assert!(taken > 0, "nothing left the busy processor");
+    }
+}

@@ -103,6 +103,11 @@ impl ListenerState {
     /// a connection and a fiber that waits for it always find each other.
     fn put_by(&self, from: &Processor, connection: OwnedFd) {
         lock(&self.orphans).push_back(connection);
+        self.tell_others(from);
+    }
+
+    /// That there may be a connection: put by, or still in the listen queue.
+    fn tell_others(&self, from: &Processor) {
         for (cluster, index) in lock(&self.users).iter() {
             if *index != from.index || !Arc::ptr_eq(cluster, &from.cluster) {
                 cluster.processors[*index].send(Message::Connection(self.id));
@@ -181,6 +186,14 @@ fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
     }
 }
 
+/// Whether a connection is in the listen queue just now.
+fn may_accept(listener: &ListenerState) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let at_once = Timespec::default();
+    let mut listeners = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut listeners, Some(&at_once)).is_ok_and(|count| count > 0)
+}
+
 impl Acceptors {
     /// Takes a connection that is there already, or puts `waiter` in line.
     fn begin(
@@ -240,14 +253,17 @@ impl Acceptors {
         }
     }
 
-    /// Another processor has put a connection by.
+    /// Another processor has put a connection by, or was told of one by the kernel and did not take it.
     pub(crate) fn adopt(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         let acceptor = list.iter_mut().find(|acceptor| acceptor.listener.id == id);
-        if let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty())
-            && let Some(connection) = acceptor.listener.take_orphan()
-        {
-            acceptor.deliver(processor, connection);
+        let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty()) else {
+            return; // Whoever asks next looks for it.
+        };
+        match acceptor.listener.take_orphan() {
+            Some(connection) => acceptor.deliver(processor, connection),
+            // Armed anew when that has come back, and then the kernel looks into the listen queue.
+            None => acceptor.disarm(processor),
         }
     }
 
@@ -280,6 +296,9 @@ impl Acceptors {
             acceptor.disarm(processor);
         } else if !acceptor.waiters.is_empty() {
             acceptor.arm(processor);
+        }
+        if !acceptor.armed && acceptor.waiters.is_empty() {
+            acceptor.pass_on(processor);
         }
         if acceptor.is_over() {
             list.swap_remove(index);
@@ -351,6 +370,7 @@ impl Acceptor {
         if let Backend::Uring(uring) = &processor.backend
             && !self.armed
             && !self.listener.is_closed()
+            && !processor.cluster.is_stopping()
         {
             self.armed = true;
             uring.arm_accept(processor, &self.listener.fd, self.listener.id);
@@ -390,6 +410,15 @@ impl Acceptor {
         self.disarm(processor);
         for connection in std::mem::take(&mut self.unclaimed) {
             self.deliver(processor, connection);
+        }
+    }
+
+    /// After the accept in the ring has ended, and nobody waits here. Of several rings that wait for connections the
+    /// kernel tells one (io_uring polls for accept with EPOLLEXCLUSIVE). If it was this one, and the news met the
+    /// cancellation, the connection is still in the listen queue and no other ring knows.
+    fn pass_on(&self, processor: &Processor) {
+        if !self.listener.is_closed() && may_accept(&self.listener) {
+            self.listener.tell_others(processor);
         }
     }
 

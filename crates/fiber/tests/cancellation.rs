@@ -27,6 +27,7 @@ contract! {
     timed_waits_for_locks_and_channels_end_and_the_others_go_on
     offloaded_calls_are_waited_for
     a_cancelled_acceptor_leaves_the_connections_to_others
+    a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others
     accept_keeps_the_deadline
     accept_against_cancel_loses_no_connection
     receive_against_cancel_loses_no_byte
@@ -311,6 +312,33 @@ fn a_cancelled_acceptor_leaves_the_connections_to_others() {
     let _connection = TcpStream::connect(address).unwrap();
     assert_cancelled(left);
     stays.join().unwrap().unwrap();
+}
+
+/// Seen: under load, a connection that nobody accepted although a fiber waited for it. Cause: of the rings that wait on a
+/// listener the kernel tells one; that was the one whose fiber had just left, and its accept was cancelled before it
+/// had looked. Cure: whoever ends its accept looks whether the others have to be told.
+fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap();
+    let settle = || (0..20).for_each(|_| fiber::sleep(Duration::from_millis(1)));
+    let accepting = Arc::clone(&listener);
+    let builder = fiber::Builder::new().processor(1);
+    let leaves = builder.spawn(move || {
+        let left = accepting.accept().map(drop);
+        // Without a suspension, so that the ring does not know yet that nobody waits here any more.
+        (left, std::net::TcpStream::connect(address).unwrap())
+    });
+    // The first in line is told first.
+    settle();
+    let accepting = Arc::clone(&listener);
+    let builder = fiber::Builder::new().processor(0);
+    let stays = builder.spawn(move || accepting.accept().map(drop));
+    settle();
+    let leaves = leaves.unwrap();
+    leaves.cancel();
+    let (left, _connection) = leaves.join().unwrap();
+    assert_cancelled(left);
+    stays.unwrap().join().unwrap().unwrap();
 }
 
 fn accept_keeps_the_deadline() {

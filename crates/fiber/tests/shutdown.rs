@@ -169,3 +169,25 @@ fn no_descriptor_stays_behind() {
         assert_eq!(*before.get_or_insert(after), after);
     });
 }
+
+/// Seen: dropping a runtime took a second and left a ring behind. Cause: a fiber still waited for connections, so when
+/// the accept in the ring had been cancelled for the shutdown, it was begun anew. Cure: not any more at that time.
+#[test]
+fn who_still_waits_for_connections_does_not_keep_the_ring() {
+    let left_before = fiber::resources().rings_left;
+    each_runtime(|runtime| {
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&begun);
+        runtime.spawn(move || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            begins.store(true, Ordering::SeqCst);
+            fiber::uncancellable(|| listener.accept()).map(drop)
+        });
+        while !begun.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        drop(runtime);
+        assert_eq!(fiber::resources().rings_left, left_before);
+    });
+}

@@ -318,8 +318,12 @@ impl FiberRef {
                 }))
             }
             Body::Steps(frame) => {
-                let stack = processor.stacks.take();
-                let stack = stack.map_err(|error| frame.abandon(error)).ok()?;
+                let abandon = |error| {
+                    // Destructors of the user's run here, on the processor's own stack: they must not suspend.
+                    processor.set_current(None);
+                    frame.abandon(error);
+                };
+                let stack = processor.stacks.take().map_err(abandon).ok()?;
                 control.look.note_stack(&stack);
                 Some(Coroutine::with_stack(stack, move |yielder, _| {
                     self.control().yielder.set(yielder);

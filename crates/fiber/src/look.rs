@@ -84,11 +84,12 @@ impl Look {
 
     #[inline]
     pub(crate) fn enter(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.phase.store(phase as u8, Ordering::Release);
     }
 
+    /// Whoever sees that it waits also sees where (its home).
     pub(crate) fn phase(&self) -> Phase {
-        Phase::ALL[usize::from(self.phase.load(Ordering::Relaxed))]
+        Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
     }
 
     /// How long ago it was spawned, to some milliseconds.

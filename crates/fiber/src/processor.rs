@@ -228,7 +228,11 @@ impl Processor {
     fn trace(&self, job: &TraceJob) {
         for fiber in &job.fibers {
             let control = &fiber.control;
-            if !control.is_home(self.shared()) || control.look().phase() != Phase::Waiting {
+            // In this order: who waits here stays here until this thread runs it, but who is at home here may be moving
+            // away, and wait elsewhere by the next line. And it may wait deeper in its stack than when it was asked.
+            let waits_here =
+                control.look().phase() == Phase::Waiting && control.is_home(self.shared());
+            if !waits_here || !control.look().has_room_to_trace() {
                 continue; // It has gone on meanwhile.
             }
             let fiber = FiberRef::of(fiber);

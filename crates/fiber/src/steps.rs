@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::Op;
+use crate::backend::{LentBuffer, Op};
 use crate::cluster::ProcessorShared;
 use crate::fiber::FiberRef;
 use crate::net::{Input, Socket};
@@ -124,7 +124,7 @@ pub(crate) trait Frame: Send {
     /// Begins the wait for the next one, on the processor's own stack.
     fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor);
 
-    /// Ends without a step: there is no memory for a stack.
+    /// Ends without a step, and outside of the fiber: there is no memory for a stack.
     fn abandon(&mut self, error: io::Error);
 }
 
@@ -170,8 +170,10 @@ impl<S: Steps> Conversing<S> {
             Wait::Resumed => steps.resumed(),
             Wait::Failed(error) => steps.received(Err(error)),
             Wait::Operation(op, owner) => {
+                // Before the steps are asked anything: they may panic, and the buffer goes home all the same.
+                let lent = lent_to(&op, owner);
                 let (socket, deadline) = (steps.source().0, steps.deadline());
-                match socket.end_receive(&op, owner, deadline) {
+                match socket.end_receive(&op, lent, deadline) {
                     Ok(None) => Flow::Receive,
                     Ok(Some(input)) => steps.received(Ok(input)),
                     Err(error) => steps.received(Err(error)),
@@ -190,6 +192,11 @@ impl<S: Steps> Conversing<S> {
         self.packet.finish(result);
         std::mem::forget(abort);
     }
+}
+
+/// The buffer that a completed operation of processor `owner` has taken.
+fn lent_to(op: &Op, owner: NonNull<ProcessorShared>) -> Option<LentBuffer> {
+    LentBuffer::of(op.completion()?, owner)
 }
 
 impl<S: Steps> Frame for Conversing<S> {
@@ -229,6 +236,9 @@ impl<S: Steps> Frame for Conversing<S> {
     }
 
     fn abandon(&mut self, error: io::Error) {
+        if let Wait::Operation(op, owner) = &self.wait {
+            drop(lent_to(op, *owner));
+        }
         self.finish(Err(Box::new(error.to_string())));
     }
 }

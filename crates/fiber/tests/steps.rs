@@ -391,3 +391,36 @@ fn steps_go_on_while_the_processor_that_has_them_computes() {
         assert!(taken > 0, "nothing left the busy processor");
     }
 }
+
+/// Steps that say once where their input comes from, and panic when asked again.
+struct AskedOnce {
+    stream: TcpStream,
+    asked: AtomicUsize,
+}
+
+impl Steps for AskedOnce {
+    fn source(&self) -> Source<'_> {
+        let before = self.asked.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(before, 0, "asked again");
+        self.stream.source()
+    }
+
+    fn received(&mut self, _: io::Result<Input>) -> Flow {
+        Flow::Done
+    }
+}
+
+/// Seen: each panic in `source` after input had come took a piece of a receive buffer with it, until there were none.
+/// Cause: the buffer was looked at only after the steps had been asked. Cure: the other way round.
+#[test]
+fn a_panic_of_the_source_gives_the_buffer_back() {
+    let left_before = fiber::resources().buffers_left;
+    run(BackendChoice::Auto, || {
+        let (mut near, far) = pair();
+        let asked = AtomicUsize::new(0);
+        let steps = fiber::spawn_steps(AskedOnce { stream: far, asked });
+        near.write_all(b"input").unwrap();
+        steps.join().unwrap_err();
+    });
+    assert_eq!(fiber::resources().buffers_left, left_before);
+}

@@ -111,7 +111,7 @@ impl LentBuffers {
     }
 
     /// A piece of buffer `id` has been read.
-    fn give_back(&self, id: u16) {
+    pub(super) fn give_back(&self, id: u16) {
         let lease = &self.leases[usize::from(id)];
         let mut now = lease.get();
         now.pieces = now.pieces.checked_sub(1).expect("a piece goes back once");

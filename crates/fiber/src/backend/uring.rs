@@ -36,6 +36,8 @@ const ACCEPT_BIT: u64 = 1;
 const ACCEPT_SHIFT: u32 = 2;
 
 const ENTER_GETEVENTS: u32 = 1;
+/// The completion names a buffer. io_uring_enter(2)
+const CQE_F_BUFFER: u32 = 1;
 
 pub(crate) struct Uring {
     ring: RefCell<IoUring>,
@@ -160,7 +162,13 @@ impl Uring {
     }
 
     fn completion(&self, entry: &cqueue::Entry) -> Completion {
-        let (result, flags) = (entry.result(), entry.flags());
+        let (result, mut flags) = (entry.result(), entry.flags());
+        if let (Some(id), true) = (cqueue::buffer_select(flags), result < 0) {
+            // Nobody looks for a piece in what failed.
+            self.buffers.filled(id, 0, flags);
+            self.buffers.give_back(id);
+            flags &= !CQE_F_BUFFER;
+        }
         let piece_start = cqueue::buffer_select(flags).map_or(0, |id| {
             let len = u32::try_from(result).unwrap_or(0);
             self.buffers.filled(id, len, flags)

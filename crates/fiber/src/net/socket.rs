@@ -18,10 +18,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAdd
 
 use super::{Carrier, carrier};
 use crate::backend::{
-    self, Backend, Completion, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate,
-    wait_ready_plain,
+    self, Backend, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate, wait_ready_plain,
 };
-use crate::cluster::ProcessorShared;
 use crate::fiber::yield_now;
 use crate::fs;
 use crate::processor::{self, Processor};
@@ -158,7 +156,7 @@ impl Socket {
             match operate(entry, deadline) {
                 Ok(completion) => {
                     let owner = processor::here(|p| NonNull::from(p.shared()));
-                    return Ok(Input::lent(completion, owner));
+                    return Ok(Input::lent(LentBuffer::of(completion, owner)));
                 }
                 Err(error) => self.retry_lent(error, deadline)?,
             }
@@ -198,12 +196,12 @@ impl Socket {
         Ok(true)
     }
 
-    /// Takes what the receive brought, in the step after it. `None`: it has to be begun again. The operation was
-    /// `owner`'s, if it is not over without having begun.
+    /// Takes what the receive brought, in the step after it. `None`: it has to be begun again. `lent` is where it is, if
+    /// the operation took a buffer.
     pub(crate) fn end_receive(
         &self,
         op: &Op,
-        owner: NonNull<ProcessorShared>,
+        lent: Option<LentBuffer>,
         deadline: Option<Instant>,
     ) -> io::Result<Option<Input>> {
         if carrier() == Carrier::Uring {
@@ -211,7 +209,7 @@ impl Socket {
                 .completion()
                 .expect("a step begins when its operation is over");
             return match backend::outcome(op, completion) {
-                Ok(completion) => Ok(Some(Input::lent(completion, owner))),
+                Ok(_) => Ok(Some(Input::lent(lent))),
                 Err(error) => self.retry_lent(error, deadline).map(|()| None),
             };
         }
@@ -548,8 +546,8 @@ enum Held {
 }
 
 impl Input {
-    fn lent(completion: Completion, owner: NonNull<ProcessorShared>) -> Input {
-        Input(LentBuffer::of(completion, owner).map_or(Held::Nothing, Held::Lent))
+    fn lent(buffer: Option<LentBuffer>) -> Input {
+        Input(buffer.map_or(Held::Nothing, Held::Lent))
     }
 
     fn scratch(buffer: ScratchBuffer, len: usize) -> Input {

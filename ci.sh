@@ -70,6 +70,36 @@ cmd_bench-test() {
     run python3 -m unittest discover bench
 }
 
+#: models               model-check the lock-free parts with loom: every order of their steps, within bounds
+cmd_models() {
+    # A build of its own: with --cfg loom the crates are others. Without link-time optimisation, which takes longer than
+    # the models.
+    RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR=$target/loom \
+        run cargo test --package weftwork-fiber --package weftwork-cache --lib --release models
+}
+
+#: asan                 the fiber crate's tests under AddressSanitizer, which follows its switches of stacks
+cmd_asan() {
+    local triple seconds=100 program name
+    triple="$(uname -m)-unknown-linux-gnu"
+    local -a build=(cargo test --package weftwork-fiber --features corosensei/sanitizer --target "$triple" --lib --tests)
+    # RUSTC_BOOTSTRAP: sanitizers are a flag of nightly compilers, and of ours if told so.
+    export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=$target/asan
+    run "${build[@]}" --no-run
+    # Leaks are not looked for: a runtime that stops leaves the fibers behind that did not end, as it promises, and the
+    # memory of stacks is not searched for pointers.
+    local options=detect_leaks=0
+    for program in $("${build[@]}" --no-run --message-format=json 2>/dev/null \
+        | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
+        name=$(basename "$program")
+        local own=$options
+        # Its promises are about who handles SIGSEGV.
+        [[ $name == fatal-* ]] && own=$options:handle_segv=0
+        ASAN_OPTIONS=$own run timeout --kill-after=5 "$seconds" "$program" --quiet \
+            || die "$name failed under AddressSanitizer, or did not end in $seconds s"
+    done
+}
+
 #: fuzz [SECONDS]       fuzz every target, each for SECONDS (60)
 cmd_fuzz() {
     local seconds=${1:-60} fuzzer

@@ -92,6 +92,8 @@ cmd_asan() {
     for program in $("${build[@]}" --no-run --message-format=json 2>/dev/null \
         | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
         name=$(basename "$program")
+        # It limits the address space, of which the sanitizer takes terabytes.
+        [[ $name == memory-* ]] && continue
         local own=$options
         # Its promises are about who handles SIGSEGV.
         [[ $name == fatal-* ]] && own=$options:handle_segv=0

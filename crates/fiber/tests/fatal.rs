@@ -100,7 +100,9 @@ impl Drop for PanicsOnDrop {
 #[test]
 fn a_result_that_panics_when_dropped_aborts() {
     if is_child() {
-        fiber::run(|| {
+        // One processor, so that the handle has gone before the result comes.
+        let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
+        runtime.run(|| {
             drop(fiber::spawn(|| PanicsOnDrop));
             fiber::sleep(std::time::Duration::from_secs(5));
         });

@@ -264,7 +264,8 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let (answers, answered) = mpsc::channel();
     let waiting = fibers.iter().filter(|fiber| {
         let look = fiber.control.look();
-        look.phase() == Phase::Waiting && look.has_room_to_trace()
+        let may_be_traced = !fiber.control.is_migratable() && look.has_room_to_trace();
+        look.phase() == Phase::Waiting && may_be_traced
     });
     let mut jobs: BTreeMap<usize, Vec<Fiber>> = BTreeMap::new();
     for fiber in waiting.take(TRACED_MAX) {

@@ -47,6 +47,8 @@ pub struct Fiber {
 /// Everything the runtime knows of one fiber.
 pub(crate) struct Control {
     id: u64,
+    /// It may go on on any processor, whatever it has on its stack: see [`Builder::migratable`](crate::Builder::migratable).
+    is_migratable: bool,
     name: Option<Cow<'static, str>>,
     spawned_at: &'static Location<'static>,
     token: Token,
@@ -132,11 +134,13 @@ impl Control {
         cluster: Arc<Cluster>,
         name: Option<Cow<'static, str>>,
         spawned_at: &'static Location<'static>,
+        is_migratable: bool,
         body: Body,
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Arc::new(Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            is_migratable,
             name,
             spawned_at,
             token: Token::new(),
@@ -212,6 +216,11 @@ impl Control {
         &self.look
     }
 
+    /// Whether another processor may be about to run it even while it waits with frames.
+    pub(crate) fn is_migratable(&self) -> bool {
+        self.is_migratable
+    }
+
     /// The processor that it started on or took its last step on.
     pub(crate) fn home(&self) -> *const ProcessorShared {
         self.home.load(Ordering::SeqCst)
@@ -261,6 +270,10 @@ impl FiberRef {
         let context = unsafe { &mut *self.control().context.get() };
         if context.is_none() {
             *context = self.start(processor, started);
+        } else if self.control().is_migratable {
+            // As in `start`: who cancels it, or wakes it, finds it here.
+            let home: *const ProcessorShared = processor.shared();
+            self.control().home.swap(home.cast_mut(), Ordering::SeqCst);
         }
         let Some(running) = context.as_mut() else {
             return Ran::Finished; // There was no stack to be had.
@@ -374,12 +387,13 @@ impl FiberRef {
         self.control().token.park()
     }
 
-    /// Whether any processor may run it next: it has no frames, because it has not started or is between two steps.
-    /// Asked by whoever is about to make it ready.
+    /// Whether any processor may run it next: it has no frames, because it has not started or is between two steps, or
+    /// its author has promised that they may move. Asked by whoever is about to make it ready.
     #[inline]
     pub(crate) fn is_movable(self) -> bool {
+        let control = self.control();
         // SAFETY: the fiber is in one place only (invariant), and that is the caller's hand.
-        unsafe { &*self.control().context.get() }.is_none()
+        control.is_migratable || unsafe { &*control.context.get() }.is_none()
     }
 }
 
@@ -466,9 +480,17 @@ pub fn park_timeout(timeout: Duration) {
     let deadline = after(timeout);
     let handle = fiber.handle();
     let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
-    let timer = processor::here(|p| p.set_timer(deadline, Expiry::Unpark(handle)));
+    let (timer, keeper) = processor::here(|processor| {
+        let timer = processor.set_timer(deadline, Expiry::Unpark(handle));
+        (timer, std::ptr::from_ref(processor.shared()))
+    });
     suspend(Suspend::Park);
-    processor::here(|p| p.cancel_timer(timer));
+    processor::here(|processor| {
+        // Of a fiber that has moved, the timer stays behind and ends some later park for no reason.
+        if std::ptr::eq(processor.shared(), keeper) {
+            processor.cancel_timer(timer);
+        }
+    });
 }
 
 /// As [`park`], but not past the deadline of [`timeout`].

@@ -235,6 +235,9 @@ impl Processor {
             if !waits_here || !control.look().has_room_to_trace() {
                 continue; // It has gone on meanwhile.
             }
+            if control.is_migratable() {
+                continue; // Another processor may be about to run it.
+            }
             let fiber = FiberRef::of(fiber);
             self.current.set(Some(fiber));
             let traced = fiber.trace();
@@ -447,11 +450,11 @@ impl Processor {
             Ran::Stepped(Flow::Receive) => fiber.begin_wait(self),
             Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
             Ran::Stepped(_) => self.make_ready(fiber),
-            Ran::Suspended(Suspend::Yield) => self.push_ready(fiber),
+            Ran::Suspended(Suspend::Yield) => self.make_ready(fiber),
             Ran::Suspended(Suspend::Wait) => {}
             Ran::Suspended(Suspend::Park) => {
                 if !fiber.park_after_switch() {
-                    self.push_ready(fiber);
+                    self.make_ready(fiber);
                 }
             }
             Ran::Finished => {

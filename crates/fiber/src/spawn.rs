@@ -23,6 +23,19 @@ use crate::waiting::{self, WaitReason};
 /// It may start on any processor of the runtime, and from then on stays there: values inside it need
 /// not be `Send`. If the handle is dropped, the fiber goes on by itself.
 ///
+/// What goes into the fiber crosses threads:
+///
+/// ```compile_fail,E0277
+/// let not_send = std::rc::Rc::new(1);
+/// fiber::spawn(move || drop(not_send));
+/// ```
+///
+/// And so does what comes out of it:
+///
+/// ```compile_fail,E0277
+/// fiber::spawn(|| std::rc::Rc::new(1));
+/// ```
+///
 /// # Panics
 /// On a plain thread (use [`Runtime::spawn`](crate::Runtime::spawn)), or if no stack can be had.
 #[track_caller]
@@ -50,6 +63,7 @@ pub struct Builder {
     name: Option<Cow<'static, str>>,
     stack_size: Option<usize>,
     processor: Option<usize>,
+    is_migratable: bool,
 }
 
 impl Builder {
@@ -69,6 +83,29 @@ impl Builder {
     #[must_use]
     pub fn stack_size(mut self, bytes: usize) -> Builder {
         self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Lets the fiber go on on any processor after any wait, so that others may help when its own is busy. Without this a
+    /// fiber stays where it has started.
+    ///
+    /// # Safety
+    /// Between two waits the fiber may be on another kernel thread, in the middle of a function. So, in everything that it
+    /// calls, libraries included:
+    ///
+    /// * Nothing may keep an address, or a value, of thread-local storage across a wait: no wait inside
+    ///   [`LocalKey::with`](std::thread::LocalKey::with), and no wait in a function that uses a `thread_local!` before and
+    ///   after it, because the compiler may keep the address that it has computed
+    ///   (which happens; [rust-lang/rust#33368](https://github.com/rust-lang/rust/issues/33368)).
+    ///   [`fiber_local!`](crate::fiber_local) moves with the fiber.
+    /// * Whatever is alive across a wait must be [`Send`], as if it were moved to another thread there: no `Rc`, no
+    ///   guard of a `std::sync::Mutex` (which must be released by the thread that took it; those of
+    ///   [`fiber::sync`](crate::sync) are fine).
+    /// * Nothing may rely on the kernel thread's identity across a wait: its id, name, signal mask, CPU affinity or
+    ///   priority.
+    #[must_use]
+    pub unsafe fn migratable(mut self) -> Builder {
+        self.is_migratable = true;
         self
     }
 
@@ -146,7 +183,13 @@ impl Builder {
         spawned_at: &'static Location<'static>,
         body: Body,
     ) -> Fiber {
-        let control = Control::new(Arc::clone(cluster), self.name, spawned_at, body);
+        let control = Control::new(
+            Arc::clone(cluster),
+            self.name,
+            spawned_at,
+            self.is_migratable,
+            body,
+        );
         let fiber = Fiber {
             control: Arc::clone(&control),
         };

@@ -69,6 +69,13 @@ use crate::spawn::{AbortOnUnwind, Packet};
 ///     shout.join().unwrap();
 /// });
 /// ```
+///
+/// The value may go on on another processor at each step, so it must be `Send`:
+///
+/// ```compile_fail,E0277
+/// struct Bound(std::rc::Rc<u32>);
+/// impl fiber::Steps for Bound {}
+/// ```
 pub trait Steps: Send + 'static {
     /// The first step: what comes before the first input.
     fn begin(&mut self) -> Flow {

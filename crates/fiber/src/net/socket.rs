@@ -153,11 +153,10 @@ impl Socket {
     fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Input> {
         loop {
             let entry = receive_into_lent(self.ring_fd()?);
+            // Before: the fiber may be on another processor afterwards.
+            let owner = processor::here(|p| NonNull::from(p.shared()));
             match operate(entry, deadline) {
-                Ok(completion) => {
-                    let owner = processor::here(|p| NonNull::from(p.shared()));
-                    return Ok(Input::lent(LentBuffer::of(completion, owner)));
-                }
+                Ok(completion) => return Ok(Input::lent(LentBuffer::of(completion, owner))),
                 Err(error) => self.retry_lent(error, deadline)?,
             }
         }

@@ -83,7 +83,12 @@ impl Parameters {
 
     /// Starts a fiber with frames.
     fn spawn(&self, runtime: &Runtime, f: impl FnOnce() + Send + 'static) -> Fiber {
-        let handle = runtime.spawn_with(Builder::new(), f);
+        let builder = match self.mode {
+            // SAFETY: the programs here hold nothing across a wait that is bound to a thread.
+            Mode::Migratable => unsafe { Builder::new().migratable() },
+            _ => Builder::new(),
+        };
+        let handle = runtime.spawn_with(builder, f);
         handle.expect("memory for a stack").fiber().clone()
     }
 

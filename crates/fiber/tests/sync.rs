@@ -553,3 +553,16 @@ fn select_hears_of_a_closed_channel() {
     assert!(heard);
     closing.join().unwrap();
 }
+
+/// Seen (in review): an operation that was added twice stood in the channel's line twice with one node, and the line then
+/// led into a frame that had ended.
+#[test]
+#[should_panic(expected = "an operation is added once")]
+fn a_select_has_an_operation_once() {
+    let (_sender, receiver) = mpmc::bounded::<u32>(1);
+    let word = receiver.receiving();
+    let mut select = fiber::sync::Select::new();
+    select.receive(&word);
+    select.receive(&word);
+    select.wait_timeout(Duration::from_millis(1));
+}

@@ -50,16 +50,25 @@ impl<'a> Select<'a> {
     }
 
     /// Adds an operation and returns its number: 0, 1, …
+    ///
+    /// # Panics
+    /// If it was added before.
     pub fn receive<T>(&mut self, arm: &'a Receiving<'_, T>) -> usize {
         self.add(arm)
     }
 
     /// Adds an operation and returns its number.
+    ///
+    /// # Panics
+    /// If it was added before.
     pub fn send<T>(&mut self, arm: &'a Sending<'_, T>) -> usize {
         self.add(arm)
     }
 
     fn add(&mut self, arm: &'a dyn Arm) -> usize {
+        // It has one node, which cannot stand in a line twice.
+        let is_new = |&(_, other): &(usize, &dyn Arm)| !std::ptr::addr_eq(other, arm);
+        assert!(self.arms.iter().all(is_new), "an operation is added once");
         let number = self.arms.len();
         self.arms.push((number, arm));
         number
@@ -225,7 +234,7 @@ impl<'a, T> Sending<'a, T> {
 
 /// Where a node stands while a select waits.
 fn place(node: &UnsafeCell<Option<Node>>, fresh: Node) -> &Node {
-    // SAFETY: an arm is not `Sync`, and its node is in no line (see `delist`).
+    // SAFETY: an arm is not `Sync`, a select has it once (see `add`), and its node is in no line (see `delist`).
     unsafe { (*node.get()).insert(fresh) }
 }
 

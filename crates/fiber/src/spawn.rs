@@ -247,7 +247,8 @@ pub(crate) type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
 pub(crate) struct Packet<T> {
     result: UnsafeCell<Option<FiberResult<T>>>,
     finished: AtomicBool,
-    waiter: Mutex<Option<Unparker>>,
+    /// Several may share a handle, and wait.
+    waiters: Mutex<Vec<Unparker>>,
     /// Who is told of a panic that nobody saw.
     scope: Option<Arc<ScopeData>>,
 }
@@ -263,7 +264,7 @@ impl<T> Packet<T> {
         Packet {
             result,
             finished,
-            waiter: Mutex::default(),
+            waiters: Mutex::default(),
             scope,
         }
     }
@@ -272,9 +273,8 @@ impl<T> Packet<T> {
         // SAFETY: only the fiber itself comes here, once, before `finished` is set.
         unsafe { *self.result.get() = Some(result) };
         self.finished.store(true, Ordering::Release);
-        if let Some(waiter) = lock(&self.waiter).take() {
-            waiter.unpark();
-        }
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
+        waiters.iter().for_each(Unparker::unpark);
     }
 
     fn is_finished(&self) -> bool {
@@ -298,10 +298,14 @@ impl<T> Packet<T> {
     }
 
     fn wait_once(&self, park: impl FnOnce()) {
-        *lock(&self.waiter) = Some(Unparker::current());
+        lock(&self.waiters).push(Unparker::current());
         // Checked again: it may have finished before it could see the waiter.
         if !self.is_finished() {
             park();
+        }
+        if !self.is_finished() {
+            // It gives up, or stands in line again.
+            lock(&self.waiters).retain(|waiter| !waiter.is_caller());
         }
     }
 }
@@ -324,6 +328,13 @@ pub(crate) enum Unparker {
 impl Unparker {
     pub(crate) fn current() -> Unparker {
         current().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
+    }
+
+    fn is_caller(&self) -> bool {
+        match self {
+            Unparker::Fiber(fiber) => current().is_some_and(|caller| caller.id() == fiber.id()),
+            Unparker::Thread(thread) => thread.id() == std::thread::current().id(),
+        }
     }
 
     pub(crate) fn unpark(&self) {

@@ -269,3 +269,26 @@ fn values_are_dropped_after_a_panic_too() {
     });
     assert_eq!(dropped, ["second"]);
 }
+
+/// Seen (in review): of two fibers that waited for a third, the first was never woken. Cause: there was room for one. Cure: there
+/// is room for as many as share the handle.
+#[test]
+fn several_may_wait_for_one_fiber() {
+    fiber::run(|| {
+        let sleeper = Arc::new(fiber::spawn(|| fiber::sleep(LONG)));
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let sleeper = Arc::clone(&sleeper);
+                fiber::spawn(move || sleeper.wait())
+            })
+            .collect();
+        (0..5).for_each(|_| fiber::yield_now());
+        // Who gave up is not in the way.
+        let soon = Duration::from_millis(1);
+        fiber::timeout(soon, || sleeper.wait()).unwrap_err();
+        sleeper.cancel();
+        for waiter in waiters {
+            waiter.join().unwrap().unwrap();
+        }
+    });
+}

@@ -588,7 +588,8 @@ impl Processor {
         self.current.set(fiber);
     }
 
-    /// For the overflow handler: the fiber that runs.
+    /// The fiber that runs on its own stack here.
+    #[inline]
     pub(crate) fn running(&self) -> Option<FiberRef> {
         self.current.get()
     }

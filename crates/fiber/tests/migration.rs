@@ -29,6 +29,7 @@ contract! {
     a_migratable_fiber_goes_on_elsewhere_when_its_processor_computes
     migratable_fibers_lose_no_bytes
     a_timed_park_of_a_fiber_that_moves_ends
+    a_migratable_fiber_that_is_cancelled_as_it_begins_to_wait_is_run_by_one
 }
 
 fn run(choice: BackendChoice, promise: fn()) {
@@ -234,4 +235,28 @@ fn a_timed_park_of_a_fiber_that_moves_ends() {
         .for_each(|parker| parker.join().unwrap());
     is_over.store(true, Ordering::Relaxed);
     bustle.into_iter().for_each(|one| one.join().unwrap());
+}
+
+/// Found in review: whoever met the request between its last look and its suspension was put into a lane while it was still
+/// on its stack, and another processor could have run it there.
+fn a_migratable_fiber_that_is_cancelled_as_it_begins_to_wait_is_run_by_one() {
+    for round in 0..500 {
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&begun);
+        // SAFETY: it uses no thread-local storage, and what it has across the wait is `Send`.
+        let builder = unsafe { Builder::new().migratable() };
+        let sleeper = builder.spawn(move || {
+            let on_its_stack = [round; 16];
+            begins.store(true, Ordering::SeqCst);
+            fiber::sleep(Duration::from_secs(3600));
+            on_its_stack
+        });
+        let sleeper = sleeper.unwrap();
+        while !begun.load(Ordering::SeqCst) {
+            fiber::yield_now();
+        }
+        (0..round).for_each(|_| std::hint::spin_loop());
+        sleeper.cancel();
+        assert_eq!(sleeper.join().unwrap(), [round; 16]);
+    }
 }

@@ -179,7 +179,11 @@ impl Op {
             self.completion.set(Some(completion));
             // Here and not when the fiber goes on, which may be on another processor: see `Watch::operation_here`.
             self.unwatch();
-            processor.make_ready(self.fiber);
+            // A fiber that finds itself cancelled as it begins to wait is still on its stack, where no other processor
+            // may run it. It looks before it suspends.
+            if processor.running() != Some(self.fiber) {
+                processor.make_ready(self.fiber);
+            }
         }
     }
 
@@ -193,10 +197,10 @@ impl Op {
     pub(crate) fn wait(&self, reason: WaitReason) -> Completion {
         let _noted = waiting::on(reason);
         loop {
-            suspend(Suspend::Wait);
             if let Some(completion) = self.completion.get() {
                 return completion;
             }
+            suspend(Suspend::Wait);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::net::SocketFlags;
@@ -20,8 +20,8 @@ use crate::cluster::{Cluster, Message, lock};
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
 
-/// Connections that the kernel handed over and no fiber has taken: from this number on the processor
-/// stops accepting, so that others (or the listen queue) get them.
+/// Connections that the kernel handed over and no fiber has taken: from this number on a processor where nobody waits
+/// stops accepting, so that they stay in the listen queue.
 const UNCLAIMED_MAX: usize = 16;
 
 /// What all processors share of one listener.
@@ -30,8 +30,10 @@ pub(crate) struct ListenerState {
     fd: OwnedFd,
     id: u64,
     closed: AtomicBool,
-    /// Connections that came to a processor whose last waiter had left.
-    orphans: Mutex<VecDeque<OwnedFd>>,
+    /// Connections that came to a processor where nobody waited: for whoever asks next, anywhere.
+    unclaimed: Mutex<VecDeque<OwnedFd>>,
+    /// How many fibers wait, on all processors.
+    waiting: AtomicUsize,
     /// The listener is gone, so nobody will ever ask for a connection.
     dropped: AtomicBool,
     /// The processors that accept from it: they are told when it closes.
@@ -50,11 +52,8 @@ struct Acceptor {
     /// A multishot accept is in the ring (from push to its last completion).
     armed: bool,
     disarming: bool,
-    /// The last waiter left without a connection: those that come are for other processors.
-    deserted: bool,
     /// Last in, first out.
     waiters: Vec<*const Waiter>,
-    unclaimed: VecDeque<OwnedFd>,
 }
 
 /// A fiber that waits for a connection; on its stack.
@@ -70,7 +69,8 @@ impl ListenerState {
             id,
             closed: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
-            orphans: Mutex::default(),
+            unclaimed: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             users: Mutex::default(),
         })
     }
@@ -86,6 +86,7 @@ impl ListenerState {
     /// As [`close`](ListenerState::close), when the listener is dropped: connections that nobody has taken are closed.
     pub(crate) fn abandon(&self) {
         self.dropped.store(true, Ordering::SeqCst);
+        lock(&self.unclaimed).clear();
         self.close();
     }
 
@@ -97,26 +98,37 @@ impl ListenerState {
         self.dropped.load(Ordering::SeqCst)
     }
 
-    /// Puts a connection by for whoever asks next, and tells the other processors.
+    /// Puts a connection by for whoever asks next, and tells the other processors if somebody waits there.
     ///
-    /// Whoever begins to wait does it the other way round (first it is listed as a user, then it looks here), so that
+    /// Whoever begins to wait does it the other way round (first it is counted, then it looks here), so that
     /// a connection and a fiber that waits for it always find each other.
     fn put_by(&self, from: &Processor, connection: OwnedFd) {
-        lock(&self.orphans).push_back(connection);
-        self.tell_others(from);
+        let mut unclaimed = lock(&self.unclaimed);
+        // With the lock: `abandon` says so first, and clears then.
+        if self.is_dropped() {
+            return;
+        }
+        unclaimed.push_back(connection);
+        drop(unclaimed);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.tell_others(from, || Message::Connection(self.id));
+        }
     }
 
-    /// That there may be a connection: put by, or still in the listen queue.
-    fn tell_others(&self, from: &Processor) {
+    fn tell_others(&self, from: &Processor, message: impl Fn() -> Message) {
         for (cluster, index) in lock(&self.users).iter() {
             if *index != from.index || !Arc::ptr_eq(cluster, &from.cluster) {
-                cluster.processors[*index].send(Message::Connection(self.id));
+                cluster.processors[*index].send(message());
             }
         }
     }
 
-    fn take_orphan(&self) -> Option<OwnedFd> {
-        lock(&self.orphans).pop_front()
+    fn take_unclaimed(&self) -> Option<OwnedFd> {
+        lock(&self.unclaimed).pop_front()
+    }
+
+    fn unclaimed_count(&self) -> usize {
+        lock(&self.unclaimed).len()
     }
 }
 
@@ -163,7 +175,7 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
 fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(listener, true)?;
     loop {
-        if let Some(connection) = listener.take_orphan() {
+        if let Some(connection) = listener.take_unclaimed() {
             return Ok(connection);
         }
         if listener.is_closed() {
@@ -205,16 +217,19 @@ impl Acceptors {
         let mut list = self.list.borrow_mut();
         let index = match list.iter().position(|a| a.listener.id == listener.id) {
             Some(index) => index,
-            None if listener.is_closed() => return Err(closed_error()),
+            None if listener.is_closed() => {
+                // Those that were accepted before are still given out.
+                return listener
+                    .take_unclaimed()
+                    .map_or_else(|| Err(closed_error()), |c| Ok(Some(c)));
+            }
             None => {
                 list.push(Acceptor::new(processor, listener)?);
                 list.len() - 1
             }
         };
         let acceptor = &mut list[index];
-        acceptor.deserted = false;
-        let unclaimed = acceptor.unclaimed.pop_front();
-        if let Some(connection) = unclaimed.or_else(|| listener.take_orphan()) {
+        if let Some(connection) = listener.take_unclaimed() {
             return Ok(Some(connection));
         }
         if listener.is_closed() {
@@ -232,7 +247,12 @@ impl Acceptors {
                 }
             }
         }
-        acceptor.waiters.push(waiter);
+        acceptor.push(waiter);
+        // Again: who put one by in the meantime did not see that we wait.
+        if let Some(connection) = listener.take_unclaimed() {
+            acceptor.remove(acceptor.waiters.len() - 1);
+            return Ok(Some(connection));
+        }
         // The list is free again: the watch may end the wait at once.
         drop(list);
         let deadline = waiter.op.fiber().deadline();
@@ -247,23 +267,34 @@ impl Acceptors {
         let is_of = |&waiter: &*const Waiter| std::ptr::eq(unsafe { &raw const (*waiter).op }, op);
         for acceptor in list.iter_mut() {
             if let Some(at) = acceptor.waiters.iter().position(is_of) {
-                acceptor.waiters.remove(at);
-                return acceptor.desert_if_idle(processor);
+                acceptor.remove(at);
+                if acceptor.waiters.is_empty() {
+                    // Whoever comes back arms again.
+                    acceptor.disarm(processor);
+                }
+                return;
             }
         }
     }
 
-    /// Another processor has put a connection by, or was told of one by the kernel and did not take it.
+    /// Another processor has put a connection by.
     pub(crate) fn adopt(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         let acceptor = list.iter_mut().find(|acceptor| acceptor.listener.id == id);
-        let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty()) else {
-            return; // Whoever asks next looks for it.
-        };
-        match acceptor.listener.take_orphan() {
-            Some(connection) => acceptor.deliver(processor, connection),
-            // Armed anew when that has come back, and then the kernel looks into the listen queue.
-            None => acceptor.disarm(processor),
+        if let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty())
+            && let Some(connection) = acceptor.listener.take_unclaimed()
+        {
+            acceptor.deliver(processor, connection);
+        }
+    }
+
+    /// Another processor was told of a connection by the kernel, and left it in the listen queue.
+    pub(crate) fn look_again(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        let acceptor = list.iter_mut().find(|acceptor| acceptor.listener.id == id);
+        if let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty()) {
+            // Armed anew when that has come back, and then the kernel looks into the queue.
+            acceptor.disarm(processor);
         }
     }
 
@@ -292,10 +323,10 @@ impl Acceptors {
         let failed = completion.result < 0 && completion.result != -libc::ECANCELED;
         if failed {
             acceptor.fail(processor, completion);
-        } else if acceptor.unclaimed.len() >= UNCLAIMED_MAX {
-            acceptor.disarm(processor);
         } else if !acceptor.waiters.is_empty() {
             acceptor.arm(processor);
+        } else if acceptor.listener.unclaimed_count() >= UNCLAIMED_MAX {
+            acceptor.disarm(processor);
         }
         if !acceptor.armed && acceptor.waiters.is_empty() {
             acceptor.pass_on(processor);
@@ -335,9 +366,6 @@ impl Acceptors {
         let acceptor = &mut list[index];
         acceptor.disarm(processor);
         acceptor.fail(processor, Completion::error(libc::ECANCELED));
-        if acceptor.listener.is_dropped() {
-            acceptor.unclaimed.clear();
-        }
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.forget(acceptor.listener.as_fd(), id);
         }
@@ -360,9 +388,7 @@ impl Acceptor {
             listener: Arc::clone(listener),
             armed: false,
             disarming: false,
-            deserted: false,
             waiters: Vec::new(),
-            unclaimed: VecDeque::new(),
         })
     }
 
@@ -388,29 +414,26 @@ impl Acceptor {
     }
 
     fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
-        match self.waiters.pop() {
+        let last = self.waiters.len().checked_sub(1);
+        match last.map(|last| self.remove(last)) {
             Some(waiter) => {
                 // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
                 let waiter = unsafe { &*waiter };
                 waiter.connection.set(Some(connection));
                 waiter.op.complete(processor, Completion::READY);
             }
-            None if self.listener.is_dropped() => drop(connection),
-            None if self.deserted => self.listener.put_by(processor, connection),
-            None => self.unclaimed.push_back(connection),
+            None => self.listener.put_by(processor, connection),
         }
     }
 
-    /// After a waiter has left: with nobody here, connections are put by for everybody. Whoever comes back arms again.
-    fn desert_if_idle(&mut self, processor: &Processor) {
-        if !self.waiters.is_empty() {
-            return;
-        }
-        self.deserted = true;
-        self.disarm(processor);
-        for connection in std::mem::take(&mut self.unclaimed) {
-            self.deliver(processor, connection);
-        }
+    fn push(&mut self, waiter: *const Waiter) {
+        self.listener.waiting.fetch_add(1, Ordering::SeqCst);
+        self.waiters.push(waiter);
+    }
+
+    fn remove(&mut self, at: usize) -> *const Waiter {
+        self.listener.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.waiters.remove(at)
     }
 
     /// After the accept in the ring has ended, and nobody waits here. Of several rings that wait for connections the
@@ -418,21 +441,23 @@ impl Acceptor {
     /// cancellation, the connection is still in the listen queue and no other ring knows.
     fn pass_on(&self, processor: &Processor) {
         if !self.listener.is_closed() && may_accept(&self.listener) {
-            self.listener.tell_others(processor);
+            let id = self.listener.id;
+            self.listener
+                .tell_others(processor, || Message::ListenQueue(id));
         }
     }
 
     /// Gives an error to all who wait. Those who come back arm again.
     fn fail(&mut self, processor: &Processor, completion: Completion) {
-        for waiter in self.waiters.drain(..) {
+        while let Some(last) = self.waiters.len().checked_sub(1) {
+            let waiter = self.remove(last);
             // SAFETY: as in `deliver`.
             unsafe { &*waiter }.op.complete(processor, completion);
         }
     }
 
-    /// Closed, nothing in the kernel, nobody waits and nothing is left to give out.
+    /// Closed, nothing in the kernel, and nobody waits.
     fn is_over(&self) -> bool {
-        let idle = !self.armed && self.waiters.is_empty() && self.unclaimed.is_empty();
-        idle && self.listener.is_closed()
+        !self.armed && self.waiters.is_empty() && self.listener.is_closed()
     }
 }

@@ -71,6 +71,8 @@ pub(crate) enum Message {
     Buffer(u16),
     /// A connection of this listener has been put by.
     Connection(u64),
+    /// A connection of this listener may be in the listen queue.
+    ListenQueue(u64),
     /// One of its own fibers was cancelled.
     Cancel(Fiber),
     /// Say where these fibers are that wait here.

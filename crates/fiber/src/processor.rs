@@ -262,6 +262,7 @@ impl Processor {
                 Message::CloseListener(id) => self.acceptors.close(self, id),
                 Message::Buffer(id) => self.take_buffer_back(id),
                 Message::Connection(id) => self.acceptors.adopt(self, id),
+                Message::ListenQueue(id) => self.acceptors.look_again(self, id),
                 Message::Cancel(fiber) => self.cancel(&fiber),
                 Message::Trace(job) => self.trace(&job),
             }

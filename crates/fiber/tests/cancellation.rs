@@ -28,6 +28,7 @@ contract! {
     offloaded_calls_are_waited_for
     a_cancelled_acceptor_leaves_the_connections_to_others
     a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others
+    connections_for_a_processor_whose_acceptor_has_gone_are_for_the_others
     accept_keeps_the_deadline
     accept_against_cancel_loses_no_connection
     receive_against_cancel_loses_no_byte
@@ -339,6 +340,30 @@ fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     let (left, _connection) = leaves.join().unwrap();
     assert_cancelled(left);
     stays.unwrap().join().unwrap().unwrap();
+}
+
+/// Seen (in review): a fiber accepted once and ended; the ring of its processor went on accepting, and kept the
+/// connections for whoever would ask there. Cure: they are put by for everybody, and those who wait are told.
+fn connections_for_a_processor_whose_acceptor_has_gone_are_for_the_others() {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap();
+    let settle = || (0..10).for_each(|_| fiber::sleep(Duration::from_millis(1)));
+    let acceptor = |number| {
+        let listener = Arc::clone(&listener);
+        let builder = fiber::Builder::new().processor(number);
+        builder.spawn(move || listener.accept().map(drop)).unwrap()
+    };
+    let goes = acceptor(1);
+    settle();
+    let stays = acceptor(0);
+    settle();
+    let _connections = [0, 1].map(|_| {
+        let connection = std::net::TcpStream::connect(address).unwrap();
+        settle();
+        connection
+    });
+    goes.join().unwrap().unwrap();
+    stays.join().unwrap().unwrap();
 }
 
 fn accept_keeps_the_deadline() {

@@ -234,7 +234,9 @@ impl Drop for Uring {
         let buffers = unsafe { ManuallyDrop::take(&mut self.buffers) };
         resources::ring_ended(self.in_flight.get(), buffers.pieces_held());
         if self.in_flight.get() > 0 {
-            buffers.leak(); // See `shut_down`.
+            // See `shut_down`.
+            buffers.leak();
+            std::mem::forget(std::mem::take(&mut self.wake_count));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The memcached protocols as a [`Session`](session::Session), over an item store of its own.
+//! The memcached protocols as a [`Session`], over an item store of its own.
 //!
 //! A [`Service`] is what a server's conversations share: the store, the settings, who is connected, who watches.
 //! A [`Session`] is one conversation. Its first byte decides which protocol it is in:

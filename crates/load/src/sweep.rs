@@ -2,8 +2,8 @@
 //!
 //! The knee is the largest rate at which the server still keeps up: at least 99 % of what was asked is
 //! achieved and the latency is within a bound. Before it, latency says how good a server is; behind
-//! it, how it fails. [`knee`] doubles the rate until the server does not keep up and then halves the
-//! gap. [`overload`] asks for twice the knee: does the server degrade gracefully?
+//! it, how it fails. `Sweep::knee` doubles the rate until the server does not keep up and then halves the
+//! gap. `Sweep::overload` asks for twice the knee: does the server degrade gracefully?
 //!
 //! What runs is a closure, so that a sweep is the same for one generator and for a crew of
 //! [`agents`](crate::agents).

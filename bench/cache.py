@@ -204,8 +204,8 @@ class Bench:
         """CPU per request and requests/s of one server under one load."""
         with self.server(name) as server:
             self.fill(server, row)
-            # Time to connect, time to settle, the measured time, and some to spare.
-            duration_s = self.seconds + 1.5 * SETTLE_S
+            # Time to settle, the measured time, and some to spare.
+            duration_s = self.seconds + 3 * SETTLE_S
             log = self.folder / "load.log"
             argv = row.load_argv(self.weft, server.port, duration_s)
             before = server.requests()
@@ -214,8 +214,10 @@ class Bench:
                 self.await_requests(server, load, before + max(1000, row.connections))
                 time.sleep(SETTLE_S)
                 first = server.reading()
-                time.sleep(self.seconds - SETTLE_S)
+                time.sleep(self.seconds)
                 last = server.reading()
+                if load.poll() is not None:
+                    raise Failed("the load ended before the last reading")
                 load.wait(timeout=60)
             finally:
                 place.stop(load)
@@ -245,7 +247,7 @@ class Bench:
         """One sample; an error is kept and shown."""
         try:
             return take()
-        except (Failed, OSError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
+        except (Failed, OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
             self.errors.append(f"{what}: {error}")
             print(f"\nERROR {what}: {error}", file=sys.stderr)
             return None
@@ -419,6 +421,7 @@ def run(options: argparse.Namespace) -> int:
     with place.scratch("/var/tmp") as folder:
         place.enter_own_network()
         bench, progress = Bench(weft, folder, options.seconds), Progress()
+        failed = False
         for kind in kinds:
             text = MEASURES[kind](bench, options, progress)
             progress.end()
@@ -433,13 +436,14 @@ def run(options: argparse.Namespace) -> int:
                 "table": text,
                 "samples": options.samples,
             }
+            failed = failed or bool(bench.errors)
             bench.errors.clear()
             print(f"{report.section(result)}\n", flush=True)
             if options.json:
                 report.write_json(options.json.with_stem(f"{options.json.stem}-{kind}"), [result])
             if options.write:
                 report.write_between(options.write, MARKERS[kind], report.section(result))
-    return 0
+    return 1 if failed else 0
 
 
 def version(program: str) -> str:

@@ -220,3 +220,12 @@ fn the_host_is_asked_for_its_numbers_and_told_to_end() {
     assert_eq!((received.next, out.is_empty()), (Next::Close, true));
     assert_eq!(*asked.lock().unwrap(), [Shutdown::Graceful]);
 }
+
+#[test]
+fn a_datagram_cannot_watch() {
+    let from = "127.0.0.1:9".parse().unwrap();
+    let mut session = Session::new(service(), Peer::Udp(from));
+    // Whoever answers datagrams would wait for the end of a log that has none.
+    let reply = ask(&mut session, "watch mutations\r\n");
+    assert!(reply.starts_with("CLIENT_ERROR "), "{reply:?}");
+}

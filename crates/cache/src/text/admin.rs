@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{BAD_FORMAT, ERROR, Tokens, answer};
+use crate::connections::Peer;
 use crate::counters::Count;
 use crate::dump::Dump;
 use crate::number::{parse_exptime, parse_f64, parse_i32, parse_u32, parse_u64};
@@ -258,6 +259,12 @@ fn watch(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
     let Some(kinds) = kinds else {
         return cx.out.put(ERROR);
     };
+    if matches!(cx.connection.peer, Peer::Udp(_)) {
+        // A log has no end, and a datagram is answered once.
+        return cx
+            .out
+            .put(b"CLIENT_ERROR watch commands not allowed over UDP\r\n");
+    }
     match cx.service.watchers.add(kinds) {
         Some(watcher) => {
             cx.out.put(b"OK\r\n");

@@ -53,7 +53,7 @@ fn converse(service: &Arc<Service>, request: &[u8], from: SocketAddr) -> Vec<u8>
         }
         match received.next {
             Next::Flush => {}
-            Next::Work => session.work(),
+            Next::Work => fiber::offload(|| session.work()),
             Next::Receive(_) | Next::Close | Next::Linger => return reply,
         }
     }

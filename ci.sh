@@ -15,6 +15,9 @@ cmd_help() {
 #: test [ARGS]          every test that needs only Rust; ARGS go to cargo test
 cmd_test() {
     run cargo test --workspace "$@"
+    # What is there with a feature only.
+    run cargo test --package weftwork-fiber --features tracing --test spans "$@"
+    run cargo test --package weftwork-fiber --features tracing --doc spans
 }
 
 #: fmt                  check the format (cargo fmt --all mends it)
@@ -25,11 +28,12 @@ cmd_fmt() {
 #: lint                 clippy over everything, warnings are errors
 cmd_lint() {
     run cargo clippy --workspace --all-targets -- -D warnings
+    run cargo clippy --package weftwork-fiber --all-targets --features tracing -- -D warnings
 }
 
 #: docs                 build the crates' documentation, warnings are errors
 cmd_docs() {
-    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps
+    RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps --features weftwork-fiber/tracing
 }
 
 #: tidy                 crate arrows, links, golden files, line rules: what style a program can check

@@ -53,6 +53,8 @@ pub struct DumpedFiber {
     pub age: Duration,
     /// Its stack, if it has one now.
     pub stack: Option<DumpedStack>,
+    /// The spans that it is inside of, from the outermost to the innermost, by name; none without the feature `tracing`.
+    pub spans: Vec<String>,
     /// Where it was spawned: file, line, column.
     pub spawned_at: String,
     /// Where it waits, innermost frame first, if that was asked for and the fiber could say.
@@ -160,6 +162,7 @@ impl DumpedFiber {
                 usable_len: stack.usable.len(),
                 touched_len: touched_len(&stack.usable),
             }),
+            spans: control.spans().names(),
             spawned_at: control.spawned_at().to_string(),
             backtrace: None,
         }
@@ -169,7 +172,7 @@ impl DumpedFiber {
         let _ = write!(
             out,
             "{{\"id\":{},\"name\":{},\"state\":\"{}\",\"waits_for\":{},\"waits_for_fiber\":{},\"processor\":{},\
-             \"age_s\":{:.3},\"stack_usable\":{},\"stack_touched\":{},\"spawned_at\":{},\"backtrace\":{}}}",
+             \"age_s\":{:.3},\"stack_usable\":{},\"stack_touched\":{},\"spans\":[{}],\"spawned_at\":{},\"backtrace\":{}}}",
             self.id,
             json_text(self.name.as_deref()),
             self.state,
@@ -179,6 +182,11 @@ impl DumpedFiber {
             self.age.as_secs_f64(),
             json_number(self.stack.map(|stack| stack.usable_len)),
             json_number(self.stack.map(|stack| stack.touched_len)),
+            self.spans
+                .iter()
+                .map(|span| json_text(Some(span)))
+                .collect::<Vec<_>>()
+                .join(","),
             json_text(Some(&self.spawned_at)),
             json_text(self.backtrace.as_deref()),
         );
@@ -406,7 +414,7 @@ impl fmt::Display for DumpedFiber {
         });
         writeln!(
             f,
-            "{:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}",
+            "{:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}{}",
             self.id,
             self.state,
             self.processor
@@ -415,6 +423,10 @@ impl fmt::Display for DumpedFiber {
             stack,
             self.name.as_deref().unwrap_or("-"),
             self.waits_for.as_deref().unwrap_or("-"),
+            match self.spans.as_slice() {
+                [] => String::new(),
+                spans => format!("  in {}", spans.join(":")),
+            },
         )?;
         if let Some(backtrace) = &self.backtrace {
             for line in backtrace.lines() {
@@ -439,6 +451,7 @@ mod tests {
             processor: Some(0),
             age: Duration::from_millis(1500),
             stack: None,
+            spans: vec!["outer".to_owned(), "inner".to_owned()],
             spawned_at: "here:1:1".to_owned(),
             backtrace: None,
         }
@@ -462,5 +475,6 @@ mod tests {
         let mut out = String::new();
         waiting(1, None).write_json(&mut out);
         assert!(out.contains(r#""name":"a \"quoted\"\nname 1""#), "{out}");
+        assert!(out.contains(r#""spans":["outer","inner"],"#), "{out}");
     }
 }

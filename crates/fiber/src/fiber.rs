@@ -32,6 +32,7 @@ use crate::local::Locals;
 use crate::look::{Frame as WaitingFrame, Look, Phase};
 use crate::processor::{self, Expiry, Processor};
 use crate::roster::Place;
+use crate::spans::{self, Spans};
 use crate::stack::FiberStack;
 use crate::steps::{Flow, Frame};
 use crate::token::Token;
@@ -64,6 +65,8 @@ pub(crate) struct Control {
     cancellation: Cancellation,
     /// Touched by the fiber itself only.
     locals: OnceCell<Box<Locals>>,
+    /// The spans that it is inside of: left and entered again at each switch.
+    spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
     look: Look,
     /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
@@ -135,6 +138,7 @@ impl Control {
         name: Option<Cow<'static, str>>,
         spawned_at: &'static Location<'static>,
         is_migratable: bool,
+        span: spans::Chosen,
         body: Body,
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -154,6 +158,7 @@ impl Control {
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             locals: OnceCell::new(),
+            spans: Spans::new(span),
             look: Look::new(),
             cluster,
         })
@@ -214,6 +219,10 @@ impl Control {
 
     pub(crate) fn look(&self) -> &Look {
         &self.look
+    }
+
+    pub(crate) fn spans(&self) -> &Spans {
+        &self.spans
     }
 
     /// Whether another processor may be about to run it even while it waits with frames.
@@ -280,8 +289,11 @@ impl FiberRef {
         };
         let look = self.control().look();
         look.enter(Phase::Running);
-        let outcome = running.resume(Resume::GoOn);
-        self.control().cluster.process.abort_if_left();
+        let outcome = self.control().spans.around(processor, || {
+            let outcome = running.resume(Resume::GoOn);
+            self.control().cluster.process.abort_if_left();
+            outcome
+        });
         match outcome {
             CoroutineResult::Yield(suspend) => {
                 look.enter(if suspend == Suspend::Yield {

@@ -96,7 +96,7 @@
 //! [`Runtime::dump`] lists all fibers: what each waits for (the descriptor and the operation, the lock and who has it), for how
 //! long, where it was spawned, and with [`Lens::dump_with_backtraces`] where it is.
 //! [`RuntimeBuilder::stall_detector`] names a fiber that keeps its processor, and fibers that wait for each other in a ring.
-//! [`Runtime::counters`] counts.
+//! [`Runtime::counters`] counts. With the feature `tracing`, spans follow fibers: the module `spans`.
 //!
 //! # Further
 //!
@@ -135,6 +135,11 @@ mod resources;
 mod roster;
 mod runtime;
 pub mod signal;
+#[cfg(feature = "tracing")]
+pub mod spans;
+#[cfg(not(feature = "tracing"))]
+#[path = "spans_off.rs"]
+mod spans;
 mod spawn;
 mod stack;
 mod stamp;

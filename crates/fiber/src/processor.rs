@@ -24,6 +24,7 @@ use crate::idle::{Notified, Woken};
 use crate::look::{Phase, TraceJob};
 use crate::overflow;
 use crate::ready_queue::{Origin, Visitor};
+use crate::spans;
 use crate::stack::StackCache;
 use crate::stamp;
 use crate::steps::Flow;
@@ -59,6 +60,12 @@ pub(crate) struct Processor {
     /// may come soon, so it is worth a look around before the next sleep.
     shares_work: Cell<bool>,
     current: Cell<Option<FiberRef>>,
+    /// The spans of the fiber that it runs.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        expect(dead_code, reason = "nothing, without the feature")
+    )]
+    pub(crate) inside: spans::Inside,
     /// Stacks for the next steps: the warmest first.
     pub(crate) stacks: StackCache,
     /// Operations that the running fiber has done without suspending.
@@ -122,6 +129,16 @@ pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
     is_in
 }
 
+/// Calls `f` if this thread is a processor, also outside of a fiber and while one unwinds.
+#[cfg(feature = "tracing")]
+pub(crate) fn with_inside(f: impl FnOnce(&spans::Inside)) {
+    let processor = here_ptr();
+    if !processor.is_null() {
+        // SAFETY: as in `with_current`.
+        f(unsafe { &(*processor).inside });
+    }
+}
+
 /// In the child of a fork: the thread that forked is a plain one there.
 pub(crate) fn leave_after_fork() {
     HERE.set(std::ptr::null());
@@ -175,6 +192,7 @@ impl Processor {
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
             current: Cell::new(None),
+            inside: spans::Inside::default(),
             stacks: StackCache::default(),
             unsuspended: Cell::new(0),
             timers: RefCell::new(Wheel::new()),

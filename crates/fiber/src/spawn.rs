@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use crate::cancel::{checkpoint, is_cancelled};
 use crate::cluster::{Cluster, lock};
 use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park, park_until_deadline};
+use crate::spans;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
 use crate::steps::{Conversing, Steps};
 use crate::waiting::{self, WaitReason};
@@ -64,6 +65,7 @@ pub struct Builder {
     stack_size: Option<usize>,
     processor: Option<usize>,
     is_migratable: bool,
+    span: spans::Chosen,
 }
 
 impl Builder {
@@ -101,11 +103,21 @@ impl Builder {
     /// * Whatever is alive across a wait must be [`Send`], as if it were moved to another thread there: no `Rc`, no
     ///   guard of a `std::sync::Mutex` (which must be released by the thread that took it; those of
     ///   [`fiber::sync`](crate::sync) are fine).
+    ///   Guards of `tracing` spans may live across waits if its subscriber follows fibers (module `spans`).
     /// * Nothing may rely on the kernel thread's identity across a wait: its id, name, signal mask, CPU affinity or
     ///   priority.
     #[must_use]
     pub unsafe fn migratable(mut self) -> Builder {
         self.is_migratable = true;
+        self
+    }
+
+    /// Runs the fiber inside of `span` instead of the span that is current where it is spawned; [`Span::none`](::tracing::Span::none)
+    /// is none. See [`spans`](crate::spans).
+    #[cfg(feature = "tracing")]
+    #[must_use]
+    pub fn span(mut self, span: ::tracing::Span) -> Builder {
+        self.span = Some(span);
         self
     }
 
@@ -188,6 +200,7 @@ impl Builder {
             self.name,
             spawned_at,
             self.is_migratable,
+            self.span,
             body,
         );
         let fiber = Fiber {
@@ -224,6 +237,7 @@ where
         let abort = AbortOnUnwind;
         // Before anybody who joins goes on.
         crate::local::clear_here();
+        spans::end_here();
         packet.finish(result);
         drop(packet);
         std::mem::forget(abort);

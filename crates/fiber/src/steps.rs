@@ -196,6 +196,7 @@ impl<S: Steps> Conversing<S> {
     fn finish(&mut self, result: Result<(), Box<dyn Any + Send>>) {
         let abort = AbortOnUnwind;
         self.steps = None;
+        crate::spans::end_here();
         self.packet.finish(result);
         std::mem::forget(abort);
     }

@@ -40,7 +40,7 @@ where
     let done = AtomicBool::new(false);
     let mut result = None;
     let call = Call {
-        f,
+        f: crate::spans::carry(f),
         result: &raw mut result,
         done: &raw const done,
         fiber,
@@ -92,6 +92,7 @@ where
     }) else {
         return Ok(f());
     };
+    let f = crate::spans::carry(f);
     let outcome = Arc::new(Mutex::new(None));
     let result = Arc::clone(&outcome);
     let id = pool::pool().submit(Box::new(move || {

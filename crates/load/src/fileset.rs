@@ -227,17 +227,21 @@ impl FileSet {
             .entries
             .iter()
             .map(|entry| (entry.size_bytes, entry.share));
-        table_of(weighted.collect(), &self.entries)
+        // A millionth: sums of floating point numbers do not end on a round one.
+        table_of(weighted.collect(), &self.entries, |_| 1e-6)
     }
 
-    /// The thesis's table for requests that were made: `counts[i]` of entry `i`.
+    /// The thesis's table for requests that were made: `counts[i]` of entry `i`. How many requests went
+    /// to a group is binomial, so its edge is known to three standard errors of that.
     pub fn table_of_requests(&self, counts: &[u64]) -> Vec<(Row, Row)> {
         let sizes = self.entries.iter().map(|entry| entry.size_bytes);
+        let requests = counts.iter().sum::<u64>().max(1) as f64;
         table_of(
             sizes
                 .zip(counts.iter().map(|&count| count as f64))
                 .collect(),
             &self.entries,
+            |share| 3.0 * (share * (1.0 - share) / requests).sqrt(),
         )
     }
 
@@ -496,17 +500,30 @@ fn page_size(at: usize) -> u64 {
 }
 
 /// The columns of the seed's table beside those of files that are asked for with these weights.
-fn table_of(mut weighted: Vec<(u64, f64)>, entries: &[Entry]) -> Vec<(Row, Row)> {
+///
+/// A column ends where its share of the requests is reached, up to `error(share)`, so that it ends at the
+/// edge of a group, where the seed's does: a sample's share is a little more or less than the set's.
+fn table_of(
+    mut weighted: Vec<(u64, f64)>,
+    entries: &[Entry],
+    error: impl Fn(f64) -> f64,
+) -> Vec<(Row, Row)> {
     weighted.sort_by_key(|(size, _)| *size);
     let total: f64 = weighted.iter().map(|(_, weight)| weight).sum();
     let column = |group: &Group| {
-        let mut left = group.row.requests_percent / 100.0 * total;
+        let share = group.row.requests_percent / 100.0;
+        let wanted = (share - error(share)) * total;
+        let mut until = 0.0;
         let reached = weighted.iter().find(|(_, weight)| {
-            left -= weight;
-            // A millionth: sums of floating point numbers do not end on a round one.
-            left <= total * 1e-6
+            until += weight;
+            until >= wanted
         });
         let size_bytes = reached.or(weighted.last()).map_or(0, |(size, _)| *size);
+        let asked: f64 = weighted
+            .iter()
+            .take_while(|(size, _)| *size <= size_bytes)
+            .map(|(_, weight)| weight)
+            .sum();
         let within = entries
             .iter()
             .map(|entry| entry.size_bytes)
@@ -517,7 +534,7 @@ fn table_of(mut weighted: Vec<(u64, f64)>, entries: &[Entry]) -> Vec<(Row, Row)>
             Row {
                 memory_mb,
                 size_bytes,
-                ..group.row
+                requests_percent: 100.0 * asked / total,
             },
         )
     };
@@ -527,13 +544,14 @@ fn table_of(mut weighted: Vec<(u64, f64)>, entries: &[Entry]) -> Vec<(Row, Row)>
 /// The table as text: the seed's cell, this set's, and the difference.
 pub fn show_table(table: &[(Row, Row)], scale: f64) -> String {
     let mut text = String::from(
-        "  requests │  memory MB      seed   differs │  file size B     seed   differs\n",
+        "  requests      seed │  memory MB      seed   differs │  file size B     seed   differs\n",
     );
     for (seed, ours) in table {
         let memory = seed.memory_mb * scale;
         let _ = writeln!(
             text,
-            "  {:>6} % │ {:>10.2} {:>9.2} {:>7.1} % │ {:>12} {:>8} {:>7.1} %",
+            "  {:>6.2} % {:>7} % │ {:>10.2} {:>9.2} {:>7.1} % │ {:>12} {:>8} {:>7.1} %",
+            ours.requests_percent,
             seed.requests_percent,
             ours.memory_mb,
             memory,

@@ -206,10 +206,11 @@ mod tests {
         }
         assert!(counts.iter().sum::<u64>() >= 320_000);
         for (seed, ours) in set.table_of_requests(&counts) {
-            // A sample ends on one side or the other of a group's edge: the sizes there are both right.
-            let cell = (seed.size_bytes, ours.size_bytes);
-            assert!(ours.size_bytes * 10 >= seed.size_bytes * 9, "{cell:?}");
-            assert!(ours.size_bytes <= seed.size_bytes * 3 / 2, "{cell:?}");
+            assert_eq!(ours.size_bytes, seed.size_bytes, "{seed:?} {ours:?}");
+            let differs = ours.memory_mb / seed.memory_mb - 1.0;
+            assert!(differs.abs() <= 0.10, "{seed:?} {ours:?}");
+            let percent = (seed.requests_percent, ours.requests_percent);
+            assert!((percent.0 - percent.1).abs() < 0.3, "{percent:?}");
         }
     }
 

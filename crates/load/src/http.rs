@@ -3,7 +3,7 @@
 use memchr::{memchr, memmem};
 
 use crate::distribution::{Chooser, Weighted};
-use crate::plan::{Choice, Expected, Http};
+use crate::plan::{Choice, Expected, Http, Page};
 use crate::random::Random;
 
 /// A head that is longer is not a reply.
@@ -14,7 +14,8 @@ pub(crate) struct Requests {
     rendered: Vec<Box<[u8]>>,
     /// What each page's body should be: told by the plan, or learned from its first reply.
     pub(crate) expected: Vec<Option<Expected>>,
-    pub(crate) is_head: bool,
+    /// Which of them are HEAD requests; empty if none is.
+    heads: Box<[bool]>,
     picker: Picker,
 }
 
@@ -36,16 +37,21 @@ impl Requests {
             }
             Choice::ByRank(popularity) => Picker::ByRank(popularity.chooser(count as u64)),
         };
+        let is_head = |page: &Page| method_of(http, page) == "HEAD";
+        let heads = match http.pages.iter().any(is_head) {
+            true => http.pages.iter().map(is_head).collect(),
+            false => Box::default(),
+        };
         Requests {
-            rendered: http
-                .pages
-                .iter()
-                .map(|page| render(http, &page.path))
-                .collect(),
+            rendered: http.pages.iter().map(|page| render(http, page)).collect(),
             expected: http.pages.iter().map(|page| page.expected).collect(),
-            is_head: http.method == "HEAD",
+            heads,
             picker,
         }
+    }
+
+    pub(crate) fn is_head(&self, page: u32) -> bool {
+        !self.heads.is_empty() && self.heads[page as usize]
     }
 
     pub(crate) fn pick(&mut self, random: &mut Random) -> u32 {
@@ -71,8 +77,14 @@ impl Requests {
     }
 }
 
-fn render(http: &Http, path: &str) -> Box<[u8]> {
-    let mut head = format!("{} {path} HTTP/1.1\r\n", http.method);
+fn method_of<'a>(http: &'a Http, page: &'a Page) -> &'a str {
+    page.method.as_ref().unwrap_or(&http.method)
+}
+
+fn render(http: &Http, page: &Page) -> Box<[u8]> {
+    let method = method_of(http, page);
+    let body = page.body.as_ref().unwrap_or(&http.body);
+    let mut head = format!("{method} {} HTTP/1.1\r\n", page.path);
     let has = |name: &str| {
         http.headers
             .iter()
@@ -84,15 +96,15 @@ fn render(http: &Http, path: &str) -> Box<[u8]> {
     for (name, value) in &http.headers {
         head += &format!("{name}: {value}\r\n");
     }
-    let takes_body = matches!(&*http.method, "POST" | "PUT" | "PATCH");
-    if (takes_body || !http.body.is_empty()) && !has("content-length") {
-        head += &format!("Content-Length: {}\r\n", http.body.len());
+    let takes_body = matches!(method, "POST" | "PUT" | "PATCH");
+    if (takes_body || !body.is_empty()) && !has("content-length") {
+        head += &format!("Content-Length: {}\r\n", body.len());
     }
     if http.requests_per_connection == Some(1) && !has("connection") {
         head += "Connection: close\r\n";
     }
     head += "\r\n";
-    [head.as_bytes(), &http.body].concat().into()
+    [head.as_bytes(), body].concat().into()
 }
 
 /// Reads the replies of one connection.

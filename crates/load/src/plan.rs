@@ -173,6 +173,23 @@ pub struct Page {
     pub weight: f64,
     /// What the body should be, where it is known beforehand.
     pub expected: Option<Expected>,
+    /// The method, where it is not [`Http::method`].
+    pub method: Option<String>,
+    /// The request's body, where it is not [`Http::body`].
+    pub body: Option<Arc<[u8]>>,
+}
+
+impl Page {
+    /// A page of which nothing is known but its path.
+    pub fn new(path: impl Into<String>) -> Page {
+        Page {
+            path: path.into(),
+            weight: 1.0,
+            expected: None,
+            method: None,
+            body: None,
+        }
+    }
 }
 
 /// What a body should be.

@@ -40,7 +40,7 @@ pub struct Burst {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// `GET` unless the log says otherwise.
     pub method: String,

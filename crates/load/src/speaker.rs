@@ -159,12 +159,13 @@ impl Reader {
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used.
+    /// Reads from `input`, and moves its beginning behind what it used. `what` is that of the oldest
+    /// request without a reply.
     #[inline]
-    pub(crate) fn read(&mut self, input: &mut &[u8], speaker: &Speaker) -> Heard {
+    pub(crate) fn read(&mut self, input: &mut &[u8], what: u32, speaker: &Speaker) -> Heard {
         match (self, speaker) {
             (Reader::Http(reader), Speaker::Http { requests, verify }) => {
-                match reader.read(input, *verify, requests.is_head) {
+                match reader.read(input, *verify, requests.is_head(what)) {
                     http::Read::More => Heard::Nothing,
                     http::Read::Broken => Heard::Nonsense,
                     http::Read::Reply(reply) => Heard::Reply(reply.into()),
@@ -202,7 +203,7 @@ impl Reader {
             },
             Reader::Cache(reader) => {
                 reader.skipped(bytes);
-                self.read(&mut &[][..], speaker)
+                self.read(&mut &[][..], 0, speaker)
             }
             Reader::Silent => Heard::Nothing,
         }

@@ -94,7 +94,9 @@ impl Worker<'_> {
             while self.slots[slot as usize].state == State::Open {
                 let input = self.carrier.input(slot, result as usize);
                 let mut rest = &input[used..];
-                let heard = reader.read(&mut rest, &self.speaker);
+                let oldest = self.slots[slot as usize].flights.front();
+                let what = oldest.map_or(0, |flight| flight.what);
+                let heard = reader.read(&mut rest, what, &self.speaker);
                 used = input.len() - rest.len();
                 if !self.heard(slot, heard) {
                     break;

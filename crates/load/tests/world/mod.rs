@@ -108,11 +108,7 @@ pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> Then {
 
 /// A plan of GET requests for these paths, in turn; short, over both back ends where it matters.
 pub(crate) fn http_plan(address: SocketAddr, paths: &[&str]) -> Plan {
-    let page = |path: &&str| Page {
-        path: (*path).to_owned(),
-        weight: 1.0,
-        expected: None,
-    };
+    let page = |path: &&str| Page::new(*path);
     Plan {
         targets: vec![address],
         workload: Workload::Http(Http {

@@ -83,7 +83,7 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
         return Err("all URLs must have the same host and port: run one load per host".to_owned());
     }
     let method = said(matches, "method").to_owned();
-    let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| page(path)).collect();
+    let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| Page::new(*path)).collect();
     let mut choice = Choice::InTurn;
     if let Some(path) = matches.get_one::<String>("paths") {
         pages = paths(Path::new(path), &method)?;
@@ -109,12 +109,12 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
             })?,
         },
     };
+    let think = time(matches, "think")?;
     let targets = resolve(authority, 80)?;
     let name = format!("{} {}", http.method, urls[0]);
     let workload = match matches.get_one::<String>("sessions") {
         None => Workload::Http(http),
         Some(path) => {
-            let think = time(matches, "think")?;
             // Each of many agents has a log of its own.
             let path = path.replace("{rank}", &format!("{rank:02}"));
             let (pages, scripts) = sessions(Path::new(&path), think)?;
@@ -177,18 +177,10 @@ fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> 
     Ok((targets, names.join(", ")))
 }
 
-fn page(path: &str) -> Page {
-    Page {
-        path: path.to_owned(),
-        weight: 1.0,
-        expected: None,
-    }
-}
-
 fn paths(path: &Path, method: &str) -> Result<Vec<Page>, String> {
     let replay = Replay::read(path).map_err(say)?;
     let of_method = replay.calls.iter().filter(|call| call.method == method);
-    let pages: Vec<Page> = of_method.map(|call| page(&call.uri)).collect();
+    let pages: Vec<Page> = of_method.map(|call| Page::new(&call.uri)).collect();
     match pages.is_empty() {
         true => Err(format!("{} has no {method} request", path.display())),
         false => Ok(pages),
@@ -204,6 +196,8 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
             bytes: entry.size_bytes,
             crc32: entry.crc32,
         }),
+        method: None,
+        body: None,
     });
     Ok(pages.collect())
 }
@@ -221,11 +215,13 @@ fn sessions(path: &Path, think: Duration) -> Result<Played, String> {
         for burst in session.bursts {
             let mut asked = Vec::new();
             for call in burst.calls {
-                if call.method != "GET" || !call.contents.is_empty() {
-                    return Err(format!("{}: only GET requests are played", path.display()));
-                }
-                asked.push(*numbers.entry(call.uri).or_insert_with_key(|uri| {
-                    pages.push(page(uri));
+                let page = Page {
+                    method: Some(call.method.clone()),
+                    body: Some(call.contents.clone().into()),
+                    ..Page::new(&call.uri)
+                };
+                asked.push(*numbers.entry(call).or_insert_with(|| {
+                    pages.push(page);
                     pages.len() as u32 - 1
                 }));
             }

@@ -119,6 +119,7 @@ impl Place {
     }
 
     fn checked(self) -> Result<Place, String> {
+        port_of(&self.rendezvous)?;
         match (self.rank < self.size, self.size <= AGENTS_MAX) {
             (true, true) => Ok(self),
             (false, _) => Err(format!(
@@ -163,6 +164,15 @@ const LAUNCHERS: [Launcher; 2] = [
         host: Some("SLURM_LAUNCH_NODE_IPADDR"),
     },
 ];
+
+fn port_of(rendezvous: &str) -> Result<u16, String> {
+    let place = rendezvous
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty());
+    place
+        .and_then(|(_, port)| port.parse().ok())
+        .ok_or_else(|| format!("'{rendezvous}' is no rendezvous; write HOST:PORT"))
+}
 
 /// The first address of `123.0;tcp://10.0.0.1,192.168.1.5:41235`, or of a plain address.
 fn first_address(text: &str) -> Option<String> {
@@ -218,10 +228,7 @@ pub fn meet(place: &Place, patience: Duration) -> Result<Part, String> {
         return Member::join(place, patience).map(Part::Member);
     }
     let at = &place.rendezvous;
-    let port = at.rsplit_once(':').map(|(_, port)| port);
-    let port: u16 = port
-        .and_then(|port| port.parse().ok())
-        .ok_or_else(|| format!("'{at}' is no rendezvous; write HOST:PORT"))?;
+    let port = port_of(at)?;
     // Only this machine if they meet on it; else every interface, as HOST may be known to us by
     // another name.
     let interface = if at.starts_with("127.") || at.starts_with("localhost") {

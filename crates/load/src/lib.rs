@@ -34,6 +34,7 @@
 pub mod agents;
 mod arrivals;
 mod carrier;
+mod check;
 pub mod distribution;
 pub mod fileset;
 #[cfg(test)]

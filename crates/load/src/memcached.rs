@@ -12,7 +12,7 @@ use crate::random::Random;
 /// memcached's limit (doc/protocol.txt).
 pub(crate) const KEY_BYTES_MAX: usize = 250;
 /// The digits of a key's number.
-const DIGITS: usize = 10;
+pub(crate) const DIGITS: usize = 10;
 /// Values are cut from a block of this size, at a place that follows from the key.
 const BLOCK_BYTES: usize = 64 * 1024;
 const LINE_BYTES_MAX: usize = 8192;

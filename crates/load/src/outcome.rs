@@ -32,6 +32,31 @@ impl Outcome {
         self.generator.limited.as_deref()
     }
 
+    /// Why this run says nothing of the server, if not a single good reply came. Of idle connections no
+    /// replies are expected: then, if not a single one was opened.
+    pub fn without_replies(&self) -> Option<String> {
+        let (total, errors) = (&self.total, &self.total.errors);
+        if total.classes.is_empty() {
+            let opened = total.opened + total.idle_open + total.idle_closed;
+            return (opened == 0)
+                .then(|| format!("no connection was opened: {}", errors.sentence()));
+        }
+        if total.replies() > 0 {
+            return None;
+        }
+        Some(match (total.sent + total.intended, errors.total()) {
+            (0, 0) => {
+                "no request was due in this time; ask for a higher rate or a longer run".to_owned()
+            }
+            (_, 0) => format!(
+                "no reply came within {:.1} s, and {} requests were sent",
+                self.elapsed.as_secs_f64(),
+                total.sent
+            ),
+            _ => format!("no good reply came: {}", errors.sentence()),
+        })
+    }
+
     /// Good replies per second.
     pub fn achieved_rate_per_s(&self) -> f64 {
         let replies = self.total.replies() - self.total.drained;
@@ -192,6 +217,31 @@ impl Errors {
             ("bad_reply", self.bad_reply),
             ("wrong_bytes", self.wrong_bytes),
         ]
+    }
+
+    /// The most frequent of them, with how to go on.
+    fn sentence(&self) -> String {
+        let most = self.named().into_iter().max_by_key(|(_, count)| *count);
+        let (name, count) = most.expect("there are ten of them");
+        let hint = match name {
+            "client_timeout" => {
+                "the server is silent; is this its port and protocol, is --timeout long enough?"
+            }
+            "refused" | "reset" => "is the server still running?",
+            "fd_unavailable" => {
+                "raise the limit of open files (ulimit -n) or use fewer --connections"
+            }
+            "address_unavailable" => {
+                "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
+            }
+            "short_reply" => {
+                "the server closes its connections in the middle of replies, or instead of them"
+            }
+            "bad_reply" => "what answers there does not speak this protocol",
+            "wrong_bytes" => "every body was another than expected",
+            _ => "the network or the system failed",
+        };
+        format!("{count} × {}; {hint}", name.replace('_', " "))
     }
 
     /// All together.

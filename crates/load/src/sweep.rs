@@ -127,6 +127,8 @@ pub struct Sweep {
     pub steps: Vec<Step>,
     /// The largest rate at which the server kept up.
     pub knee_per_s: Option<f64>,
+    /// Whether a search for the knee went to its end.
+    pub is_searched: bool,
 }
 
 /// How a sweep goes about it.
@@ -203,7 +205,8 @@ impl Sweep {
         for _ in 0..DOUBLINGS_MAX {
             let kept_up = self.keeps_up(rate_per_s, manner, runner)?;
             if kept_up {
-                good = Some(rate_per_s)
+                good = Some(rate_per_s);
+                self.knee_per_s = good;
             } else {
                 bad = Some(rate_per_s)
             }
@@ -218,8 +221,20 @@ impl Sweep {
                 break;
             }
         }
-        self.knee_per_s = good;
+        self.is_searched = true;
         Ok(good)
+    }
+
+    /// Whether a search for the knee went to its end and found none.
+    pub fn has_no_knee(&self) -> bool {
+        self.is_searched && self.knee_per_s.is_none()
+    }
+
+    /// Whether the knee is only known to be at least what was found: the generator was the limit in a
+    /// run of the search.
+    fn knee_is_a_bound(&self) -> bool {
+        let mut searched = self.steps.iter().filter(|step| step.purpose == "knee");
+        searched.any(|step| step.figures.generator_limited)
     }
 
     fn generator_was_the_limit(&self) -> bool {
@@ -228,16 +243,22 @@ impl Sweep {
             .is_some_and(|step| step.figures.generator_limited)
     }
 
-    /// Asks for twice the knee.
+    /// Asks for twice the knee, if there is one.
     ///
     /// # Errors
-    /// Those of the runner.
-    pub fn overload(
-        &mut self,
-        knee_per_s: f64,
-        manner: &Manner,
-        runner: &mut impl Runner,
-    ) -> Result<(), String> {
+    /// Those of the runner; and when the knee is the generator's: twice of it would say nothing of the
+    /// server.
+    pub fn overload(&mut self, manner: &Manner, runner: &mut impl Runner) -> Result<(), String> {
+        let Some(knee_per_s) = self.knee_per_s else {
+            return Ok(());
+        };
+        if self.knee_is_a_bound() {
+            return Err(format!(
+                "--overload was not run: the generator was the limit in the search, so the server's knee is \
+                 above {}, and twice that would overload the generator; give it more --threads or machines",
+                rate_of(knee_per_s)
+            ));
+        }
         self.step(2.0 * knee_per_s, 1, "overload", manner, runner)
             .map(drop)
     }
@@ -318,19 +339,17 @@ impl Sweep {
 
     /// What came of the search for the knee; empty if there was none.
     pub fn knee_line(&self) -> String {
-        let searched = self.steps.iter().any(|step| step.purpose == "knee");
-        let limited = self.steps.iter().any(|step| step.figures.generator_limited);
-        let at_least = if limited {
-            " at least: the generator was the limit in some runs"
-        } else {
-            ""
+        let at_least = match (self.knee_is_a_bound(), self.is_searched) {
+            (true, _) => " at least: the generator was the limit in some runs",
+            (false, true) => "",
+            (false, false) => " at least: the search was stopped",
         };
         match self.knee_per_s {
             Some(knee_per_s) => format!(
                 "\n  the server keeps up to {}{at_least}\n",
                 rate_of(knee_per_s)
             ),
-            None if searched => {
+            None if self.has_no_knee() => {
                 "\n  the server did not keep up at any rate that was tried\n".to_owned()
             }
             None => String::new(),
@@ -501,9 +520,7 @@ mod tests {
                 "{first}: {knee}"
             );
             assert!(sweep.table().contains("the server keeps up to"));
-            sweep
-                .overload(knee, &Manner::default(), &mut server)
-                .unwrap();
+            sweep.overload(&Manner::default(), &mut server).unwrap();
             assert_eq!(server.asked.last(), Some(&(2.0 * knee)));
             assert_eq!(sweep.steps.last().unwrap().purpose, "overload");
         }
@@ -528,6 +545,12 @@ mod tests {
             .knee(10e3, 0.02, &Manner::default(), &mut server)
             .unwrap();
         assert_eq!(knee, Some(160e3));
+        let runs = sweep.steps.len();
+        let refused = sweep
+            .overload(&Manner::default(), &mut server)
+            .expect_err("twice the generator's own limit");
+        assert!(refused.contains("above 160,000/s"), "{refused}");
+        assert_eq!(sweep.steps.len(), runs, "and nothing was run");
         assert!(
             sweep
                 .table()

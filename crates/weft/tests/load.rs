@@ -35,6 +35,41 @@ fn load(words: &[&str]) -> Output {
         .unwrap()
 }
 
+/// Starts it and returns once the server has seen so many requests.
+fn load_until(words: &[&str], requests: usize) -> (std::process::Child, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (seen, heard) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let seen = seen.clone();
+            thread::spawn(move || {
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let mut stream = stream;
+                for _ in lines.map_while(Result::ok).filter(String::is_empty) {
+                    let _ = stream.write_all(HELLO);
+                    let _ = seen.send(());
+                }
+            });
+        }
+    });
+    let child = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["load", "http", &url])
+        .args(words)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    (0..requests).for_each(|_| heard.recv().unwrap());
+    (child, url)
+}
+
+fn signalled(child: std::process::Child, signal: i32) -> Output {
+    // SAFETY: a signal to a child of ours that was not waited for, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    child.wait_with_output().unwrap()
+}
+
 fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
@@ -89,6 +124,252 @@ fn nobody_there_is_a_failed_run_and_a_sentence() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("is the server running?"), "{said}");
+}
+
+#[test]
+fn a_run_without_a_single_reply_has_failed_and_says_why() {
+    for (reply, words, why) in [
+        (&b""[..], &["--timeout", "150ms"][..], "client timeout"),
+        (b"", &[], "no reply came within 0.3 s"),
+        (
+            b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+            &[],
+            "does not speak this protocol",
+        ),
+        (
+            b"",
+            &["--rate", "0.01", "--arrivals", "poisson"],
+            "no request was due",
+        ),
+    ] {
+        let url = format!("http://{}/", server(reply));
+        let common = ["http", &url, "-d", "300ms", "-c", "2", "--json", "-"];
+        let output = load(&[&common[..], words].concat());
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        let said = String::from_utf8(output.stderr.clone()).unwrap();
+        assert!(said.contains(why), "{words:?}: {said}");
+        let why_not = json(&output)["without_replies"].clone();
+        assert!(why_not.as_str().unwrap().contains(why), "{why_not}");
+    }
+    // In a sweep, in any of its runs.
+    let url = format!("http://{}/", server(b""));
+    let output = load(&[
+        "http",
+        &url,
+        "-d",
+        "100ms",
+        "--timeout",
+        "50ms",
+        "--sweep",
+        "50,100",
+        "--pause",
+        "0s",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("at 50/s: no good reply came"), "{said}");
+    assert!(said.contains("at 100/s: no good reply came"), "{said}");
+}
+
+#[test]
+fn what_a_signal_ends_shows_what_was_seen_and_has_the_signals_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seen.json");
+    let words = [
+        "--rate",
+        "100",
+        "-d",
+        "60s",
+        "--json",
+        file.to_str().unwrap(),
+    ];
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+        let (child, _) = load_until(&words, 5);
+        let output = signalled(child, signal);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("stopped before its time"), "{text}");
+        let seen: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        assert!(seen["replies"].as_u64().unwrap() > 0, "{seen}");
+        assert_eq!(seen["stopped_early"], true);
+    }
+}
+
+#[test]
+fn a_sweep_that_is_stopped_keeps_the_runs_that_were_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sweep.csv");
+    let csv = file.to_str().unwrap();
+    let words = [
+        "--sweep", "100,1,2", "-d", "1s", "--pause", "0s", "--csv", csv,
+    ];
+    // The first run's hundred, and one of the second.
+    let (child, _) = load_until(&words, 101);
+    let output = signalled(child, libc::SIGINT);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let rows = std::fs::read_to_string(&file).unwrap();
+    assert!(rows.contains("sweep,1,100.0"), "{rows}");
+    assert!(rows.lines().count() < 4, "not all three were run: {rows}");
+}
+
+#[test]
+fn conditions_and_files_of_a_sweep_are_about_every_run() {
+    let url = format!("http://{}/", server(HELLO));
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (hgrm, hlog) = (path("out.hgrm"), path("log"));
+    let words = [
+        "http",
+        &url,
+        "--sweep",
+        "200,20",
+        "-d",
+        "200ms",
+        "--pause",
+        "0s",
+        "--fail-if",
+        "achieved>100",
+        "--hgrm",
+        &hgrm,
+        "--interval-log",
+        &hlog,
+    ];
+    let output = load(&words);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("at 200/s: achieved>100"),
+        "the first run, not the last: {said}"
+    );
+    assert!(!said.contains("at 20/s"), "{said}");
+    for name in [
+        "out-01-200.hgrm",
+        "out-02-20.hgrm",
+        "log-01-200",
+        "log-02-20",
+    ] {
+        let text = std::fs::read_to_string(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(text.contains('#'), "{name}: {text}");
+    }
+    let output = load(&["http", &url, "--sweep", "20", "--hgrm", "-"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_costs_no_measurement() {
+    let url = format!("http://{}/", server(HELLO));
+    // Known beforehand: nothing is sent.
+    let output = load(&["http", &url, "-d", "60s", "--json", "/nowhere/out.json"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/nowhere/out.json"), "{said}");
+    // A disk that is full at the end: the other files are written.
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("out.csv");
+    let words = [
+        "-d",
+        "100ms",
+        "--json",
+        "/dev/full",
+        "--csv",
+        csv.to_str().unwrap(),
+    ];
+    let output = load(&[&["http", &url], &words[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot write /dev/full"), "{said}");
+    assert!(std::fs::read_to_string(csv).unwrap().lines().count() > 1);
+}
+
+#[test]
+fn sessions_send_the_methods_and_bodies_of_their_log() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (seen, asked) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let seen = seen.clone();
+            thread::spawn(move || answer_by_method(stream, &seen));
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let text = "/form method=POST contents='name=a b&n=1\\nend'\n/new method=PUT contents=data think=0.01\n\
+                \x20   /size method=HEAD\n    /page\n/gone method=DELETE\n";
+    std::fs::write(&log, text).unwrap();
+    let log = log.to_str().unwrap();
+    let output = load(&[
+        "http",
+        &url,
+        "--sessions",
+        log,
+        "--rate",
+        "10",
+        "-d",
+        "100ms",
+        "--json",
+        "-",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let report = json(&output);
+    assert_eq!(
+        (&report["sessions"], &report["errors"]["total"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(report["replies"], 5);
+    let asked: Vec<String> = asked.try_iter().collect();
+    let wanted = [
+        "POST /form name=a b&n=1\nend",
+        "PUT /new data",
+        "HEAD /size ",
+        "GET /page ",
+        "DELETE /gone ",
+    ];
+    assert_eq!(asked, wanted);
+    let refused = load(&[
+        "http",
+        &url,
+        "--sessions",
+        log,
+        "--rate",
+        "1",
+        "--method",
+        "POST",
+    ]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+/// Tells what was asked, with its body. The reply to a HEAD has a length and no body (RFC 9110 9.3.2).
+fn answer_by_method(mut stream: std::net::TcpStream, seen: &std::sync::mpsc::Sender<String>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    loop {
+        let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            if lines.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if first.is_empty() {
+                first = line.clone();
+            }
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        std::io::Read::read_exact(&mut lines, &mut body).unwrap();
+        let asked = first.trim_end().trim_end_matches("HTTP/1.1");
+        seen.send(format!("{asked}{}", String::from_utf8(body).unwrap()))
+            .unwrap();
+        let reply = match first.starts_with("HEAD") {
+            true => HELLO.strip_suffix(b"hello").unwrap(),
+            false => HELLO,
+        };
+        if stream.write_all(reply).is_err() {
+            return;
+        }
+    }
 }
 
 #[test]

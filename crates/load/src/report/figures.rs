@@ -61,6 +61,8 @@ pub struct Figures {
     pub generator_limited: bool,
     /// How one can tell.
     pub generator_verdict: Option<String>,
+    /// Why the run says nothing of the server, if no good reply came.
+    pub without_replies: Option<String>,
     /// Whether the run was stopped before its time.
     pub stopped_early: bool,
     /// Interval by interval.
@@ -193,6 +195,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
         generator: GeneratorFigures::of(outcome),
         generator_limited: outcome.generator_limited().is_some(),
         generator_verdict: outcome.generator.limited.clone(),
+        without_replies: outcome.without_replies(),
         stopped_early: outcome.stopped_early,
         intervals: outcome.intervals.iter().map(IntervalFigures::of).collect(),
     }

@@ -59,7 +59,12 @@ fn rate_line(seen: &Figures, paint: Paint) -> String {
         "achieved {}",
         paint.bold(&rate_of(seen.achieved_rate_per_s))
     );
-    let over = format!("over {:.1} s", seen.elapsed_s);
+    let stopped = if seen.stopped_early {
+        ", stopped before its time"
+    } else {
+        ""
+    };
+    let over = format!("over {:.1} s{stopped}", seen.elapsed_s);
     match seen.offered_rate_per_s {
         // In sessions the rate is that of their beginnings; how many requests follow is their affair.
         Some(offered) if seen.sessions > 0 => {
@@ -193,28 +198,20 @@ fn sending_line(seen: &Figures) -> String {
 }
 
 fn verdict(seen: &Figures, paint: Paint) -> String {
+    if let Some(reason) = &seen.without_replies {
+        return paint.bad(reason);
+    }
     if let Some(reason) = &seen.generator_verdict {
         return paint.bad(&format!(
             "the generator was the limit, these figures are its own: {reason}"
         ));
     }
-    let stopped = if seen.stopped_early {
-        " (stopped before its time)"
-    } else {
-        ""
-    };
     match seen.offered_rate_per_s {
-        Some(offered) if seen.sessions == 0 && seen.achieved_rate_per_s < 0.99 * offered => paint
-            .warn_if(
-                true,
-                &format!("the server did not keep up with what was asked{stopped}"),
-            ),
-        Some(_) => paint.good(&format!(
-            "the server kept up, the generator had time to spare{stopped}"
-        )),
-        None => paint.good(&format!(
-            "the server was the limit, not the generator{stopped}"
-        )),
+        Some(offered) if seen.sessions == 0 && seen.achieved_rate_per_s < 0.99 * offered => {
+            paint.warn_if(true, "the server did not keep up with what was asked")
+        }
+        Some(_) => paint.good("the server kept up, the generator had time to spare"),
+        None => paint.good("the server was the limit, not the generator"),
     }
 }
 

@@ -24,9 +24,11 @@ pub(crate) const SECTIONS: Sections = &[
     ),
     (
         "Exit status",
-        "0  the run was made, and no --fail-if holds\n\
-         1  the run could not be made (nobody answers), or a --fail-if holds\n\
-         2  the command line is wrong; nothing was sent",
+        "0    every run was made, replies came, and no --fail-if holds\n\
+         1    a run could not be made (nobody answers, an agent died), not a single good reply came in it, \
+         a --fail-if holds, --knee found none, or a file could not be written\n\
+         2    the command line is wrong, or a file that it names cannot be read or written; nothing was sent\n\
+         130  stopped by Ctrl-C (SIGINT): what was seen until then is shown and written; 143: by SIGTERM",
     ),
 ];
 
@@ -71,7 +73,11 @@ fn http() -> Command {
                 .conflicts_with("close"),
             file("paths", "Ask for the paths of this list, or of this access log, in turn"),
             file("fileset", "Ask for the files of this set (weft load fileset), by their shares"),
-            file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in the name is each agent's number"),
+            file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in the name is each agent's number")
+                .conflicts_with_all([
+                    "method", "body", "body-file", "paths", "fileset", "popularity", "close",
+                    "requests-per-connection",
+                ]),
             text("think", "TIME", "The pause between bursts where the log has none").default_value("0s"),
             text("popularity", "LAW", "Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
         ]);

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,37 +85,41 @@ pub(super) fn carry_out(
             }
         },
     };
-    let stop = Arc::<AtomicBool>::default();
+    let stop = Stop::default();
     if leader.is_none() {
         // With agents a signal ends the process, and so the whole crew: loudly.
-        for signal in [SIGINT, SIGTERM] {
-            // The second one ends the process: its handler finds the flag set.
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
-        }
+        stop.listen()?;
     }
-    let view = view(matches, &asked, &manner, plan, heading, &stop)?;
+    let view = view(matches, &asked, &manner, plan, heading, &stop.wish)?;
     let mut crew = Crew {
         engine,
         part,
         place,
         leader,
         view,
-        stop,
-        last: None,
+        stop: Arc::clone(&stop.wish),
         // On a whole screen there is no place for rows: the table comes afterwards.
         has_rows: asked != Asked::Run && output.has_screen() && !matches.get_flag("tui"),
+        last: None,
+        output,
     };
-    let result = crew.carry_out(&asked, &manner);
+    let mut sweep = Sweep::default();
+    let result = crew.carry_out(&asked, &manner, &mut sweep);
     let Crew {
-        leader, view, last, ..
+        leader,
+        view,
+        last,
+        output,
+        ..
     } = crew;
     view.close();
     if let Some(leader) = leader {
         leader.end(&result.as_ref().map(|_| ()).map_err(Clone::clone));
     }
-    match (result.map_err(Failure::Running)?, last) {
-        (Some(sweep), last) => {
+    let finished = match last {
+        Some(outcome) if asked == Asked::Run => output.finish(&outcome, heading),
+        _ if sweep.steps.is_empty() => Ok(()),
+        _ => {
             if output.has_screen() {
                 let whole = matches.get_flag("tui");
                 let text = if whole {
@@ -125,11 +129,52 @@ pub(super) fn carry_out(
                 };
                 write!(io::stdout(), "{text}")?;
             }
-            output.finish_sweep(&sweep, last.as_ref())
+            output.finish_sweep(&sweep)
         }
-        (None, Some(outcome)) => output.finish(&outcome, heading),
-        (None, None) => Ok(()),
+    };
+    match (stop.code(), result) {
+        // What was seen until then has been shown and written, if only it could be.
+        (Some(code), _) if !matches!(finished, Err(Failure::Running(_))) => {
+            Err(Failure::Said(code))
+        }
+        (None, Err(sentence)) => Err(Failure::Running(sentence)),
+        _ => finished,
     }
+}
+
+/// The wish to end before time, and the signal that brought it.
+#[derive(Default)]
+struct Stop {
+    wish: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stop {
+    fn listen(&self) -> io::Result<()> {
+        for signal in [SIGINT, SIGTERM] {
+            let code = code_of(signal as usize);
+            // The second one ends the process: its handler finds the flag set.
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                i32::from(code),
+                Arc::clone(&self.wish),
+            )?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&self.signal), signal as usize)?;
+            signal_hook::flag::register(signal, Arc::clone(&self.wish))?;
+        }
+        Ok(())
+    }
+
+    /// The exit code, if a signal came.
+    fn code(&self) -> Option<u8> {
+        let signal = self.signal.load(Ordering::Acquire);
+        (signal != 0).then(|| code_of(signal))
+    }
+}
+
+/// What a shell says of a program that a signal ended: 130 for SIGINT, 143 for SIGTERM.
+fn code_of(signal: usize) -> u8 {
+    128 + signal as u8
 }
 
 /// What was asked for.
@@ -205,33 +250,39 @@ struct Crew {
     leader: Option<Leader>,
     view: View,
     stop: Arc<AtomicBool>,
-    last: Option<Outcome>,
     has_rows: bool,
+    /// What the run that ended last came to, until it is written.
+    last: Option<Outcome>,
+    output: Output,
 }
 
 impl Crew {
-    fn carry_out(&mut self, asked: &Asked, manner: &Manner) -> Result<Option<Sweep>, String> {
-        let mut sweep = Sweep::default();
+    /// A sweep that ends with an error keeps the steps that were made.
+    fn carry_out(
+        &mut self,
+        asked: &Asked,
+        manner: &Manner,
+        sweep: &mut Sweep,
+    ) -> Result<(), String> {
         if self.has_rows {
             self.view.print(Step::HEAD);
         }
         match asked {
             Asked::Run => {
                 self.last = Some(self.round(Order::default())?);
-                return Ok(None);
             }
             Asked::Sweep(rates) => sweep.over(rates, manner, self)?,
             Asked::Knee {
                 first_per_s,
                 overload,
             } => {
-                let knee = sweep.knee(*first_per_s, KNEE_PRECISION, manner, self)?;
-                if let Some(knee) = knee.filter(|_| *overload) {
-                    sweep.overload(knee, manner, self)?;
+                sweep.knee(*first_per_s, KNEE_PRECISION, manner, self)?;
+                if *overload {
+                    sweep.overload(manner, self)?;
                 }
             }
         }
-        Ok(Some(sweep))
+        Ok(())
     }
 
     fn round(&mut self, order: Order) -> Result<Outcome, String> {
@@ -285,6 +336,9 @@ impl Runner for Crew {
             .run_is_over(self.part.warm_up + self.part.duration);
         if self.has_rows {
             self.view.print(&step.row());
+        }
+        if let Some(outcome) = self.last.take() {
+            self.output.add_run(step, &outcome);
         }
     }
 }

@@ -1,17 +1,18 @@
 //! Where an outcome goes: the screen, files, and the exit code.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
+use clap::parser::ValueSource;
 
 use crate::Failure;
 use crate::config::Color;
 use crate::paint::Paint;
 use ::load::Outcome;
 use ::load::report::{self, Heading, Threshold};
-use ::load::sweep::Sweep;
+use ::load::sweep::{Step, Sweep};
 
 /// Where this run's outcome goes.
 pub(super) struct Output {
@@ -21,6 +22,10 @@ pub(super) struct Output {
     hlog: Option<PathBuf>,
     thresholds: Vec<Threshold>,
     color: Color,
+    /// How many runs of a sweep were added, and what was wrong with them.
+    runs: usize,
+    failed: Vec<String>,
+    unwritten: Option<Failure>,
 }
 
 impl Output {
@@ -45,7 +50,28 @@ impl Output {
                     .get_one::<String>("color")
                     .map_or("auto", |name| name),
             ),
+            runs: 0,
+            failed: Vec::new(),
+            unwritten: None,
         };
+        // A minute's measurement is not lost to a folder that is not there.
+        output.files().try_for_each(|path| can_be_written(path))?;
+        let is_sweep = ["sweep", "knee"].iter().any(|name| {
+            matches.try_contains_id(name).unwrap_or(false)
+                && matches.value_source(name) == Some(ValueSource::CommandLine)
+        });
+        if is_sweep
+            && [&output.hgrm, &output.hlog]
+                .into_iter()
+                .flatten()
+                .any(|p| is_standard(p))
+        {
+            return Err(Failure::Usage(
+                "--hgrm and --interval-log write a file for each run of a sweep; give them a name \
+                 instead of '-'"
+                    .to_owned(),
+            ));
+        }
         match output.files().filter(|path| is_standard(path)).count() {
             0 | 1 => Ok(output),
             _ => Err(Failure::Usage(
@@ -66,68 +92,124 @@ impl Output {
         !self.files().any(|path| is_standard(path))
     }
 
-    /// Writes everything, and fails if a condition holds.
+    /// Writes everything, and fails if no reply came or a condition holds. What cannot be written does
+    /// not keep the rest from being written.
     ///
     /// # Errors
-    /// When a file cannot be written, or a condition holds.
-    pub(super) fn finish(&self, outcome: &Outcome, heading: &Heading) -> Result<(), Failure> {
+    /// When a file cannot be written, no reply came, or a condition holds.
+    pub(super) fn finish(mut self, outcome: &Outcome, heading: &Heading) -> Result<(), Failure> {
         if self.has_screen() {
             let colored = Paint::decide(self.color, &io::stdout()).is_on();
-            io::stdout()
-                .lock()
-                .write_all(report::screen(outcome, heading, colored).as_bytes())?;
+            let text = report::screen(outcome, heading, colored);
+            self.note(show(&text));
         }
-        write_to(self.json.as_deref(), |out| {
+        self.note(write_to(self.json.as_deref(), |out| {
             serde_json::to_writer_pretty(&mut *out, &report::json(outcome))?;
             writeln!(out)
-        })?;
-        write_to(self.csv.as_deref(), |mut out| {
+        }));
+        self.note(write_to(self.csv.as_deref(), |mut out| {
             report::csv(outcome, &mut out)
-        })?;
-        write_to(self.hgrm.as_deref(), |mut out| {
-            report::hgrm(outcome, &mut out)
-        })?;
-        write_to(self.hlog.as_deref(), |mut out| {
-            report::interval_log(outcome, &mut out)
-        })?;
-        self.judge(&report::failed(&self.thresholds, outcome))
+        }));
+        self.write_histograms(outcome, |path| path.to_owned());
+        self.failed.extend(outcome.without_replies());
+        self.failed
+            .extend(report::failed(&self.thresholds, outcome));
+        self.judge()
     }
 
-    /// The same for a sweep, whose table has been shown line by line; the conditions hold for its last
-    /// outcome.
+    /// A run of a sweep is over: its histograms are written, each run's to files of its own, and the
+    /// conditions are looked at.
+    pub(super) fn add_run(&mut self, step: &Step, outcome: &Outcome) {
+        self.runs += 1;
+        let (run, rate_per_s) = (self.runs, step.rate_per_s.round());
+        self.write_histograms(outcome, |path| numbered(path, run, rate_per_s));
+        // The search for the knee goes beyond it, and --overload twice as far, on purpose.
+        let is_judged = step.purpose == "sweep" || (step.purpose == "knee" && step.kept_up);
+        if is_judged && !outcome.stopped_early {
+            let failed = report::failed(&self.thresholds, outcome);
+            let failed = outcome.without_replies().into_iter().chain(failed);
+            let rate = report::rate_of(step.rate_per_s);
+            self.failed
+                .extend(failed.map(|sentence| format!("at {rate}: {sentence}")));
+        }
+    }
+
+    /// Writes what is about all runs of a sweep, whose table has been shown line by line.
     ///
     /// # Errors
-    /// When a file cannot be written, or a condition holds.
-    pub(super) fn finish_sweep(
-        &self,
-        sweep: &Sweep,
-        last: Option<&Outcome>,
-    ) -> Result<(), Failure> {
-        write_to(self.json.as_deref(), |out| {
+    /// When a file cannot be written, or in a run no reply came or a condition held.
+    pub(super) fn finish_sweep(mut self, sweep: &Sweep) -> Result<(), Failure> {
+        self.note(write_to(self.json.as_deref(), |out| {
             serde_json::to_writer_pretty(&mut *out, sweep)?;
             writeln!(out)
-        })?;
-        write_to(self.csv.as_deref(), |out| {
+        }));
+        self.note(write_to(self.csv.as_deref(), |out| {
             out.write_all(sweep.csv().as_bytes())
-        })?;
-        let Some(last) = last else { return Ok(()) };
-        write_to(self.hgrm.as_deref(), |mut out| report::hgrm(last, &mut out))?;
-        write_to(self.hlog.as_deref(), |mut out| {
-            report::interval_log(last, &mut out)
-        })?;
-        self.judge(&report::failed(&self.thresholds, last))
+        }));
+        if sweep.has_no_knee() {
+            let why = "the server did not keep up at any rate that was tried";
+            self.failed.push(why.to_owned());
+        }
+        self.judge()
     }
 
-    fn judge(&self, failed: &[String]) -> Result<(), Failure> {
-        let paint = Paint::decide(self.color, &io::stderr());
-        for sentence in failed {
-            writeln!(io::stderr(), "{} {sentence}", paint.red("failed:"))?;
-        }
-        match failed.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::Said(1)),
+    fn write_histograms(&mut self, outcome: &Outcome, name: impl Fn(&Path) -> PathBuf) {
+        let hgrm = self.hgrm.as_deref().map(&name);
+        self.note(write_to(hgrm.as_deref(), |mut out| {
+            report::hgrm(outcome, &mut out)
+        }));
+        let hlog = self.hlog.as_deref().map(&name);
+        self.note(write_to(hlog.as_deref(), |mut out| {
+            report::interval_log(outcome, &mut out)
+        }));
+    }
+
+    /// Keeps the first failure to write.
+    fn note(&mut self, written: Result<(), Failure>) {
+        if let Err(failure) = written {
+            self.unwritten.get_or_insert(failure);
         }
     }
+
+    fn judge(self) -> Result<(), Failure> {
+        let paint = Paint::decide(self.color, &io::stderr());
+        for sentence in &self.failed {
+            writeln!(io::stderr(), "{} {sentence}", paint.red("failed:"))?;
+        }
+        match (self.unwritten, self.failed.is_empty()) {
+            (Some(failure), _) => Err(failure),
+            (None, true) => Ok(()),
+            (None, false) => Err(Failure::Said(1)),
+        }
+    }
+}
+
+fn show(text: &str) -> Result<(), Failure> {
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// `out.hgrm` of the third run, at 20,000/s: `out-03-20000.hgrm`.
+fn numbered(path: &Path, run: usize, rate_per_s: f64) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = format!("{stem}-{run:02}-{rate_per_s}");
+    match path.extension() {
+        Some(extension) => path.with_file_name(format!("{name}.{}", extension.to_string_lossy())),
+        None => path.with_file_name(name),
+    }
+}
+
+fn can_be_written(path: &Path) -> Result<(), Failure> {
+    if is_standard(path) {
+        return Ok(());
+    }
+    let was_there = path.exists();
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| Failure::Usage(format!("cannot write {}: {error}", path.display())))?;
+    if !was_there {
+        // Should the run fail, no empty file stays behind.
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn is_standard(path: &Path) -> bool {

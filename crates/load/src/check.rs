@@ -1,0 +1,195 @@
+//! Whether a plan can be carried out, before anything is sent.
+
+use std::time::Duration;
+
+use crate::LoadError;
+use crate::distribution::Distribution;
+use crate::memcached::{DIGITS, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::plan::{Arrivals, Cache, Plan, Workload};
+
+const THREADS_MAX: u32 = 1_024;
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+impl Plan {
+    /// Says what contradicts itself.
+    ///
+    /// # Errors
+    /// [`LoadError::Plan`].
+    pub fn check(&self) -> Result<(), LoadError> {
+        let wrong = |sentence: &str| Err(LoadError::Plan(sentence.to_owned()));
+        let asks = !matches!(self.workload, Workload::Idle);
+        if self.targets.is_empty() {
+            return wrong("there is no target to connect to");
+        }
+        if self.threads == 0 || self.duration.is_zero() || self.interval.is_zero() {
+            return wrong("a run needs a thread, a duration and an interval above 0");
+        }
+        if self.threads > THREADS_MAX {
+            return wrong(
+                "more than 1,024 threads are a typing error; one for each processor is enough",
+            );
+        }
+        if self.duration.saturating_add(self.warm_up) > LONGEST {
+            return wrong("a run of more than a year is a typing error");
+        }
+        if self.request_timeout.is_zero() || self.connect_timeout.is_zero() {
+            return wrong("a time-out must be above 0");
+        }
+        if asks && (self.connections < self.threads || self.depth == 0) {
+            return wrong("a run needs a connection for every thread, and a depth of 1 or more");
+        }
+        if !asks && self.idle.connections == 0 {
+            return wrong("an idle run needs a number of idle connections");
+        }
+        if !asks && self.arrivals != Arrivals::Closed {
+            return wrong("idle connections ask for nothing: there is no rate");
+        }
+        if self
+            .connect_rate_per_s
+            .is_some_and(|rate| rate.is_nan() || rate <= 0.0)
+        {
+            return wrong("the rate of opening connections must be above 0");
+        }
+        if self.idle.byte_every.is_some_and(|every| every.is_zero()) {
+            return wrong("the period of an idle connection's bytes must be above 0");
+        }
+        self.check_sources()?;
+        self.check_arrivals()?;
+        self.check_workload()
+    }
+
+    fn check_sources(&self) -> Result<(), LoadError> {
+        let of_another_family = |source: &std::net::IpAddr| {
+            self.targets
+                .iter()
+                .any(|target| target.is_ipv4() != source.is_ipv4())
+        };
+        match self.sources.iter().find(|source| of_another_family(source)) {
+            Some(source) => Err(LoadError::Plan(format!(
+                "source address {source} and a target are not of the same family (IPv4, IPv6)"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn check_arrivals(&self) -> Result<(), LoadError> {
+        let is_rate = |rate: f64| rate >= 0.0 && rate.is_finite();
+        let is_right = match &self.arrivals {
+            Arrivals::Closed => true,
+            Arrivals::Fixed { rate_per_s } | Arrivals::Poisson { rate_per_s } => {
+                is_rate(*rate_per_s) && *rate_per_s > 0.0
+            }
+            Arrivals::Course { stages, .. } => {
+                let is_stage = |stage: &crate::plan::Stage| {
+                    is_rate(stage.from_per_s) && is_rate(stage.to_per_s) && !stage.lasts.is_zero()
+                };
+                !stages.is_empty() && stages.iter().all(is_stage)
+            }
+        };
+        match (is_right, &self.workload) {
+            (false, _) => Err(LoadError::Plan(
+                "a rate is a number above 0 (in a course: from 0), and every stage lasts some time"
+                    .to_owned(),
+            )),
+            (true, Workload::Sessions(_)) if self.arrivals == Arrivals::Closed => Err(
+                LoadError::Plan("sessions begin by a rate: give one".to_owned()),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_workload(&self) -> Result<(), LoadError> {
+        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let http = match &self.workload {
+            Workload::Http(http) => http,
+            Workload::Sessions(sessions) => {
+                let count = sessions.http.pages.len() as u32;
+                let bursts = || sessions.scripts.iter().flat_map(|script| &script.bursts);
+                let is_empty = |script: &crate::plan::Script| script.bursts.is_empty();
+                if sessions.scripts.is_empty() || sessions.scripts.iter().any(is_empty) {
+                    return wrong("a session has at least one burst of requests".to_owned());
+                }
+                if bursts().any(|burst| burst.pages.is_empty()) {
+                    return wrong("a burst has at least one request".to_owned());
+                }
+                if bursts()
+                    .flat_map(|burst| &burst.pages)
+                    .any(|&page| page >= count)
+                {
+                    return wrong("a session asks for a page that is not there".to_owned());
+                }
+                &sessions.http
+            }
+            Workload::Cache(cache) => return cache.check(),
+            Workload::Idle => return Ok(()),
+        };
+        if http.pages.is_empty() {
+            return wrong("there is no page to ask for".to_owned());
+        }
+        if http.requests_per_connection == Some(0) {
+            return wrong("a connection serves at least one request".to_owned());
+        }
+        let methods = http.pages.iter().filter_map(|page| page.method.as_ref());
+        if let Some(method) = methods.chain([&http.method]).find(|name| !is_token(name)) {
+            return wrong(format!(
+                "'{method}' is no request method; write one such as GET"
+            ));
+        }
+        if let Some((name, _)) = http.headers.iter().find(|(name, _)| !is_token(name)) {
+            return wrong(format!("'{name}' is no name of a header field"));
+        }
+        let has_control = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
+        match http
+            .pages
+            .iter()
+            .find(|page| page.path.is_empty() || has_control(&page.path))
+        {
+            Some(page) => wrong(format!(
+                "'{}' cannot be asked for: write blanks as %20",
+                page.path.escape_debug()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Cache {
+    fn check(&self) -> Result<(), LoadError> {
+        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        if !(0.0..=100.0).contains(&self.set_percent) || self.keys == 0 || self.keys_per_get == 0 {
+            return wrong("a cache load needs keys, and a share of sets from 0 to 100".to_owned());
+        }
+        // doc/protocol.txt: keys have no control characters and no whitespace.
+        if self
+            .key_prefix
+            .bytes()
+            .any(|byte| byte <= b' ' || byte == 0x7f)
+        {
+            return wrong(
+                "a key has no blanks and no control characters, so its prefix has none".to_owned(),
+            );
+        }
+        let shortest = self.key_prefix.len() + DIGITS;
+        let fits = |bytes: f64| (shortest as f64..=KEY_BYTES_MAX as f64).contains(&bytes);
+        if !matches!(self.key_bytes, Distribution::Fixed(bytes) if !fits(bytes))
+            && shortest <= KEY_BYTES_MAX
+        {
+            return match self.value_bytes {
+                Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => {
+                    wrong(format!("a value has at most {VALUE_BYTES_MAX} bytes here"))
+                }
+                _ => Ok(()),
+            };
+        }
+        wrong(format!(
+            "a key is its prefix and {DIGITS} digits, {shortest} bytes, and what fills it up to at most \
+             {KEY_BYTES_MAX}"
+        ))
+    }
+}
+
+/// RFC 9110 5.6.2.
+fn is_token(name: &str) -> bool {
+    let is_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !name.is_empty() && name.bytes().all(is_char)
+}

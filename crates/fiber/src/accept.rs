@@ -4,17 +4,21 @@
 //! On a ring, each processor that has waiters arms one multishot accept; on epoll, an edge makes the
 //! processor accept for as many waiters as it has. Who has waited for the shortest time is served
 //! first: its stack is warm, and the stacks of the others stay untouched.
+//!
+//! Plain threads may accept beside them. They need a non-blocking listener, on which the ring's accept fails instead of
+//! waiting, so from then on the rings wait for readiness as epoll does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::backend::{Backend, Completion, Interest, Op, OpCarrier, wait_ready_plain};
+use crate::backend::{Backend, Completion, Op, OpCarrier};
 use crate::cancel::Cancelled;
 use crate::cluster::{Cluster, Message, lock};
 use crate::processor::{self, Processor};
@@ -38,6 +42,11 @@ pub(crate) struct ListenerState {
     dropped: AtomicBool,
     /// The processors that accept from it: they are told when it closes.
     users: Mutex<Vec<(Arc<Cluster>, usize)>>,
+    /// Somebody needs a listener that does not block. Changed with the lock of `users`.
+    is_nonblocking: AtomicBool,
+    /// For plain threads that wait: readable while something is unclaimed that was put by since it was made, and for ever
+    /// once the listener is closed.
+    wake_up: OnceLock<OwnedFd>,
 }
 
 /// The listeners that fibers of one processor wait on. Few, so a list.
@@ -49,11 +58,20 @@ pub(crate) struct Acceptors {
 /// One listener on one processor.
 struct Acceptor {
     listener: Arc<ListenerState>,
-    /// A multishot accept is in the ring (from push to its last completion).
-    armed: bool,
+    /// What is in the ring (from push to its last completion).
+    armed: Option<Armed>,
     disarming: bool,
     /// Last in, first out.
     waiters: Vec<*const Waiter>,
+}
+
+/// How a ring waits for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    /// By a multishot accept.
+    Accept,
+    /// By a poll; the accept is a system call.
+    Poll,
 }
 
 /// A fiber that waits for a connection; on its stack.
@@ -72,6 +90,8 @@ impl ListenerState {
             unclaimed: Mutex::default(),
             waiting: AtomicUsize::new(0),
             users: Mutex::default(),
+            is_nonblocking: AtomicBool::new(false),
+            wake_up: OnceLock::new(),
         })
     }
 
@@ -81,6 +101,7 @@ impl ListenerState {
         for (cluster, index) in lock(&self.users).iter() {
             cluster.processors[*index].send(Message::CloseListener(self.id));
         }
+        self.wake_threads(&lock(&self.unclaimed));
     }
 
     /// As [`close`](ListenerState::close), when the listener is dropped: connections that nobody has taken are closed.
@@ -109,6 +130,7 @@ impl ListenerState {
             return;
         }
         unclaimed.push_back(connection);
+        self.wake_threads(&unclaimed);
         drop(unclaimed);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.tell_others(from, || Message::Connection(self.id));
@@ -124,7 +146,48 @@ impl ListenerState {
     }
 
     fn take_unclaimed(&self) -> Option<OwnedFd> {
-        lock(&self.unclaimed).pop_front()
+        let mut unclaimed = lock(&self.unclaimed);
+        let first = unclaimed.pop_front();
+        if let Some(wake_up) = self.wake_up.get()
+            && first.is_some()
+            && unclaimed.is_empty()
+            && !self.is_closed()
+        {
+            // Nothing to read is as good.
+            let _ = rustix::io::read(wake_up, &mut [0; 8]);
+        }
+        first
+    }
+
+    /// With the lock of what is unclaimed.
+    fn wake_threads(&self, _: &MutexGuard<'_, VecDeque<OwnedFd>>) {
+        if let Some(wake_up) = self.wake_up.get() {
+            // It can fail only when it is readable many times over.
+            let _ = rustix::io::write(wake_up, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// For a plain thread that will wait: what it hears of connections by that are put by, and of the end.
+    fn wake_up(&self) -> io::Result<&OwnedFd> {
+        use rustix::event::{EventfdFlags, eventfd};
+        if let Some(wake_up) = self.wake_up.get() {
+            return Ok(wake_up);
+        }
+        self.set_nonblocking(true)?;
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(self.wake_up.get_or_init(|| made))
+    }
+
+    /// Makes the listener non-blocking, or blocking if nobody needs it to be otherwise.
+    fn set_nonblocking(&self, is_needed: bool) -> io::Result<()> {
+        let _alone = lock(&self.users);
+        let nonblocking = is_needed || self.is_nonblocking();
+        self.is_nonblocking.store(nonblocking, Ordering::SeqCst);
+        Ok(rustix::io::ioctl_fionbio(self, nonblocking)?)
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        self.is_nonblocking.load(Ordering::SeqCst)
     }
 
     fn unclaimed_count(&self) -> usize {
@@ -173,7 +236,9 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
 
 /// On a plain thread.
 fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
-    rustix::io::ioctl_fionbio(listener, true)?;
+    use rustix::event::{PollFd, PollFlags, poll};
+    let wake_up = listener.wake_up()?;
+    // It was made before we look, so what is put by or closed after that look is heard of.
     loop {
         if let Some(connection) = listener.take_unclaimed() {
             return Ok(connection);
@@ -181,19 +246,26 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
         if listener.is_closed() {
             return Err(closed_error());
         }
-        match accept_now(listener)? {
+        match accept_now(listener, false)? {
             Some(connection) => return Ok(connection),
-            None => wait_ready_plain(listener.as_fd(), Interest::Read, None)?,
+            None => {
+                let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+                match poll(&mut [of(listener.as_fd()), of(wake_up.as_fd())], None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
         }
     }
 }
 
-/// Accepts if a connection is there. The listener is non-blocking.
-fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+/// Accepts if a connection is there, which blocks if a ring is to carry it. The listener is non-blocking.
+fn accept_now(listener: &ListenerState, for_ring: bool) -> io::Result<Option<OwnedFd>> {
+    let mut flags = SocketFlags::CLOEXEC;
+    flags.set(SocketFlags::NONBLOCK, !for_ring);
     match rustix::net::accept_with(listener, flags) {
         Ok(connection) => Ok(Some(connection)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -241,7 +313,7 @@ impl Acceptors {
             Backend::Uring(_) => acceptor.arm(processor),
             // Registered before, so an edge after this attempt is seen.
             Backend::Epoll(_) => {
-                if let Some(connection) = accept_now(listener)? {
+                if let Some(connection) = accept_now(listener, false)? {
                     processor.shared().counters.accepted.add(1);
                     return Ok(Some(connection));
                 }
@@ -311,24 +383,34 @@ impl Acceptors {
             unreachable!("a completion of listener {id}, which nobody accepts from")
         };
         let acceptor = &mut list[index];
+        let was_armed = acceptor.armed;
         if !more {
-            (acceptor.armed, acceptor.disarming) = (false, false);
+            (acceptor.armed, acceptor.disarming) = (None, false);
         }
-        if completion.result >= 0 {
+        if completion.result >= 0 && was_armed == Some(Armed::Poll) {
+            acceptor.accept_all(processor);
+        } else if completion.result >= 0 {
             processor.shared().counters.accepted.add(1);
             // SAFETY: the kernel made this descriptor for us, in this completion.
             let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
             acceptor.deliver(processor, connection);
         }
+        // EAGAIN: somebody else made the listener non-blocking, in another process perhaps.
+        let is_again = completion.result == -libc::EAGAIN;
+        let switched = if is_again {
+            acceptor.listener.set_nonblocking(true)
+        } else {
+            Ok(())
+        };
         let failed = completion.result < 0 && completion.result != -libc::ECANCELED;
-        if failed {
+        if failed && (!is_again || switched.is_err()) {
             acceptor.fail(processor, completion);
         } else if !acceptor.waiters.is_empty() {
             acceptor.arm(processor);
         } else if acceptor.listener.unclaimed_count() >= UNCLAIMED_MAX {
             acceptor.disarm(processor);
         }
-        if !acceptor.armed && acceptor.waiters.is_empty() {
+        if acceptor.armed.is_none() && acceptor.waiters.is_empty() {
             acceptor.pass_on(processor);
         }
         if acceptor.is_over() {
@@ -342,19 +424,7 @@ impl Acceptors {
         let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) else {
             return;
         };
-        while !acceptor.waiters.is_empty() {
-            match accept_now(&acceptor.listener) {
-                Ok(Some(connection)) => {
-                    processor.shared().counters.accepted.add(1);
-                    acceptor.deliver(processor, connection);
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    return acceptor.fail(processor, Completion::error(errno));
-                }
-            }
-        }
+        acceptor.accept_all(processor);
     }
 
     /// The listener was closed: those who wait are told, and the kernel is.
@@ -378,15 +448,14 @@ impl Acceptors {
 impl Acceptor {
     fn new(processor: &Processor, listener: &Arc<ListenerState>) -> io::Result<Acceptor> {
         // The ring fails a request on a non-blocking file instead of waiting; epoll wants one.
-        let nonblocking = matches!(processor.backend, Backend::Epoll(_));
-        rustix::io::ioctl_fionbio(listener, nonblocking)?;
+        listener.set_nonblocking(matches!(processor.backend, Backend::Epoll(_)))?;
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.register(listener.as_fd(), listener.id, true)?;
         }
         lock(&listener.users).push((Arc::clone(&processor.cluster), processor.index));
         Ok(Acceptor {
             listener: Arc::clone(listener),
-            armed: false,
+            armed: None,
             disarming: false,
             waiters: Vec::new(),
         })
@@ -394,18 +463,41 @@ impl Acceptor {
 
     fn arm(&mut self, processor: &Processor) {
         if let Backend::Uring(uring) = &processor.backend
-            && !self.armed
+            && self.armed.is_none()
             && !self.listener.is_closed()
             && !processor.cluster.is_stopping()
         {
-            self.armed = true;
-            uring.arm_accept(processor, &self.listener.fd, self.listener.id);
+            if self.listener.is_nonblocking() {
+                self.armed = Some(Armed::Poll);
+                uring.arm_accept_poll(processor, &self.listener.fd, self.listener.id);
+            } else {
+                self.armed = Some(Armed::Accept);
+                uring.arm_accept(processor, &self.listener.fd, self.listener.id);
+            }
+        }
+    }
+
+    /// Accepts for as many as wait, as long as connections are there.
+    fn accept_all(&mut self, processor: &Processor) {
+        let for_ring = matches!(processor.backend, Backend::Uring(_));
+        while !self.waiters.is_empty() {
+            match accept_now(&self.listener, for_ring) {
+                Ok(Some(connection)) => {
+                    processor.shared().counters.accepted.add(1);
+                    self.deliver(processor, connection);
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return self.fail(processor, Completion::error(errno));
+                }
+            }
         }
     }
 
     fn disarm(&mut self, processor: &Processor) {
         if let Backend::Uring(uring) = &processor.backend
-            && self.armed
+            && self.armed.is_some()
             && !self.disarming
         {
             self.disarming = true;
@@ -458,6 +550,6 @@ impl Acceptor {
 
     /// Closed, nothing in the kernel, and nobody waits.
     fn is_over(&self) -> bool {
-        !self.armed && self.waiters.is_empty() && self.listener.is_closed()
+        self.armed.is_none() && self.waiters.is_empty() && self.listener.is_closed()
     }
 }

@@ -212,6 +212,15 @@ impl Uring {
         );
     }
 
+    /// As [`arm_accept`](Uring::arm_accept), for a listener that does not block: once, for readiness.
+    pub(crate) fn arm_accept_poll(&self, processor: &Processor, listener: &impl AsRawFd, id: u64) {
+        let entry = opcode::PollAdd::new(Fd(listener.as_raw_fd()), libc::POLLIN as u32);
+        self.push(
+            processor,
+            &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT),
+        );
+    }
+
     pub(crate) fn disarm_accept(&self, processor: &Processor, id: u64) {
         self.cancel(processor, id << ACCEPT_SHIFT | ACCEPT_BIT);
     }

@@ -86,7 +86,7 @@ impl TcpListener {
         Ok(first_that_works(&addresses, std::net::TcpListener::bind)?.into())
     }
 
-    /// Waits for a connection.
+    /// Waits for a connection. Any number of fibers and plain threads may wait on one listener.
     ///
     /// # Errors
     /// `NotConnected` after [`close`](TcpListener::close); else what `accept4(2)` reports. A server goes

@@ -1,0 +1,122 @@
+//! Plain threads that accept beside fibers, from the same listener.
+
+use std::io::{ErrorKind, Read};
+use std::net::{Shutdown, SocketAddr, TcpStream as Client};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use fiber::net::TcpListener;
+use fiber::{BackendChoice, Runtime};
+
+/// Longer than anything here takes, on any machine.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn on_each(test: impl Fn(&Runtime)) {
+    for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let builder = Runtime::builder().processors(2).backend(backend);
+        let runtime = builder.start().unwrap();
+        test(&runtime);
+        assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0, "{backend:?}");
+    }
+}
+
+/// Connects; the connection is served when whoever accepted it has closed it.
+fn visit(address: SocketAddr) {
+    let mut client = Client::connect(address).unwrap();
+    client.set_read_timeout(Some(BOUND)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let served = client.read(&mut [0; 1]);
+    assert_eq!(served.expect("nobody accepted it"), 0);
+}
+
+/// Accepts until the listener is closed.
+fn serve(listener: &TcpListener, served: &AtomicUsize) {
+    loop {
+        match listener.accept() {
+            Ok(connection) => {
+                served.fetch_add(1, Ordering::Relaxed);
+                drop(connection);
+            }
+            Err(error) if error.kind() == ErrorKind::NotConnected => return,
+            Err(error) => panic!("accept: {error}"),
+        }
+    }
+}
+
+/// Runs `f` on a plain thread; what comes back says that it has ended.
+fn on_a_thread(f: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || {
+        f();
+        ended.send(()).unwrap();
+    });
+    end
+}
+
+/// Seen: the fibers got `EAGAIN`, because the thread had made the listener non-blocking under an accept of the ring; a thread
+/// that waited did not hear of connections that a processor had put by, nor that the listener was closed.
+#[test]
+fn threads_and_fibers_accept_from_one_listener() {
+    on_each(|runtime| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let served: Arc<[AtomicUsize; 2]> = Arc::default();
+        let fibers: Vec<_> = (0..4)
+            .map(|_| {
+                let (listener, served) = (Arc::clone(&listener), Arc::clone(&served));
+                runtime.spawn(move || serve(&listener, &served[0]))
+            })
+            .collect();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (listener, served) = (Arc::clone(&listener), Arc::clone(&served));
+                on_a_thread(move || serve(&listener, &served[1]))
+            })
+            .collect();
+        let visitors: Vec<_> = (0..4)
+            .map(|_| std::thread::spawn(move || (0..200).for_each(|_| visit(address))))
+            .collect();
+        visitors.into_iter().for_each(|v| v.join().unwrap());
+        listener.close();
+        for thread in threads {
+            thread.recv_timeout(BOUND).expect("the thread ends");
+        }
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        let [by_fibers, by_threads] = [0, 1].map(|who| served[who].load(Ordering::Relaxed));
+        assert_eq!(by_fibers + by_threads, 800);
+    });
+}
+
+/// Fibers that come and go leave connections by that the kernel has given to their ring; the thread hears of them.
+#[test]
+fn a_thread_gets_what_fibers_leave() {
+    on_each(|runtime| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        // Each accepts one and goes.
+        let goers: Vec<_> = (0..2)
+            .map(|_| {
+                let (listener, is_over) = (Arc::clone(&listener), Arc::clone(&is_over));
+                runtime.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let patience = Duration::from_millis(1);
+                        drop(fiber::timeout(patience, || listener.accept()));
+                        fiber::sleep(Duration::from_millis(3));
+                    }
+                })
+            })
+            .collect();
+        let thread = {
+            let listener = Arc::clone(&listener);
+            on_a_thread(move || serve(&listener, &AtomicUsize::new(0)))
+        };
+        (0..300).for_each(|_| visit(address));
+        is_over.store(true, Ordering::Relaxed);
+        goers.into_iter().for_each(|goer| goer.join().unwrap());
+        (0..20).for_each(|_| visit(address));
+        listener.close();
+        thread.recv_timeout(BOUND).expect("the thread ends");
+    });
+}

@@ -53,7 +53,7 @@ counters! {
     operations: "Operations handed to the back end (ring entries, or epoll waits).",
     operations_timed_out: "Operations whose deadline passed first.",
     operations_cancelled: "Operations (and sleeps) whose fiber was cancelled.",
-    buffers_exhausted: "Receives that found no lent buffer free and were repeated.",
+    buffers_exhausted: "Receives that found no lent buffer free and took one of the thread's.",
     accepted: "Connections accepted.",
     offloads: "Calls handed to the offload threads.",
 }

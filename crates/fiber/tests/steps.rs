@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
+use fiber::sync::{Event, Semaphore};
 use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps};
 
 /// Makes a test of each promise on each back end.
@@ -31,6 +32,7 @@ contract! {
     unix_streams_work_alike
     the_value_is_dropped_when_the_steps_are_done
     more_conversations_at_once_than_lent_buffers
+    who_holds_input_for_long_starves_nobody
     steps_without_input_yield_and_park
 }
 
@@ -390,6 +392,83 @@ fn steps_go_on_while_the_processor_that_has_them_computes() {
             .sum::<u64>();
         assert!(taken > 0, "nothing left the busy processor");
     }
+}
+
+/// Keeps its first input until it is told, then takes what else comes.
+struct Holds {
+    stream: TcpStream,
+    begin: Arc<Semaphore>,
+    may_end: Arc<Event>,
+}
+
+impl Steps for Holds {
+    fn source(&self) -> Source<'_> {
+        self.stream.source()
+    }
+
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        let input = input.unwrap();
+        if input.is_empty() {
+            return Flow::Done;
+        }
+        self.begin.release(1);
+        self.may_end.wait();
+        assert!(input.iter().all(|&byte| byte == b'h'));
+        Flow::Receive
+    }
+}
+
+/// Seen: when as many fibers kept their input as there are buffers, the receives of all others were repeated without end.
+/// Cause: a receive that found no buffer was only ever repeated. Cure: it takes one of its own.
+fn who_holds_input_for_long_starves_nobody() {
+    // Ten times what a processor lends in all.
+    const COUNT: usize = 320;
+    const LEN: usize = 32 * 1024;
+    let (began, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Event::new()));
+    let (mut idle, far) = pair();
+    let idle_steps = fiber::spawn_steps(Echo::new(far));
+    let mut nears = Vec::new();
+    let mut holders = Vec::new();
+    for at in 0..COUNT {
+        let (near, far) = pair();
+        let (begin, may_end) = (Arc::clone(&began), Arc::clone(&may_end));
+        // By steps, and by fibers that wait in the middle.
+        holders.push(if at % 2 == 0 {
+            let stream = far;
+            fiber::spawn_steps(Holds {
+                stream,
+                begin,
+                may_end,
+            })
+        } else {
+            fiber::spawn(move || {
+                let hold = |input: &[u8]| {
+                    begin.release(1);
+                    may_end.wait();
+                    assert!(input.iter().all(|&byte| byte == b'h'));
+                    input.len()
+                };
+                while far.receive(None, hold).unwrap() > 0 {}
+            })
+        });
+        nears.push(near);
+    }
+    for near in &mut nears {
+        near.write_all(&[b'h'; LEN]).unwrap();
+    }
+    began.acquire_many(COUNT).forget();
+    // All hold something now.
+    let (mut late, far) = pair();
+    let late_steps = fiber::spawn_steps(Echo::new(far));
+    converse(&mut late, 10);
+    converse(&mut idle, 10);
+    drop((late, idle));
+    late_steps.join().unwrap();
+    idle_steps.join().unwrap();
+    may_end.set();
+    drop(nears);
+    holders.into_iter().for_each(|h| h.join().unwrap());
+    assert_eq!(fiber::resources().buffers_left, 0);
 }
 
 /// Steps that say once where their input comes from, and panic when asked again.

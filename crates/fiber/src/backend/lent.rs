@@ -23,7 +23,7 @@ use crate::cluster::{Message, ProcessorShared};
 use crate::processor;
 
 /// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when they are used up,
-/// receives are repeated.
+/// receives wait for readiness and take a buffer of the thread's, so that those who hold one for long starve nobody.
 const LENT_BUFFERS: u16 = 64;
 /// A lent buffer holds many requests of many connections, one after the other: see [`Lease`]. Where the kernel cannot do
 /// that (before Linux 6.12), it holds one receive.

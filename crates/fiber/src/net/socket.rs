@@ -41,6 +41,8 @@ pub(crate) struct Socket {
     id: u64,
     /// Of the open file, which duplicates of the descriptor share.
     nonblocking: Arc<AtomicBool>,
+    /// No buffer was to be had for the last receive between two steps: the next one waits without.
+    waits_without: AtomicBool,
     /// Nanoseconds; 0 is none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
@@ -69,6 +71,7 @@ impl Socket {
             fd,
             id: next_id(),
             nonblocking,
+            waits_without: AtomicBool::new(false),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
         }
@@ -157,19 +160,29 @@ impl Socket {
             let owner = processor::here(|p| NonNull::from(p.shared()));
             match operate(entry, deadline) {
                 Ok(completion) => return Ok(Input::lent(LentBuffer::of(completion, owner))),
-                Err(error) => self.retry_lent(error, deadline)?,
+                Err(error) if is_exhausted(&error) => {
+                    if let Some(input) = self.receive_unlent()? {
+                        return Ok(input);
+                    }
+                    self.wait(Interest::Read, deadline)?;
+                    if let Some(input) = self.receive_unlent()? {
+                        return Ok(input);
+                    }
+                }
+                Err(error) => self.retry(error, Interest::Read, deadline)?,
             }
         }
     }
 
-    fn retry_lent(&self, error: io::Error, deadline: Option<Instant>) -> io::Result<()> {
-        if error.raw_os_error() != Some(libc::ENOBUFS) {
-            return self.retry(error, Interest::Read, deadline);
+    /// Receives what is there into a buffer of this thread's. On a ring when all that it lends are in use: others may hold
+    /// them for long, and nobody is to wait for that. `None` if nothing is there.
+    fn receive_unlent(&self) -> io::Result<Option<Input>> {
+        let mut buffer = ScratchBuffer::take();
+        match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
+            Ok((len, _)) => Ok(Some(Input::scratch(buffer, len))),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        // The others of this turn give theirs back as they run.
-        processor::here(|p| p.shared().counters.buffers_exhausted.add(1));
-        yield_now();
-        Ok(())
     }
 
     /// Begins a receive whose operation waits between two steps of a fiber. `false` if an attempt may succeed at once.
@@ -181,7 +194,11 @@ impl Socket {
     ) -> io::Result<bool> {
         match &processor.backend {
             Backend::Uring(uring) => {
-                let entry = receive_into_lent(self.ring_fd()?);
+                let entry = if self.waits_without.swap(false, Ordering::Relaxed) {
+                    self.poll_entry(Interest::Read)
+                } else {
+                    receive_into_lent(self.ring_fd()?)
+                };
                 uring.begin(processor, op, entry, deadline);
             }
             Backend::Epoll(epoll) => {
@@ -208,8 +225,16 @@ impl Socket {
                 .completion()
                 .expect("a step begins when its operation is over");
             return match backend::outcome(op, completion) {
+                // It was readiness that came: a receive of bytes names the buffer that they are in.
+                Ok(completion) if completion.result > 0 && lent.is_none() => self.receive_unlent(),
                 Ok(_) => Ok(Some(Input::lent(lent))),
-                Err(error) => self.retry_lent(error, deadline).map(|()| None),
+                Err(error) if is_exhausted(&error) => {
+                    let input = self.receive_unlent()?;
+                    let is_none = input.is_none();
+                    self.waits_without.store(is_none, Ordering::Relaxed);
+                    Ok(input)
+                }
+                Err(error) => self.retry(error, Interest::Read, deadline).map(|()| None),
             };
         }
         if let Some(completion) = op.completion() {
@@ -393,21 +418,21 @@ impl Socket {
     /// Waits until an attempt may succeed.
     fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match carrier() {
-            Carrier::Uring => {
-                let events = if interest == Interest::Read {
-                    libc::POLLIN
-                } else {
-                    libc::POLLOUT
-                };
-                let entry = opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), events as u32).build();
-                operate(entry, deadline).map(drop)
-            }
+            Carrier::Uring => operate(self.poll_entry(interest), deadline).map(drop),
             Carrier::Epoll => {
                 self.used_up(interest);
                 backend::wait_ready(self.fd.as_fd(), self.id, interest, deadline)
             }
             Carrier::Plain => wait_ready_plain(self.fd.as_fd(), interest, deadline),
         }
+    }
+
+    fn poll_entry(&self, interest: Interest) -> squeue::Entry {
+        let events = match interest {
+            Interest::Read => libc::POLLIN,
+            Interest::Write => libc::POLLOUT,
+        };
+        opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), events as u32).build()
     }
 
     fn may_try(&self, interest: Interest) -> bool {
@@ -534,8 +559,17 @@ fn receive_into_lent(fd: Fd) -> squeue::Entry {
         .flags(Flags::BUFFER_SELECT)
 }
 
+/// Whether a receive found no lent buffer free; counts it.
+fn is_exhausted(error: &io::Error) -> bool {
+    let is_exhausted = error.raw_os_error() == Some(libc::ENOBUFS);
+    if is_exhausted {
+        processor::here(|p| p.shared().counters.buffers_exhausted.add(1));
+    }
+    is_exhausted
+}
+
 /// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped: soon, please, they are
-/// few. Empty is the end of the stream.
+/// few, and when they are used up a receive costs two system calls more. Empty is the end of the stream.
 pub struct Input(Held);
 
 enum Held {

@@ -16,7 +16,15 @@ pub(crate) struct Requests {
     pub(crate) expected: Vec<Option<Expected>>,
     /// Which of them are HEAD requests; empty if none is.
     heads: Box<[bool]>,
+    pub(crate) last_head: LastHead,
     picker: Picker,
+}
+
+/// The last head that was read, and what it says: a server says the same again, until its clock ticks.
+#[derive(Default)]
+pub(crate) struct LastHead {
+    bytes: Vec<u8>,
+    facts: Facts,
 }
 
 enum Picker {
@@ -46,6 +54,7 @@ impl Requests {
             rendered: http.pages.iter().map(|page| render(http, page)).collect(),
             expected: http.pages.iter().map(|page| page.expected).collect(),
             heads,
+            last_head: LastHead::default(),
             picker,
         }
     }
@@ -156,23 +165,31 @@ pub(crate) struct Reply {
 impl Reader {
     /// Reads from `input`, and moves its beginning behind what it used. `hashes`: look at the body;
     /// `is_head`: the reply to a HEAD request has no body, whatever it says (RFC 9112 6.3).
-    pub(crate) fn read(&mut self, input: &mut &[u8], hashes: bool, is_head: bool) -> Read {
+    pub(crate) fn read(
+        &mut self,
+        input: &mut &[u8],
+        last: &mut LastHead,
+        hashes: bool,
+        is_head: bool,
+    ) -> Read {
         loop {
             match self.state {
+                State::Head if self.carry.is_empty() && last.begins(input) => {
+                    *input = &input[last.bytes.len()..];
+                    self.begin(last.facts, hashes, is_head);
+                }
                 State::Head => match self.line_end(input, b"\r\n\r\n") {
                     None if self.carry.len() > HEAD_BYTES_MAX => return Read::Broken,
                     None => return Read::More,
-                    Some(Held::Whole(head)) => match self.head(head, hashes, is_head) {
-                        Some(()) => {}
-                        None => return Read::Broken,
-                    },
-                    Some(Held::Carried) => {
-                        let head = std::mem::take(&mut self.carry);
-                        let result = self.head(&head, hashes, is_head);
-                        self.carry = head;
+                    Some(held) => {
+                        let facts = match held {
+                            Held::Whole(head) => last.read(head),
+                            Held::Carried => last.read(&self.carry),
+                        };
                         self.carry.clear();
-                        if result.is_none() {
-                            return Read::Broken;
+                        match facts {
+                            Some(facts) => self.begin(facts, hashes, is_head),
+                            None => return Read::Broken,
                         }
                     }
                 },
@@ -310,11 +327,11 @@ impl Reader {
         }
     }
 
-    fn head(&mut self, head: &[u8], hashes: bool, is_head: bool) -> Option<()> {
-        let facts = Facts::of(head)?;
+    /// A head was read: what follows it?
+    fn begin(&mut self, facts: Facts, hashes: bool, is_head: bool) {
         if (100..200).contains(&facts.status) && facts.status != 101 {
             // An interim reply: the real one follows (RFC 9110 15.2).
-            return Some(());
+            return;
         }
         self.status = facts.status;
         self.closes = facts.closes;
@@ -330,7 +347,21 @@ impl Reader {
                 State::UntilClose
             }
         };
-        Some(())
+    }
+}
+
+impl LastHead {
+    /// Whether the input begins with this very head, byte by byte.
+    fn begins(&self, input: &[u8]) -> bool {
+        !self.bytes.is_empty() && input.starts_with(&self.bytes)
+    }
+
+    fn read(&mut self, head: &[u8]) -> Option<Facts> {
+        let facts = Facts::of(head)?;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(head);
+        self.facts = facts;
+        Some(facts)
     }
 }
 
@@ -341,7 +372,7 @@ enum Held<'a> {
 }
 
 /// What a head says of the framing.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Facts {
     status: u16,
     length: Option<u64>,
@@ -434,10 +465,11 @@ mod tests {
     fn replies(conversation: &[u8], is_head: bool) -> Vec<(u16, u64, bool)> {
         let read_all = |cut: usize| {
             let mut reader = Reader::default();
+            let mut last = LastHead::default();
             let mut found = Vec::new();
             for mut piece in [&conversation[..cut], &conversation[cut..]] {
                 loop {
-                    match reader.read(&mut piece, true, is_head) {
+                    match reader.read(&mut piece, &mut last, true, is_head) {
                         Read::More => break,
                         Read::Broken => {
                             found.push((0, 0, true));
@@ -527,9 +559,33 @@ mod tests {
 
     #[test]
     fn an_endless_head_is_broken() {
-        let mut reader = Reader::default();
+        let (mut reader, mut last) = (Reader::default(), LastHead::default());
         let line = b"X: y\r\n".repeat(1000);
-        let broken = (0..100).any(|_| reader.read(&mut &line[..], false, false) == Read::Broken);
+        let broken =
+            (0..100).any(|_| reader.read(&mut &line[..], &mut last, false, false) == Read::Broken);
         assert!(broken);
+    }
+
+    #[test]
+    fn a_head_is_known_again_only_if_every_byte_is_the_same() {
+        let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+        let longer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi!";
+        let missing = b"HTTP/1.1 404 OK\r\nContent-Length: 2\r\n\r\nno";
+        let closing = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+        let said = [&ok[..], ok, longer, ok, missing, missing, closing, ok].concat();
+        let known = (200, 2, false);
+        assert_eq!(
+            replies(&said, false),
+            [
+                known,
+                known,
+                (200, 3, false),
+                known,
+                (404, 2, false),
+                (404, 2, false),
+                (200, 2, true),
+                known
+            ]
+        );
     }
 }

@@ -162,10 +162,11 @@ impl Reader {
     /// Reads from `input`, and moves its beginning behind what it used. `what` is that of the oldest
     /// request without a reply.
     #[inline]
-    pub(crate) fn read(&mut self, input: &mut &[u8], what: u32, speaker: &Speaker) -> Heard {
+    pub(crate) fn read(&mut self, input: &mut &[u8], what: u32, speaker: &mut Speaker) -> Heard {
         match (self, speaker) {
             (Reader::Http(reader), Speaker::Http { requests, verify }) => {
-                match reader.read(input, *verify, requests.is_head(what)) {
+                let is_head = requests.is_head(what);
+                match reader.read(input, &mut requests.last_head, *verify, is_head) {
                     http::Read::More => Heard::Nothing,
                     http::Read::Broken => Heard::Nonsense,
                     http::Read::Reply(reply) => Heard::Reply(reply.into()),
@@ -176,7 +177,7 @@ impl Reader {
                 Speaker::Cache {
                     commands, verify, ..
                 },
-            ) => match reader.read(input, verify.then_some(commands)) {
+            ) => match reader.read(input, verify.then_some(&**commands)) {
                 memcached::Read::More => Heard::Nothing,
                 memcached::Read::Broken => Heard::Nonsense,
                 memcached::Read::Reply(reply) => Heard::Reply(reply.into()),
@@ -195,7 +196,7 @@ impl Reader {
     }
 
     /// So many of them were dropped unread.
-    pub(crate) fn skipped(&mut self, bytes: u64, speaker: &Speaker) -> Heard {
+    pub(crate) fn skipped(&mut self, bytes: u64, speaker: &mut Speaker) -> Heard {
         match self {
             Reader::Http(reader) => match reader.skipped(bytes) {
                 Some(reply) => Heard::Reply(reply.into()),

@@ -87,7 +87,7 @@ impl Worker<'_> {
         let place = &mut self.slots[slot as usize];
         let mut reader = std::mem::replace(&mut place.reader, Reader::Silent);
         if reading == Reading::Discard {
-            let heard = reader.skipped(result as u64, &self.speaker);
+            let heard = reader.skipped(result as u64, &mut self.speaker);
             self.heard(slot, heard);
         } else {
             let mut used = 0;
@@ -96,7 +96,7 @@ impl Worker<'_> {
                 let mut rest = &input[used..];
                 let oldest = self.slots[slot as usize].flights.front();
                 let what = oldest.map_or(0, |flight| flight.what);
-                let heard = reader.read(&mut rest, what, &self.speaker);
+                let heard = reader.read(&mut rest, what, &mut self.speaker);
                 used = input.len() - rest.len();
                 if !self.heard(slot, heard) {
                     break;

@@ -1,33 +1,50 @@
 //! The io_uring back end, and the only unsafe code of this crate.
 //!
-//! A *port* is one connection's place: its socket and its two buffers. All memory that the kernel is
-//! told of belongs to a port; ports lie in one box that is never moved, and are given back only when the
-//! kernel has nothing of them any more.
+//! A *port* is one connection's place: its socket and what it sends. All memory that the kernel is
+//! told of belongs to a port, or is a shared [buffer](Buffers); ports lie in one box that is never
+//! moved, and are given back only when the kernel has nothing of them any more.
 //!
 //! ```text
-//! Port ┌ socket ┬ out ─── being sent, untouched until its completion ┐
-//!      │        ├ staged ─ what is to be sent next                   │
-//!      └        └ input ─ being received into, or being read by us   ┘
+//! Port ┌ socket ┬ out ─── sent next; untouched while the kernel has it ┐
+//!      │        ├ staged ─ what came while the kernel had `out`         │
+//!      └        └ held ── the buffer that its last receive filled       ┘
 //! ```
 //!
-//! One `io_uring_enter` per turn submits everything and waits. Bytes that need no look are received
-//! with `MSG_TRUNC`, which for TCP means that the kernel drops them without copying (tcp(7)).
+//! One `io_uring_enter` per turn submits everything and waits. What keeps it cheap, each measured
+//! (docs/performance.md):
+//!
+//! - Bytes that need no look are received with `MSG_TRUNC`, which for TCP means that the kernel drops
+//!   them without copying (tcp(7)).
+//! - A receive does not try a socket that is known to be empty: a reply takes longer than its request's
+//!   submission (`IORING_RECVSEND_POLL_FIRST`).
+//! - A connection that lasts is registered with the ring, so that no operation looks its descriptor up.
 
 #![allow(unsafe_code)]
+
+mod buffers;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::net::SocketAddrAny;
+
+use buffers::{Buffers, GROUP};
 
 use crate::carrier::{Completion, DISCARD_BYTES, What};
 
 const SUBMISSIONS_MIN: u32 = 64;
 const SUBMISSIONS_MAX: u32 = 4096;
 const COMPLETIONS_MAX: u32 = 65_536;
+/// As many as one turn reads, and few enough to stay in the cache. A receive that finds none is begun
+/// again in the next turn, when they have been read.
+const BUFFERS_MAX: u32 = 128;
+/// After so many receives a connection is worth a call that registers it, and one that ends that.
+const REGISTER_AFTER: u32 = 4;
+/// io_uring_prep_recv(3).
+const RECVSEND_POLL_FIRST: u16 = 1;
 
 /// How long the end of a run waits for the kernel to give buffers back. Longer than any operation
 /// takes that is cancelled; after it the buffers are left to the kernel for good.
@@ -36,6 +53,9 @@ const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Ring {
     ring: IoUring,
     ports: Box<[Port]>,
+    buffers: Option<Buffers>,
+    /// Whether the ring has a table of descriptors, with a place for each port.
+    has_table: bool,
     /// Ports with bytes to send, each once.
     dirty: Vec<u32>,
     /// Sends that the next turn submits: they nearly always complete at once.
@@ -43,20 +63,51 @@ pub(crate) struct Ring {
     /// Operations that the kernel has, or will have at the next turn.
     under_way: usize,
     input_bytes: usize,
+    /// Receives that found no buffer.
+    starved: Vec<u32>,
     discarded: Box<[u8]>,
 }
 
 #[derive(Default)]
 struct Port {
     socket: Option<OwnedFd>,
-    address: Option<SocketAddrAny>,
+    /// Of its connect; apart, so that what every request touches lies together.
+    address: Option<Box<SocketAddrAny>>,
     out: Vec<u8>,
     staged: Vec<u8>,
-    input: Box<[u8]>,
+    held: Option<u16>,
+    receives: u32,
+    is_registered: bool,
+    /// The last receive left bytes in the socket.
+    has_more: bool,
     under_way: u8,
     is_sending: bool,
     is_dirty: bool,
     is_cancelled: bool,
+}
+
+/// Builds an operation on a port's socket: a registered one goes by the port's number in the table.
+macro_rules! of_socket {
+    ($place:expr, $socket:expr, $port:expr, $fd:ident => $operation:expr) => {
+        if $place.is_registered {
+            let $fd = Fixed($port);
+            $operation.build()
+        } else {
+            let $fd = Fd($socket.as_raw_fd());
+            $operation.build()
+        }
+    };
+}
+
+impl Port {
+    /// A receive on an empty socket waits at once, without the attempt.
+    fn when_to_try(&self) -> u16 {
+        if self.has_more {
+            0
+        } else {
+            RECVSEND_POLL_FIRST
+        }
+    }
 }
 
 impl Ring {
@@ -68,13 +119,20 @@ impl Ring {
             .setup_defer_taskrun()
             .setup_cqsize(completions.next_power_of_two())
             .build(submissions.next_power_of_two())?;
+        let count = ports.next_power_of_two().min(BUFFERS_MAX) as u16;
+        let buffers = Buffers::new(&ring.submitter(), count, input_bytes)?;
+        // Refused if there are more ports than descriptors (ulimit -n): it goes without.
+        let has_table = ring.submitter().register_files_sparse(ports).is_ok();
         Ok(Ring {
             ring,
+            buffers: Some(buffers),
+            has_table,
             ports: (0..ports).map(|_| Port::default()).collect(),
             dirty: Vec::new(),
             sends_queued: 0,
             under_way: 0,
             input_bytes,
+            starved: Vec::new(),
             // Never written, so it never gets pages (calloc).
             discarded: vec![0; DISCARD_BYTES].into(),
         })
@@ -86,12 +144,9 @@ impl Ring {
             place.socket.is_none() && place.under_way == 0,
             "port {port} is in use"
         );
-        if place.input.is_empty() {
-            place.input = vec![0; self.input_bytes].into();
-        }
         let fd = Fd(socket.as_raw_fd());
         place.socket = Some(socket);
-        let address = place.address.insert(to);
+        let address = place.address.insert(Box::new(to));
         let (at, length) = (address.as_ptr(), address.addr_len());
         self.push(
             port,
@@ -106,30 +161,70 @@ impl Ring {
             place.is_dirty = true;
             self.dirty.push(port);
         }
-        &mut place.staged
+        match place.is_sending {
+            true => &mut place.staged,
+            false => &mut place.out,
+        }
     }
 
     pub(crate) fn receive(&mut self, port: u32) {
+        self.give_back(port);
+        self.register(port);
         let place = &mut self.ports[port as usize];
         let Some(socket) = &place.socket else { return };
-        let (at, length) = (place.input.as_mut_ptr(), place.input.len() as u32);
-        let entry = opcode::Recv::new(Fd(socket.as_raw_fd()), at, length).build();
+        let length = self.input_bytes as u32;
+        let entry = of_socket!(place, socket, port, fd => {
+            opcode::Recv::new(fd, std::ptr::null_mut(), length)
+                .buf_group(GROUP)
+                .ioprio(place.when_to_try())
+        });
+        let entry = entry.flags(squeue::Flags::BUFFER_SELECT);
         self.push(port, What::Received, entry);
     }
 
     pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
-        let Some(socket) = &self.ports[port as usize].socket else {
-            return;
-        };
+        self.give_back(port);
+        let place = &mut self.ports[port as usize];
+        let Some(socket) = &place.socket else { return };
         let length = bytes.min(DISCARD_BYTES as u64) as u32;
-        let entry = opcode::Recv::new(Fd(socket.as_raw_fd()), self.discarded.as_mut_ptr(), length)
-            .flags(libc::MSG_TRUNC)
-            .build();
+        let at = self.discarded.as_mut_ptr();
+        let entry = of_socket!(place, socket, port, fd => {
+            opcode::Recv::new(fd, at, length)
+                .flags(libc::MSG_TRUNC)
+                .ioprio(place.when_to_try())
+        });
         self.push(port, What::Received, entry);
     }
 
     pub(crate) fn input(&self, port: u32, length: usize) -> &[u8] {
-        &self.ports[port as usize].input[..length]
+        match (self.ports[port as usize].held, &self.buffers) {
+            (Some(id), Some(buffers)) => buffers.bytes(id, length),
+            _ => &[],
+        }
+    }
+
+    fn give_back(&mut self, port: u32) {
+        if let (Some(id), Some(buffers)) =
+            (self.ports[port as usize].held.take(), &mut self.buffers)
+        {
+            buffers.give(id);
+        }
+    }
+
+    /// Gives a connection that lasts a place in the ring's table.
+    fn register(&mut self, port: u32) {
+        let place = &mut self.ports[port as usize];
+        place.receives = place.receives.saturating_add(1);
+        if place.receives == REGISTER_AFTER
+            && self.has_table
+            && let Some(socket) = &place.socket
+        {
+            let result = self
+                .ring
+                .submitter()
+                .register_files_update(port, &[socket.as_raw_fd()]);
+            place.is_registered = result.is_ok();
+        }
     }
 
     pub(crate) fn is_busy(&self, port: u32) -> bool {
@@ -139,6 +234,9 @@ impl Ring {
     pub(crate) fn cancel(&mut self, port: u32) {
         let place = &mut self.ports[port as usize];
         place.staged.clear();
+        if !place.is_sending {
+            place.out.clear();
+        }
         place.is_cancelled = true;
         if let (Some(socket), true) = (&place.socket, place.under_way > 0) {
             let all = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
@@ -157,10 +255,20 @@ impl Ring {
             "port {port} has {} operations",
             place.under_way
         );
+        if place.is_registered {
+            // Else the table would keep the connection open. It was accepted once, so this is as well.
+            self.ring
+                .submitter()
+                .register_files_update(port, &[-1])
+                .expect("a place of the table can be emptied");
+        }
         place.socket = None;
         place.out.clear();
         place.staged.clear();
+        place.receives = 0;
+        (place.is_registered, place.has_more) = (false, false);
         place.is_cancelled = false;
+        self.give_back(port);
     }
 
     pub(crate) fn turn(
@@ -182,7 +290,7 @@ impl Ring {
             let place = &mut self.ports[port as usize];
             place.is_dirty = false;
             // What is staged behind a send that is under way goes out after its completion.
-            if !place.is_sending && !place.staged.is_empty() {
+            if !place.is_sending && !place.out.is_empty() {
                 self.send(port);
             }
         }
@@ -192,12 +300,12 @@ impl Ring {
     fn send(&mut self, port: u32) {
         let place = &mut self.ports[port as usize];
         let Some(socket) = &place.socket else { return };
-        std::mem::swap(&mut place.out, &mut place.staged);
         place.is_sending = true;
         let length = u32::try_from(place.out.len()).expect("plans bound what is sent at once");
-        let entry = opcode::Send::new(Fd(socket.as_raw_fd()), place.out.as_ptr(), length)
-            .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
-            .build();
+        let entry = of_socket!(place, socket, port, fd => {
+            opcode::Send::new(fd, place.out.as_ptr(), length)
+                .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+        });
         self.sends_queued += 1;
         self.push(port, What::Sent, entry);
     }
@@ -236,13 +344,23 @@ impl Ring {
             place.under_way -= 1;
             self.under_way -= 1;
             let mut is_news = true;
-            if what == What::Sent {
+            if what == What::Received {
+                place.held = cqueue::buffer_select(entry.flags());
+                place.has_more = cqueue::sock_nonempty(entry.flags());
+                if entry.result() == -libc::ENOBUFS && !place.is_cancelled {
+                    is_news = false;
+                    self.starved.push(port);
+                }
+            } else if what == What::Sent {
                 is_news = entry.result() < place.out.len() as i32 || place.is_cancelled;
                 place.is_sending = false;
                 place.out.clear();
-                if !place.staged.is_empty() && !place.is_dirty {
-                    place.is_dirty = true;
-                    self.dirty.push(port);
+                if !place.staged.is_empty() {
+                    std::mem::swap(&mut place.out, &mut place.staged);
+                    if !place.is_dirty {
+                        place.is_dirty = true;
+                        self.dirty.push(port);
+                    }
                 }
             }
             if is_news {
@@ -253,6 +371,10 @@ impl Ring {
                 });
             }
         }
+        // Begun now, so that the port stays busy; submitted by the next turn.
+        for port in std::mem::take(&mut self.starved) {
+            self.receive(port);
+        }
     }
 
     fn push(&mut self, port: u32, what: What, entry: squeue::Entry) {
@@ -261,9 +383,8 @@ impl Ring {
         self.under_way += 1;
         loop {
             // SAFETY: the entry points to a port's memory or to `discarded`. Both live in boxes of
-            // this ring that are freed only when nothing is under way (see `drop`); `out` is not
-            // touched while `is_sending`, and `input` is lent out only when no receive is under way
-            // (the worker asks for it between a completion and the next receive).
+            // this ring that are freed only when nothing is under way (see `drop`), and so do the
+            // buffers that a receive is given; `out` is not touched while `is_sending`.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -291,6 +412,14 @@ impl Drop for Ring {
             // The kernel may still read and write there: the memory must stay.
             std::mem::forget(std::mem::take(&mut self.ports));
             std::mem::forget(std::mem::take(&mut self.discarded));
+            std::mem::forget(self.buffers.take());
+        } else if let Some(buffers) = &self.buffers
+            && buffers.unregister(&self.ring.submitter()).is_err()
+        {
+            std::mem::forget(self.buffers.take());
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

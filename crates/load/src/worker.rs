@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::arrivals::Schedule;
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Completion};
 use crate::outcome::Tally;
 use crate::plan::{Plan, Workload};
 use crate::random::Random;
@@ -64,6 +64,8 @@ pub(crate) struct Worker<'p> {
     speaker: Speaker,
     schedule: Option<Schedule>,
     next_arrival_ns: u64,
+    /// What a turn brought; empty between turns.
+    completions: Vec<Completion>,
     slots: Vec<Slot>,
     /// How many of the slots ask; the others are idle.
     asking: u32,
@@ -196,6 +198,7 @@ impl<'p> Worker<'p> {
                 .unwrap_or(u64::MAX),
             schedule,
             opening: 0..slots.len() as u32,
+            completions: Vec::new(),
             slots,
             asking,
             free: VecDeque::new(),
@@ -349,7 +352,7 @@ impl<'p> Worker<'p> {
 
     fn turn(&mut self) -> io::Result<()> {
         let wait_ns = self.wait_ns();
-        let mut completions = Vec::new();
+        let mut completions = std::mem::take(&mut self.completions);
         self.carrier
             .turn(Duration::from_nanos(wait_ns), &mut completions)?;
         let began_ns = self.now_ns;
@@ -358,9 +361,10 @@ impl<'p> Worker<'p> {
             self.spun += Duration::from_nanos(self.now_ns - began_ns);
         }
         self.did_send = false;
-        for completion in completions {
+        for completion in completions.drain(..) {
             self.complete(completion);
         }
+        self.completions = completions;
         self.scan();
         self.leave();
         Ok(())

@@ -1,0 +1,102 @@
+//! Input buffers that all connections of a ring share: the kernel takes one when bytes arrive, and gets
+//! it back when they have been read (io_uring_register_buf_ring(3)).
+//!
+//! So a thousand connections read into the few buffers that one turn needs, which stay in the cache.
+//!
+//! ```text
+//! entries ┌ address, length, id │ … ┐  read by the kernel up to the tail
+//!         └ the tail lies in the first entry's reserved field ┘
+//! memory  ┌ buffer 0 │ buffer 1 │ … ┐  written by the kernel while it has the buffer, read by us after
+//! ```
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::Submitter;
+use io_uring::types::BufRingEntry;
+
+/// The kernel wants the entries at the beginning of a page.
+const PAGE_BYTES: usize = 4096;
+
+/// The only group of buffers of its ring.
+pub(super) const GROUP: u16 = 0;
+
+pub(super) struct Buffers {
+    /// INVARIANT: `count` entries in memory of `layout`, of which this is the only owner on our side.
+    entries: NonNull<BufRingEntry>,
+    layout: Layout,
+    memory: Box<[u8]>,
+    each_bytes: usize,
+    count: u16,
+    tail: u16,
+}
+
+impl Buffers {
+    /// Makes `count` buffers, a power of two, and hands all of them to the ring.
+    pub(super) fn new(ring: &Submitter<'_>, count: u16, each_bytes: usize) -> io::Result<Buffers> {
+        assert!(count.is_power_of_two(), "{count} buffers");
+        let layout = Layout::array::<BufRingEntry>(count.into())
+            .and_then(|layout| layout.align_to(PAGE_BYTES))
+            .expect("it is small");
+        // SAFETY: the layout has a size above 0. Zeros are an entry: three numbers.
+        let entries = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<BufRingEntry>())
+            .unwrap_or_else(|| handle_alloc_error(layout));
+        let mut buffers = Buffers {
+            entries,
+            layout,
+            // Not written here, so it has no pages before the kernel uses them (calloc).
+            memory: vec![0; usize::from(count) * each_bytes].into(),
+            each_bytes,
+            count,
+            tail: 0,
+        };
+        // SAFETY: `count` entries lie there, and stay until `unregister` or, if that was not called,
+        // for ever: `Ring::drop` forgets what the kernel may still use.
+        unsafe {
+            ring.register_buf_ring_with_flags(entries.as_ptr().addr() as u64, count, GROUP, 0)?;
+        }
+        (0..count).for_each(|id| buffers.give(id));
+        Ok(buffers)
+    }
+
+    /// Hands a buffer to the kernel. It must not have it.
+    pub(super) fn give(&mut self, id: u16) {
+        assert!(id < self.count, "buffer {id} of {}", self.count);
+        let place = usize::from(self.tail & (self.count - 1));
+        let at = self.memory[usize::from(id) * self.each_bytes..].as_mut_ptr();
+        // SAFETY: `place < count`; the kernel reads entries before the tail only, and there are never
+        // more buffers before it than there are, so it has read what was here before.
+        let entry = unsafe { &mut *self.entries.as_ptr().add(place) };
+        entry.set_addr(at.addr() as u64);
+        entry.set_len(self.each_bytes as u32);
+        entry.set_bid(id);
+        self.tail = self.tail.wrapping_add(1);
+        // SAFETY: the tail is a field of the first entry, aligned to 2, written by us only. Release: the
+        // kernel sees the entry before it sees the tail.
+        unsafe {
+            let tail = BufRingEntry::tail(self.entries.as_ptr());
+            AtomicU16::from_ptr(tail.cast_mut()).store(self.tail, Ordering::Release);
+        }
+    }
+
+    /// What the kernel wrote into a buffer that it gave to us.
+    pub(super) fn bytes(&self, id: u16, length: usize) -> &[u8] {
+        let begins = usize::from(id) * self.each_bytes;
+        assert!(length <= self.each_bytes, "{length} of {}", self.each_bytes);
+        &self.memory[begins..begins + length]
+    }
+
+    /// Takes the buffers back from a ring that has nothing under way any more.
+    pub(super) fn unregister(&self, ring: &Submitter<'_>) -> io::Result<()> {
+        ring.unregister_buf_ring(GROUP)
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and never elsewhere freed.
+        unsafe { dealloc(self.entries.as_ptr().cast(), self.layout) };
+    }
+}

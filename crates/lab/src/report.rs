@@ -99,6 +99,20 @@ impl Expectation {
         }
     }
 
+    /// That the row's median is at most `factor` times that of another subject.
+    pub fn near(rows: &[Row], cell: &str, subject: &str, factor: f64, other: &str) -> Expectation {
+        let (ours, theirs) = (median(rows, cell, subject), median(rows, cell, other));
+        let is_there = is_there(rows, cell, subject) && is_there(rows, cell, other);
+        Expectation {
+            says: format!("{subject}, {cell}: at most {factor} times {other}"),
+            is_met: is_there.then(|| {
+                ours.zip(theirs)
+                    .is_some_and(|(ours, theirs)| ours <= factor * theirs)
+            }),
+            because: format!("{}; {other} {}", show(ours), show(theirs)),
+        }
+    }
+
     /// That one row's median is at most `factor` times another's.
     pub fn within(rows: &[Row], cell: &str, of: &str, subject: &str, factor: f64) -> Expectation {
         let (here, there) = (median(rows, cell, subject), median(rows, of, subject));

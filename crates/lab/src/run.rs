@@ -19,8 +19,8 @@ pub struct Experiment {
     pub measure: Measure,
     /// The places where it is measured; fewer of them when `quick`.
     pub cells: fn(quick: bool) -> Vec<Cell>,
-    /// The subject's variants that take part, of those that have variants.
-    pub variants: &'static [&'static str],
+    /// Which kinds of subjects take part: see [`Subject::kind`].
+    pub subjects: &'static [&'static str],
     /// Judges the rows.
     pub expectations: fn(&[Row]) -> Vec<Expectation>,
 }
@@ -45,6 +45,12 @@ pub enum Measure {
     MillisPerTransfer,
     /// Resident bytes per thread.
     BytesPerThread,
+    /// Nanoseconds from one operation to the next, however many processors take part.
+    Nanos,
+    /// Microseconds from one operation to the next, as `Nanos`.
+    Micros,
+    /// CPU time in percent of one processor's.
+    CpuPercent,
 }
 
 /// What a subject prints.
@@ -63,6 +69,9 @@ pub struct Sample {
     /// Growth of address space, where that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_bytes: Option<u64>,
+    /// CPU time of the whole process, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
 }
 
 /// How thorough to be.
@@ -103,7 +112,7 @@ pub fn run(
     let cells = (experiment.cells)(options.quick);
     let subjects: Vec<_> = subjects
         .iter()
-        .filter(|subject| subject.takes_part(experiment.variants))
+        .filter(|subject| experiment.subjects.contains(&&*subject.kind))
         .collect();
     let mut rows: Vec<Row> = cells
         .iter()
@@ -191,6 +200,9 @@ fn take(subject: &Subject, cell: &Cell, quick: bool) -> io::Result<Result<Sample
 impl Measure {
     /// The figure of a sample; `None` if it has none.
     pub(crate) fn of(self, cell: &Cell, sample: &Sample) -> Option<f64> {
+        if self == Measure::CpuPercent {
+            return Some(100.0 * sample.cpu_seconds? / sample.seconds);
+        }
         let ops = sample.ops as f64;
         if sample.ops == 0 {
             return None;
@@ -205,6 +217,9 @@ impl Measure {
                 (sample.ops >= wanted).then_some(sample.seconds * 1e3 / ops)
             }
             Measure::BytesPerThread => Some(sample.resident_bytes? as f64 / ops),
+            Measure::Nanos => Some(sample.seconds * 1e9 / ops),
+            Measure::Micros => Some(sample.seconds * 1e6 / ops),
+            Measure::CpuPercent => unreachable!("see above"),
         }
     }
 
@@ -214,6 +229,9 @@ impl Measure {
             Measure::NanosPerOperation => "ns/op/processor",
             Measure::MillisPerTransfer => "ms/transfer",
             Measure::BytesPerThread => "bytes/thread",
+            Measure::Nanos => "ns/op",
+            Measure::Micros => "µs/op",
+            Measure::CpuPercent => "% of a CPU",
         }
     }
 }

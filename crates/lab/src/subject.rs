@@ -11,21 +11,14 @@ use std::process::{Command, Stdio};
 pub struct Subject {
     /// For tables: `weft`, `weft steps`, `go`.
     pub name: String,
-    /// If it is one variant of several, which one.
-    pub variant: Option<String>,
+    /// By which experiments ask for it: `pinned`, `steps` and `migratable` are weft's, peers go by their names.
+    pub kind: String,
     /// What is started.
     pub program: PathBuf,
     /// What comes before the program's name.
     pub arguments: Vec<OsString>,
     /// What comes after the cell's parameters.
     pub parameters: Vec<OsString>,
-}
-
-impl Subject {
-    pub(crate) fn takes_part(&self, variants: &[&str]) -> bool {
-        let variant = self.variant.as_deref();
-        variant.is_none_or(|variant| variants.contains(&variant))
-    }
 }
 
 /// A runtime of others that the laboratory knows how to build.
@@ -37,11 +30,16 @@ pub enum Peer {
     Tokio,
     /// may's fibers. Needs cargo.
     May,
+    /// Plain kernel threads, with the standard library, parking_lot and bare system calls. Needs cargo.
+    Threads,
 }
+
+/// The ways to wake a thread that [`Peer::Threads`] has, each a subject of its own.
+const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring register"];
 
 impl Peer {
     /// All.
-    pub const ALL: [Peer; 3] = [Peer::Go, Peer::Tokio, Peer::May];
+    pub const ALL: [Peer; 4] = [Peer::Go, Peer::Tokio, Peer::May, Peer::Threads];
 
     /// `go`.
     pub fn name(self) -> &'static str {
@@ -49,6 +47,7 @@ impl Peer {
             Peer::Go => "go",
             Peer::Tokio => "tokio",
             Peer::May => "may",
+            Peer::Threads => "threads",
         }
     }
 
@@ -66,14 +65,23 @@ impl Peer {
                 ("src/main.rs", include_str!("../peers/may/src/main.rs")),
                 ("Cargo.toml", include_str!("../peers/may/Cargo.toml.txt")),
             ],
+            Peer::Threads => &[
+                ("src/main.rs", include_str!("../peers/threads/src/main.rs")),
+                ("src/wake.rs", include_str!("../peers/threads/src/wake.rs")),
+                (
+                    "Cargo.toml",
+                    include_str!("../peers/threads/Cargo.toml.txt"),
+                ),
+            ],
         }
     }
 
-    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very sources.
+    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very sources; returns the
+    /// subjects that it is good for.
     ///
     /// # Errors
     /// `NotFound` if its tool chain is not there; else what it said.
-    pub fn build(self, folder: &Path) -> io::Result<Subject> {
+    pub fn build(self, folder: &Path) -> io::Result<Vec<Subject>> {
         let folder = folder.join(self.name());
         let (program, stamp) = (folder.join("peer"), folder.join("built-from"));
         let sources: String = self.sources().iter().map(|(_, text)| *text).collect();
@@ -87,13 +95,19 @@ impl Peer {
             self.compile(&folder, &program)?;
             fs::write(stamp, sources)?;
         }
-        Ok(Subject {
-            name: self.name().to_owned(),
-            variant: None,
-            program,
+        let subject = |name: &str, parameters| Subject {
+            name: name.to_owned(),
+            kind: name.to_owned(),
+            program: program.clone(),
             arguments: Vec::new(),
-            parameters: Vec::new(),
-        })
+            parameters,
+        };
+        let mut subjects = vec![subject(self.name(), Vec::new())];
+        if self == Peer::Threads {
+            let ways = WAYS_TO_WAKE.iter().enumerate();
+            subjects.extend(ways.map(|(at, way)| subject(way, vec![format!("way={at}").into()])));
+        }
+        Ok(subjects)
     }
 
     fn compile(self, folder: &Path, program: &Path) -> io::Result<()> {
@@ -103,7 +117,7 @@ impl Peer {
                 go.args(["build", "-o"]).arg(program).arg(".");
                 go
             }
-            Peer::Tokio | Peer::May => {
+            Peer::Tokio | Peer::May | Peer::Threads => {
                 let mut cargo = Command::new("cargo");
                 cargo.args(["build", "--release", "--quiet"]);
                 cargo.env("CARGO_TARGET_DIR", folder.join("target"));

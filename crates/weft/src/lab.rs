@@ -68,7 +68,7 @@ pub(crate) fn command() -> Command {
                 .long("peers")
                 .value_name("NAMES")
                 .value_delimiter(',')
-                .help("Which of go, tokio, may to measure beside weft, or none [default: those that build]"),
+                .help("Which of go, tokio, may, threads to measure beside weft, or none [default: those that build]"),
         )
         .arg(
             Arg::new("folder")
@@ -222,7 +222,7 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
     let mut subjects: Vec<_> = variants
         .map(|(name, variant)| Subject {
             name: name.to_owned(),
-            variant: Some(variant.to_owned()),
+            kind: variant.to_owned(),
             program: program.clone(),
             arguments: ["lab", "program"].map(OsString::from).into(),
             parameters: vec![format!("mode={variant}").into()],
@@ -238,12 +238,12 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
     };
     if let Some(unknown) = unknown_peer(run) {
         return Err(Failure::Usage(format!(
-            "no peer is called '{unknown}'; there are go, tokio, may, and none"
+            "no peer is called '{unknown}'; there are go, tokio, may, threads, and none"
         )));
     }
     for peer in Peer::ALL.into_iter().filter(is_wanted) {
         match peer.build(&folder) {
-            Ok(subject) => subjects.push(subject),
+            Ok(peers) => subjects.extend(peers),
             Err(error) if run.peers.is_none() => {
                 writeln!(io::stderr(), "without {}: {error}", peer.name())?;
             }

@@ -17,7 +17,7 @@ import (
 
 var params = map[string]int{
 	"processors": 1, "threads": 100, "ms": 1000, "spots": 50, "words": 100, "touched": 10, "share": 0,
-	"exhaust": 0, "transfers": 100, "limit_ms": 5000,
+	"exhaust": 0, "transfers": 100, "limit_ms": 5000, "at_once": 1, "bound": 128, "period_ms": 60000,
 }
 
 func get(name string) int { return params[name] }
@@ -34,6 +34,7 @@ func main() {
 	runtime.GOMAXPROCS(get("processors"))
 	programs := map[string]func() result{
 		"yield": yield, "cycle": cycle, "churn": churn, "locality": locality, "transfer": transfer, "memory": memory,
+		"spawn": spawn, "mutex": mutex, "channel": channel, "crowd": crowd, "idle": idle,
 	}
 	program, known := programs[os.Args[1]]
 	if !known {
@@ -308,4 +309,97 @@ func memory() result {
 	group.Wait()
 	return result{"ops": count, "seconds": started, "end_seconds": time.Since(start).Seconds(),
 		"resident_bytes": resident, "virtual_bytes": virtual}
+}
+
+// spawn starts goroutines that do nothing, and waits for them by a channel, as one does who wants a result.
+func spawn() result {
+	var total atomic.Int64
+	start := time.Now()
+	go func() {
+		ended := make(chan struct{}, get("at_once"))
+		for b := (batch{total: &total}); ; {
+			for range get("at_once") {
+				go func() { ended <- struct{}{} }()
+			}
+			for range get("at_once") {
+				<-ended
+				if !b.count() {
+					return
+				}
+			}
+		}
+	}()
+	return timed(start, &total)
+}
+
+func mutex() result {
+	var total atomic.Int64
+	start := time.Now()
+	go func() {
+		mutex, number := new(sync.Mutex), 0
+		for b := (batch{total: &total}); b.count(); {
+			mutex.Lock()
+			number++
+			mutex.Unlock()
+		}
+	}()
+	return timed(start, &total)
+}
+
+func channel() result { return through(1) }
+func crowd() result   { return through(4) }
+
+func through(count int) result {
+	var total atomic.Int64
+	numbers := make(chan int, get("bound"))
+	start := time.Now()
+	for range count {
+		go func() {
+			for n := 0; !stop.Load(); n++ {
+				numbers <- n
+			}
+		}()
+		go func() {
+			for b := (batch{total: &total}); b.count(); {
+				<-numbers
+			}
+		}()
+	}
+	return timed(start, &total)
+}
+
+// cpuTime is that of all threads, in seconds.
+func cpuTime() float64 {
+	threads, _ := os.ReadDir("/proc/self/task")
+	var nanos int64
+	for _, thread := range threads {
+		text, _ := os.ReadFile("/proc/self/task/" + thread.Name() + "/schedstat")
+		if fields := strings.Fields(string(text)); len(fields) > 0 {
+			number, _ := strconv.ParseInt(fields[0], 10, 64)
+			nanos += number
+		}
+	}
+	return float64(nanos) / 1e9
+}
+
+func idle() result {
+	count, period := get("threads"), time.Duration(get("period_ms"))*time.Millisecond
+	var woken, asleep atomic.Int64
+	for at := range count {
+		go func() {
+			asleep.Add(1)
+			time.Sleep(period * time.Duration(at) / time.Duration(count))
+			for {
+				woken.Add(1)
+				time.Sleep(period)
+			}
+		}()
+	}
+	for asleep.Load() < int64(count) {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond)
+	before, cpu, start := woken.Load(), cpuTime(), time.Now()
+	time.Sleep(time.Duration(get("ms")) * time.Millisecond)
+	return result{"ops": woken.Load() - before, "seconds": time.Since(start).Seconds(), "cpu_seconds": cpuTime() - cpu}
 }

@@ -18,7 +18,7 @@ pub(super) const CHURN: Experiment = Experiment {
             .filter(|cell| cell.label.ends_with("many"))
             .collect()
     },
-    variants: &["pinned", "migratable"],
+    subjects: &["pinned", "migratable", "go", "tokio", "may"],
     expectations,
 };
 

@@ -10,7 +10,7 @@ pub(super) const CYCLE: Experiment = Experiment {
     about: "rings of five fibers, each wakes the next and parks",
     measure: Measure::NanosPerOperation,
     cells: |quick| four_cells("cycle", quick),
-    variants: &["pinned", "steps", "migratable"],
+    subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],
     expectations,
 };
 

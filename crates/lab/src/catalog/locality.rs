@@ -10,7 +10,7 @@ pub(super) const LOCALITY: Experiment = Experiment {
     about: "each fiber touches its array and takes somebody's seat",
     measure: Measure::NanosPerOperation,
     cells,
-    variants: &["pinned", "migratable"],
+    subjects: &["pinned", "migratable", "go", "tokio", "may"],
     expectations,
 };
 

@@ -8,7 +8,7 @@ pub(super) const MEMORY: Experiment = Experiment {
     about: "resident memory of a parked fiber",
     measure: Measure::BytesPerThread,
     cells,
-    variants: &["pinned", "steps"],
+    subjects: &["pinned", "steps", "go", "tokio", "may"],
     expectations,
 };
 

@@ -2,21 +2,32 @@
 
 mod churn;
 mod cycle;
+mod hand_over;
+mod idle;
+mod imbalance;
 mod locality;
 mod memory;
+mod spawn;
+mod sync;
 mod transfer;
 mod yield_;
 
 use crate::run::{Cell, Experiment};
 
 /// All experiments, in the order in which they are listed.
-pub const CATALOG: [&Experiment; 6] = [
+pub const CATALOG: [&Experiment; 12] = [
     &yield_::YIELD,
     &cycle::CYCLE,
     &churn::CHURN,
     &locality::LOCALITY,
     &transfer::TRANSFER,
     &memory::MEMORY,
+    &spawn::SPAWN,
+    &sync::SYNC,
+    &hand_over::HAND_OVER,
+    &hand_over::WAKE,
+    &idle::IDLE,
+    &imbalance::IMBALANCE,
 ];
 
 /// The experiment of this name.

@@ -13,7 +13,7 @@ pub(super) const TRANSFER: Experiment = Experiment {
     about: "a leader keeps its processor until all others have run",
     measure: Measure::MillisPerTransfer,
     cells,
-    variants: &["pinned", "steps", "migratable"],
+    subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],
     expectations,
 };
 

@@ -9,7 +9,7 @@ pub(super) const YIELD: Experiment = Experiment {
     about: "each fiber gives way again and again",
     measure: Measure::NanosPerOperation,
     cells: |quick| four_cells("yield", quick),
-    variants: &["pinned", "steps", "migratable"],
+    subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],
     expectations,
 };
 

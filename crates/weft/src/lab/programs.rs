@@ -3,6 +3,8 @@
 //! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Sample`]. The same programs on other runtimes lie in
 //! `crates/lab/peers`.
 
+mod primitives;
+
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -27,6 +29,13 @@ pub(super) fn run(name: &str, parameters: &[String]) -> Result<Sample, String> {
         "locality" => locality(&parameters),
         "transfer" => transfer(&parameters),
         "memory" => memory(&parameters),
+        "spawn" => primitives::spawn(&parameters),
+        "mutex" => primitives::mutex(&parameters),
+        "channel" => primitives::channel(&parameters),
+        "crowd" => primitives::crowd(&parameters),
+        "hand-over" => primitives::hand_over(&parameters),
+        "idle" => primitives::idle(&parameters),
+        "imbalance" => primitives::imbalance(&parameters),
         other => Err(format!("no program '{other}'")),
     }
 }
@@ -108,6 +117,7 @@ fn sample(ops: u64, elapsed: Duration) -> Sample {
         end_seconds: None,
         resident_bytes: None,
         virtual_bytes: None,
+        cpu_seconds: None,
     }
 }
 

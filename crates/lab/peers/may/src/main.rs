@@ -31,6 +31,8 @@ fn main() {
         "locality" => timed(spawn_locality),
         "transfer" => transfer(),
         "memory" => memory(),
+        "spawn" => timed(spawn_spawn),
+        "mutex" => timed(spawn_mutex),
         other => {
             eprintln!("no program {other}");
             std::process::exit(2)
@@ -302,4 +304,35 @@ fn memory() -> String {
         started.as_secs_f64(),
         start.elapsed().as_secs_f64()
     )
+}
+
+fn spawn_spawn(total: &Arc<AtomicU64>) {
+    let mut batch = Batch(Arc::clone(total), 0);
+    go(move || {
+        let at_once = get("at_once", 1);
+        let mut handles = Vec::new();
+        loop {
+            // SAFETY: as in `go`.
+            handles.extend((0..at_once).map(|_| unsafe { spawn(|| {}) }));
+            for handle in handles.drain(..) {
+                handle.join().unwrap();
+                if !batch.count() {
+                    return;
+                }
+            }
+        }
+    });
+}
+
+fn spawn_mutex(total: &Arc<AtomicU64>) {
+    let mut batch = Batch(Arc::clone(total), 0);
+    go(move || {
+        let mutex = may::sync::Mutex::new(0u64);
+        loop {
+            *std::hint::black_box(&mutex).lock().unwrap() += 1;
+            if !batch.count() {
+                return;
+            }
+        }
+    });
 }

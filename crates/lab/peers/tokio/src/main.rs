@@ -36,6 +36,14 @@ fn main() {
         "locality" => timed(&runtime, spawn_locality),
         "transfer" => transfer(&runtime),
         "memory" => memory(&runtime),
+        "spawn" => timed(&runtime, spawn_spawn),
+        "mutex" => timed(&runtime, spawn_mutex),
+        "channel" => timed(&runtime, spawn_channel),
+        "idle" => idle(&runtime),
+        "crowd" => {
+            eprintln!("tokio has no channel with many receivers");
+            std::process::exit(2)
+        }
         other => {
             eprintln!("no program {other}");
             std::process::exit(2)
@@ -301,4 +309,81 @@ fn memory(runtime: &tokio::runtime::Runtime) -> String {
         started.as_secs_f64(),
         start.elapsed().as_secs_f64()
     )
+}
+
+fn spawn_spawn(total: &Arc<AtomicU64>) {
+    let mut batch = Batch(Arc::clone(total), 0);
+    tokio::spawn(async move {
+        let at_once = get("at_once", 1);
+        let mut handles = Vec::new();
+        loop {
+            handles.extend((0..at_once).map(|_| tokio::spawn(async {})));
+            for handle in handles.drain(..) {
+                handle.await.unwrap();
+                if !batch.count() {
+                    return;
+                }
+            }
+        }
+    });
+}
+
+fn spawn_mutex(total: &Arc<AtomicU64>) {
+    let mut batch = Batch(Arc::clone(total), 0);
+    tokio::spawn(async move {
+        let mutex = tokio::sync::Mutex::new(0u64);
+        loop {
+            *std::hint::black_box(&mutex).lock().await += 1;
+            if !batch.count() {
+                return;
+            }
+        }
+    });
+}
+
+fn spawn_channel(total: &Arc<AtomicU64>) {
+    let mut batch = Batch(Arc::clone(total), 0);
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(get("bound", 128) as usize);
+    tokio::spawn(async move {
+        for n in 0u64.. {
+            if sender.send(n).await.is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(async move { while batch.count() && receiver.recv().await.is_some() {} });
+}
+
+/// CPU time of all threads of this process, in seconds. proc_pid_schedstat
+fn cpu_time() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let nanos = threads.map(|thread| {
+        let text = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap_or_default();
+        text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok()).unwrap_or(0)
+    });
+    nanos.sum::<u64>() as f64 / 1e9
+}
+
+fn idle(runtime: &tokio::runtime::Runtime) -> String {
+    let (count, period) = (get("threads", 0), Duration::from_millis(get("period_ms", 60_000)));
+    let (woken, asleep) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    for at in 0..count {
+        let (woken, asleep) = (Arc::clone(&woken), Arc::clone(&asleep));
+        runtime.spawn(async move {
+            asleep.fetch_add(1, Relaxed);
+            tokio::time::sleep(period * at as u32 / count as u32).await;
+            loop {
+                woken.fetch_add(1, Relaxed);
+                tokio::time::sleep(period).await;
+            }
+        });
+    }
+    while asleep.load(Relaxed) < count {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, cpu_before, start) = (woken.load(Relaxed), cpu_time(), Instant::now());
+    std::thread::sleep(Duration::from_millis(get("ms", 1000)));
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_time() - cpu_before);
+    format!("{{\"ops\":{},\"seconds\":{seconds},\"cpu_seconds\":{cpu}}}", woken.load(Relaxed) - before)
 }

@@ -214,23 +214,26 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return accept_plain(listener);
     };
-    fiber.control().cancellation().check()?;
-    let waiter = Waiter {
-        op: Op::carried_by(OpCarrier::Acceptors, fiber),
-        connection: Cell::new(None),
-    };
-    if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
-        return Ok(connection);
-    }
-    let completion = waiter
-        .op
-        .wait_for(listener.fd.as_raw_fd(), Operation::Accept);
-    match waiter.connection.take() {
-        Some(connection) => Ok(connection),
-        None if waiter.op.is_cancelled() => Err(Cancelled.into()),
-        None if waiter.op.is_timed_out() => Err(io::ErrorKind::TimedOut.into()),
-        None if listener.is_closed() => Err(closed_error()),
-        None => Err(io::Error::from_raw_os_error(-completion.result)),
+    loop {
+        fiber.control().cancellation().check()?;
+        let waiter = Waiter {
+            op: Op::carried_by(OpCarrier::Acceptors, fiber),
+            connection: Cell::new(None),
+        };
+        if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
+            return Ok(connection);
+        }
+        let completion = waiter
+            .op
+            .wait_for(listener.fd.as_raw_fd(), Operation::Accept);
+        match waiter.connection.take() {
+            Some(connection) => return Ok(connection),
+            None if waiter.op.is_cancelled() => return Err(Cancelled.into()),
+            None if waiter.op.is_timed_out() => return Err(io::ErrorKind::TimedOut.into()),
+            None if listener.is_closed() => return Err(closed_error()),
+            None if waiter.op.is_relocated() => {} // Stands in line again, on another processor.
+            None => return Err(io::Error::from_raw_os_error(-completion.result)),
+        }
     }
 }
 
@@ -347,6 +350,23 @@ impl Acceptors {
                 return;
             }
         }
+    }
+
+    /// The processor goes: stops accepting where nobody waits. Says whether there is no listener left. Who waits here
+    /// cannot leave, and is served until it does.
+    pub(crate) fn wind_down(&self, processor: &Processor) -> bool {
+        let mut list = self.list.borrow_mut();
+        list.retain_mut(|acceptor| {
+            if !acceptor.waiters.is_empty() {
+                return true;
+            }
+            acceptor.disarm(processor);
+            if acceptor.armed.is_none() {
+                acceptor.leave(processor);
+            }
+            acceptor.armed.is_some()
+        });
+        list.is_empty()
     }
 
     /// Another processor has put a connection by.
@@ -526,6 +546,19 @@ impl Acceptor {
     fn remove(&mut self, at: usize) -> *const Waiter {
         self.listener.waiting.fetch_sub(1, Ordering::SeqCst);
         self.waiters.remove(at)
+    }
+
+    /// This processor accepts from the listener no longer.
+    fn leave(&self, processor: &Processor) {
+        if let Backend::Epoll(epoll) = &processor.backend {
+            epoll.forget(self.listener.as_fd(), self.listener.id);
+        }
+        let mut users = lock(&self.listener.users);
+        users.retain(|(cluster, index)| {
+            *index != processor.index || !Arc::ptr_eq(cluster, &processor.cluster)
+        });
+        drop(users);
+        self.pass_on(processor);
     }
 
     /// After the accept in the ring has ended, and nobody waits here. Of several rings that wait for connections the

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::backend::LentMemory;
+use crate::backend::{BackendKind, LentMemory};
 use crate::counters::Counters;
 use crate::fiber::{Fiber, FiberRef};
 use crate::fork::Home;
 use crate::idle::{Idle, Notified};
 use crate::look::TraceJob;
 use crate::ready_queue::ReadyQueue;
+use crate::resize::{Crew, Stage};
 use crate::roster::Roster;
 use crate::{processor, stamp};
 
@@ -27,7 +28,12 @@ use crate::{processor, stamp};
 pub(crate) struct Cluster {
     /// Where the threads of the processors are.
     pub(crate) process: Home,
-    pub(crate) processors: Vec<ProcessorShared>,
+    pub(crate) backend: BackendKind,
+    /// A place for each processor that there may ever be at a time. See [`open_places`](Cluster::open_places).
+    pub(crate) processors: Box<[ProcessorShared]>,
+    /// Places from the first to the last that was ever taken.
+    places_open: AtomicUsize,
+    pub(crate) crew: Crew,
     /// Round robin for spawns from plain threads.
     next: AtomicUsize,
     pub(crate) queue: ReadyQueue<FiberRef>,
@@ -45,17 +51,28 @@ pub(crate) struct Cluster {
 #[derive(Debug)]
 pub(crate) struct ProcessorShared {
     pub(crate) counters: Counters,
-    pub(crate) wake_fd: OwnedFd,
-    inbox: Mutex<Vec<Message>>,
+    /// An eventfd, as long as there is a processor. Written to under the lock, so that nobody writes to what is closed.
+    wake_fd: Mutex<Option<Arc<OwnedFd>>>,
+    inbox: Mutex<Inbox>,
     has_mail: AtomicBool,
     pub(crate) index: usize,
     idle: Arc<Idle>,
+    pub(crate) stage: Stage,
+    /// Fibers that have frames here and cannot leave, as of its latest turn.
+    pub(crate) pinned: AtomicUsize,
     /// Of the ring's receive buffers, which fibers that move take along; unset on other back ends.
     pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
     /// The number of the fiber that runs; 0 is none.
     pub(crate) running: AtomicU64,
     /// Its kernel thread, as gettid(2) says; 0 before it runs.
     pub(crate) thread: AtomicI32,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    messages: Vec<Message>,
+    /// There is no processor to read them.
+    is_closed: bool,
 }
 
 /// What other threads tell a processor.
@@ -77,20 +94,28 @@ pub(crate) enum Message {
     Cancel(Fiber),
     /// Say where these fibers are that wait here.
     Trace(TraceJob),
+    /// Go, as soon as no fiber has to stay.
+    Retire,
+    /// Let the fiber's `park_timeout` end then: its timer was on a processor that has gone.
+    Timer(Instant, Fiber),
 }
 
 impl Cluster {
-    pub(crate) fn new(processor_count: usize) -> io::Result<Arc<Cluster>> {
-        assert!(processor_count > 0, "a cluster of 0 processors runs nobody");
-        let idle = Arc::new(Idle::new(processor_count));
-        let processors = (0..processor_count)
+    /// A cluster without processors, of which there may be up to `processors_max` at a time.
+    pub(crate) fn new(processors_max: usize, backend: BackendKind) -> Arc<Cluster> {
+        assert!(processors_max > 0, "a cluster of 0 processors runs nobody");
+        let idle = Arc::new(Idle::new(processors_max));
+        let processors = (0..processors_max)
             .map(|index| ProcessorShared::new(index, Arc::clone(&idle)))
-            .collect::<io::Result<_>>()?;
-        Ok(Arc::new(Cluster {
+            .collect();
+        Arc::new(Cluster {
             process: Home::here(),
+            backend,
             processors,
+            places_open: AtomicUsize::new(0),
+            crew: Crew::new(processors_max),
             next: AtomicUsize::new(0),
-            queue: ReadyQueue::new(processor_count),
+            queue: ReadyQueue::new(processors_max),
             idle,
             fiber_count: AtomicUsize::new(0),
             roster: Roster::default(),
@@ -98,7 +123,16 @@ impl Cluster {
             stalls: AtomicU64::new(0),
             empty: Condvar::new(),
             empty_lock: Mutex::new(()),
-        }))
+        })
+    }
+
+    /// The places of processors that there are or were.
+    pub(crate) fn open_places(&self) -> &[ProcessorShared] {
+        &self.processors[..self.places_open.load(Ordering::Acquire)]
+    }
+
+    pub(crate) fn open_place(&self, index: usize) {
+        self.places_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
     fn count_in(&self, fiber: FiberRef) {
@@ -111,7 +145,7 @@ impl Cluster {
     pub(crate) fn spawn(&self, fiber: FiberRef) {
         self.count_in(fiber);
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.push_movable(fiber, next % self.processors.len());
+        self.push_movable(fiber, next % self.open_places().len().max(1));
     }
 
     /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if the caller is none of
@@ -123,10 +157,26 @@ impl Cluster {
         }
     }
 
-    /// Starts a fiber on this very processor.
+    /// Starts a fiber on this very processor: the one after `index` others that run, round and round.
     pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) {
         self.count_in(fiber);
-        self.processors[index].send(Message::Start(fiber));
+        self.send_to_running(index, Message::Start(fiber));
+    }
+
+    /// Sends a message to the processor after `index` others that run, round and round. To nobody if the cluster has
+    /// stopped.
+    pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {
+        while !self.is_stopping() {
+            let running = self.open_places().iter().filter(|place| place.is_running());
+            let count = running.clone().count().max(1);
+            let Some(place) = running.clone().nth(index % count) else {
+                continue; // It went while we counted.
+            };
+            match place.try_send(message) {
+                Ok(()) => return,
+                Err(refused) => message = refused,
+            }
+        }
     }
 
     /// Wakes a sleeper, if there is one and no spinner, because there is work for anybody.
@@ -140,7 +190,7 @@ impl Cluster {
 
     /// The number of the processor with this shared half, if it is one of the cluster's.
     pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
-        let mut processors = self.processors.iter();
+        let mut processors = self.open_places().iter();
         processors.position(|processor| std::ptr::eq(processor, shared))
     }
 
@@ -175,9 +225,7 @@ impl Cluster {
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        for processor in &self.processors {
-            processor.wake();
-        }
+        self.processors.iter().for_each(ProcessorShared::wake);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -192,18 +240,56 @@ impl Cluster {
 }
 
 impl ProcessorShared {
-    fn new(index: usize, idle: Arc<Idle>) -> io::Result<ProcessorShared> {
-        Ok(ProcessorShared {
+    fn new(index: usize, idle: Arc<Idle>) -> ProcessorShared {
+        let nothing = Inbox {
+            messages: Vec::new(),
+            is_closed: true,
+        };
+        ProcessorShared {
             counters: Counters::default(),
-            wake_fd: eventfd(0, EventfdFlags::CLOEXEC)?,
-            inbox: Mutex::default(),
+            wake_fd: Mutex::default(),
+            inbox: Mutex::new(nothing),
             has_mail: AtomicBool::new(false),
             index,
             idle,
+            stage: Stage::default(),
+            pinned: AtomicUsize::new(0),
             lent_memory: OnceLock::new(),
             running: AtomicU64::new(0),
             thread: AtomicI32::new(0),
-        })
+        }
+    }
+
+    /// Before a processor comes: the eventfd that ends its sleep.
+    pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
+        let wake_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        *lock(&self.wake_fd) = Some(Arc::clone(&wake_fd));
+        lock(&self.inbox).is_closed = false;
+        Ok(wake_fd)
+    }
+
+    /// After it has gone.
+    pub(crate) fn close(&self) {
+        self.close_inbox();
+        lock(&self.wake_fd).take();
+        self.thread.store(0, Ordering::Release);
+    }
+
+    /// The processor goes if there is no mail; says whether. Nobody can write to it afterwards.
+    pub(crate) fn close_inbox_if_empty(&self) -> bool {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_closed = inbox.messages.is_empty();
+        inbox.is_closed
+    }
+
+    /// The cluster stops: whatever mail there is or will be is lost.
+    pub(crate) fn close_inbox(&self) {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_closed = true;
+        // A message may name a fiber, which keeps the cluster, which keeps the message.
+        let unread = std::mem::take(&mut inbox.messages);
+        drop(inbox);
+        drop(unread);
     }
 
     /// Makes one of this processor's own fibers ready, from any thread.
@@ -213,10 +299,24 @@ impl ProcessorShared {
         }
     }
 
+    /// Where there is no processor any more, the message is of no use: whoever lived there has left, and looks for
+    /// himself where he goes on.
     pub(crate) fn send(&self, message: Message) {
-        lock(&self.inbox).push(message);
+        drop(self.try_send(message));
+    }
+
+    /// # Errors
+    /// The message, if there is no processor to read it.
+    fn try_send(&self, message: Message) -> Result<(), Message> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.is_closed {
+            return Err(message);
+        }
+        inbox.messages.push(message);
+        drop(inbox);
         self.has_mail.store(true, Ordering::SeqCst);
         self.wake();
+        Ok(())
     }
 
     pub(crate) fn has_mail(&self) -> bool {
@@ -229,7 +329,7 @@ impl ProcessorShared {
         }
         let mut inbox = lock(&self.inbox);
         self.has_mail.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *inbox)
+        std::mem::take(&mut inbox.messages)
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -245,8 +345,10 @@ impl ProcessorShared {
 
     /// Ends the sleep of a processor that was woken, or is about to: its back end waits for this too.
     fn ring(&self) {
-        // The count of an eventfd cannot overflow here: each sleep is written to once.
-        rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes()).expect("write to an eventfd");
+        if let Some(wake_fd) = lock(&self.wake_fd).as_ref() {
+            // The count of an eventfd cannot overflow here: each sleep is written to once.
+            rustix::io::write(wake_fd, &1u64.to_ne_bytes()).expect("write to an eventfd");
+        }
     }
 }
 

@@ -305,6 +305,7 @@ impl FiberRef {
             }
             CoroutineResult::Return(flow) => {
                 look.forget_stack();
+                processor.unpin(self);
                 let ended = context.take().expect("it just ran");
                 processor.stacks.give(ended.into_stack());
                 match flow {
@@ -336,6 +337,7 @@ impl FiberRef {
             Body::Once(body) => {
                 let (entry, stack) = body.take().expect("a closure runs once");
                 control.look.note_stack(&stack);
+                processor.pin(self);
                 Some(Coroutine::with_stack(stack, move |yielder, _| {
                     self.control().yielder.set(yielder);
                     entry();
@@ -350,6 +352,7 @@ impl FiberRef {
                 };
                 let stack = processor.stacks.take().map_err(abandon).ok()?;
                 control.look.note_stack(&stack);
+                processor.pin(self);
                 Some(Coroutine::with_stack(stack, move |yielder, _| {
                     self.control().yielder.set(yielder);
                     let flow = self.step();
@@ -389,6 +392,15 @@ impl FiberRef {
         // SAFETY: as in `start`.
         match unsafe { &mut *self.control().body.get() } {
             Body::Steps(frame) => frame.begin_wait(self, processor),
+            Body::Once(_) => unreachable!("a closure has no steps"),
+        }
+    }
+
+    /// After a step: the wait for the next one's input is to begin where the fiber is run next.
+    pub(crate) fn postpone_wait(self) {
+        // SAFETY: as in `start`.
+        match unsafe { &mut *self.control().body.get() } {
+            Body::Steps(frame) => frame.postpone_wait(),
             Body::Once(_) => unreachable!("a closure has no steps"),
         }
     }
@@ -494,12 +506,12 @@ pub fn park_timeout(timeout: Duration) {
     let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
     let (timer, keeper) = processor::here(|processor| {
         let timer = processor.set_timer(deadline, Expiry::Unpark(handle));
-        (timer, std::ptr::from_ref(processor.shared()))
+        (timer, processor.id)
     });
     suspend(Suspend::Park);
     processor::here(|processor| {
         // Of a fiber that has moved, the timer stays behind and ends some later park for no reason.
-        if std::ptr::eq(processor.shared(), keeper) {
+        if processor.id == keeper {
             processor.cancel_timer(timer);
         }
     });
@@ -530,10 +542,15 @@ pub fn sleep(duration: Duration) {
         // A loop around a sleep that fails to look must not keep the processor from the others.
         return yield_now();
     }
-    let op = Op::carried_by(OpCarrier::Watch, fiber);
     let until = earlier(Some(after(duration)), fiber.deadline());
-    processor::here(|processor| op.watch(processor, until));
-    op.wait(WaitReason::Timer);
+    loop {
+        let op = Op::carried_by(OpCarrier::Watch, fiber);
+        processor::here(|processor| op.watch(processor, until));
+        op.wait(WaitReason::Timer);
+        if !op.is_relocated() {
+            return;
+        }
+    }
 }
 
 /// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with

@@ -94,6 +94,13 @@ impl Idle {
         fence(Ordering::SeqCst);
     }
 
+    /// As [`register`](Idle::register), by a processor that is not to be woken for work that others can do, because it
+    /// goes: only mail wakes it.
+    pub(crate) fn register_for_mail(&self, index: usize) {
+        self.states[index].store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     /// Awake again, or after all.
     pub(crate) fn leave(&self, index: usize) -> Woken {
         let mut sleepers = self.lock();
@@ -206,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn who_sleeps_for_mail_only_is_not_woken_for_work() {
+        let idle = Idle::new(2);
+        idle.register(0);
+        idle.register_for_mail(1);
+        assert_eq!(idle.notify(), Notified::Wake(0));
+        idle.end_spin();
+        assert_eq!(idle.notify(), Notified::Nobody);
+        assert!(idle.wake(1));
+        assert_eq!(idle.leave(1), Woken::ForMail);
+    }
+
+    #[test]
     fn when_all_sleepers_are_on_their_way_nobody_is_woken_and_nobody_spins() {
         let idle = Idle::new(1);
         idle.register(0);
@@ -291,14 +310,27 @@ mod models {
             self.idle.register(index);
             let mail = index == 0 && self.mail.load(Ordering::Relaxed);
             if !mail && self.lanes.load(Ordering::Relaxed) == 0 {
-                let (woken, wake_up) = &self.beds[index];
-                let mut woken = woken.lock().unwrap();
-                while !*woken {
-                    woken = wake_up.wait(woken).unwrap();
-                }
-                *woken = false;
+                self.sleep(index);
             }
             self.idle.leave(index) == Woken::ToSearch && self.search_as_spinner()
+        }
+
+        fn sleep(&self, index: usize) {
+            let (woken, wake_up) = &self.beds[index];
+            let mut woken = woken.lock().unwrap();
+            while !*woken {
+                woken = wake_up.wait(woken).unwrap();
+            }
+            *woken = false;
+        }
+
+        /// As `Processor::rest_for_mail`, of processor 0.
+        fn rest_for_mail(&self) {
+            self.idle.register_for_mail(0);
+            if !self.mail.load(Ordering::Relaxed) {
+                self.sleep(0);
+            }
+            self.idle.leave(0);
         }
 
         /// A processor that runs until it has taken one piece of work.
@@ -364,6 +396,33 @@ mod models {
             }
             if took {
                 world.push(); // The other waits for it, and may sleep by now.
+            }
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        });
+    }
+
+    /// Processor 0 goes: first it still sleeps like others, then for mail only. Work that comes meanwhile reaches
+    /// processor 1, and the mail processor 0.
+    #[test]
+    fn a_processor_that_goes_swallows_no_wake_up() {
+        check(|| {
+            let world = World::new();
+            let (sender, second) = (Arc::clone(&world), Arc::clone(&world));
+            let threads = [
+                thread::spawn(move || {
+                    sender.push();
+                    sender.send();
+                }),
+                thread::spawn(move || second.work_one(1)),
+            ];
+            if world.rest(0) {
+                world.push(); // Handed over: it takes none.
+            }
+            while !world.mail.load(Ordering::Relaxed) {
+                world.rest_for_mail();
+                thread::yield_now();
             }
             threads
                 .into_iter()

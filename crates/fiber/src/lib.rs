@@ -106,7 +106,7 @@
 //! # Inside
 //!
 //! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
-//! share) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
+//! share), `resize` (they come and go) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
 //! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `sync`, `waiting` (what each waits for) · `roster` (all fibers), `resources`, `fork`.
 
 mod accept;
@@ -131,6 +131,7 @@ mod overflow;
 pub mod process;
 mod processor;
 mod ready_queue;
+mod resize;
 mod resources;
 mod roster;
 mod runtime;
@@ -164,6 +165,7 @@ pub use monitor::{Deadlock, Stall};
 pub use offload::{
     OffloadCounters, offload, offload_counters, set_offload_threads_max, try_offload,
 };
+pub use resize::{ProcessorStatus, Retirement};
 pub use resources::{Resources, resources};
 pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
 pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};

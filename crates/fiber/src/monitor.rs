@@ -182,7 +182,7 @@ impl Watch {
     fn look(&mut self) -> Duration {
         let cluster = Arc::clone(&self.cluster);
         let mut all_asleep = true;
-        for (index, processor) in cluster.processors.iter().enumerate() {
+        for (index, processor) in cluster.open_places().iter().enumerate() {
             all_asleep &= processor.is_asleep();
             let now = Seen {
                 fiber: processor.running.load(Ordering::Relaxed),

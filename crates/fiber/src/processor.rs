@@ -12,18 +12,20 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::accept::Acceptors;
 use crate::backend::{Backend, BackendKind, Op, Wait};
 use crate::cluster::{Cluster, Message, ProcessorShared};
-use crate::fiber::{Fiber, FiberRef, Ran, Suspend};
+use crate::fiber::{Fiber, FiberRef, Ran, Suspend, after};
 use crate::idle::{Notified, Woken};
 use crate::look::{Phase, TraceJob};
 use crate::overflow;
 use crate::ready_queue::{Origin, Visitor};
+use crate::resize::Retiring;
 use crate::spans;
 use crate::stack::StackCache;
 use crate::stamp;
@@ -46,7 +48,10 @@ const PAUSES_PER_ROUND: usize = 8;
 
 pub(crate) struct Processor {
     pub(crate) cluster: Arc<Cluster>,
+    /// Its place in the cluster, which others may have after it.
     pub(crate) index: usize,
+    /// No other processor of this process had or gets this number.
+    pub(crate) id: u64,
     pub(crate) backend: Backend,
     pub(crate) acceptors: Acceptors,
     /// Pinned fibers that are ready, first in, first out.
@@ -70,7 +75,10 @@ pub(crate) struct Processor {
     pub(crate) stacks: StackCache,
     /// Operations that the running fiber has done without suspending.
     unsuspended: Cell<u8>,
-    timers: RefCell<Wheel<Expiry>>,
+    /// Fibers that have frames here and cannot leave: those that have started here, and those in the middle of a step.
+    pinned: Cell<usize>,
+    pub(crate) retiring: Retiring,
+    pub(crate) timers: RefCell<Wheel<Expiry>>,
     /// When tick 0 of the timers was.
     epoch: Instant,
 }
@@ -177,13 +185,15 @@ impl Processor {
     pub(crate) fn new(
         cluster: Arc<Cluster>,
         index: usize,
-        kind: BackendKind,
+        wake_fd: Arc<OwnedFd>,
     ) -> io::Result<Processor> {
-        let backend = Backend::new(kind, &cluster.processors[index])?;
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let backend = Backend::new(cluster.backend, &cluster.processors[index], wake_fd)?;
         let visitor = cluster.queue.open(index);
         Ok(Processor {
             cluster,
             index,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             backend,
             acceptors: Acceptors::default(),
             ready: RefCell::default(),
@@ -195,6 +205,8 @@ impl Processor {
             inside: spans::Inside::default(),
             stacks: StackCache::default(),
             unsuspended: Cell::new(0),
+            pinned: Cell::new(0),
+            retiring: Retiring::default(),
             timers: RefCell::new(Wheel::new()),
             epoch: Instant::now(),
         })
@@ -204,7 +216,7 @@ impl Processor {
         &self.cluster.processors[self.index]
     }
 
-    /// Runs fibers until the cluster stops.
+    /// Runs fibers until the cluster stops, or the processor is removed.
     pub(crate) fn run(&self) {
         /// A processor that panics leaves fibers that nobody will ever run: better none than half a server.
         struct Here;
@@ -229,8 +241,13 @@ impl Processor {
             self.take_mail();
             self.run_some();
             self.expire_timers();
-            if self.has_work() {
+            if self.retiring.is_begun() && self.wind_down() {
+                break;
+            }
+            if self.has_work() || self.retiring.is_busy() {
                 self.backend.turn(self, Wait::Poll);
+            } else if self.retiring.is_begun() {
+                self.rest_for_mail();
             } else if !self.search() {
                 self.rest();
             }
@@ -238,8 +255,7 @@ impl Processor {
         // Buffers that were read elsewhere.
         self.take_mail();
         self.backend.shut_down(self);
-        // A message may name a fiber, which keeps the cluster, which keeps the message.
-        drop(self.shared().take_mail());
+        self.shared().close_inbox();
     }
 
     /// Lets fibers that wait here say where they are.
@@ -276,6 +292,7 @@ impl Processor {
             self.shared().counters.messages.add(1);
             self.shares_work.set(true);
             match message {
+                Message::Start(fiber) if self.retiring.is_begun() => self.pass_on(fiber),
                 Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
                 Message::CloseListener(id) => self.acceptors.close(self, id),
                 Message::Buffer(id) => self.take_buffer_back(id),
@@ -283,6 +300,10 @@ impl Processor {
                 Message::ListenQueue(id) => self.acceptors.look_again(self, id),
                 Message::Cancel(fiber) => self.cancel(&fiber),
                 Message::Trace(job) => self.trace(&job),
+                Message::Retire => self.retiring.begin(),
+                Message::Timer(deadline, fiber) => {
+                    self.set_timer(deadline, Expiry::Unpark(fiber));
+                }
             }
         }
     }
@@ -298,7 +319,11 @@ impl Processor {
             // While one runs, the others might run elsewhere.
             self.notify();
         }
-        let mut movable_left = MOVABLE_PER_TURN;
+        // Who may leave a processor that goes does so instead of running.
+        let mut movable_left = match self.retiring.is_begun() {
+            true => 0,
+            false => MOVABLE_PER_TURN,
+        };
         loop {
             let limit = if pinned > 0 { pinned_since } else { began };
             if movable_left > 0 && queue.oldest(self.index) < limit {
@@ -340,6 +365,8 @@ impl Processor {
         self.pinned_in_a_row.set(in_a_row);
         if in_a_row >= PINNED_PER_LOOK {
             self.pinned_in_a_row.set(0);
+        }
+        if in_a_row >= PINNED_PER_LOOK && !self.retiring.is_begun() {
             let mut visitor = self.visitor.borrow_mut();
             let helped = self
                 .cluster
@@ -377,7 +404,7 @@ impl Processor {
     /// Sleeps until there is something to do; before that, looks around for a moment if that seems worth it.
     fn rest(&self) {
         let idle = &self.cluster.idle;
-        let is_worth = self.cluster.processors.len() > 1 && self.shares_work.replace(false);
+        let is_worth = self.cluster.open_places().len() > 1 && self.shares_work.replace(false);
         if is_worth && idle.begin_spin() && self.spin() {
             return;
         }
@@ -390,6 +417,20 @@ impl Processor {
         self.backend.turn(self, Wait::For(self.until_next_timer()));
         self.turn_began.set(stamp::now());
         self.note_cache();
+        self.left(idle.leave(self.index));
+    }
+
+    /// Sleeps until something is for this very processor, which goes.
+    fn rest_for_mail(&self) {
+        let idle = &self.cluster.idle;
+        idle.register_for_mail(self.index);
+        let wait = match self.shared().has_mail() || self.cluster.is_stopping() {
+            true => Wait::Poll,
+            false => Wait::For(self.until_next_timer()),
+        };
+        self.shared().counters.sleeps.add(1);
+        self.backend.turn(self, wait);
+        self.turn_began.set(stamp::now());
         self.left(idle.leave(self.index));
     }
 
@@ -466,6 +507,10 @@ impl Processor {
         self.shared().running.store(0, Ordering::Relaxed);
         self.current.set(None);
         match ran {
+            Ran::Stepped(Flow::Receive) if self.retiring.is_begun() => {
+                fiber.postpone_wait();
+                self.make_ready(fiber);
+            }
             Ran::Stepped(Flow::Receive) => fiber.begin_wait(self),
             Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
             Ran::Stepped(_) => self.make_ready(fiber),
@@ -512,6 +557,29 @@ impl Processor {
         self.ready.borrow_mut().push_back(fiber);
     }
 
+    /// The fiber has frames here from now on.
+    pub(crate) fn pin(&self, fiber: FiberRef) {
+        if !fiber.control().is_migratable() {
+            self.pinned.set(self.pinned.get() + 1);
+        }
+    }
+
+    /// The fiber has no frames any more.
+    pub(crate) fn unpin(&self, fiber: FiberRef) {
+        if !fiber.control().is_migratable() {
+            self.pinned.set(self.pinned.get() - 1);
+        }
+    }
+
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned.get()
+    }
+
+    /// Whether a fiber that has to stay here is ready.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
     /// Counts an operation that did not suspend; returns how many in a row.
     pub(crate) fn count_unsuspended(&self) -> u8 {
         self.unsuspended
@@ -522,6 +590,12 @@ impl Processor {
     pub(crate) fn set_timer(&self, deadline: Instant, expiry: Expiry) -> TimerKey {
         let tick = self.tick_of(deadline);
         self.timers.borrow_mut().insert(tick, expiry)
+    }
+
+    /// When a tick of this processor's timers is.
+    pub(crate) fn time_of(&self, tick: Tick) -> Instant {
+        let time = self.epoch.checked_add(Duration::from_millis(tick));
+        time.unwrap_or_else(|| after(Duration::MAX))
     }
 
     /// Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every operation.

@@ -19,6 +19,9 @@
 //! log2. The scale matters: with a plain average one long stall lifts the average, which lifts the
 //! next cut-off, which makes the next stall longer, and helping dies out.
 //!
+//! Processors come and go. Whose processor goes has its lanes *shut*: what lies there is carried to the others with its
+//! age, and who pushes from elsewhere and finds the lanes shut afterwards carries it on himself.
+//!
 //! Stamps are handed in, so that this file has no clock and can be model-checked.
 
 use std::collections::VecDeque;
@@ -26,7 +29,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, spin_loop,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, spin_loop,
 };
 
 /// Lanes per processor. Two, so that a push finds one free while the other is helped from.
@@ -50,6 +53,8 @@ pub(crate) struct ReadyQueue<T> {
     clocks: Box<[Clock]>,
     /// Of each processor: which last-level cache it was near when it last looked.
     caches: Box<[AtomicU32]>,
+    /// Of each processor: whether others may push to its lanes.
+    open: Box<[AtomicBool]>,
     /// Lanes that have ever been opened; the others are empty.
     lanes_open: AtomicUsize,
 }
@@ -101,12 +106,14 @@ impl<T> ReadyQueue<T> {
             lanes: (0..lanes_max).map(|_| Lane::new()).collect(),
             clocks: (0..lanes_max).map(|_| Clock::new()).collect(),
             caches: (0..processors_max).map(|_| AtomicU32::new(0)).collect(),
+            open: (0..processors_max)
+                .map(|_| AtomicBool::new(false))
+                .collect(),
             lanes_open: AtomicUsize::new(0),
         }
     }
 
-    /// Gives processor `index` its lanes. Lanes are never closed: those of a processor that has gone are found
-    /// by helpers and searchers like any others.
+    /// Gives processor `index` its lanes. Helpers and searchers find what lies in them even after they were shut.
     pub(crate) fn open(&self, index: usize) -> Visitor {
         assert!(
             index * LANES < self.lanes.len(),
@@ -114,7 +121,50 @@ impl<T> ReadyQueue<T> {
         );
         self.lanes_open
             .fetch_max((index + 1) * LANES, Ordering::AcqRel);
+        self.open[index].store(true, Ordering::SeqCst);
         Visitor::new(index)
+    }
+
+    /// From now on nobody pushes to the lanes of processor `index`, which others must have by now: one of them must be
+    /// open at any time. Its owner still may, and empties them in the end: see [`carry_on`](ReadyQueue::carry_on).
+    pub(crate) fn shut(&self, index: usize) {
+        self.open[index].store(false, Ordering::SeqCst);
+    }
+
+    /// Empties the lanes of processor `index`, which are shut, into those of the others; says how many items there were.
+    pub(crate) fn carry_on(&self, index: usize) -> usize {
+        // With the fence of `push_remote`: either the item that is pushed there is seen here, or that it is shut, there.
+        fence(Ordering::SeqCst);
+        let own = || index * LANES..(index + 1) * LANES;
+        let mut count = 0;
+        // The oldest first, so that the heads of the others' lanes are right.
+        while let Some(lane) = own()
+            .filter(|&lane| !self.clocks[lane].is_empty())
+            .min_by_key(|&lane| self.clocks[lane].head.load(Ordering::Relaxed))
+        {
+            if let Some((stamp, item)) = self.take(lane) {
+                self.push_to(self.open_from(index + count), count, stamp, item);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// The next processor from `index` on, round and round, that takes pushes.
+    fn open_from(&self, index: usize) -> usize {
+        let processors = self.open.len();
+        loop {
+            // Again if they came and went behind our back: one is open at any time.
+            let mut round = (0..processors).map(|step| (index + step) % processors);
+            if let Some(found) = round.find(|&index| self.is_open(index)) {
+                return found;
+            }
+            spin_loop();
+        }
+    }
+
+    fn is_open(&self, index: usize) -> bool {
+        self.open[index].load(Ordering::Acquire)
     }
 
     /// Notes which last-level cache processor `index` is near.
@@ -129,9 +179,14 @@ impl<T> ReadyQueue<T> {
         self.push_to(visitor.index, visitor.pushes, now, item);
     }
 
-    /// Puts an item at the end of a lane of processor `index`, from any thread.
+    /// Puts an item at the end of a lane of processor `index`, from any thread; or of another, if that one goes.
     pub(crate) fn push_remote(&self, index: usize, now: u64, item: T) {
+        let index = self.open_from(index);
         self.push_to(index, now as usize, now, item);
+        fence(Ordering::SeqCst);
+        if !self.is_open(index) {
+            self.carry_on(index);
+        }
     }
 
     #[inline]
@@ -226,6 +281,20 @@ impl<T> ReadyQueue<T> {
             None => clock.head.store(EMPTY, Ordering::Relaxed),
         }
         Some(item)
+    }
+
+    /// Takes the head of a lane with its stamp, and waits for the spin bit if it must. The average stays: who calls
+    /// is not the one who serves.
+    fn take(&self, lane: usize) -> Option<(u64, T)> {
+        loop {
+            if let Some(mut items) = self.lanes[lane].try_lock() {
+                let taken = items.pop_front()?;
+                let head = items.front().map_or(EMPTY, |&(stamp, _)| stamp);
+                self.clocks[lane].head.store(head, Ordering::Relaxed);
+                return Some(taken);
+            }
+            spin_loop();
+        }
     }
 
     /// Takes an item wherever there is one: all lanes in order, from a random one on.
@@ -489,6 +558,27 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_in_lanes_that_are_shut_goes_to_the_others_with_its_age() {
+        let queue = ReadyQueue::new(4);
+        let mut visitors: Vec<_> = (0..3).map(|index| queue.open(index)).collect();
+        (0..10u32).for_each(|n| queue.push(&mut visitors[1], 100 + u64::from(n), n));
+        queue.shut(1);
+        assert_eq!(queue.carry_on(1), 10);
+        assert_eq!(queue.oldest(1), EMPTY);
+        assert_eq!(queue.oldest(0).min(queue.oldest(2)), 100);
+        queue.push_remote(1, 200, 10);
+        queue.push_remote(3, 200, 11);
+        assert_eq!((queue.oldest(1), queue.oldest(3)), (EMPTY, EMPTY));
+        let mut found: Vec<_> =
+            std::iter::from_fn(|| queue.search(&mut visitors[0], 300)).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..12).collect::<Vec<_>>());
+        queue.open(1);
+        queue.push_remote(1, 300, 12);
+        assert_eq!(queue.oldest(1), 300);
+    }
+
+    #[test]
     fn the_logarithm_is_nearly_right() {
         for ticks in [1, 2, 3, 7, 1000, 1 << 40, u64::MAX] {
             let exact = (ticks as f64).log2() * f64::from(LOG2_ONE);
@@ -550,6 +640,56 @@ mod models {
             pusher.join().unwrap();
             let first = queue.search(&mut here, 9).unwrap();
             assert_eq!(first + queue.search(&mut here, 9).unwrap(), 3);
+        });
+    }
+
+    /// A processor goes while somebody pushes to it: nothing stays in its lanes, and nothing is lost.
+    #[test]
+    fn a_push_that_races_with_shutting_leaves_nothing_behind() {
+        check(|| {
+            let queue = Arc::new(ReadyQueue::new(2));
+            let (mut here, mut gone) = (queue.open(0), queue.open(1));
+            queue.push(&mut gone, 1, 1u32);
+            let (pusher, owner) = (Arc::clone(&queue), Arc::clone(&queue));
+            let threads = [
+                thread::spawn(move || pusher.push_remote(1, 2, 2)),
+                thread::spawn(move || {
+                    owner.shut(1);
+                    owner.carry_on(1);
+                }),
+            ];
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            assert_eq!(queue.oldest(1), EMPTY, "left in a lane that is shut");
+            let mut sum = 0;
+            while let Some((item, _)) = queue.pop(&mut here, 9, EMPTY) {
+                sum += item;
+            }
+            assert_eq!(sum, 3);
+        });
+    }
+
+    /// One processor comes and another goes, and somebody pushes meanwhile: one of them is found.
+    #[test]
+    fn a_push_finds_a_processor_while_they_come_and_go() {
+        check(|| {
+            let queue = Arc::new(ReadyQueue::new(2));
+            let mut here = queue.open(0);
+            let (pusher, owner) = (Arc::clone(&queue), Arc::clone(&queue));
+            let threads = [
+                thread::spawn(move || pusher.push_remote(0, 2, 2u32)),
+                thread::spawn(move || {
+                    owner.open(1);
+                    owner.shut(0);
+                    owner.carry_on(0);
+                }),
+            ];
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            assert_eq!(queue.oldest(0), EMPTY);
+            assert_eq!(queue.search(&mut here, 9), Some(2));
         });
     }
 }

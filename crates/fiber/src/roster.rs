@@ -7,7 +7,7 @@ use crate::cluster::lock;
 use crate::fiber::{Fiber, FiberRef};
 
 /// Fibers start and end on all processors at once, so the list is in parts, by the fiber's number.
-const SHARDS: usize = 16;
+pub(crate) const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
@@ -64,10 +64,12 @@ impl Roster {
 
     /// All that there are, one part after the other: who comes meanwhile may be missing.
     pub(crate) fn fibers(&self) -> Vec<Fiber> {
-        self.shards
-            .iter()
-            .flat_map(|shard| lock(shard).fibers())
-            .collect()
+        (0..SHARDS).flat_map(|part| self.part(part)).collect()
+    }
+
+    /// Those of one part of [`SHARDS`].
+    pub(crate) fn part(&self, part: usize) -> Vec<Fiber> {
+        lock(&self.shards[part]).fibers()
     }
 
     /// The same for a debugger, which has stopped the world: `None` if somebody was in the middle of a change.

@@ -5,7 +5,6 @@ use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::counters::ProcessorCounters;
 use crate::dump::Dump;
 use crate::fiber::{Fiber, after};
 use crate::monitor::{Deadlock, Listeners, Monitor, Stall};
-use crate::processor::Processor;
+use crate::resize::{ProcessorStatus, Retirement};
 use crate::spawn::{Builder, JoinHandle};
 use crate::steps::Steps;
 
@@ -29,8 +28,6 @@ use crate::steps::Steps;
 /// child. [`process::Command`](crate::process::Command) needs no such care.
 pub struct Runtime {
     cluster: Arc<Cluster>,
-    threads: Vec<thread::JoinHandle<()>>,
-    backend: BackendKind,
     denied: Option<Denied>,
     monitor: Option<Monitor>,
 }
@@ -48,6 +45,7 @@ pub struct Shutdown {
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeBuilder {
     processors: Option<usize>,
+    processors_max: Option<usize>,
     backend: BackendChoice,
     stall_threshold: Option<Duration>,
     listeners: Listeners,
@@ -155,9 +153,51 @@ impl Runtime {
             .unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     }
 
-    /// How many processors it has.
+    /// How many processors it has, without those that are being removed.
     pub fn processor_count(&self) -> usize {
-        self.cluster.processors.len()
+        self.cluster.processor_count()
+    }
+
+    /// Its processors, and those that are being removed and have not gone yet.
+    pub fn processors(&self) -> Vec<ProcessorStatus> {
+        self.cluster.processor_statuses()
+    }
+
+    /// Starts one more processor, and returns its number: the lowest that is free. From any thread or fiber; whoever adds or
+    /// removes at the same time is served one after the other.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` if there are [as many as there may be](RuntimeBuilder::max_processors); else what the kernel says to a
+    /// new thread, ring or epoll instance.
+    pub fn add_processor(&self) -> io::Result<usize> {
+        add_processor(&self.cluster)
+    }
+
+    /// Removes processor `index`. It takes no new fibers at once. Who is not started, is between two steps or is
+    /// [migratable](Builder::migratable) goes on elsewhere, and what it waited for is begun anew there: nothing that had come is
+    /// lost. Listeners are accepted from elsewhere, timers kept elsewhere. But **fibers that have frames there stay, and
+    /// the processor runs them until they have finished**, whatever they wait for: see [`Retirement`] for how many there
+    /// are, and [`dump`](Runtime::dump) for which. Steps count as such in the middle of a step. What lasts too long, the
+    /// program has to [cancel](Fiber::cancel).
+    ///
+    /// Then its thread ends, its descriptors are closed, and its number may be used again. What it has counted
+    /// [stays](Runtime::counters). From any thread or fiber.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
+    /// let number = runtime.add_processor().unwrap();
+    /// assert_eq!(runtime.processor_count(), 2);
+    /// let retirement = runtime.remove_processor(number).unwrap();
+    /// assert!(retirement.wait(Duration::from_secs(10)));
+    /// assert!(runtime.remove_processor(0).is_err(), "the last one");
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is the last one that runs, `NotFound` if there is none with this number or it is being removed.
+    pub fn remove_processor(&self, index: usize) -> io::Result<Retirement> {
+        self.cluster.remove_processor(index)
     }
 
     /// How many fibers there are, started or not.
@@ -167,7 +207,7 @@ impl Runtime {
 
     /// The back end in use.
     pub fn backend(&self) -> BackendKind {
-        self.backend
+        self.cluster.backend
     }
 
     /// Why the back end is epoll although [`BackendChoice::Auto`] would have liked io_uring.
@@ -191,10 +231,11 @@ impl Runtime {
         self.cluster.stalls.load(Ordering::Relaxed)
     }
 
-    /// What each processor has counted.
+    /// What each processor has counted, by number. Those of processors that were removed stay, and one that gets the same
+    /// number goes on counting there.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
         self.cluster
-            .processors
+            .open_places()
             .iter()
             .map(|processor| processor.counters.snapshot())
             .collect()
@@ -238,17 +279,13 @@ impl Runtime {
 
     fn stop(&mut self) {
         if !self.cluster.process.is_here() {
-            // The child of a fork has no such threads.
-            self.threads.drain(..).for_each(std::mem::forget);
+            // The child of a fork has no such threads: the handles must not be dropped.
+            std::mem::forget(Arc::clone(&self.cluster));
             std::mem::forget(self.monitor.take());
             return;
         }
         self.monitor = None;
-        self.cluster.stop();
-        for thread in self.threads.drain(..) {
-            // A processor that panicked has said so on standard error.
-            let _ = thread.join();
-        }
+        self.cluster.stop_and_join();
     }
 }
 
@@ -262,7 +299,7 @@ impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
             .field("processors", &self.processor_count())
-            .field("backend", &self.backend)
+            .field("backend", &self.backend())
             .field("fibers", &self.fiber_count())
             .finish_non_exhaustive()
     }
@@ -273,6 +310,14 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn processors(mut self, count: usize) -> RuntimeBuilder {
         self.processors = Some(count.max(1));
+        self
+    }
+
+    /// How many processors there may be at a time, those that are being removed included; at least as many as it starts
+    /// with. 64 unless said otherwise. Each costs some 800 bytes, whether it is there or not.
+    #[must_use]
+    pub fn max_processors(mut self, count: usize) -> RuntimeBuilder {
+        self.processors_max = Some(count);
         self
     }
 
@@ -315,20 +360,18 @@ impl RuntimeBuilder {
     /// [`Denied`] that says why there is no ring.
     pub fn start(self) -> io::Result<Runtime> {
         let count = self.processors.unwrap_or_else(available_processors);
+        let count_max = self.processors_max.unwrap_or(PROCESSORS_MAX_DEFAULT);
         let (backend, denied) = choose(self.backend)?;
-        let cluster = Cluster::new(count)?;
+        let cluster = Cluster::new(count_max.max(count), backend);
         crate::debugger::register(&cluster);
         let mut runtime = Runtime {
             cluster,
-            threads: Vec::new(),
-            backend,
             denied,
             monitor: None,
         };
-        for index in 0..count {
+        for _ in 0..count {
             // If one fails, dropping the runtime stops the others.
-            let thread = start_processor(&runtime.cluster, index, backend)?;
-            runtime.threads.push(thread);
+            runtime.cluster.add_processor()?;
         }
         if let Some(threshold) = self.stall_threshold {
             let monitor = Monitor::start(&runtime.cluster, threshold, self.listeners)?;
@@ -337,6 +380,16 @@ impl RuntimeBuilder {
         Ok(runtime)
     }
 }
+
+/// In a fiber, without holding its processor up: a thread has to start, and somebody else may be at it.
+fn add_processor(cluster: &Arc<Cluster>) -> io::Result<usize> {
+    match crate::current() {
+        Some(_) => crate::offload(|| cluster.add_processor()),
+        None => cluster.add_processor(),
+    }
+}
+
+const PROCESSORS_MAX_DEFAULT: usize = 64;
 
 fn available_processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
@@ -354,29 +407,4 @@ fn choose(choice: BackendChoice) -> io::Result<(BackendKind, Option<Denied>)> {
             Err(denied) => (BackendKind::Epoll, Some(denied)),
         }),
     }
-}
-
-/// Starts a processor's thread, and waits until its back end stands: a ring belongs to the thread
-/// that made it.
-fn start_processor(
-    cluster: &Arc<Cluster>,
-    index: usize,
-    kind: BackendKind,
-) -> io::Result<thread::JoinHandle<()>> {
-    let cluster = Arc::clone(cluster);
-    let (ready, is_ready) = mpsc::sync_channel(1);
-    let body = move || match Processor::new(cluster, index, kind) {
-        Ok(processor) => {
-            let _ = ready.send(Ok(()));
-            processor.run();
-        }
-        Err(error) => {
-            let _ = ready.send(Err(error));
-        }
-    };
-    let thread = thread::Builder::new()
-        .name(format!("processor-{index}"))
-        .spawn(body)?;
-    is_ready.recv().map_err(io::Error::other)??;
-    Ok(thread)
 }

@@ -121,7 +121,8 @@ impl Builder {
         self
     }
 
-    /// Starts it on processor `index` (modulo their number) and nowhere else.
+    /// Starts it on processor `index` (modulo their number, of those that run; on another if that one is just being removed)
+    /// and nowhere else.
     #[must_use]
     pub fn processor(mut self, index: usize) -> Builder {
         self.processor = Some(index);
@@ -208,7 +209,7 @@ impl Builder {
         };
         let reference = FiberRef::new(control);
         match self.processor {
-            Some(index) => cluster.spawn_on(reference, index % cluster.processors.len()),
+            Some(index) => cluster.spawn_on(reference, index),
             None => cluster.spawn(reference),
         }
         fiber

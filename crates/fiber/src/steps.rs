@@ -131,6 +131,9 @@ pub(crate) trait Frame: Send {
     /// Begins the wait for the next one, on the processor's own stack.
     fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor);
 
+    /// Leaves the wait for the next one to where the fiber is run next.
+    fn postpone_wait(&mut self);
+
     /// Ends without a step, and outside of the fiber: there is no memory for a stack.
     fn abandon(&mut self, error: io::Error);
 }
@@ -149,6 +152,8 @@ enum Wait {
     Begin,
     /// The fiber gave way, or was parked.
     Resumed,
+    /// It is yet to begin, on another processor.
+    Postponed,
     /// An operation, whose address the back end has until it is complete, and the processor that began it.
     Operation(Op, NonNull<ProcessorShared>),
     /// It could not begin.
@@ -175,6 +180,7 @@ impl<S: Steps> Conversing<S> {
         let flow = match std::mem::replace(&mut self.wait, Wait::Resumed) {
             Wait::Begin => steps.begin(),
             Wait::Resumed => steps.resumed(),
+            Wait::Postponed => Flow::Receive,
             Wait::Failed(error) => steps.received(Err(error)),
             Wait::Operation(op, owner) => {
                 // Before the steps are asked anything: they may panic, and the buffer goes home all the same.
@@ -241,6 +247,10 @@ impl<S: Steps> Frame for Conversing<S> {
                 processor.make_ready(fiber);
             }
         }
+    }
+
+    fn postpone_wait(&mut self) {
+        self.wait = Wait::Postponed;
     }
 
     fn abandon(&mut self, error: io::Error) {

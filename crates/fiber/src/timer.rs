@@ -143,6 +143,19 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// Takes all timers back: when each would expire, and what for.
+    pub(crate) fn drain(&mut self) -> Vec<(Tick, T)> {
+        let linked = (0..self.entries.len()).filter(|&index| self.entries[index].payload.is_some());
+        let linked: Vec<_> = linked.collect();
+        let taken = linked.into_iter().map(|index| {
+            let deadline = self.entries[index].deadline;
+            self.unlink(index as u32);
+            self.len -= 1;
+            (deadline, self.release(index as u32))
+        });
+        taken.collect()
+    }
+
     fn allocate(&mut self, deadline: Tick, payload: T) -> u32 {
         if self.free == NONE {
             self.free = u32::try_from(self.entries.len()).expect("fewer than 2^32 timers");
@@ -264,6 +277,20 @@ mod tests {
         assert_eq!(wheel.cancel(key), Some(1));
         assert_eq!(wheel.cancel(key), None);
         assert_eq!(expired(&mut wheel, 10), [2]);
+    }
+
+    #[test]
+    fn draining_gives_every_timer_once_and_leaves_none() {
+        let mut wheel = Wheel::new();
+        let deadlines = [5, 70, 5_000, 1 << 40];
+        let keys = deadlines.map(|deadline| wheel.insert(deadline, deadline as u32));
+        wheel.cancel(keys[1]);
+        let mut drained = wheel.drain();
+        drained.sort_unstable();
+        assert_eq!(drained, [(5, 5), (5_000, 5_000), (1 << 40, 0)]);
+        assert!(wheel.is_empty() && wheel.next_expiry().is_none());
+        assert_eq!(wheel.cancel(keys[0]), None);
+        assert!(expired(&mut wheel, u64::MAX / 2).is_empty());
     }
 
     #[test]

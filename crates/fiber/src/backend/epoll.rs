@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
 use super::{Completion, Op, Wait};
 use crate::cancel::Cancelled;
-use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
 
@@ -29,6 +29,7 @@ pub(crate) enum Interest {
 
 pub(crate) struct Epoll {
     fd: OwnedFd,
+    wake_fd: Arc<OwnedFd>,
     /// By descriptor. A descriptor's number is used again after a close: `io_id` tells.
     sources: RefCell<Vec<Source>>,
 }
@@ -49,16 +50,17 @@ struct Source {
 }
 
 impl Epoll {
-    pub(super) fn new(shared: &ProcessorShared) -> io::Result<Epoll> {
+    pub(super) fn new(wake_fd: Arc<OwnedFd>) -> io::Result<Epoll> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
             &fd,
-            &shared.wake_fd,
+            &wake_fd,
             epoll::EventData::new_u64(WAKE),
             epoll::EventFlags::IN,
         )?;
         Ok(Epoll {
             fd,
+            wake_fd,
             sources: RefCell::default(),
         })
     }
@@ -89,7 +91,7 @@ impl Epoll {
             match event.data.u64() {
                 WAKE => {
                     let mut count = [0; 8];
-                    let _ = rustix::io::read(&processor.shared().wake_fd, &mut count);
+                    let _ = rustix::io::read(&self.wake_fd, &mut count);
                 }
                 data => self.ready(processor, data, event.flags),
             }
@@ -252,7 +254,8 @@ impl Epoll {
     }
 }
 
-/// Suspends the calling fiber until an attempt in this direction may succeed.
+/// Suspends the calling fiber until an attempt in this direction may succeed. It may also return for no reason: a fiber
+/// that has moved to another processor has to try first, because what that one knows of the descriptor may be news.
 ///
 /// # Errors
 /// `TimedOut`; [`Cancelled`]; or what `epoll_ctl(2)` says to a descriptor that cannot be waited for.
@@ -274,7 +277,10 @@ pub(crate) fn wait_ready(
         Interest::Write => Operation::Send,
     };
     let completion = op.wait_for(fd.as_raw_fd(), operation);
-    waited(completion)
+    match op.is_relocated() {
+        true => Ok(()),
+        false => waited(completion),
+    }
 }
 
 /// How a wait ended for whoever waited.

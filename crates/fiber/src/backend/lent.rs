@@ -76,7 +76,16 @@ impl LentBuffers {
             )
         };
         let entries = entries.cast();
-        let memory = Arc::new(LentMemory::new()?);
+        let memory = match shared.lent_memory.get() {
+            // Of a processor that was here before, and did not go before every piece had come home.
+            Some(memory) => Arc::clone(memory),
+            None => {
+                let memory = Arc::new(LentMemory::new()?);
+                let set = shared.lent_memory.set(Arc::clone(&memory));
+                assert!(set.is_ok(), "one processor at a time has a place");
+                memory
+            }
+        };
         let buffers = LentBuffers {
             ring: entries,
             memory: Arc::clone(&memory),
@@ -92,8 +101,6 @@ impl LentBuffers {
                 .register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, flags)
         };
         register(IOU_PBUF_RING_INC).or_else(|_| register(0))?;
-        let set = shared.lent_memory.set(memory);
-        assert!(set.is_ok(), "a processor has one back end");
         Ok(buffers)
     }
 
@@ -143,6 +150,14 @@ impl LentBuffers {
     pub(super) fn pieces_held(&self) -> usize {
         let pieces = |lease: &Cell<Lease>| lease.get().pieces as usize;
         self.leases.iter().map(pieces).sum()
+    }
+
+    /// The processor has gone, and nobody reads in the memory: its pages go back to the kernel until there is another.
+    pub(super) fn give_pages_back(&self) {
+        assert_eq!(self.pieces_held(), 0, "pieces of buffers are held");
+        let address = self.memory.0.as_ptr().cast();
+        // SAFETY: a private anonymous mapping of this length, whose content nobody needs. madvise(2)
+        unsafe { libc::madvise(address, BUFFER_MEMORY_LEN, libc::MADV_DONTNEED) };
     }
 
     /// The kernel may still write into the memory: it stays mapped for ever.

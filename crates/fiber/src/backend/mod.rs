@@ -16,7 +16,8 @@ mod uring;
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use probe::{Denied, DeniedCause, Ring, probe};
@@ -86,6 +87,10 @@ pub(crate) struct Op {
     waits_for: Cell<Option<RawFd>>,
     /// Its fiber was cancelled; the completion may be yet to come.
     cancelled: Cell<bool>,
+    /// It was ended because its processor goes; whoever waits for it begins it anew, on another.
+    relocated: Cell<bool>,
+    /// It cannot be begun anew.
+    is_bound: Cell<bool>,
     carrier: OpCarrier,
 }
 
@@ -134,8 +139,15 @@ impl Op {
             timed_out: Cell::new(false),
             waits_for: Cell::new(None),
             cancelled: Cell::new(false),
+            relocated: Cell::new(false),
+            is_bound: Cell::new(false),
             carrier,
         }
+    }
+
+    /// The operation stays on its processor until it is over.
+    pub(crate) fn bind(&self) {
+        self.is_bound.set(true);
     }
 
     /// From now until it is completed, the operation ends when its deadline passes or its fiber is cancelled.
@@ -171,6 +183,11 @@ impl Op {
 
     pub(crate) fn is_timed_out(&self) -> bool {
         self.timed_out.get()
+    }
+
+    /// Whether it was ended for no other reason than that its processor goes. Nothing has been done then.
+    pub(crate) fn is_relocated(&self) -> bool {
+        self.relocated.get() && !self.cancelled.get() && !self.timed_out.get()
     }
 
     /// The first completion counts: a deadline and the real end may come in the same turn.
@@ -230,10 +247,14 @@ impl Completion {
 impl Backend {
     /// # Errors
     /// What the kernel says to a new ring or epoll instance.
-    pub(crate) fn new(kind: BackendKind, shared: &ProcessorShared) -> io::Result<Backend> {
+    pub(crate) fn new(
+        kind: BackendKind,
+        shared: &ProcessorShared,
+        wake_fd: Arc<OwnedFd>,
+    ) -> io::Result<Backend> {
         Ok(match kind {
-            BackendKind::Uring => Backend::Uring(Uring::new(shared)?),
-            BackendKind::Epoll => Backend::Epoll(Epoll::new(shared)?),
+            BackendKind::Uring => Backend::Uring(Uring::new(shared, wake_fd)?),
+            BackendKind::Epoll => Backend::Epoll(Epoll::new(wake_fd)?),
         })
     }
 
@@ -266,6 +287,22 @@ impl Backend {
         processor.shared().counters.operations_cancelled.add(1);
         op.cancelled.set(true);
         self.end(processor, op, Completion::error(libc::ECANCELED));
+    }
+
+    /// The processor goes, and the fiber of `op` need not stay with it.
+    pub(crate) fn relocate(&self, processor: &Processor, op: &Op) {
+        if !op.is_bound.get() && !op.relocated.replace(true) {
+            self.end(processor, op, Completion::error(libc::ECANCELED));
+        }
+    }
+
+    /// Whether the kernel has nothing left to complete, nor anybody a buffer.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match self {
+            Backend::Uring(uring) => uring.is_quiet(),
+            // Who waits is in the processor's count, or has been relocated.
+            Backend::Epoll(_) => true,
+        }
     }
 
     fn end(&self, processor: &Processor, op: &Op, early: Completion) {

@@ -9,7 +9,8 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -41,7 +42,7 @@ const CQE_F_BUFFER: u32 = 1;
 
 pub(crate) struct Uring {
     ring: RefCell<IoUring>,
-    wake_fd: Fd,
+    wake_fd: Arc<OwnedFd>,
     /// Where the read of the wake-up eventfd goes. Boxed: the kernel has its address.
     wake_count: Box<Cell<u64>>,
     wake_armed: Cell<bool>,
@@ -63,12 +64,12 @@ pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
 }
 
 impl Uring {
-    pub(super) fn new(shared: &ProcessorShared) -> io::Result<Uring> {
+    pub(super) fn new(shared: &ProcessorShared, wake_fd: Arc<OwnedFd>) -> io::Result<Uring> {
         let ring = set_up(SQ_ENTRIES)?;
         let buffers = LentBuffers::new(&ring, shared)?;
         Ok(Uring {
             ring: RefCell::new(ring),
-            wake_fd: Fd(shared.wake_fd.as_raw_fd()),
+            wake_fd,
             wake_count: Box::default(),
             wake_armed: Cell::new(false),
             in_flight: Cell::new(0),
@@ -114,7 +115,7 @@ impl Uring {
             let count = self.wake_count.as_ptr().cast();
             self.push(
                 processor,
-                &opcode::Read::new(self.wake_fd, count, 8)
+                &opcode::Read::new(Fd(self.wake_fd.as_raw_fd()), count, 8)
                     .build()
                     .user_data(WOKEN),
             );
@@ -225,6 +226,12 @@ impl Uring {
         self.cancel(processor, id << ACCEPT_SHIFT | ACCEPT_BIT);
     }
 
+    /// Whether the kernel has nothing but the wait for a wake-up, and nobody a piece of a buffer.
+    pub(super) fn is_quiet(&self) -> bool {
+        let own = usize::from(self.wake_armed.get());
+        self.in_flight.get() == own && self.buffers.pieces_held() == 0
+    }
+
     /// Cancels what is in flight and waits (a second at most) for the kernel to let go of it.
     pub(super) fn shut_down(&self, processor: &Processor) {
         let cancel_all = opcode::AsyncCancel2::new(io_uring::types::CancelBuilder::any().all());
@@ -246,6 +253,8 @@ impl Drop for Uring {
             // See `shut_down`.
             buffers.leak();
             std::mem::forget(std::mem::take(&mut self.wake_count));
+        } else if buffers.pieces_held() == 0 {
+            buffers.give_pages_back();
         }
     }
 }
@@ -289,6 +298,10 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
         let super::Backend::Uring(uring) = &processor.backend else {
             unreachable!("a ring operation on another back end")
         };
+        if operation == Operation::Connect {
+            // The socket is connecting by then: connect(2) fails with EALREADY.
+            op.bind();
+        }
         uring.begin(processor, &op, entry, deadline);
     });
     let completion = op.wait_for(fd, operation);
@@ -322,6 +335,10 @@ pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion>
         }
         errno if [-libc::ECANCELED, -libc::EINTR].contains(&errno) && op.is_timed_out() => {
             Err(io::ErrorKind::TimedOut.into())
+        }
+        // To be repeated, and the next attempt is on another processor.
+        errno if errno == -libc::ECANCELED && op.is_relocated() => {
+            Err(io::Error::from_raw_os_error(libc::EINTR))
         }
         errno => Err(io::Error::from_raw_os_error(-errno)),
     }

@@ -94,9 +94,14 @@ impl Socket {
             Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        socket.wait(Interest::Write, None)?;
-        rustix::net::sockopt::socket_error(&socket.fd)??;
-        Ok(socket)
+        loop {
+            socket.wait(Interest::Write, None)?;
+            rustix::net::sockopt::socket_error(&socket.fd)??;
+            // connect(2): writable is how it is told; but a wait may end for no reason.
+            if rustix::net::getpeername(&socket.fd) != Err(Errno::NOTCONN) {
+                return Ok(socket);
+            }
+        }
     }
 
     /// Receives into `buffer`; 0 at the end of the stream.
@@ -236,6 +241,9 @@ impl Socket {
                 }
                 Err(error) => self.retry(error, Interest::Read, deadline).map(|()| None),
             };
+        }
+        if op.is_relocated() {
+            return Ok(None);
         }
         if let Some(completion) = op.completion() {
             backend::waited(completion)?;
@@ -410,15 +418,18 @@ impl Socket {
         }
     }
 
-    /// Waits until there is something to read, or an end.
+    /// Waits until there is something to read, or an end; may return for no reason.
     pub(crate) fn wait_readable(&self) -> io::Result<()> {
         self.wait(Interest::Read, None)
     }
 
-    /// Waits until an attempt may succeed.
+    /// Waits until an attempt may succeed; may return for no reason.
     fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match carrier() {
-            Carrier::Uring => operate(self.poll_entry(interest), deadline).map(drop),
+            Carrier::Uring => match operate(self.poll_entry(interest), deadline) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                result => result.map(drop),
+            },
             Carrier::Epoll => {
                 self.used_up(interest);
                 backend::wait_ready(self.fd.as_fd(), self.id, interest, deadline)

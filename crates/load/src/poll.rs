@@ -5,16 +5,20 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt};
+use rustix::thread::set_current_timer_slack;
 
 use crate::carrier::{Completion, DISCARD_BYTES, What};
 
 const EVENTS_PER_WAIT: usize = 512;
+/// A wait shorter than this ends to the nanosecond, for one more system call.
+const FINE_BELOW: Duration = Duration::from_millis(5);
 
 pub(crate) struct Poll {
     epoll: OwnedFd,
@@ -27,6 +31,13 @@ pub(crate) struct Poll {
     input_bytes: usize,
     discarded: Box<[u8]>,
     events: Vec<epoll::Event>,
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: duration.subsec_nanos().into(),
+    }
 }
 
 #[derive(Default)]
@@ -54,6 +65,8 @@ enum Want {
 
 impl Poll {
     pub(crate) fn new(ports: u32, input_bytes: usize) -> io::Result<Poll> {
+        // Sleeps of this thread are not drawn out to save wake-ups: PR_SET_TIMERSLACK(2const).
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
         Ok(Poll {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             ports: (0..ports).map(|_| Port::default()).collect(),
@@ -168,10 +181,13 @@ impl Poll {
     }
 
     fn collect(&mut self, wait: Duration) -> io::Result<()> {
-        let timeout = Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: wait.subsec_nanos().into(),
+        let wait = match wait {
+            Duration::ZERO => wait,
+            _ if wait < FINE_BELOW => self.sleep(wait)?,
+            // Rounded down: who wakes early sleeps again.
+            _ => Duration::from_millis(wait.as_millis() as u64),
         };
+        let timeout = timespec(wait);
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         let room = rustix::buffer::spare_capacity(&mut events);
@@ -182,6 +198,16 @@ impl Poll {
         self.events = events;
         match result {
             Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sleeps until there is an event or the time is over, to the nanosecond; epoll_wait(2) counts
+    /// milliseconds, and epoll_pwait2(2) is younger than the kernels that this back end is for.
+    fn sleep(&self, wait: Duration) -> io::Result<Duration> {
+        let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match poll(&mut fds, Some(&timespec(wait))) {
+            Ok(_) | Err(Errno::INTR) => Ok(Duration::ZERO),
             Err(error) => Err(error.into()),
         }
     }

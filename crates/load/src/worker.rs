@@ -33,8 +33,10 @@ use crate::speaker::{Reader, Speaker};
 const RETRY_PAUSE_NS: u64 = 10_000_000;
 /// The longest that a turn waits, so that a stop is heard.
 const WAIT_MAX_NS: u64 = 50_000_000;
-/// How long before an arrival a thread stops sleeping and spins: a sleeping processor wakes late.
-const SPIN_NS: u64 = 60_000;
+/// How long before an arrival a thread stops sleeping and spins: as long as sleeps of late ended late,
+/// within these bounds. A processor that sleeps wakes late, a virtual one very late.
+const SPIN_MIN_NS: u64 = 60_000;
+const SPIN_MAX_NS: u64 = 250_000;
 /// How often connections are looked over for time-outs, as a part of the time-out.
 const SCANS_PER_TIMEOUT: u64 = 16;
 
@@ -96,6 +98,7 @@ pub(crate) struct Worker<'p> {
     /// Bytes or connections were handed over since the last turn.
     did_send: bool,
     spun: Duration,
+    spin_ns: u64,
 }
 
 struct Slot {
@@ -222,6 +225,7 @@ impl<'p> Worker<'p> {
             is_ending: false,
             did_send: false,
             spun: Duration::ZERO,
+            spin_ns: SPIN_MIN_NS,
         }
     }
 
@@ -359,6 +363,8 @@ impl<'p> Worker<'p> {
         self.tick();
         if wait_ns == 0 && completions.is_empty() && !self.did_send {
             self.spun += Duration::from_nanos(self.now_ns - began_ns);
+        } else if wait_ns > 0 && completions.is_empty() {
+            self.slept(self.now_ns.saturating_sub(began_ns + wait_ns));
         }
         self.did_send = false;
         for completion in completions.drain(..) {
@@ -368,6 +374,15 @@ impl<'p> Worker<'p> {
         self.scan();
         self.leave();
         Ok(())
+    }
+
+    /// A sleep ended late by so much. One that did raises the margin at once; many that did not
+    /// lower it again.
+    fn slept(&mut self, late_ns: u64) {
+        let faded_ns = self.spin_ns - self.spin_ns / 16;
+        self.spin_ns = faded_ns
+            .max(late_ns + late_ns / 2)
+            .clamp(SPIN_MIN_NS, SPIN_MAX_NS);
     }
 
     fn wait_ns(&self) -> u64 {
@@ -397,7 +412,7 @@ impl<'p> Worker<'p> {
             self.next_arrival_ns
         };
         let until = |due_ns: u64| due_ns.saturating_sub(self.now_ns).min(WAIT_MAX_NS);
-        until(others_ns).min(until(arrival_ns).saturating_sub(SPIN_NS))
+        until(others_ns).min(until(arrival_ns).saturating_sub(self.spin_ns))
     }
 
     fn wake_due(&mut self) {

@@ -16,9 +16,11 @@ use crate::usage::{self, Meters};
 use crate::worker::{Overseer, Share, Times, Worker};
 use crate::{LoadError, arrivals};
 
-/// Room for what one receive brings. A reply's head and a small body come at once; what is longer is
-/// dropped without a copy, or, if every byte is looked at, comes in pieces of the larger size.
-const INPUT_BYTES: usize = 4096;
+/// Room for what one receive brings. A reply's head and a small body come at once, and so do the replies to
+/// what was asked in one send; what is longer is dropped without a copy, or, if every byte is looked at,
+/// comes in pieces of the largest size.
+const INPUT_BYTES: usize = 8 * 1024;
+const INPUT_DEEP_BYTES: usize = 16 * 1024;
 const INPUT_VERIFY_BYTES: usize = 32 * 1024;
 
 /// Does what the plan says. Returns when it is over, at the latest one request time-out after its end,
@@ -159,10 +161,10 @@ impl Stage<'_> {
     }
 
     fn prepare(&self, share: &Share, overseer: &ThreadOverseer) -> Result<Worker<'_>, LoadError> {
-        let input_bytes = if self.plan.verify {
-            INPUT_VERIFY_BYTES
-        } else {
-            INPUT_BYTES
+        let input_bytes = match (self.plan.verify, self.plan.depth) {
+            (true, _) => INPUT_VERIFY_BYTES,
+            (false, 2..) => INPUT_DEEP_BYTES,
+            (false, _) => INPUT_BYTES,
         };
         let carrier = Carrier::new(self.io, Worker::ports(self.plan, share), input_bytes)?;
         let mut worker = Worker::new(self.plan, share, self.times, carrier);

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! In rounds: a runtime starts (back end and number of processors by the dice), fibers talk over sockets, pipes and
-//! datagrams, write and read files, sleep, wait for each other and for children, are cancelled, and the runtime
-//! is shut down. Every byte that is answered is compared. After each round no fiber, stack, descriptor or buffer may be left,
-//! and the memory must not have grown from round to round.
+//! datagrams, write and read files, sleep, wait for each other and for children, are cancelled, while processors are added
+//! and removed, and the runtime is shut down. Every byte that is answered is compared. After each round no fiber, stack,
+//! descriptor, thread or buffer may be left, and the memory must not have grown from round to round.
 //!
 //! The seed is printed; `--seed` makes the same choices again (what runs when is the machine's). Exit code 0: nothing
 //! was lost; 1: the message says what.
@@ -16,6 +16,7 @@ mod dice;
 mod locks;
 mod memory;
 mod play;
+mod resize;
 mod scenes;
 
 use std::process::ExitCode;
@@ -128,8 +129,11 @@ fn play_round(
         .map_err(|error| format!("a runtime does not start: {error}"))?;
     let kind = runtime.backend();
     let looker = Looker::start(runtime.lens());
-    let outcomes = runtime.run(move || Stage::new(seed, start + duration).play());
+    let (outcomes, resized) = resize::during(&runtime, dice.number(), || {
+        runtime.run(move || Stage::new(seed, start + duration).play())
+    });
     looker.stop();
+    let resized = resized.map_err(|lost| format!("round {round} ({kind}): {lost}"))?;
     let counters = runtime.counters();
     let ended = runtime.shutdown_with(Duration::from_secs(10), Duration::from_secs(10));
     println!(
@@ -139,7 +143,7 @@ fn play_round(
     );
     let cancelled: u64 = counters.iter().map(|c| c.operations_cancelled).sum();
     println!(
-        "         {cancelled} operations cancelled; {}",
+        "         {cancelled} operations cancelled; {resized}; {}",
         offload_counters()
     );
     if let Some(wrong) = outcomes.wrong {
@@ -190,6 +194,16 @@ struct Baseline {
     descriptors: usize,
 }
 
+/// Kernel threads of this process, by name: those of processors must have ended with their runtime.
+fn processor_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let is_processor = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+        name.is_ok_and(|name| name.starts_with("processor-"))
+    };
+    tasks.map(is_processor).filter(|&is| is).count()
+}
+
 impl Baseline {
     fn after_a_first_runtime() -> Baseline {
         fiber::run(|| fiber::offload(|| ()));
@@ -213,6 +227,10 @@ impl Baseline {
         let held = resources();
         if (held.stacks_taken, held.rings_left, held.buffers_left) != (0, 0, 0) {
             return Err(format!("{held:?}"));
+        }
+        match processor_threads() {
+            0 => {}
+            left => return Err(format!("{left} threads of processors are left")),
         }
         let open = open_descriptors();
         match open.len() == self.descriptors {

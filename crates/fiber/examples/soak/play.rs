@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UdpSocket};
-use fiber::{Fiber, Flow, JoinHandle, JoinSet, Source, Steps, is_cancellation};
+use fiber::{Builder, Fiber, Flow, JoinHandle, JoinSet, Source, Steps, is_cancellation};
 
 use crate::dice::Dice;
 use crate::scenes::{self, Props};
@@ -95,7 +95,13 @@ impl Stage {
         while Instant::now() < self.curtain && outcomes.wrong.is_none() {
             while players.len() < PLAYERS {
                 let (dice, props) = (Dice::new(self.dice.number()), servers.props.clone());
-                known.push(players.spawn(move || scenes::play(dice, &props)));
+                let builder = match self.dice.one_in(3) {
+                    // SAFETY: the scenes hold nothing across their waits that is not `Send`, and use no thread-local storage.
+                    true => unsafe { Builder::new().migratable() },
+                    false => Builder::new(),
+                };
+                let player = players.spawn_with(builder, move || scenes::play(dice, &props));
+                known.push(player.expect("a stack for a player"));
             }
             fiber::sleep(Duration::from_millis(self.dice.below(4)));
             for _ in 0..self.dice.below(6).min(known.len() as u64) {
@@ -211,7 +217,7 @@ impl Servers {
 fn accept(number: usize, listener: &Arc<TcpListener>, handlers: &Handlers) -> JoinHandle<()> {
     let (listener, handlers) = (Arc::clone(listener), Arc::clone(handlers));
     let in_steps = number % 2 == 1;
-    let builder = fiber::Builder::new().name("acceptor").processor(number);
+    let builder = Builder::new().name("acceptor").processor(number);
     let accept = move || {
         while let Ok(stream) = listener.accept() {
             let handler = match in_steps {

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::backend::{BackendKind, LentMemory};
+use crate::backend::{BackendKind, Doorbell, LentMemory};
 use crate::counters::Counters;
 use crate::fiber::{Fiber, FiberRef};
 use crate::fork::Home;
@@ -51,8 +49,7 @@ pub(crate) struct Cluster {
 #[derive(Debug)]
 pub(crate) struct ProcessorShared {
     pub(crate) counters: Counters,
-    /// An eventfd, as long as there is a processor. Written to under the lock, so that nobody writes to what is closed.
-    wake_fd: Mutex<Option<Arc<OwnedFd>>>,
+    pub(crate) doorbell: Doorbell,
     inbox: Mutex<Inbox>,
     has_mail: AtomicBool,
     pub(crate) index: usize,
@@ -183,7 +180,7 @@ impl Cluster {
     pub(crate) fn notify(&self) -> Notified {
         let notified = self.idle.notify();
         if let Notified::Wake(index) = notified {
-            self.processors[index].ring();
+            self.processors[index].doorbell.ring();
         }
         notified
     }
@@ -247,7 +244,7 @@ impl ProcessorShared {
         };
         ProcessorShared {
             counters: Counters::default(),
-            wake_fd: Mutex::default(),
+            doorbell: Doorbell::default(),
             inbox: Mutex::new(nothing),
             has_mail: AtomicBool::new(false),
             index,
@@ -262,8 +259,7 @@ impl ProcessorShared {
 
     /// Before a processor comes: the eventfd that ends its sleep.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
-        let wake_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        *lock(&self.wake_fd) = Some(Arc::clone(&wake_fd));
+        let wake_fd = self.doorbell.open()?;
         lock(&self.inbox).is_closed = false;
         Ok(wake_fd)
     }
@@ -271,7 +267,7 @@ impl ProcessorShared {
     /// After it has gone.
     pub(crate) fn close(&self) {
         self.close_inbox();
-        lock(&self.wake_fd).take();
+        self.doorbell.close();
         self.thread.store(0, Ordering::Release);
     }
 
@@ -339,15 +335,7 @@ impl ProcessorShared {
     /// Wakes the processor if it sleeps. Only the first of many wakers makes the system call.
     fn wake(&self) {
         if self.idle.wake(self.index) {
-            self.ring();
-        }
-    }
-
-    /// Ends the sleep of a processor that was woken, or is about to: its back end waits for this too.
-    fn ring(&self) {
-        if let Some(wake_fd) = lock(&self.wake_fd).as_ref() {
-            // The count of an eventfd cannot overflow here: each sleep is written to once.
-            rustix::io::write(wake_fd, &1u64.to_ne_bytes()).expect("write to an eventfd");
+            self.doorbell.ring();
         }
     }
 }

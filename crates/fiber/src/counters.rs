@@ -45,6 +45,7 @@ counters! {
     sleeps: "Times that the processor went to sleep.",
     spins: "Times that it looked around for a moment before it would sleep.",
     wakes: "Times that somebody woke it.",
+    messages_rung: "Times that it was woken by a message to its ring, and not through an eventfd.",
     wakes_early: "Times that it was woken to look for work and found none.",
     wakes_suppressed: "Times that it woke nobody for new work because somebody was looking.",
     messages: "Messages from other threads (fibers unparked, fibers sent here).",

@@ -9,6 +9,7 @@
 //! | files | ring reads | offload threads |
 //! | a deadline | cancels the operation and awaits its completion | ends the wait |
 
+mod doorbell;
 mod epoll;
 mod lent;
 mod probe;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 pub use probe::{Denied, DeniedCause, Ring, probe};
 
+pub(crate) use doorbell::Doorbell;
 pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain, waited};
 pub(crate) use lent::{LENT_GROUP, LentBuffer, LentMemory, RECEIVE_LEN_MAX};
 pub(crate) use uring::{Uring, operate, outcome};

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
+use super::doorbell::RUNG;
 use super::lent::LentBuffers;
 use super::{Completion, Op, Wait};
 use crate::cancel::Cancelled;
@@ -67,6 +68,7 @@ impl Uring {
     pub(super) fn new(shared: &ProcessorShared, wake_fd: Arc<OwnedFd>) -> io::Result<Uring> {
         let ring = set_up(SQ_ENTRIES)?;
         let buffers = LentBuffers::new(&ring, shared)?;
+        shared.doorbell.attach(ring.as_raw_fd());
         Ok(Uring {
             ring: RefCell::new(ring),
             wake_fd,
@@ -137,6 +139,11 @@ impl Uring {
         loop {
             let entry = self.ring.borrow_mut().completion().next();
             let Some(entry) = entry else { return };
+            if entry.user_data() == RUNG {
+                // Nobody here has asked for it.
+                processor.shared().counters.messages_rung.add(1);
+                continue;
+            }
             let more = cqueue::more(entry.flags());
             if !more {
                 self.in_flight.set(self.in_flight.get() - 1);
@@ -234,6 +241,7 @@ impl Uring {
 
     /// Cancels what is in flight and waits (a second at most) for the kernel to let go of it.
     pub(super) fn shut_down(&self, processor: &Processor) {
+        processor.shared().doorbell.detach();
         let cancel_all = opcode::AsyncCancel2::new(io_uring::types::CancelBuilder::any().all());
         self.push(processor, &cancel_all.build().user_data(IGNORED));
         let deadline = Instant::now() + Duration::from_secs(1);

@@ -1,0 +1,174 @@
+//! What ends the sleep of a processor from another thread.
+//!
+//! A processor sleeps in its back end, so the bell must be something that the back end waits for. An eventfd is that
+//! everywhere. Where the kernel can put a completion into somebody else's ring (`IORING_OP_MSG_RING`; without a ring of one's
+//! own since Linux 6.13), that is two steps less: no read of the eventfd to be started for each sleep, and none to be finished
+//! at each wake-up. `weft lab run rt-wake` has both beside a futex.
+
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use io_uring::{opcode, squeue, types::Fd};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::cluster::lock;
+
+/// What the completion of a message says.
+pub(super) const RUNG: u64 = 2;
+
+/// Of one processor's place: there while a processor is.
+#[derive(Debug, Default)]
+pub(crate) struct Doorbell(Mutex<Option<Bell>>);
+
+/// Used under the lock, so that nobody writes to what is closed.
+#[derive(Debug)]
+struct Bell {
+    eventfd: Arc<OwnedFd>,
+    /// That the processor sleeps in, unless it is epoll.
+    ring: Option<RawFd>,
+}
+
+/// This kernel, or its administrator, allows no messages without a ring.
+static NO_MESSAGES: AtomicBool = AtomicBool::new(false);
+
+impl Doorbell {
+    /// Before a processor comes: what its back end waits for.
+    ///
+    /// # Errors
+    /// What `eventfd(2)` reports.
+    pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
+        let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        *lock(&self.0) = Some(Bell {
+            eventfd: Arc::clone(&eventfd),
+            ring: None,
+        });
+        Ok(eventfd)
+    }
+
+    /// After it has gone.
+    pub(crate) fn close(&self) {
+        lock(&self.0).take();
+    }
+
+    /// The processor sleeps in this ring from now on, until [`detach`](Doorbell::detach), which comes before the ring is
+    /// closed.
+    pub(super) fn attach(&self, ring: RawFd) {
+        if let Some(bell) = lock(&self.0).as_mut() {
+            bell.ring = Some(ring);
+        }
+    }
+
+    pub(super) fn detach(&self) {
+        if let Some(bell) = lock(&self.0).as_mut() {
+            bell.ring = None;
+        }
+    }
+
+    /// Ends the sleep of the processor, which was woken, or is about to sleep.
+    pub(crate) fn ring(&self) {
+        let bell = lock(&self.0);
+        let Some(bell) = bell.as_ref() else { return };
+        if !bell.send_message() {
+            // The count of an eventfd cannot overflow here: each sleep is written to once.
+            rustix::io::write(&bell.eventfd, &1u64.to_ne_bytes()).expect("write to an eventfd");
+        }
+    }
+}
+
+impl Bell {
+    fn send_message(&self) -> bool {
+        let Some(ring) = self.ring else { return false };
+        if NO_MESSAGES.load(Ordering::Relaxed) {
+            return false;
+        }
+        let sent = message_to(ring);
+        if let Err(error) = &sent {
+            // Else there is no memory just now, say: this time the eventfd does it.
+            let for_ever = [libc::EINVAL, libc::ENOSYS, libc::EPERM, libc::EACCES];
+            if for_ever.contains(&error.raw_os_error().unwrap_or(0)) {
+                NO_MESSAGES.store(true, Ordering::Relaxed);
+            }
+        }
+        sent.is_ok()
+    }
+}
+
+/// Puts a completion with [`RUNG`] into a ring. `io_uring_register(2)`
+fn message_to(ring: RawFd) -> io::Result<()> {
+    /// Not in libc's headers of 2024.
+    const IORING_REGISTER_SEND_MSG_RING: libc::c_uint = 31;
+    let entry: squeue::Entry = opcode::MsgRingData::new(Fd(ring), 0, RUNG, None).build();
+    let (no_ring, entries): (libc::c_int, libc::c_uint) = (-1, 1);
+    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), and is only read.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            no_ring,
+            IORING_REGISTER_SEND_MSG_RING,
+            &raw const entry,
+            entries,
+        )
+    };
+    match sent {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::backend::uring::set_up;
+    use std::os::fd::AsRawFd;
+
+    /// How many completions the ring got, and what the eventfd counted.
+    fn heard(eventfd: &OwnedFd, ring: &mut io_uring::IoUring) -> (usize, u64) {
+        ring.submit_and_wait(0).unwrap();
+        let messages = ring.completion().filter(|entry| entry.user_data() == RUNG);
+        let messages = messages.count();
+        rustix::io::ioctl_fionbio(eventfd, true).unwrap();
+        let mut count = [0; 8];
+        match rustix::io::read(eventfd, &mut count) {
+            Ok(_) => (messages, u64::from_ne_bytes(count)),
+            Err(_) => (messages, 0),
+        }
+    }
+
+    #[test]
+    fn a_bell_is_heard_once_in_the_ring_or_by_the_eventfd() {
+        let (bell, mut ring) = (Doorbell::default(), set_up(8).unwrap());
+        let eventfd = bell.open().unwrap();
+        bell.attach(ring.as_raw_fd());
+        std::thread::scope(|scope| scope.spawn(|| bell.ring()).join().unwrap());
+        let expected = match NO_MESSAGES.load(Ordering::Relaxed) {
+            true => (0, 1),
+            false => (1, 0),
+        };
+        assert_eq!(heard(&eventfd, &mut ring), expected);
+    }
+
+    #[test]
+    fn a_ring_that_is_about_to_close_gets_no_message() {
+        let (bell, mut ring) = (Doorbell::default(), set_up(8).unwrap());
+        let eventfd = bell.open().unwrap();
+        bell.attach(ring.as_raw_fd());
+        bell.detach();
+        bell.ring();
+        assert_eq!(heard(&eventfd, &mut ring), (0, 1));
+        bell.close();
+        bell.ring();
+        assert_eq!(heard(&eventfd, &mut ring), (0, 0));
+    }
+
+    #[test]
+    fn what_takes_no_message_is_woken_by_the_eventfd() {
+        let (bell, mut ring) = (Doorbell::default(), set_up(8).unwrap());
+        let eventfd = bell.open().unwrap();
+        // Not a ring.
+        bell.attach(eventfd.as_raw_fd());
+        bell.ring();
+        assert_eq!(heard(&eventfd, &mut ring), (0, 1));
+    }
+}

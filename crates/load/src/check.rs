@@ -53,6 +53,17 @@ impl Plan {
         if self.idle.byte_every.is_some_and(|every| every.is_zero()) {
             return wrong("the period of an idle connection's bytes must be above 0");
         }
+        if self.requests_max == Some(0) {
+            return wrong("a number of requests must be above 0");
+        }
+        if self.requests_max.is_some() && (!asks || !self.warm_up.is_zero()) {
+            return wrong(
+                "a number of requests goes neither with a warm-up nor with idle connections",
+            );
+        }
+        if self.requests_max.is_some() && matches!(self.workload, Workload::Sessions(_)) {
+            return wrong("a session log says how many requests a session has; give a duration");
+        }
         self.check_sources()?;
         self.check_arrivals()?;
         self.check_workload()

@@ -405,7 +405,11 @@ impl Facts {
 
     fn field(&mut self, line: &[u8]) -> Option<()> {
         if let Some(value) = value_of(line, b"content-length:") {
-            self.length = Some(number(value)?);
+            // Two that differ are no framing at all (RFC 9112 6.3).
+            let length = number(value)?;
+            if *self.length.get_or_insert(length) != length {
+                return None;
+            }
         } else if let Some(value) = value_of(line, b"connection:") {
             if value.eq_ignore_ascii_case(b"close") {
                 self.closes = true;

@@ -32,6 +32,8 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Time that is measured.
     pub duration: Duration,
+    /// The run ends earlier when so many requests were made, over all threads, and answered or failed.
+    pub requests_max: Option<u64>,
     /// How long one interval of the interval log is.
     pub interval: Duration,
     /// How long a connection may take to open.
@@ -63,6 +65,7 @@ impl Default for Plan {
             threads: 1,
             warm_up: Duration::ZERO,
             duration: Duration::from_secs(10),
+            requests_max: None,
             interval: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),

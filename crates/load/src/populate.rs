@@ -1,6 +1,6 @@
 //! Stores every key once, before a run. Nothing is measured here, so it is plain blocking code.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -11,12 +11,16 @@ const KEYS_PER_ROUND: usize = 256;
 /// A round ends early when it is this long.
 const ROUND_BYTES: usize = 256 * 1024;
 
-/// Sets `keys`, and waits until each is stored.
+/// A longer line is no answer to a set.
+const LINE_BYTES_MAX: u64 = 1024;
+
+/// Sets `keys`, and waits until each is stored, or `is_stopped`.
 pub(crate) fn set_all(
     commands: &Commands,
     keys: impl Iterator<Item = u64>,
     target: SocketAddr,
     timeout: Duration,
+    is_stopped: impl Fn() -> bool,
 ) -> io::Result<()> {
     let stream = TcpStream::connect_timeout(&target, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
@@ -28,6 +32,9 @@ pub(crate) fn set_all(
         count += 1;
         if count == KEYS_PER_ROUND || round.len() >= ROUND_BYTES {
             exchange(&stream, &mut replies, &mut round, &mut count)?;
+            if is_stopped() {
+                return Ok(());
+            }
         }
     }
     exchange(&stream, &mut replies, &mut round, &mut count)
@@ -43,7 +50,7 @@ fn exchange(
     let mut line = String::new();
     for _ in 0..*count {
         line.clear();
-        replies.read_line(&mut line)?;
+        replies.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)?;
         match line.trim_end() {
             "STORED" | "HD" => {}
             "" => return Err(io::ErrorKind::UnexpectedEof.into()),

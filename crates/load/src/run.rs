@@ -168,10 +168,12 @@ impl Stage<'_> {
         };
         let carrier = Carrier::new(self.io, Worker::ports(self.plan, share), input_bytes)?;
         let mut worker = Worker::new(self.plan, share, self.times, carrier);
-        worker.populate(share).map_err(|error| LoadError::System {
-            doing: "cannot store the keys before the run".to_owned(),
-            error,
-        })?;
+        worker
+            .populate(share, overseer)
+            .map_err(|error| LoadError::System {
+                doing: "cannot store the keys before the run".to_owned(),
+                error,
+            })?;
         worker
             .open_all(overseer)
             .map_err(|error| LoadError::System {
@@ -321,6 +323,7 @@ fn finish(
     let is_open_loop = plan.arrivals != Arrivals::Closed;
     let limited = usage::verdict(&used, &total, is_open_loop);
     let offered = arrivals::expected(&plan.arrivals, warm_up, warm_up + elapsed);
+    let asked = total.intended.max(total.sent);
     Outcome {
         began: began + warm_up,
         elapsed,
@@ -332,6 +335,6 @@ fn finish(
             threads: used,
             limited,
         },
-        stopped_early: elapsed < plan.duration,
+        stopped_early: elapsed < plan.duration && plan.requests_max.is_none_or(|max| asked < max),
     }
 }

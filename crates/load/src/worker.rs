@@ -86,6 +86,8 @@ pub(crate) struct Worker<'p> {
     opening_gap_ns: u64,
     connecting: u32,
     in_flight: u64,
+    /// How many requests may still be begun.
+    left: u64,
     next_script: usize,
     random: Random,
     tally: Tally,
@@ -167,6 +169,11 @@ impl Share {
         all / self.threads + u32::from(self.thread < all % self.threads)
     }
 
+    fn of_many(&self, all: u64) -> u64 {
+        let (thread, threads) = (u64::from(self.thread), u64::from(self.threads));
+        all / threads + u64::from(thread < all % threads)
+    }
+
     fn first(&self, all: u32) -> u32 {
         self.thread * (all / self.threads) + self.thread.min(all % self.threads)
     }
@@ -213,6 +220,7 @@ impl<'p> Worker<'p> {
             opening_gap_ns: rate.map_or(0, |rate| (1e9 / rate) as u64),
             connecting: 0,
             in_flight: 0,
+            left: plan.requests_max.map_or(u64::MAX, |max| share.of_many(max)),
             next_script: share.thread as usize,
             random: Random::stream(plan.seed, u64::from(share.thread) + 2_000),
             tally: Tally::new(&plan.classes()),
@@ -323,10 +331,11 @@ impl<'p> Worker<'p> {
 
     fn is_over(&self) -> bool {
         let timeout_ns = self.plan.request_timeout.as_nanos() as u64;
-        let is_done = self.in_flight == 0
-            && self.backlog.is_empty()
-            && self.connecting == 0
-            && self.next_arrival_ns >= self.times.end_ns;
+        let is_idle = self.in_flight == 0 && self.backlog.is_empty() && self.connecting == 0;
+        if self.left == 0 && is_idle {
+            return true;
+        }
+        let is_done = is_idle && self.next_arrival_ns >= self.times.end_ns;
         let is_done = is_done || !self.is_open_loop();
         (self.now_ns >= self.times.end_ns && is_done)
             || self.now_ns >= self.times.end_ns.saturating_add(timeout_ns)
@@ -472,7 +481,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Sets every key of this thread's part once at every target, if the plan says so.
-    pub(crate) fn populate(&mut self, share: &Share) -> io::Result<()> {
+    pub(crate) fn populate(&mut self, share: &Share, overseer: &impl Overseer) -> io::Result<()> {
         let Workload::Cache(cache) = &self.plan.workload else {
             return Ok(());
         };
@@ -485,7 +494,10 @@ impl<'p> Worker<'p> {
         let threads = u64::from(share.threads);
         let keys = (u64::from(share.thread)..cache.keys).step_by(threads as usize);
         for &target in &self.plan.targets {
-            crate::populate::set_all(commands, keys.clone(), target, self.plan.request_timeout)?;
+            let timeout = self.plan.request_timeout;
+            crate::populate::set_all(commands, keys.clone(), target, timeout, || {
+                overseer.is_stopped()
+            })?;
         }
         Ok(())
     }

@@ -7,10 +7,14 @@ use crate::plan::Workload;
 
 impl Worker<'_> {
     pub(super) fn admit(&mut self) {
-        while self.next_arrival_ns <= self.now_ns && self.next_arrival_ns < self.times.end_ns {
+        while self.next_arrival_ns <= self.now_ns
+            && self.next_arrival_ns < self.times.end_ns
+            && self.left > 0
+        {
             let intended_ns = self.next_arrival_ns;
             let next = self.schedule.as_mut().and_then(Schedule::next_ns);
-            self.next_arrival_ns = next.unwrap_or(u64::MAX);
+            self.left -= 1;
+            self.next_arrival_ns = next.filter(|_| self.left > 0).unwrap_or(u64::MAX);
             self.tally.intended += u64::from(self.is_measured(intended_ns));
             match self.next_free() {
                 Some(slot) => {

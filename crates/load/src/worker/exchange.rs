@@ -23,7 +23,8 @@ impl Worker<'_> {
             self.list(slot);
         } else if self.slots[slot as usize].flights.len() as u32 <= self.plan.depth / 2 {
             // Refilled by halves: a server that answers one by one would else be asked one by one.
-            while !self.is_ending && self.has_room(slot) {
+            while !self.is_ending && self.left > 0 && self.has_room(slot) {
+                self.left -= 1;
                 self.ask(slot, self.now_ns);
             }
         }
@@ -178,6 +179,8 @@ impl Worker<'_> {
             for flight in place.flights.iter().rev() {
                 self.backlog.push_front(flight.intended_ns);
             }
+        } else {
+            self.left = self.left.saturating_add(unanswered as u64);
         }
         place.flights.clear();
     }

@@ -63,8 +63,11 @@ fn http() -> Command {
                 .help("What to ask for: http://HOST[:PORT]/PATH. Several of one host are taken in turn"),
         )
         .args([
-            text("method", "NAME", "The request method").default_value("GET"),
+            text("method", "NAME", "The request method")
+                .default_value("GET")
+                .short('m'),
             text("header", "FIELD", "A header field: 'Accept: text/html'. May be repeated")
+                .short('H')
                 .action(ArgAction::Append),
             text("body", "TEXT", "The body of every request").conflicts_with("body-file"),
             file("body-file", "The file whose content is the body of every request"),
@@ -152,6 +155,7 @@ fn when() -> Vec<Arg> {
             "R",
             "Open loop: requests per second (500, 10k, 1.5M)",
         )
+        .short('R')
         .conflicts_with_all(["course", "sweep"]),
         text(
             "course",
@@ -165,9 +169,13 @@ fn when() -> Vec<Arg> {
             "Distances between requests of an open loop",
         )
         .default_value("fixed"),
-        text("duration", "TIME", "How long to measure")
-            .default_value("10s")
-            .short('d'),
+        text(
+            "duration",
+            "TIME",
+            "How long to measure; with --requests, at most [default: 10s, with --requests 1h]",
+        )
+        .short('d'),
+        text("requests", "N", "End when so many requests were made").short('n'),
         text("warm-up", "TIME", "The same load before that, not measured").default_value("0s"),
     ];
     heading(args, "When")
@@ -264,7 +272,9 @@ fn how() -> Vec<Arg> {
             "An address to connect from. May be repeated: each has its own ports",
         )
         .action(ArgAction::Append),
-        text("timeout", "TIME", "How long a reply may take").default_value("10s"),
+        text("timeout", "TIME", "How long a reply may take")
+            .default_value("10s")
+            .short('T'),
         text(
             "connect-timeout",
             "TIME",

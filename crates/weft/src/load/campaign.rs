@@ -365,6 +365,10 @@ fn part_of(whole: &Plan, place: &Place) -> Plan {
     let mut part = whole.clone();
     part.connections = place.part_of(whole.connections);
     part.idle.connections = place.part_of(whole.idle.connections);
+    let (rank, size) = (u64::from(place.rank), u64::from(place.size));
+    part.requests_max = whole
+        .requests_max
+        .map(|max| (max / size + u64::from(rank < max % size)).max(1));
     part.connect_rate_per_s = whole.connect_rate_per_s.map(|rate| rate / agents);
     part.arrivals = match &whole.arrivals {
         Arrivals::Closed => Arrivals::Closed,

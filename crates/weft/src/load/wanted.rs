@@ -38,6 +38,10 @@ pub(crate) fn plan(
     };
     let connections = count(matches, "connections")?;
     let is_idle = matches!(workload, Workload::Idle);
+    let requests_max = match matches.get_one::<String>("requests") {
+        Some(_) => Some(u64::from(count(matches, "requests")?)),
+        None => None,
+    };
     let plan = Plan {
         targets,
         sources: sources(matches)?,
@@ -56,7 +60,11 @@ pub(crate) fn plan(
         },
         threads: count(matches, "threads")?,
         warm_up: time(matches, "warm-up")?,
-        duration: time(matches, "duration")?,
+        duration: optional(matches, "duration", time_of)?.unwrap_or(match requests_max {
+            Some(_) => Duration::from_secs(3600),
+            None => Duration::from_secs(10),
+        }),
+        requests_max,
         interval: time(matches, "interval")?,
         connect_timeout: time(matches, "connect-timeout")?,
         request_timeout: time(matches, "timeout")?,
@@ -372,9 +380,13 @@ fn optional<T>(
 }
 
 pub(crate) fn time(matches: &ArgMatches, name: &str) -> Result<Duration, String> {
-    match said(matches, name) {
+    time_of(said(matches, name)).map_err(of(name))
+}
+
+fn time_of(text: &str) -> Result<Duration, String> {
+    match text {
         "0" | "0s" => Ok(Duration::ZERO),
-        text => value::duration(text).map_err(of(name)),
+        text => value::duration(text),
     }
 }
 

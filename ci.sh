@@ -130,6 +130,8 @@ cmd_system() {
     need memccapable libmemcached-tools
     need nutcracker nutcracker
     need unshare util-linux
+    need tmux tmux
+    need mpirun openmpi-bin
     need gcc gcc
     need go golang-go
     # pip builds what it has no wheel for.

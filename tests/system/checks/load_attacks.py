@@ -1,0 +1,386 @@
+"""`weft load` against whatever can go wrong: every run ends by its deadline, with a count that has the right name, and an exit
+code that says which it was."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import threading
+import time
+
+from generator import Badly, finished, load, start_load
+from memcache import cache
+from world import ALL, check, expect, expect_equal, free_port, wait_for
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+# Beyond a run's duration and one time-out: starting, writing, a machine that has other things to do.
+GRACE_S = 10
+
+
+def half_a_body(connection):
+    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
+    return "close"
+
+
+def half_a_body_and_silence(connection):
+    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
+
+
+def more_than_announced(connection):
+    connection.sendall(HEAD + b"Content-Length: 5\r\n\r\n" + b"hello, and more")
+
+
+def two_lengths(connection):
+    connection.sendall(HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello")
+
+
+def length_that_is_no_number(connection):
+    connection.sendall(HEAD + b"Content-Length: five\r\n\r\nhello")
+
+
+def chunks_of_garbage(connection):
+    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n")
+
+
+def chunk_longer_than_its_size(connection):
+    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n")
+
+
+def chunks_without_end(connection):
+    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    while True:
+        connection.sendall(b"5\r\nhello\r\n" * 100)
+
+
+def head_without_end(connection):
+    connection.sendall(HEAD)
+    while True:
+        connection.sendall(b"X-Filler: " + b"x" * 1000 + b"\r\n")
+
+
+def drip(connection):
+    for byte in HEAD + b"Content-Length: 5\r\n\r\nhello":
+        connection.sendall(bytes([byte]))
+        time.sleep(0.2)
+
+
+def silence(connection):
+    pass
+
+
+def nothing_but_the_end(connection):
+    return "close"
+
+
+def reset(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    return "close"
+
+
+def another_protocol(connection):
+    connection.sendall(b"-ERR unknown command\r\n\r\n")
+
+
+def interim_replies_without_end(connection):
+    while True:
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
+
+
+# What it does, and the classes of errors that may count it.
+MANNERS = {
+    half_a_body: {"short_reply"},
+    half_a_body_and_silence: {"client_timeout"},
+    more_than_announced: {"bad_reply"},
+    two_lengths: {"bad_reply"},
+    length_that_is_no_number: {"bad_reply"},
+    chunks_of_garbage: {"bad_reply"},
+    chunk_longer_than_its_size: {"bad_reply"},
+    chunks_without_end: {"client_timeout"},
+    head_without_end: {"bad_reply", "client_timeout"},
+    drip: {"client_timeout"},
+    silence: {"client_timeout"},
+    nothing_but_the_end: {"short_reply"},
+    reset: {"reset"},
+    another_protocol: {"bad_reply"},
+    interim_replies_without_end: {"client_timeout", "bad_reply"},
+}
+
+
+@check(limit_s=240)
+def every_bad_manner_of_a_server_has_its_class(world):
+    for manner, classes in MANNERS.items():
+        for words in (["--rate", 40], []):
+            for io in ("uring", "epoll"):
+                with Badly(manner) as server:
+                    report = load(world, "http", server.url(), *words, "-c", 4, "-d", "600ms", "--timeout", "400ms",
+                                  "--io", io, status=(1 if manner is not more_than_announced else report_status(words)))
+                name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {io}"
+                expect(set(report.errors) and set(report.errors) <= classes, f"{name}: {report.errors}, not {classes}")
+                expect(report.took_s < 0.6 + 0.4 + GRACE_S, f"{name} took {report.took_s:.1f} s")
+                if words:
+                    known = report["replies"] + sum(report.errors.values())
+                    expect(known >= report["intended"], f"{name}: {known} of {report['intended']} requests are accounted for")
+
+
+def report_status(_):
+    # The announced bytes are a whole reply; what follows is not.
+    return 0
+
+
+@check(limit_s=60)
+def a_server_that_is_killed_in_the_middle(world):
+    for io in ("uring", "epoll"):
+        for words in (["--rate", 500], []):
+            server = world.server()
+            process, file, began = running(world, "http", server.url("/style.css"), *words, "-c", 8, "-d", "3s",
+                                           "--timeout", "1s", "--io", io)
+            wait_for("it is under load", lambda: server.metric("weft_http_replies_total") > 50)
+            server.process.kill()
+            server.process.wait()
+            report = finished(process, file, began, 0, 30)
+            expect(report["replies"] > 0, "replies from before are kept")
+            expect(report.errors.get("refused", 0) > 0, f"{io} {words}: {report.errors}")
+            # In the open loop what waits for a connection gives up after its time-out.
+            expect(set(report.errors) <= {"refused", "reset", "short_reply", "client_timeout"}, f"{report.errors}")
+            expect(report.took_s < 3 + 1 + GRACE_S, f"it took {report.took_s:.1f} s")
+
+
+def running(world, *words, **options):
+    file = world.scratch / f"load-{len(world.processes)}.json"
+    began = time.monotonic()
+    return start_load(world, *words, "--json", file, **options), file, began
+
+
+@check(limit_s=30)
+def a_cache_that_is_killed_in_the_middle(world):
+    server = cache(world)
+    process, file, began = running(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--keys", "1k", "--rate", "1k",
+                                   "-d", "2s", "--timeout", "1s", "-c", 8)
+    wait_for("it is under load", lambda: int(server.stats()["cmd_get"]) > 100)
+    server.process.kill()
+    server.process.wait()
+    report = finished(process, file, began, 0, 20)
+    expect(report["replies"] > 0 and report.errors.get("refused", 0) > 0, f"{report.errors}")
+
+
+@check(limit_s=60)
+def nobody_there_and_nobody_who_answers(world):
+    port = free_port()
+    report = load(world, "http", f"http://127.0.0.1:{port}/", "-d", "1s", status=1)
+    expect("is the server running?" in report.said, report.said)
+    report = load(world, "http", f"http://[::1]:{port}/", "-d", "1s", status=1)
+    expect("cannot connect to [::1]" in report.said, report.said)
+    report = load(world, "http", "http://no-such-host.invalid/", "-d", "1s", status=2, seconds=40)
+    expect("no-such-host.invalid" in report.said, report.said)
+    # A listener whose queue is full drops what comes: only the time-out ends it.
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        report = load(world, "http", f"http://127.0.0.1:{full.getsockname()[1]}/", "-d", "1s", "--connect-timeout", "500ms", status=1)
+        expect(report.took_s < 0.5 + GRACE_S, f"it took {report.took_s:.1f} s")
+        for filler in fillers:
+            filler.close()
+
+
+@check(*ALL, limit_s=30)
+def ipv6_is_spoken(world):
+    with world.server(host="::1") as server:
+        report = load(world, "http", server.url("/style.css"), "--rate", 200, "-d", "1s")
+        expect_equal("replies and errors", (report["replies"], report.errors), (200, {}))
+
+
+@check(limit_s=60)
+def descriptors_that_run_out_are_counted(world):
+    with world.server() as server:
+        for io in ("uring", "epoll"):
+            report = load(world, "http", server.url("/style.css"), "-c", 200, "-d", "1s", "--io", io,
+                          preexec_fn=lambda: limit_descriptors(64))
+            expect(report.errors.get("fd_unavailable", 0) > 0, f"{io}: {report.errors}")
+            expect_equal("other errors", set(report.errors) - {"fd_unavailable"}, set())
+            expect(report["replies"] > 0, "those that were opened are used")
+
+
+def limit_descriptors(count):
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+@check(limit_s=60)
+def ports_that_run_out_are_counted(world):
+    # In a network of its own, with twenty ports: each is in TIME_WAIT after its request, and there are no others.
+    script = world.scratch / "few-ports"
+    script.write_text(f"""#!/bin/sh
+ip link set lo up
+echo '40000 40019' > /proc/sys/net/ipv4/ip_local_port_range
+echo 0 > /proc/sys/net/ipv4/tcp_tw_reuse
+"{world.binary}" serve "{world.site}" --listen 127.0.0.1:8080 --color never & server=$!
+for attempt in $(seq 100); do
+    curl -s -o /dev/null http://127.0.0.1:8080/ && break
+    sleep 0.05
+done
+"$@"; status=$?
+kill $server; wait $server
+exit $status
+""")
+    script.chmod(0o755)
+    for io in ("uring", "epoll"):
+        file = world.scratch / f"ports-{io}.json"
+        began = time.monotonic()
+        process = world.start("unshare", "--net", script, world.binary, "load", "http", "http://127.0.0.1:8080/style.css",
+                              "--rate", 100, "--close", "-d", "1s", "--connect-timeout", "2s", "--io", io, "--json", file)
+        report = finished(process, file, began, 0, 20)
+        expect(report.errors.get("address_unavailable", 0) > 0, f"{report.errors}")
+        expect_equal("accounted for", report["replies"] + sum(report.errors.values()), 100)
+
+
+@check(limit_s=60)
+def what_cannot_be_written_is_said(world):
+    with world.server() as server:
+        common = ["load", "http", server.url("/style.css"), "-c", 2, "-d", "300ms"]
+        for flag in ("--json", "--csv", "--hgrm", "--interval-log"):
+            process = world.start(world.binary, *common, flag, "/dev/full")
+            out, err = process.communicate(timeout=20)
+            expect_equal(f"{flag} to a full disk", process.returncode, 1)
+            expect(b"cannot write /dev/full: No space left on device" in err, err.decode())
+            expect(b"verdict" in out, "the screen is shown all the same")
+            process = world.start(world.binary, *common, flag, world.scratch)
+            _, err = process.communicate(timeout=20)
+            expect_equal(f"{flag} to a folder", process.returncode, 2)
+        with open("/dev/full", "wb") as full:
+            process = world.start(world.binary, *common, stdout=full)
+            _, err = process.communicate(timeout=20)
+            expect_equal("a full disk as standard output", (process.returncode, b"No space" in err), (1, True))
+
+
+@check(limit_s=60)
+def signals_end_a_run_with_what_was_seen(world):
+    with world.server() as server:
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            for words in (["--rate", 100], [], ["--warm-up", "50s"], ["--idle", 50]):
+                process, file, began = running(world, "http", server.url("/style.css"), *words, "-d", "50s", "-c", 4)
+                asked = server.metric("weft_http_replies_total")
+                wait_for("it runs", lambda: server.metric("weft_http_replies_total") > asked + 10)
+                process.send_signal(number)
+                report = finished(process, file, began, status, 5)
+                expect_equal("stopped early", report["stopped_early"], True)
+                if "--warm-up" not in words:
+                    expect(report["replies"] > 0, f"{words}: no reply is in the report")
+        # Also while it waits for connections that do not open.
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(1)
+            process = start_load(world, "idle", f"127.0.0.1:{full.getsockname()[1]}", "-c", 50, "-d", "50s",
+                                 "--connect-timeout", "50s")
+            time.sleep(0.3)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=5)
+            expect(time.monotonic() - began < 3, "it took long to end")
+            expect_equal("exit status", process.returncode, 130)
+
+
+HTTP = ["http", "http://127.0.0.1:9/"]
+CACHE = ["cache", "127.0.0.1:9"]
+WRONG = [
+    [*HTTP, "--rate", "0"], [*HTTP, "--rate", "-5"], [*HTTP, "--rate", "1e999"], [*HTTP, "--rate", "nan"], [*HTTP, "--rate", "inf"],
+    [*HTTP, "--rate", ""], [*HTTP, "--duration", "0"], [*HTTP, "--duration", "0s"], [*HTTP, "--duration", "-1s"],
+    [*HTTP, "--duration", "5"], [*HTTP, "--duration", "99999999999999999999s"], [*HTTP, "--warm-up", "x"],
+    [*HTTP, "--interval", "0"], [*HTTP, "--timeout", "0"], [*HTTP, "--connect-timeout", "0s"], [*HTTP, "-c", "0"],
+    [*HTTP, "-c", "1.5"], [*HTTP, "-c", "5000000000"], [*HTTP, "-c", "-1"], [*HTTP, "-t", "0"], [*HTTP, "-t", "2", "-c", "1"],
+    [*HTTP, "-t", "100k", "-c", "100k"], [*HTTP, "--depth", "0"], [*HTTP, "--idle", "many"], [*HTTP, "--idle-byte-every", "0s"],
+    [*HTTP, "--connect-rate", "0"], [*HTTP, "--backlog", "x"], [*HTTP, "--io", "dpdk"], [*HTTP, "--seed", "-1"],
+    [*HTTP, "--source", "here"], [*HTTP, "--source", "::1"], [*HTTP, "--arrivals", "pareto"], [*HTTP, "--course", "10k"],
+    [*HTTP, "--course", "10k:0s"], [*HTTP, "--course", ""], [*HTTP, "--course", "5..:1s"], [*HTTP, "--course", "1:1s", "--rate", "5"],
+    [*HTTP, "--sweep", "1k..2k"], [*HTTP, "--sweep", "2k..1k:1"], [*HTTP, "--sweep", "1..1M:1"], [*HTTP, "--sweep", "0"],
+    [*HTTP, "--sweep", "1k", "--rate", "1k"], [*HTTP, "--sweep", "1k", "--knee"], [*HTTP, "--overload"],
+    [*HTTP, "--knee", "--knee-p99", "fast"], [*HTTP, "--sweep", "1k", "--repeat", "x"], [*HTTP, "--sweep", "1k", "--pause", "-1s"],
+    [*HTTP, "--method", "GET /"], [*HTTP, "--method", ""], [*HTTP, "--header", "none"], [*HTTP, "--header", "a: b\r\nc: d"],
+    [*HTTP, "--header", "a b: c"], [*HTTP, "--body-file", "/nowhere"], [*HTTP, "--body", "a", "--body-file", "b"],
+    [*HTTP, "--requests-per-connection", "0"], [*HTTP, "--requests-per-connection", "1", "--close"],
+    [*HTTP, "--paths", "/nowhere"], [*HTTP, "--paths", "/dev/null"], [*HTTP, "--fileset", "/nowhere"],
+    [*HTTP, "--sessions", "/nowhere", "--rate", "1"], [*HTTP, "--sessions", "/dev/null", "--rate", "1"],
+    [*HTTP, "--think", "long"], [*HTTP, "--popularity", "zipf:x"], [*HTTP, "--popularity", "hot:2"],
+    [*HTTP, "--fail-if", "p99"], [*HTTP, "--fail-if", "p101>1ms"], [*HTTP, "--fail-if", "errors.none>1"],
+    [*HTTP, "--fail-if", "p99>5%"], [*HTTP, "--color", "red"], [*HTTP, "--json", "-", "--csv", "-"], [*HTTP, "--tui", "--quiet"],
+    [*HTTP, "--agents", "2"], [*HTTP, "--agents", "2", "--rank", "2", "--rendezvous", "h:1"],
+    [*HTTP, "--agents", "0", "--rank", "0", "--rendezvous", "h:1"], [*HTTP, "--agents", "2", "--rank", "0", "--rendezvous", "here"],
+    ["http", "https://127.0.0.1/"], ["http", "ftp://127.0.0.1/"], ["http", "http:///"], ["http", "http://127.0.0.1:99999/"],
+    ["http", "http://127.0.0.1:9/", "http://127.0.0.1:10/"], ["http", "http://127.0.0.1:9/a b"], ["http"],
+    [*CACHE, "--sets", "101"], [*CACHE, "--sets", "-1"], [*CACHE, "--keys", "0"], [*CACHE, "--key-size", "0"],
+    [*CACHE, "--key-size", "300"], [*CACHE, "--key-size", "uniform:9-1"], [*CACHE, "--value-size", "-1"],
+    [*CACHE, "--value-size", "2000000000000"], [*CACHE, "--key-prefix", "a b"], [*CACHE, "--multi-get", "0"],
+    [*CACHE, "--exptime", "soon"], [*CACHE, "--protocol", "binary"], ["cache", "127.0.0.1:x"], ["idle", "127.0.0.1:9", "-c", "0"],
+    ["idle"], ["idle", "127.0.0.1:9", "--rate", "5"],
+    ["fileset"], ["fileset", "/dev/null/x"], ["fileset", "d", "--scale", "0"], ["fileset", "d", "--scale", "nan"],
+    ["fileset", "d", "--scale", "1e9"], ["fileset", "d", "--model", "x"], ["traces", "/nowhere", "/nowhere"],
+    ["traces", "d", "l", "--logs", "0"], ["merge"], ["merge", "/nowhere"], ["merge", "/dev/null"], ["stress"], [],
+]
+
+
+@check(limit_s=120)
+def every_wrong_argument_is_one_sentence(world):
+    found = []
+    for words in WRONG:
+        process = world.start(world.binary, "load", *words, cwd=world.scratch)
+        out, err = process.communicate(timeout=20)
+        text = err.decode().strip()
+        # clap's own sentences are followed by hints; ours are one line.
+        sentence = text.split("\n\n")[0]
+        runs = words and words[0] in ("fileset", "traces", "merge") and process.returncode == 1
+        if process.returncode != 2 and not runs:
+            found.append(f"{words} ended with {process.returncode}: {text[:200]}")
+        elif words and (not sentence.startswith("error: ") or "panicked" in text or len(sentence) > 500):
+            found.append(f"{words} says {text[:300]!r}")
+    expect(not found, f"{len(found)} of {len(WRONG)}:\n" + "\n".join(found))
+
+
+# ---- a real terminal
+
+@check(limit_s=90)
+def the_screen_in_a_real_terminal(world):
+    socket_path = world.scratch / "tmux"
+
+    def tmux(*words):
+        return world.output_of("tmux", "-S", socket_path, *words).decode()
+
+    with world.server() as server:
+        common = f"{world.binary} load http {server.url('/style.css')} --rate 500 -d 60s --interval 200ms"
+        tmux("-f", "/dev/null", "new-session", "-d", "-x", 100, "-y", 30, "sh")
+        world.at_end(lambda: tmux("kill-server"))
+
+        def shot():
+            return tmux("capture-pane", "-p")
+
+        def typed(text, *keys):
+            tmux("send-keys", text, *keys)
+
+        typed(f"{common} --tui; echo status $?", "Enter")
+        wait_for("the screen is there", lambda: "q stops" in shot() and "replies ·" in shot() and "p99" in shot(), 10)
+        (world.scratch / "wide.txt").write_text(shot())
+        for width, height in ((60, 20), (40, 12), (20, 6), (5, 2), (100, 30)):
+            before = server.metric("weft_http_replies_total")
+            tmux("resize-window", "-x", width, "-y", height)
+            wait_for("it goes on", lambda: server.metric("weft_http_replies_total") > before + 200)
+            (world.scratch / f"{width}x{height}.txt").write_text(shot())
+        wait_for("it is whole again", lambda: "q stops" in shot() and "per second" in shot())
+        typed("q")
+        wait_for("q ends it, with the report", lambda: "status 0" in shot() and "verdict" in shot(), 10)
+        typed("clear", "Enter")
+        typed(f"{common} --tui; echo status $?", "Enter")
+        wait_for("the screen is there again", lambda: "q stops" in shot() and "replies ·" in shot())
+        typed("C-c")
+        wait_for("Ctrl-C ends it", lambda: "status 130" in shot() and "verdict" in shot(), 10)
+        typed("clear", "Enter")
+        # The terminal is as it was: what is typed is seen.
+        typed("echo as it was", "Enter")
+        wait_for("it echoes", lambda: "\nas it was" in shot())
+        typed("clear", "Enter")
+        typed(f"{common}; echo status $?", "Enter")
+        wait_for("the line of progress", lambda: "s left" in shot(), 10)
+        typed("C-c")
+        wait_for("Ctrl-C ends it", lambda: "status 130" in shot() and "verdict" in shot(), 10)

@@ -1,0 +1,71 @@
+"""Servers that others wrote, with what they themselves say of their requests."""
+
+import re
+import socket
+
+from world import free_port, wait_for
+
+
+class nginx:
+    """An nginx of one process, that logs path, agent and status of every request."""
+
+    def __init__(self, world, folder=None):
+        self.world, self.port = world, free_port()
+        self.folder = folder or world.folder("nginx", a__txt=b"some text\n" * 40)
+        self.log = world.scratch / "access.log"
+
+    def __enter__(self):
+        config = self.world.scratch / "nginx.conf"
+        config.write_text(f"""
+daemon off; master_process off; pid {self.world.scratch}/nginx.pid; error_log {self.world.scratch}/error.log;
+worker_rlimit_nofile 20000;
+events {{ worker_connections 16000; }}
+http {{
+    types {{ text/html html; }}
+    log_format seen '$uri $http_user_agent $status';
+    access_log {self.log} seen;
+    keepalive_requests 1000000000;
+    client_body_temp_path {self.world.scratch}; proxy_temp_path {self.world.scratch};
+    fastcgi_temp_path {self.world.scratch}; uwsgi_temp_path {self.world.scratch}; scgi_temp_path {self.world.scratch};
+    server {{ listen 127.0.0.1:{self.port}; root {self.folder}; }}
+}}""")
+        self.process = self.world.start("nginx", "-p", self.world.scratch, "-c", config)
+        url = f"http://127.0.0.1:{self.port}"
+        wait_for("nginx answers", lambda: answers(self.port))
+        return url, self.log
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(10)
+
+
+def answers(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    except OSError:
+        return False
+
+
+class memcached:
+    """The real one, and its own statistics."""
+
+    def __init__(self, world, *flags):
+        self.world, self.port = world, free_port()
+        self.flags = flags
+
+    def __enter__(self):
+        self.process = self.world.start("memcached", "-u", "root", "-l", "127.0.0.1", "-p", self.port, "-c", 20000, "-m", 512,
+                                        *self.flags)
+        wait_for("memcached answers", lambda: answers(self.port))
+        return self
+
+    def stats(self):
+        with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+            connection.sendall(b"stats\r\nquit\r\n")
+            text = connection.makefile().read()
+        return dict(re.findall(r"STAT (\S+) (\S+)", text))
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(10)

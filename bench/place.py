@@ -34,6 +34,7 @@ PACKAGES = {
     "nginx": "nginx-light",
     "lighttpd": "lighttpd",
     "wrk": "wrk",
+    "memcached": "memcached",
     "strace": "strace",
     "cc": "gcc libc6-dev",
 }

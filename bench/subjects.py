@@ -27,6 +27,7 @@ class Subject:
     name: str
     argv: Callable[[int, Path, Path], list[str]]
     version_argv: tuple[str, ...]
+    greeting: bytes = b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
     def version(self) -> str:
         """The version the program reports of itself: digits and dots."""
@@ -175,7 +176,7 @@ def await_answer(subject: Subject, process: subprocess.Popen[str], port: int, lo
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError):
             with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-                connection.sendall(b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                connection.sendall(subject.greeting)
                 if connection.recv(1):
                     return
         time.sleep(0.01)

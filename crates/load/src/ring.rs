@@ -38,9 +38,10 @@ use crate::carrier::{Completion, DISCARD_BYTES, What};
 const SUBMISSIONS_MIN: u32 = 64;
 const SUBMISSIONS_MAX: u32 = 4096;
 const COMPLETIONS_MAX: u32 = 65_536;
-/// As many as one turn reads, and few enough to stay in the cache. A receive that finds none is begun
-/// again in the next turn, when they have been read.
-const BUFFERS_MAX: u32 = 128;
+/// How many buffers the kernel has at first: few stay in the cache. If a turn's receives find none, it
+/// gets twice as many, up to one for each connection; those receives are begun again.
+const BUFFERS_FIRST: u16 = 64;
+const BUFFERS_MAX: u16 = 4096;
 /// After so many receives a connection is worth a call that registers it, and one that ends that.
 const REGISTER_AFTER: u32 = 4;
 /// io_uring_prep_recv(3).
@@ -112,6 +113,11 @@ impl Port {
 
 impl Ring {
     pub(crate) fn new(ports: u32, input_bytes: usize) -> io::Result<Ring> {
+        let most = ports.next_power_of_two().min(BUFFERS_MAX.into()) as u16;
+        Ring::with_buffers(ports, input_bytes, BUFFERS_FIRST.min(most), most)
+    }
+
+    fn with_buffers(ports: u32, input_bytes: usize, first: u16, most: u16) -> io::Result<Ring> {
         let submissions = (2 * ports).clamp(SUBMISSIONS_MIN, SUBMISSIONS_MAX);
         let completions = (4 * ports).clamp(4 * SUBMISSIONS_MIN, COMPLETIONS_MAX);
         let ring = IoUring::builder()
@@ -119,8 +125,7 @@ impl Ring {
             .setup_defer_taskrun()
             .setup_cqsize(completions.next_power_of_two())
             .build(submissions.next_power_of_two())?;
-        let count = ports.next_power_of_two().min(BUFFERS_MAX) as u16;
-        let buffers = Buffers::new(&ring.submitter(), count, input_bytes)?;
+        let buffers = Buffers::new(&ring.submitter(), first, most, input_bytes)?;
         // Refused if there are more ports than descriptors (ulimit -n): it goes without.
         let has_table = ring.submitter().register_files_sparse(ports).is_ok();
         Ok(Ring {
@@ -370,6 +375,9 @@ impl Ring {
                     result: entry.result(),
                 });
             }
+        }
+        if let (false, Some(buffers)) = (self.starved.is_empty(), &mut self.buffers) {
+            buffers.grow();
         }
         // Begun now, so that the port stays busy; submitted by the next turn.
         for port in std::mem::take(&mut self.starved) {

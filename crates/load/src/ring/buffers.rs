@@ -1,7 +1,8 @@
 //! Input buffers that all connections of a ring share: the kernel takes one when bytes arrive, and gets
 //! it back when they have been read (io_uring_register_buf_ring(3)).
 //!
-//! So a thousand connections read into the few buffers that one turn needs, which stay in the cache.
+//! So a thousand connections read into the few buffers that one turn needs, which stay in the cache. The
+//! kernel takes them in turn, all that it was given, so it is given no more than were ever needed.
 //!
 //! ```text
 //! entries ┌ address, length, id │ … ┐  read by the kernel up to the tail
@@ -30,12 +31,19 @@ pub(super) struct Buffers {
     memory: Box<[u8]>,
     each_bytes: usize,
     count: u16,
+    /// How many of them are in use at all.
+    given: u16,
     tail: u16,
 }
 
 impl Buffers {
-    /// Makes `count` buffers, a power of two, and hands all of them to the ring.
-    pub(super) fn new(ring: &Submitter<'_>, count: u16, each_bytes: usize) -> io::Result<Buffers> {
+    /// Makes `count` buffers, a power of two, and hands the first of them to the ring.
+    pub(super) fn new(
+        ring: &Submitter<'_>,
+        first: u16,
+        count: u16,
+        each_bytes: usize,
+    ) -> io::Result<Buffers> {
         assert!(count.is_power_of_two(), "{count} buffers");
         let layout = Layout::array::<BufRingEntry>(count.into())
             .and_then(|layout| layout.align_to(PAGE_BYTES))
@@ -50,6 +58,7 @@ impl Buffers {
             memory: vec![0; usize::from(count) * each_bytes].into(),
             each_bytes,
             count,
+            given: 0,
             tail: 0,
         };
         // SAFETY: `count` entries lie there, and stay until `unregister` or, if that was not called,
@@ -57,8 +66,18 @@ impl Buffers {
         unsafe {
             ring.register_buf_ring_with_flags(entries.as_ptr().addr() as u64, count, GROUP, 0)?;
         }
-        (0..count).for_each(|id| buffers.give(id));
+        buffers.give_until(first);
         Ok(buffers)
+    }
+
+    /// Hands twice as many to the ring, if there are any more.
+    pub(super) fn grow(&mut self) {
+        self.give_until(self.count.min(2 * self.given));
+    }
+
+    fn give_until(&mut self, given: u16) {
+        (self.given..given).for_each(|id| self.give(id));
+        self.given = given;
     }
 
     /// Hands a buffer to the kernel. It must not have it.

@@ -91,6 +91,7 @@ impl Idle {
         sleepers.push(index);
         self.sleeper_count.store(sleepers.len(), Ordering::Relaxed);
         drop(sleepers);
+        // Without it the models below deadlock: the count may be seen after the lanes were seen empty.
         fence(Ordering::SeqCst);
     }
 

@@ -149,6 +149,7 @@ pub mod sync;
 mod timer;
 mod token;
 mod topology;
+mod valgrind;
 mod waiting;
 mod watch;
 

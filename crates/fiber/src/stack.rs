@@ -200,6 +200,8 @@ impl Slab {
         let next = unsafe { limit.add(self.slot_len) };
         self.fresh = (left > 1).then_some((next, left - 1));
         self.made += 1;
+        let start = limit.as_ptr().addr();
+        crate::valgrind::register_stack(&(start + PAGE_SIZE..start + self.slot_len));
         Ok(limit)
     }
 }

@@ -11,14 +11,13 @@
 //!
 //! No code of the user's (the destructor of a message) runs under the lock.
 
-use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use std::time::Instant;
 
 use super::short::Short;
-use super::wait::{Node, Queue, Wait, Wake};
-use crate::atomic::{AtomicUsize, Ordering};
+use super::wait::{Claimed, Node, Queue, Wait, Wake};
+use crate::atomic::{AtomicUsize, Ordering, UnsafeCell};
 use crate::waiting::{self, WaitReason};
 
 /// What a waiter is told, beside the number of its arm.
@@ -53,8 +52,57 @@ struct State<T> {
     no_receivers: bool,
 }
 
-/// A message on its way, in the frame of the one who waits.
-pub(super) type Slot<T> = UnsafeCell<Option<T>>;
+/// A message on its way, in the frame of the one who waits: touched by the waiter while it stands in no line, and by the
+/// one who has claimed it until the grant. In the models loom sees to that.
+#[derive(Debug)]
+pub(super) struct Slot<T>(UnsafeCell<Option<T>>);
+
+impl<T> Slot<T> {
+    pub(super) fn new(message: Option<T>) -> Slot<T> {
+        Slot(UnsafeCell::new(message))
+    }
+
+    /// For the node of a waiter.
+    pub(super) fn address(&self) -> *mut () {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// # Safety
+    /// Nobody else touches the slot meanwhile.
+    unsafe fn with<R>(&self, f: impl FnOnce(&mut Option<T>) -> R) -> R {
+        // SAFETY: the caller's promise.
+        self.0.with_mut(|message| f(unsafe { &mut *message }))
+    }
+
+    /// # Safety
+    /// As [`with`](Slot::with).
+    pub(super) unsafe fn put(&self, message: T) {
+        // SAFETY: the caller's promise.
+        unsafe { self.with(|slot| *slot = Some(message)) };
+    }
+
+    /// # Safety
+    /// As [`with`](Slot::with).
+    pub(super) unsafe fn take(&self) -> Option<T> {
+        // SAFETY: the caller's promise.
+        unsafe { self.with(Option::take) }
+    }
+
+    /// What is left when the wait is over.
+    pub(super) fn into_message(self) -> Option<T> {
+        // SAFETY: it is ours alone. Not by `into_inner`, which loom would not look at.
+        unsafe { self.take() }
+    }
+}
+
+impl Claimed {
+    /// # Safety
+    /// The waiter's slot is of this type.
+    unsafe fn message_slot<T>(&self) -> &Slot<T> {
+        // SAFETY: the caller's promise; the frame that it is in stays until the grant, which consumes `self`.
+        unsafe { &*self.slot().cast::<Slot<T>>() }
+    }
+}
 
 /// Why a send did not happen at once.
 enum Refused {
@@ -80,8 +128,8 @@ impl<T> State<T> {
             return Err(Refused::Closed);
         }
         if let Some(receiver) = self.receivers.claim_front() {
-            // SAFETY: a receiver's slot is of this type, and its frame stays until the grant.
-            unsafe { *receiver.slot().cast::<Option<T>>() = message.take() };
+            // SAFETY: a receiver's slot is of this type, and claimed it is ours until the grant.
+            unsafe { receiver.message_slot().with(|slot| *slot = message.take()) };
             let code = code(receiver.tag(), PASSED);
             return Ok(Some(receiver.grant(code)));
         }
@@ -115,8 +163,8 @@ impl<T> State<T> {
     #[inline]
     fn take_from_sender(&mut self) -> Option<(T, Wake)> {
         let sender = self.senders.claim_front()?;
-        // SAFETY: a sender's slot is of this type, and its frame stays until the grant.
-        let message = unsafe { (*sender.slot().cast::<Option<T>>()).take() };
+        // SAFETY: a sender's slot is of this type, and claimed it is ours until the grant.
+        let message = unsafe { sender.message_slot::<T>().take() };
         let code = code(sender.tag(), PASSED);
         let wake = sender.grant(code);
         Some((message.expect("a waiting sender has its message"), wake))
@@ -181,9 +229,9 @@ impl<T> Channel<T> {
 
     #[cold]
     fn send_slow(&self, message: T, deadline: Option<Instant>) -> Result<(), TrySendError<T>> {
-        let slot: Slot<T> = UnsafeCell::new(Some(message));
+        let slot = Slot::new(Some(message));
         let wait = Wait::new();
-        let node = Node::new(&wait, 0, slot.get().cast());
+        let node = Node::new(&wait, 0, slot.address());
         let ended = match self.enlist_sender(&node, &slot) {
             Some(outcome) => Some(outcome),
             None => {
@@ -194,7 +242,7 @@ impl<T> Channel<T> {
         if ended.is_none() {
             self.delist_sender(&node);
         }
-        match (ended, slot.into_inner()) {
+        match (ended, slot.into_message()) {
             (_, None) => Ok(()),
             (None, Some(message)) => Err(TrySendError::Full(message)),
             (Some(_), Some(message)) => Err(TrySendError::Disconnected(message)),
@@ -205,7 +253,8 @@ impl<T> Channel<T> {
     fn enlist_sender(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.state.with(|state| {
             // SAFETY: the sender is in no line, so nobody else looks at its slot.
-            match state.send(self.capacity, unsafe { &mut *slot.get() }) {
+            let sent = unsafe { slot.with(|message| state.send(self.capacity, message)) };
+            match sent {
                 Ok(wake) => (Some(PASSED), wake),
                 Err(Refused::Closed) => (Some(CLOSED), None),
                 Err(Refused::Full) => {
@@ -248,9 +297,9 @@ impl<T> Channel<T> {
 
     #[cold]
     fn receive_slow(&self, deadline: Option<Instant>) -> Result<T, RecvTimeoutError> {
-        let slot: Slot<T> = UnsafeCell::new(None);
+        let slot = Slot::new(None);
         let wait = Wait::new();
-        let node = Node::new(&wait, 0, slot.get().cast());
+        let node = Node::new(&wait, 0, slot.address());
         let ended = match self.enlist_receiver(&node, &slot) {
             Some(outcome) => Some(outcome),
             None => {
@@ -261,7 +310,7 @@ impl<T> Channel<T> {
         if ended.is_none() {
             self.delist_receiver(&node);
         }
-        match (ended, slot.into_inner()) {
+        match (ended, slot.into_message()) {
             (_, Some(message)) => Ok(message),
             (None, None) => Err(RecvTimeoutError::Timeout),
             (Some(_), None) => Err(RecvTimeoutError::Disconnected),
@@ -273,7 +322,7 @@ impl<T> Channel<T> {
         let (outcome, wake) = self.state.with(|state| match state.receive() {
             Ok((message, wake)) => {
                 // SAFETY: the receiver is in no line, so nobody else looks at its slot.
-                unsafe { *slot.get() = Some(message) };
+                unsafe { slot.put(message) };
                 (Some(PASSED), wake)
             }
             Err(Nothing::Closed) => (Some(CLOSED), None),

@@ -14,7 +14,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::channel::Channel;
+use super::channel::{Channel, Slot};
 use super::mutex::RawMutex;
 use super::semaphore::RawSemaphore;
 use super::short::{Short, SpinLock};
@@ -425,6 +425,30 @@ fn a_waiter_that_does_not_look_again_is_caught() {
             wait.block(None);
         }
         setter.join().unwrap();
+    });
+}
+
+/// The same for a message: a slot that is filled after the grant, when the frame that it is in may have gone on.
+#[test]
+#[should_panic(expected = "UnsafeCell")]
+fn a_slot_that_is_filled_after_the_grant_is_caught() {
+    check(3, || {
+        let queue = std::sync::Arc::new(Short::new(Queue::new()));
+        let (wait, slot) = (Wait::new(), Slot::<u32>::new(None));
+        let node = Node::new(&wait, 0, slot.address());
+        // SAFETY: the node stays in this frame until the wait is over.
+        queue.with(|queue| unsafe { queue.push_back(&node) });
+        let other = std::sync::Arc::clone(&queue);
+        let filler = thread::spawn(move || {
+            let claimed = other.with(Queue::claim_front).expect("it waits");
+            let slot = claimed.slot().cast::<Slot<u32>>();
+            claimed.grant(0).wake();
+            // SAFETY: wrong, and that is to be seen; the frame is still there, in the model.
+            unsafe { (*slot).put(7) };
+        });
+        wait.block(None);
+        let _ = slot.into_message();
+        filler.join().unwrap();
     });
 }
 

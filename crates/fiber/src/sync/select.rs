@@ -183,7 +183,7 @@ impl<'a, T> Receiving<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>) -> Receiving<'a, T> {
         Receiving {
             channel,
-            slot: UnsafeCell::new(None),
+            slot: Slot::new(None),
             done: Cell::new(false),
             node: UnsafeCell::new(None),
         }
@@ -198,7 +198,7 @@ impl<'a, T> Receiving<'a, T> {
     /// If it was another operation.
     pub fn take(self) -> Result<T, RecvError> {
         assert!(self.done.get(), "another operation was selected");
-        self.slot.into_inner().ok_or(RecvError)
+        self.slot.into_message().ok_or(RecvError)
     }
 }
 
@@ -206,7 +206,7 @@ impl<'a, T> Sending<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>, message: T) -> Sending<'a, T> {
         Sending {
             channel,
-            slot: UnsafeCell::new(Some(message)),
+            slot: Slot::new(Some(message)),
             done: Cell::new(false),
             node: UnsafeCell::new(None),
         }
@@ -222,13 +222,13 @@ impl<'a, T> Sending<'a, T> {
     pub fn take(self) -> Result<(), SendError<T>> {
         assert!(self.done.get(), "another operation was selected");
         self.slot
-            .into_inner()
+            .into_message()
             .map_or(Ok(()), |message| Err(SendError(message)))
     }
 
     /// The message, if it was another operation.
     pub fn into_message(self) -> Option<T> {
-        self.slot.into_inner()
+        self.slot.into_message()
     }
 }
 
@@ -245,7 +245,7 @@ impl<T> Arm for Receiving<'_, T> {
         }
         match self.channel.try_receive() {
             // SAFETY: the arm is in no line, so nobody else looks at its slot.
-            Ok(message) => unsafe { *self.slot.get() = Some(message) },
+            Ok(message) => unsafe { self.slot.put(message) },
             Err(TryRecvError::Disconnected) => {}
             Err(TryRecvError::Empty) => return false,
         }
@@ -257,7 +257,7 @@ impl<T> Arm for Receiving<'_, T> {
         if self.done.get() {
             return true;
         }
-        let node = place(&self.node, Node::new(wait, index, self.slot.get().cast()));
+        let node = place(&self.node, Node::new(wait, index, self.slot.address()));
         self.channel.enlist_receiving_arm(node, wait)
     }
 
@@ -279,15 +279,15 @@ impl<T> Arm for Sending<'_, T> {
             return false;
         }
         // SAFETY: the arm is in no line, so nobody else looks at its slot.
-        let message = unsafe { (*self.slot.get()).take() };
+        let message = unsafe { self.slot.take() };
         let message = message.expect("not sent yet");
         match self.channel.try_send(message) {
             Ok(()) => {}
             // SAFETY: as above.
-            Err(TrySendError::Disconnected(back)) => unsafe { *self.slot.get() = Some(back) },
+            Err(TrySendError::Disconnected(back)) => unsafe { self.slot.put(back) },
             Err(TrySendError::Full(back)) => {
                 // SAFETY: as above.
-                unsafe { *self.slot.get() = Some(back) };
+                unsafe { self.slot.put(back) };
                 return false;
             }
         }
@@ -299,7 +299,7 @@ impl<T> Arm for Sending<'_, T> {
         if self.done.get() {
             return true;
         }
-        let node = place(&self.node, Node::new(wait, index, self.slot.get().cast()));
+        let node = place(&self.node, Node::new(wait, index, self.slot.address()));
         self.channel.enlist_sending_arm(node, wait)
     }
 

@@ -36,6 +36,7 @@ pub(crate) struct Cluster {
     next: AtomicUsize,
     pub(crate) queue: ReadyQueue<FiberRef>,
     pub(crate) idle: Arc<Idle>,
+    /// With [`CLOSED`].
     fiber_count: AtomicUsize,
     pub(crate) roster: Roster,
     stopping: AtomicBool,
@@ -44,6 +45,9 @@ pub(crate) struct Cluster {
     empty: Condvar,
     empty_lock: Mutex<()>,
 }
+
+/// In the count of fibers: none may come any more, because the runtime is shut down.
+const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// The half of a processor that everybody may reach.
 #[derive(Debug)]
@@ -132,15 +136,59 @@ impl Cluster {
         self.places_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
-    fn count_in(&self, fiber: FiberRef) {
+    /// Lists and counts a new fiber. In this order: whoever finds it counted and cancels all finds it in the list.
+    ///
+    /// # Errors
+    /// The runtime has been shut down; the fiber is not taken.
+    fn admit(&self, fiber: FiberRef) -> io::Result<()> {
         self.process.check("spawn a fiber");
-        self.fiber_count.fetch_add(1, Ordering::Relaxed);
         self.roster.add(fiber);
+        if self.count_in() {
+            return Ok(());
+        }
+        self.roster.remove(fiber);
+        Err(stopped())
+    }
+
+    /// `false` if the cluster is closed.
+    fn count_in(&self) -> bool {
+        let is_closed = self.fiber_count.fetch_add(1, Ordering::AcqRel) & CLOSED != 0;
+        if is_closed {
+            self.fiber_count.fetch_sub(1, Ordering::AcqRel);
+        }
+        !is_closed
+    }
+
+    /// Lists and counts a fiber of this cluster in another one instead; `false` if that is closed.
+    pub(crate) fn hand_over(&self, fiber: FiberRef, to: &Cluster) -> bool {
+        let moved = self.roster.hand_over(fiber, &to.roster, || to.count_in());
+        if moved {
+            self.fiber_finished();
+        }
+        moved
+    }
+
+    /// Nobody comes any more; says how many fibers there are.
+    pub(crate) fn close(&self) -> usize {
+        self.fiber_count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.fiber_count.load(Ordering::Acquire) & CLOSED != 0
     }
 
     /// Starts a fiber on whichever processor comes first.
-    pub(crate) fn spawn(&self, fiber: FiberRef) {
-        self.count_in(fiber);
+    ///
+    /// # Errors
+    /// The runtime has been shut down; the fiber is not taken.
+    pub(crate) fn spawn(&self, fiber: FiberRef) -> io::Result<()> {
+        self.admit(fiber)?;
+        self.push_arrived(fiber);
+        Ok(())
+    }
+
+    /// Makes a fiber ready that has just come, on whichever processor comes first.
+    pub(crate) fn push_arrived(&self, fiber: FiberRef) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         self.push_movable(fiber, next % self.open_places().len().max(1));
     }
@@ -155,9 +203,13 @@ impl Cluster {
     }
 
     /// Starts a fiber on this very processor: the one after `index` others that run, round and round.
-    pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) {
-        self.count_in(fiber);
+    ///
+    /// # Errors
+    /// The runtime has been shut down; the fiber is not taken.
+    pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) -> io::Result<()> {
+        self.admit(fiber)?;
         self.send_to_running(index, Message::Start(fiber));
+        Ok(())
     }
 
     /// Sends a message to the processor after `index` others that run, round and round. To nobody if the cluster has
@@ -192,14 +244,14 @@ impl Cluster {
     }
 
     pub(crate) fn fiber_finished(&self) {
-        if self.fiber_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.fiber_count.fetch_sub(1, Ordering::AcqRel) & !CLOSED == 1 {
             let _guard = lock(&self.empty_lock);
             self.empty.notify_all();
         }
     }
 
     pub(crate) fn fiber_count(&self) -> usize {
-        self.fiber_count.load(Ordering::Acquire)
+        self.fiber_count.load(Ordering::Acquire) & !CLOSED
     }
 
     /// Waits until all fibers have finished, or the deadline; returns how many are left.
@@ -338,6 +390,11 @@ impl ProcessorShared {
             self.doorbell.ring();
         }
     }
+}
+
+pub(crate) fn stopped() -> io::Error {
+    let message = "the runtime of this cluster has been shut down";
+    io::Error::new(io::ErrorKind::NotConnected, message)
 }
 
 /// Locks; a panic while holding one of these locks leaves no broken state behind.

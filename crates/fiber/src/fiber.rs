@@ -50,6 +50,7 @@ pub(crate) struct Control {
     id: u64,
     /// It may go on on any processor, whatever it has on its stack: see [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
+    is_steps: bool,
     name: Option<Cow<'static, str>>,
     spawned_at: &'static Location<'static>,
     token: Token,
@@ -69,11 +70,23 @@ pub(crate) struct Control {
     spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
     look: Look,
+    /// Where it is: changed only by who has the fiber in hand. Kept by one of the two below.
+    cluster: AtomicPtr<Cluster>,
     /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
-    cluster: Arc<Cluster>,
+    birthplace: Arc<Cluster>,
+    /// Touched only by who has the fiber in hand.
+    travels: UnsafeCell<Option<Box<Travels>>>,
 }
 
-// SAFETY: `body`, `context` and the cells are touched only by the processor that starts
+/// Of a fiber that has been in other clusters than its first, or is about to be.
+struct Travels {
+    /// Where it goes when it may.
+    target: Option<Arc<Cluster>>,
+    /// Where it has been, each once: as [`Control::birthplace`].
+    visited: Vec<Arc<Cluster>>,
+}
+
+// SAFETY: `body`, `context`, `travels` and the cells are touched only by the processor that starts
 // the fiber and then keeps it; a queue hands a control block to one processor at a time. The rest is
 // atomic or never changes.
 unsafe impl Sync for Control {}
@@ -111,6 +124,8 @@ pub(crate) enum Suspend {
     Park,
     /// Somebody on this processor (a completion, a timer) has my address and makes me ready.
     Wait,
+    /// Run me in the cluster that I named as my target.
+    Move,
 }
 
 /// What came of running a fiber.
@@ -145,6 +160,7 @@ impl Control {
         Arc::new(Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             is_migratable,
+            is_steps: matches!(body, Body::Steps(_)),
             name,
             spawned_at,
             token: Token::new(),
@@ -160,7 +176,9 @@ impl Control {
             locals: OnceCell::new(),
             spans: Spans::new(span),
             look: Look::new(),
-            cluster,
+            cluster: AtomicPtr::new(Arc::as_ptr(&cluster).cast_mut()),
+            birthplace: cluster,
+            travels: UnsafeCell::new(None),
         })
     }
 
@@ -207,8 +225,15 @@ impl Control {
         }
     }
 
-    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
-        &self.cluster
+    /// Where it is.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        // SAFETY: the control block holds every cluster that this ever pointed to.
+        unsafe { &*self.cluster.load(Ordering::Acquire) }
+    }
+
+    /// Whether it runs [`Steps`](crate::Steps).
+    pub(crate) fn is_steps(&self) -> bool {
+        self.is_steps
     }
 
     /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
@@ -291,15 +316,14 @@ impl FiberRef {
         look.enter(Phase::Running);
         let outcome = self.control().spans.around(processor, || {
             let outcome = running.resume(Resume::GoOn);
-            self.control().cluster.process.abort_if_left();
+            self.control().cluster().process.abort_if_left();
             outcome
         });
         match outcome {
             CoroutineResult::Yield(suspend) => {
-                look.enter(if suspend == Suspend::Yield {
-                    Phase::Ready
-                } else {
-                    Phase::Waiting
+                look.enter(match suspend {
+                    Suspend::Yield | Suspend::Move => Phase::Ready,
+                    Suspend::Park | Suspend::Wait => Phase::Waiting,
                 });
                 Ran::Suspended(suspend)
             }
@@ -378,6 +402,51 @@ impl FiberRef {
         control.look.take_trace()
     }
 
+    /// Names the cluster where it goes when its step is over, or it suspends for this; by the fiber itself.
+    pub(crate) fn set_target(self, target: Option<Arc<Cluster>>) {
+        // SAFETY: the fiber runs, so its travels are its own, and nothing below calls anybody who looks at them.
+        let travels = unsafe { &mut *self.control().travels.get() };
+        if let Some(travels) = travels {
+            travels.target = target;
+        } else if target.is_some() {
+            let visited = Vec::new();
+            *travels = Some(Box::new(Travels { target, visited }));
+        }
+    }
+
+    /// Whether it has named one. By the processor that has just run it.
+    #[inline]
+    pub(crate) fn has_target(self) -> bool {
+        // SAFETY: the fiber is in the caller's hand (invariant).
+        let travels = unsafe { &*self.control().travels.get() };
+        travels
+            .as_ref()
+            .is_some_and(|travels| travels.target.is_some())
+    }
+
+    pub(crate) fn take_target(self) -> Option<Arc<Cluster>> {
+        // SAFETY: as in `has_target`.
+        let travels = unsafe { &mut *self.control().travels.get() };
+        travels.as_mut()?.target.take()
+    }
+
+    /// It is in this cluster from now on. By the processor that has run it elsewhere.
+    pub(crate) fn enter(self, cluster: &Arc<Cluster>) {
+        // SAFETY: as in `has_target`.
+        let travels = unsafe { &mut *self.control().travels.get() };
+        let visited = &mut travels.as_mut().expect("it had a target").visited;
+        let birthplace = &self.control().birthplace;
+        let is_kept = visited
+            .iter()
+            .chain([birthplace])
+            .any(|kept| Arc::ptr_eq(kept, cluster));
+        if !is_kept {
+            visited.push(Arc::clone(cluster));
+        }
+        let address = Arc::as_ptr(cluster).cast_mut();
+        self.control().cluster.store(address, Ordering::Release);
+    }
+
     /// Runs a step, on the fiber's stack.
     fn step(self) -> Flow {
         // SAFETY: as in `start`. The kernel has nothing of the frame now: its operation is complete.
@@ -446,7 +515,7 @@ impl Fiber {
         // as the cluster, which the control block holds.
         let home = unsafe { &*self.control.home.load(Ordering::Acquire) };
         if fiber.is_movable() {
-            self.control.cluster.push_movable(fiber, home.index);
+            self.control.cluster().push_movable(fiber, home.index);
         } else {
             home.push_ready(fiber);
         }

@@ -91,6 +91,22 @@
 //!   processor.
 //! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block the thread then.
 //!
+//! # More than one cluster
+//!
+//! A runtime is a *cluster* of processors, and a process may have several: one for what blocks, say, so that connections
+//! do not feel it. [`ClusterHandle::run`] calls something there, [`move_to`] takes who may move there.
+//! [`Runtime::add_processor`] and [`Runtime::remove_processor`] change a cluster while it runs.
+//!
+//! ```
+//! let disk = fiber::Runtime::builder().processors(1).start().unwrap();
+//! let cluster = disk.cluster();
+//! let len = fiber::run(move || {
+//!     let path = std::path::PathBuf::from("/proc/self/stat");
+//!     cluster.run(|| std::fs::read(&path)).unwrap().len() // borrowed; blocks a processor over there
+//! });
+//! assert!(len > 0);
+//! ```
+//!
 //! # Looking inside
 //!
 //! [`Runtime::dump`] lists all fibers: what each waits for (the descriptor and the operation, the lock and who has it), for how
@@ -106,7 +122,7 @@
 //! # Inside
 //!
 //! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
-//! share), `resize` (they come and go) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
+//! share), `clusters` (several, and going from one to another), `resize` (processors come and go) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
 //! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `sync`, `waiting` (what each waits for) · `roster` (all fibers), `resources`, `fork`.
 
 mod accept;
@@ -114,6 +130,7 @@ mod atomic;
 mod backend;
 mod cancel;
 mod cluster;
+mod clusters;
 mod counters;
 mod debugger;
 mod dump;
@@ -155,6 +172,7 @@ mod watch;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
 pub use cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};
+pub use clusters::{ClusterHandle, move_to};
 pub use counters::ProcessorCounters;
 pub use dump::{Dump, DumpedFiber, DumpedStack, FiberState};
 pub use fiber::{

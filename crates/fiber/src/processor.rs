@@ -507,6 +507,12 @@ impl Processor {
         self.shared().running.store(0, Ordering::Relaxed);
         self.current.set(None);
         match ran {
+            Ran::Stepped(flow) if fiber.has_target() && self.depart(fiber, flow) => {}
+            Ran::Suspended(Suspend::Move) => {
+                if !self.depart(fiber, Flow::Yield) {
+                    self.make_ready(fiber);
+                }
+            }
             Ran::Stepped(Flow::Receive) if self.retiring.is_begun() => {
                 fiber.postpone_wait();
                 self.make_ready(fiber);

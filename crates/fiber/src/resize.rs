@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Message, ProcessorShared, lock};
+use crate::cluster::{Cluster, Message, ProcessorShared, lock, stopped};
 use crate::fiber::{Fiber, FiberRef};
 use crate::processor::{Expiry, Processor};
 use crate::roster;
@@ -266,11 +266,6 @@ impl Cluster {
             let _ = member.thread.join();
         }
     }
-}
-
-fn stopped() -> io::Error {
-    let message = "the runtime of this cluster has been shut down";
-    io::Error::new(io::ErrorKind::NotConnected, message)
 }
 
 /// The life of a processor's thread.

@@ -26,6 +26,25 @@ struct Shard {
 pub(crate) struct Place(AtomicU32);
 
 impl Shard {
+    fn add(&mut self, fiber: FiberRef) {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.places.push(None);
+                u32::try_from(self.places.len() - 1).expect("fewer than 2^32 fibers")
+            }
+        };
+        self.places[place as usize] = Some(fiber);
+        fiber.control().place().0.store(place, Ordering::Relaxed);
+    }
+
+    fn remove(&mut self, fiber: FiberRef) {
+        let place = fiber.control().place().0.load(Ordering::Relaxed);
+        let was = self.places[place as usize].take();
+        assert_eq!(was, Some(fiber), "place {place} of the roster is another's");
+        self.free.push(place);
+    }
+
     /// A fiber in the list is not released before it has been taken out, under the lock that `self` is in.
     fn fibers(&self) -> Vec<Fiber> {
         self.places
@@ -39,27 +58,39 @@ impl Shard {
 impl Roster {
     /// Before the fiber can be found by a processor.
     pub(crate) fn add(&self, fiber: FiberRef) {
-        let control = fiber.control();
-        let mut shard = lock(self.shard_of(control.id()));
-        let place = match shard.free.pop() {
-            Some(place) => place,
-            None => {
-                shard.places.push(None);
-                u32::try_from(shard.places.len() - 1).expect("fewer than 2^32 fibers")
-            }
-        };
-        shard.places[place as usize] = Some(fiber);
-        control.place().0.store(place, Ordering::Relaxed);
+        lock(self.shard_of(fiber.control().id())).add(fiber);
     }
 
     /// Before the fiber is released.
     pub(crate) fn remove(&self, fiber: FiberRef) {
-        let control = fiber.control();
-        let mut shard = lock(self.shard_of(control.id()));
-        let place = control.place().0.load(Ordering::Relaxed);
-        let was = shard.places[place as usize].take();
-        assert_eq!(was, Some(fiber), "place {place} of the roster is another's");
-        shard.free.push(place);
+        lock(self.shard_of(fiber.control().id())).remove(fiber);
+    }
+
+    /// Moves a fiber into another list, if `admit` says so: whoever goes through one list finds it there, or it is in the
+    /// other by then.
+    pub(crate) fn hand_over(
+        &self,
+        fiber: FiberRef,
+        to: &Roster,
+        admit: impl FnOnce() -> bool,
+    ) -> bool {
+        let id = fiber.control().id();
+        let (from, to) = (self.shard_of(id), to.shard_of(id));
+        assert!(!std::ptr::eq(from, to), "a move to where the fiber is");
+        // In the order of their addresses: others may go the other way.
+        let (mut from, mut to) = if std::ptr::from_ref(from) < std::ptr::from_ref(to) {
+            let from = lock(from);
+            (from, lock(to))
+        } else {
+            let to = lock(to);
+            (lock(from), to)
+        };
+        let admitted = admit();
+        if admitted {
+            from.remove(fiber);
+            to.add(fiber);
+        }
+        admitted
     }
 
     /// All that there are, one part after the other: who comes meanwhile may be missing.

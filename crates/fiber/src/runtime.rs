@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::backend::{BackendChoice, BackendKind, Denied, probe};
 use crate::cluster::Cluster;
+use crate::clusters::ClusterHandle;
 use crate::counters::ProcessorCounters;
 use crate::dump::Dump;
 use crate::fiber::{Fiber, after};
@@ -135,22 +136,26 @@ impl Runtime {
     /// Starts a fiber that runs [`Steps`].
     #[track_caller]
     pub fn spawn_steps_with(&self, builder: Builder, steps: impl Steps) -> JoinHandle<()> {
-        builder.spawn_steps_in(&self.cluster, Location::caller(), steps)
+        let started = builder.spawn_steps_in(&self.cluster, Location::caller(), steps);
+        started.expect("a runtime that is there takes fibers")
     }
 
-    /// Runs `f` in a fiber and waits for it. Call it from a plain thread.
+    /// Runs `f`, which may borrow, in a fiber and waits for it. See [`ClusterHandle::run`].
     ///
     /// # Panics
-    /// With the panic of `f`.
+    /// With the panic of `f`; or if no stack can be had.
     #[track_caller]
     pub fn run<F, T>(&self, f: F) -> T
     where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
+        F: FnOnce() -> T + Send,
+        T: Send,
     {
-        self.spawn(f)
-            .join()
-            .unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+        crate::spawn::run_in(&self.cluster, Location::caller(), f)
+    }
+
+    /// A handle to its cluster, to spawn and move fibers there from elsewhere.
+    pub fn cluster(&self) -> ClusterHandle {
+        ClusterHandle(Arc::clone(&self.cluster))
     }
 
     /// How many processors it has, without those that are being removed.
@@ -170,7 +175,7 @@ impl Runtime {
     /// `QuotaExceeded` if there are [as many as there may be](RuntimeBuilder::max_processors); else what the kernel says to a
     /// new thread, ring or epoll instance.
     pub fn add_processor(&self) -> io::Result<usize> {
-        add_processor(&self.cluster)
+        self.cluster().add_processor()
     }
 
     /// Removes processor `index`. It takes no new fibers at once. Who is not started, is between two steps or is
@@ -197,7 +202,7 @@ impl Runtime {
     /// # Errors
     /// `InvalidInput` if it is the last one that runs, `NotFound` if there is none with this number or it is being removed.
     pub fn remove_processor(&self, index: usize) -> io::Result<Retirement> {
-        self.cluster.remove_processor(index)
+        self.cluster().remove_processor(index)
     }
 
     /// How many fibers there are, started or not.
@@ -266,8 +271,10 @@ impl Runtime {
         };
         if outcome.cancelled > 0 {
             self.cancel_all();
-            outcome.left = wait(grace);
+            wait(grace);
         }
+        // Nobody comes from elsewhere after this.
+        outcome.left = self.cluster.close();
         self.stop();
         outcome
     }
@@ -285,6 +292,7 @@ impl Runtime {
             return;
         }
         self.monitor = None;
+        self.cluster.close();
         self.cluster.stop_and_join();
     }
 }
@@ -378,14 +386,6 @@ impl RuntimeBuilder {
             runtime.monitor = Some(monitor);
         }
         Ok(runtime)
-    }
-}
-
-/// In a fiber, without holding its processor up: a thread has to start, and somebody else may be at it.
-fn add_processor(cluster: &Arc<Cluster>) -> io::Result<usize> {
-    match crate::current() {
-        Some(_) => crate::offload(|| cluster.add_processor()),
-        None => cluster.add_processor(),
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::cancel::{checkpoint, is_cancelled};
 use crate::cluster::{Cluster, lock};
+use crate::clusters::ClusterHandle;
 use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park, park_until_deadline};
 use crate::spans;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
@@ -63,6 +64,7 @@ pub fn spawn_steps(steps: impl Steps) -> JoinHandle<()> {
 pub struct Builder {
     name: Option<Cow<'static, str>>,
     stack_size: Option<usize>,
+    cluster: Option<ClusterHandle>,
     processor: Option<usize>,
     is_migratable: bool,
     span: spans::Chosen,
@@ -121,6 +123,13 @@ impl Builder {
         self
     }
 
+    /// Starts it in this cluster, instead of the calling fiber's; from a plain thread as well.
+    #[must_use]
+    pub fn cluster(mut self, cluster: &ClusterHandle) -> Builder {
+        self.cluster = Some(cluster.clone());
+        self
+    }
+
     /// Starts it on processor `index` (modulo their number, of those that run; on another if that one is just being removed)
     /// and nowhere else.
     #[must_use]
@@ -129,17 +138,18 @@ impl Builder {
         self
     }
 
-    /// Starts the fiber in the calling fiber's runtime.
+    /// Starts the fiber in the calling fiber's runtime, or in the [cluster](Builder::cluster) that was named.
     ///
     /// # Errors
-    /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread.
+    /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has
+    /// been shut down.
     #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let cluster = current_cluster()?;
+        let cluster = self.named_or_current_cluster()?;
         self.spawn_in(&cluster, Location::caller(), f)
     }
 
@@ -158,14 +168,22 @@ impl Builder {
         Ok(JoinHandle { fiber, packet })
     }
 
-    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime. Its stacks have the default size.
+    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime, or in the [cluster](Builder::cluster) that was named.
+    /// Its stacks have the default size.
     ///
     /// # Errors
-    /// `Unsupported` on a plain thread.
+    /// `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has been shut down.
     #[track_caller]
     pub fn spawn_steps(self, steps: impl Steps) -> io::Result<JoinHandle<()>> {
-        let cluster = current_cluster()?;
-        Ok(self.spawn_steps_in(&cluster, Location::caller(), steps))
+        let cluster = self.named_or_current_cluster()?;
+        self.spawn_steps_in(&cluster, Location::caller(), steps)
+    }
+
+    fn named_or_current_cluster(&self) -> io::Result<Arc<Cluster>> {
+        match &self.cluster {
+            Some(named) => Ok(Arc::clone(&named.0)),
+            None => current_cluster(),
+        }
     }
 
     pub(crate) fn spawn_steps_in(
@@ -173,11 +191,11 @@ impl Builder {
         cluster: &Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         steps: impl Steps,
-    ) -> JoinHandle<()> {
+    ) -> io::Result<JoinHandle<()>> {
         let packet = Arc::new(Packet::new(None));
         let body = Body::Steps(Box::new(Conversing::new(steps, Arc::clone(&packet))));
-        let fiber = self.start_body(cluster, spawned_at, body);
-        JoinHandle { fiber, packet }
+        let fiber = self.start_body(cluster, spawned_at, body)?;
+        Ok(JoinHandle { fiber, packet })
     }
 
     fn start(
@@ -187,7 +205,7 @@ impl Builder {
         entry: Entry,
     ) -> io::Result<Fiber> {
         let stack = FiberStack::take(self.stack_size.unwrap_or(STACK_SIZE_DEFAULT))?;
-        Ok(self.start_body(cluster, spawned_at, Body::Once(Some((entry, stack)))))
+        self.start_body(cluster, spawned_at, Body::Once(Some((entry, stack))))
     }
 
     fn start_body(
@@ -195,7 +213,7 @@ impl Builder {
         cluster: &Arc<Cluster>,
         spawned_at: &'static Location<'static>,
         body: Body,
-    ) -> Fiber {
+    ) -> io::Result<Fiber> {
         let control = Control::new(
             Arc::clone(cluster),
             self.name,
@@ -208,21 +226,60 @@ impl Builder {
             control: Arc::clone(&control),
         };
         let reference = FiberRef::new(control);
-        match self.processor {
+        let started = match self.processor {
             Some(index) => cluster.spawn_on(reference, index),
             None => cluster.spawn(reference),
+        };
+        match started {
+            Ok(()) => Ok(fiber),
+            Err(error) => {
+                reference.release();
+                Err(error)
+            }
         }
-        fiber
     }
 }
 
 fn current_cluster() -> io::Result<Arc<Cluster>> {
-    current()
-        .map(|fiber| Arc::clone(fiber.control.cluster()))
-        .ok_or_else(|| {
-            let message = "not in a fiber: start a runtime with fiber::run or fiber::Runtime";
-            io::Error::new(io::ErrorKind::Unsupported, message)
-        })
+    let current = ClusterHandle::current().map(|current| current.0);
+    current.ok_or_else(|| {
+        let message = "not in a fiber: start a runtime with fiber::run or fiber::Runtime";
+        io::Error::new(io::ErrorKind::Unsupported, message)
+    })
+}
+
+/// Runs `f`, which may borrow, in a fiber of `cluster`, and waits for it: see [`ClusterHandle::run`].
+pub(crate) fn run_in<F, T>(
+    cluster: &Arc<Cluster>,
+    spawned_at: &'static Location<'static>,
+    f: F,
+) -> T
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let packet = Arc::new(Packet::new(None));
+    let whole = entry(Arc::clone(&packet), f);
+    // SAFETY: as in `Scope::spawn`. Nobody returns from here, even by unwinding, before the fiber has left its result, and
+    // it has dropped the closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) The
+    // result is taken here, so the fiber's share of the packet borrows nothing when it goes. If the runtime stops first, the
+    // fiber never runs again, and we never return.
+    let whole = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Entry>(whole) };
+    let started = Builder::new().start(cluster, spawned_at, whole);
+    let fiber = started.expect("failed to spawn a fiber");
+    let _noted = waiting::on(WaitReason::Join { fiber: fiber.id() });
+    while !packet.is_finished() {
+        fiber.control.cluster().process.check("wait for a fiber");
+        if is_cancelled() {
+            fiber.cancel();
+        }
+        packet.wait_once(park);
+    }
+    // SAFETY: finished, so the fiber is done with it, and nobody else takes it.
+    let result = unsafe { (*packet.result.get()).take() };
+    result
+        .expect("a fiber leaves one result")
+        .unwrap_or_else(|payload| resume_unwind(payload))
 }
 
 /// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! In rounds: a runtime starts (back end and number of processors by the dice), fibers talk over sockets, pipes and
-//! datagrams, write and read files, sleep, wait for each other and for children, are cancelled, while processors are added
-//! and removed, and the runtime is shut down. Every byte that is answered is compared. After each round no fiber, stack,
+//! datagrams, write and read files, sleep, wait for each other and for children, go to another runtime's cluster and come
+//! back, are cancelled, while processors are added and removed, and the runtimes are shut down. Every byte that is answered is compared. After each round no fiber, stack,
 //! descriptor, thread or buffer may be left, and the memory must not have grown from round to round.
 //!
 //! The seed is printed; `--seed` makes the same choices again (what runs when is the machine's). Exit code 0: nothing
@@ -128,14 +128,27 @@ fn play_round(
         .start()
         .map_err(|error| format!("a runtime does not start: {error}"))?;
     let kind = runtime.backend();
+    // Where fibers go for a while; of either back end as well.
+    let abroad = Runtime::builder()
+        .processors(1 + dice.below(2) as usize)
+        .backend(dice.pick(&[BackendChoice::Auto, BackendChoice::Epoll]))
+        .start()
+        .map_err(|error| format!("a runtime does not start: {error}"))?;
+    let (kind, to_abroad) = (format!("{kind} and {}", abroad.backend()), abroad.cluster());
     let looker = Looker::start(runtime.lens());
-    let (outcomes, resized) = resize::during(&runtime, dice.number(), || {
-        runtime.run(move || Stage::new(seed, start + duration).play())
+    let seeds = [dice.number(), dice.number()];
+    let ((outcomes, resized), resized_abroad) = resize::during(&abroad, seeds[0], || {
+        resize::during(&runtime, seeds[1], || {
+            runtime.run(move || Stage::new(seed, start + duration, to_abroad).play())
+        })
     });
     looker.stop();
-    let resized = resized.map_err(|lost| format!("round {round} ({kind}): {lost}"))?;
+    let in_round = |lost| format!("round {round} ({kind}): {lost}");
+    let resized = resized.map_err(in_round)?;
+    let resized_abroad = resized_abroad.map_err(in_round)?;
     let counters = runtime.counters();
     let ended = runtime.shutdown_with(Duration::from_secs(10), Duration::from_secs(10));
+    let ended_abroad = abroad.shutdown_with(Duration::from_secs(10), Duration::from_secs(10));
     println!(
         "round {round}: {kind}, {processors} processors, {:.1} s: {outcomes}; {} bytes live",
         start.elapsed().as_secs_f64(),
@@ -143,16 +156,16 @@ fn play_round(
     );
     let cancelled: u64 = counters.iter().map(|c| c.operations_cancelled).sum();
     println!(
-        "         {cancelled} operations cancelled; {resized}; {}",
+        "         {cancelled} operations cancelled; {resized}; abroad {resized_abroad}; {}",
         offload_counters()
     );
     if let Some(wrong) = outcomes.wrong {
         return Err(format!("round {round} ({kind}): {wrong}"));
     }
-    if ended.left > 0 {
+    if ended.left + ended_abroad.left > 0 {
         return Err(format!(
-            "round {round} ({kind}): {} fibers did not end",
-            ended.left
+            "round {round} ({kind}): {} fibers did not end, and {} abroad",
+            ended.left, ended_abroad.left
         ));
     }
     baseline

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UdpSocket};
-use fiber::{Builder, Fiber, Flow, JoinHandle, JoinSet, Source, Steps, is_cancellation};
+use fiber::{
+    Builder, ClusterHandle, Fiber, Flow, JoinHandle, JoinSet, Source, Steps, is_cancellation,
+};
 
 use crate::dice::Dice;
 use crate::scenes::{self, Props};
@@ -78,17 +80,22 @@ impl fmt::Display for Outcomes {
 pub(crate) struct Stage {
     dice: Dice,
     curtain: Instant,
+    abroad: ClusterHandle,
 }
 
 impl Stage {
-    pub(crate) fn new(seed: u64, curtain: Instant) -> Stage {
+    pub(crate) fn new(seed: u64, curtain: Instant, abroad: ClusterHandle) -> Stage {
         let dice = Dice::new(seed);
-        Stage { dice, curtain }
+        Stage {
+            dice,
+            curtain,
+            abroad,
+        }
     }
 
     pub(crate) fn play(mut self) -> Outcomes {
         let directory = tempfile::tempdir().expect("a directory for files");
-        let mut servers = Servers::start(directory.path());
+        let mut servers = Servers::start(directory.path(), &self.abroad);
         let mut outcomes = Outcomes::default();
         let mut players = JoinSet::new();
         let mut known: Vec<Fiber> = Vec::new();
@@ -158,7 +165,7 @@ struct Servers {
 }
 
 impl Servers {
-    fn start(directory: &Path) -> Servers {
+    fn start(directory: &Path, abroad: &ClusterHandle) -> Servers {
         let listen = || Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let listeners = [listen(), listen()];
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a free port"));
@@ -167,12 +174,17 @@ impl Servers {
             echo_in_steps: listeners[1].local_addr().expect("it is bound"),
             datagrams: socket.local_addr().expect("it is bound"),
             directory: Arc::from(directory),
+            abroad: abroad.clone(),
+            home: ClusterHandle::current().expect("the stage is a fiber"),
             shared: Arc::default(),
         };
         let udp = serve_datagrams(&socket);
         let handlers = Handlers::default();
         let acceptors = (0..2 * ACCEPTORS)
-            .map(|number| (number, accept(number, &listeners[number % 2], &handlers)))
+            .map(|number| {
+                let listener = &listeners[number % 2];
+                (number, accept(number, listener, &handlers, &props))
+            })
             .collect();
         Servers {
             listeners,
@@ -197,7 +209,8 @@ impl Servers {
         drop(handlers);
         for (number, acceptor) in &mut self.acceptors {
             if acceptor.is_finished() {
-                *acceptor = accept(*number, &self.listeners[*number % 2], &self.handlers);
+                let listener = &self.listeners[*number % 2];
+                *acceptor = accept(*number, listener, &self.handlers, &self.props);
             }
         }
     }
@@ -214,14 +227,28 @@ impl Servers {
 }
 
 /// An acceptor; it ends when it is cancelled, or the listener closed.
-fn accept(number: usize, listener: &Arc<TcpListener>, handlers: &Handlers) -> JoinHandle<()> {
+fn accept(
+    number: usize,
+    listener: &Arc<TcpListener>,
+    handlers: &Handlers,
+    props: &Props,
+) -> JoinHandle<()> {
     let (listener, handlers) = (Arc::clone(listener), Arc::clone(handlers));
+    let clusters = [props.home.clone(), props.abroad.clone()];
     let in_steps = number % 2 == 1;
     let builder = Builder::new().name("acceptor").processor(number);
     let accept = move || {
         while let Ok(stream) = listener.accept() {
             let handler = match in_steps {
-                true => fiber::spawn_steps(Echo(stream)),
+                true => {
+                    let clusters = clusters.clone();
+                    let dice = Dice::new(stream.peer_addr().map_or(0, |peer| peer.port().into()));
+                    fiber::spawn_steps(Echo {
+                        stream,
+                        clusters,
+                        dice,
+                    })
+                }
                 false => fiber::spawn(move || echo(stream)),
             };
             remember(&handlers, handler.fiber().clone());
@@ -240,17 +267,26 @@ fn echo(stream: TcpStream) {
     }
 }
 
-/// The same in steps.
-struct Echo(TcpStream);
+/// The same in steps, which wait for their input here or abroad.
+struct Echo {
+    stream: TcpStream,
+    clusters: [ClusterHandle; 2],
+    dice: Dice,
+}
 
 impl Steps for Echo {
     fn source(&self) -> Source<'_> {
-        self.0.source()
+        self.stream.source()
     }
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         match input {
-            Ok(input) if !input.is_empty() && self.0.write_all(&input).is_ok() => Flow::Receive,
+            Ok(input) if !input.is_empty() && self.stream.write_all(&input).is_ok() => {
+                let target = &self.clusters[self.dice.below(2) as usize];
+                // One of them may be shut down by now: then it stays.
+                let _ = fiber::move_to(target);
+                Flow::Receive
+            }
             _ => Flow::Done,
         }
     }

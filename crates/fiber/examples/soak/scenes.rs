@@ -10,6 +10,7 @@ use std::time::Duration;
 use fiber::fs::{self, File};
 use fiber::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream, pipe};
 use fiber::process::{Command, Stdio};
+use fiber::{ClusterHandle, move_to};
 
 use crate::dice::Dice;
 use crate::locks;
@@ -21,6 +22,9 @@ pub(crate) struct Props {
     pub(crate) echo_in_steps: SocketAddr,
     pub(crate) datagrams: SocketAddr,
     pub(crate) directory: Arc<Path>,
+    pub(crate) home: ClusterHandle,
+    /// Another runtime's cluster.
+    pub(crate) abroad: ClusterHandle,
     pub(crate) shared: Arc<locks::Shared>,
 }
 
@@ -58,6 +62,10 @@ const SCENES: &[Scene] = &[
     set,
     offload,
     offload,
+    call_abroad,
+    call_abroad,
+    go_abroad,
+    go_abroad,
     look_up,
     child,
 ];
@@ -306,6 +314,32 @@ fn offload(dice: &mut Dice, _: &Props) -> io::Result<()> {
         fiber::offload(work)
     };
     assert_eq!(result, number.wrapping_mul(3));
+    Ok(())
+}
+
+/// A call in the other cluster, on what is borrowed from here.
+fn call_abroad(dice: &mut Dice, props: &Props) -> io::Result<()> {
+    let numbers = dice.bytes(1000);
+    let pause = Duration::from_micros(dice.below(500));
+    let sum = props.abroad.run(|| {
+        assert_eq!(ClusterHandle::current().as_ref(), Some(&props.abroad));
+        fiber::sleep(pause);
+        numbers.iter().map(|&n| u64::from(n)).sum::<u64>()
+    });
+    assert_eq!(sum, numbers.iter().map(|&n| u64::from(n)).sum::<u64>());
+    fiber::checkpoint()
+}
+
+/// Who may move talks from over there; who is cancelled there does not come back.
+fn go_abroad(dice: &mut Dice, props: &Props) -> io::Result<()> {
+    match move_to(&props.abroad) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(()), // Pinned.
+        result => result?,
+    }
+    talk(dice, props)?;
+    file(dice, props)?;
+    move_to(&props.home)?;
+    assert_eq!(ClusterHandle::current().as_ref(), Some(&props.home));
     Ok(())
 }
 

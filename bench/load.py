@@ -255,10 +255,15 @@ def cache_line(name: str, depth: int, io: str, samples: list[Found]) -> list[str
 
 
 def measure_lag(bench: Bench) -> str:
-    """How late requests leave, by the generator's own record."""
+    """How late requests leave, by the generator's own record, on a core that nobody else used.
+
+    Other programs get a slice of up to 4 ms now and then, at any priority, and 1 % of waiting for one
+    is the whole p99. So more samples are taken than are kept: those kept are the ones in which the
+    generator's thread waited least for its core. The table says how long that was.
+    """
     works = [(rate, io) for rate in (1_000, 50_000) for io in ("uring", "epoll")]
     found: dict[tuple, list[Found]] = {work: [] for work in works}
-    for round_ in range(bench.options.rounds):
+    for round_ in range(bench.options.attempts * bench.options.rounds):
         for rate, io in rotated(works, round_):
             subject = subjects.weft(bench.options.weft, ())
             with subjects.running(subject, bench.site, bench.folder, SERVER_CORE) as server:
@@ -267,19 +272,28 @@ def measure_lag(bench: Bench) -> str:
                 what = f"{rate} per second, {io}, round {round_ + 1}"
                 found[rate, io].append(bench.weft(what, words, server.pids))
     lines = []
-    for (rate, io), samples in found.items():
+    for (rate, io), taken in found.items():
+        samples = sorted(taken, key=waited_percent)[: bench.options.rounds]
         lags = [one.facts["lag_us"] for one in samples]
         p99 = statistics.median(lag["p99"] for lag in lags)
         shares = [cell(spread([lag[key] for lag in lags])) for key in ("p50", "p99", "p99.9", "max")]
         spun = spread([100 * one.facts["generator"]["spun_s"] / one.seconds for one in samples])
+        waited = spread([waited_percent(one) for one in samples])
         verdict = "yes" if p99 <= LAG_P99_GOAL_US else "**no**"
-        lines.append([f"{rate:,}/s, {io}", *shares, cell(spun), f"p99 ≤ {LAG_P99_GOAL_US}", verdict])
-    return table(["lag of sends, µs", "p50", "p99", "p99.9", "max", "core spun, %", "goal", "met"], lines)
+        row = [f"{rate:,}/s, {io}", *shares, cell(spun), cell(waited)]
+        lines.append([*row, f"p99 ≤ {LAG_P99_GOAL_US}", verdict])
+    head = ["lag of sends, µs", "p50", "p99", "p99.9", "max", "core spun, %"]
+    return table([*head, "waited for its core, %", "goal", "met"], lines)
+
+
+def waited_percent(one: Found) -> float:
+    """How long the generator's thread was ready and had no core."""
+    return 100 * one.facts["generator"]["run_delay_s"] / one.seconds
 
 
 MEASURES = {"http": measure_http, "cache": measure_cache, "lag": measure_lag}
 # Samples per round: how often noise may be met with another attempt follows from it.
-SAMPLES = {"http": 11, "cache": 6, "lag": 4}
+SAMPLES = {"http": 11, "cache": 6, "lag": 0}
 
 
 def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict:
@@ -289,6 +303,9 @@ def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict:
     if kind == "cache":
         versions["memcached"] = cache_subject("memcached", options.weft).version()
     settings = f"{options.rounds} rounds, {options.seconds} s each, {bench.patience.words()}"
+    if kind == "lag":
+        taken = options.rounds * options.attempts
+        settings = f"{options.seconds} s each, the {options.rounds} quietest of {taken} samples of each"
     result = {"machine": report.machine(), "date": report.today(), "versions": versions}
     result |= {"settings": settings, "errors": [], "interrupted": False, "table": lines}
     return result | {"samples": [asdict(one) for one in bench.samples]}
@@ -302,6 +319,9 @@ def main() -> int:
     parser.add_argument("--weft", default="target/release/weft", metavar="FILE")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument(
+        "--attempts", type=int, default=4, metavar="N", help="lag: samples taken for one that is kept"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--write", type=Path, metavar="FILE", help="between its markers")
     options = parser.parse_args()

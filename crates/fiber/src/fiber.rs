@@ -456,8 +456,9 @@ impl FiberRef {
         }
     }
 
-    /// After a step: begins the wait for the next one's input.
-    pub(crate) fn begin_wait(self, processor: &Processor) {
+    /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait for, so that the caller makes
+    /// the fiber ready, when its steps are borrowed no longer.
+    pub(crate) fn begin_wait(self, processor: &Processor) -> bool {
         // SAFETY: as in `start`.
         match unsafe { &mut *self.control().body.get() } {
             Body::Steps(frame) => frame.begin_wait(self, processor),

@@ -517,7 +517,7 @@ impl Processor {
                 fiber.postpone_wait();
                 self.make_ready(fiber);
             }
-            Ran::Stepped(Flow::Receive) => fiber.begin_wait(self),
+            Ran::Stepped(Flow::Receive) => self.begin_wait(fiber),
             Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
             Ran::Stepped(_) => self.make_ready(fiber),
             Ran::Suspended(Suspend::Yield) => self.make_ready(fiber),
@@ -534,6 +534,16 @@ impl Processor {
                 fiber.release();
                 self.cluster.fiber_finished();
             }
+        }
+    }
+
+    /// After a step: begins the wait for the next one's input. Only then is the fiber made ready, or its wait ended: from that
+    /// moment another processor may have its steps.
+    fn begin_wait(&self, fiber: FiberRef) {
+        if !fiber.begin_wait(self) {
+            self.make_ready(fiber);
+        } else if fiber.control().cancellation().is_due() {
+            self.cancel(&fiber.handle());
         }
     }
 

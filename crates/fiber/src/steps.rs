@@ -128,8 +128,9 @@ pub(crate) trait Frame: Send {
     /// Runs the next step on the fiber's stack.
     fn step(&mut self) -> Flow;
 
-    /// Begins the wait for the next one, on the processor's own stack.
-    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor);
+    /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing to wait for. It does not
+    /// make the fiber ready: another processor would have the steps while `self` is still borrowed.
+    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) -> bool;
 
     /// Leaves the wait for the next one to where the fiber is run next.
     fn postpone_wait(&mut self);
@@ -223,7 +224,7 @@ impl<S: Steps> Frame for Conversing<S> {
         Flow::Done
     }
 
-    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) {
+    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) -> bool {
         let steps = self.steps.as_ref().expect("steps that go on");
         let asked = catch_unwind(AssertUnwindSafe(|| (steps.source(), steps.deadline())));
         let (source, deadline) = match asked {
@@ -232,7 +233,7 @@ impl<S: Steps> Frame for Conversing<S> {
                 // The next step finds out; the hook has reported it.
                 let error = io::Error::other("Steps::source or Steps::deadline panicked");
                 self.wait = Wait::Failed(error);
-                return processor.make_ready(fiber);
+                return false;
             }
         };
         self.wait = Wait::Operation(Op::new(fiber), NonNull::from(processor.shared()));
@@ -240,11 +241,10 @@ impl<S: Steps> Frame for Conversing<S> {
             unreachable!("just made")
         };
         match source.0.begin_receive(processor, op, deadline) {
-            Ok(true) => {}
-            Ok(false) => processor.make_ready(fiber),
+            Ok(is_begun) => is_begun,
             Err(error) => {
                 self.wait = Wait::Failed(error);
-                processor.make_ready(fiber);
+                false
             }
         }
     }

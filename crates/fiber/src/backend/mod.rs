@@ -15,7 +15,7 @@ mod lent;
 mod probe;
 mod uring;
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -80,7 +80,14 @@ pub(crate) enum Wait {
 }
 
 /// An operation or a wait of one fiber, on the stack of that fiber, which waits for it.
-pub(crate) struct Op {
+///
+/// In one cell as a whole. Whoever completes it makes the fiber ready, and another processor may then go on with the frame that
+/// it lies in, and leave it, before the call that was handed a reference to it has returned. A reference to what is not in a
+/// cell promises that it stays until then (Stacked and Tree Borrows call it protected); one to a cell does not.
+/// The kernel never writes to it: it knows the address as a number, and hands that back.
+pub(crate) struct Op(UnsafeCell<Fields>);
+
+pub(crate) struct Fields {
     fiber: FiberRef,
     completion: Cell<Option<Completion>>,
     /// Its deadline passed first; the completion may be yet to come.
@@ -116,6 +123,16 @@ pub(crate) struct Completion {
     pub(crate) piece_start: u32,
 }
 
+impl std::ops::Deref for Op {
+    type Target = Fields;
+
+    #[inline(always)]
+    fn deref(&self) -> &Fields {
+        // SAFETY: only shared references to the fields are made; what changes is in cells of its own.
+        unsafe { &*self.0.get() }
+    }
+}
+
 impl Op {
     /// An operation of the calling fiber, and its deadline: the given one, or an earlier one of
     /// [`timeout`](crate::timeout).
@@ -135,7 +152,7 @@ impl Op {
     }
 
     pub(crate) fn carried_by(carrier: OpCarrier, fiber: FiberRef) -> Op {
-        Op {
+        Op(UnsafeCell::new(Fields {
             fiber,
             completion: Cell::new(None),
             timed_out: Cell::new(false),
@@ -144,7 +161,7 @@ impl Op {
             relocated: Cell::new(false),
             is_bound: Cell::new(false),
             carrier,
-        }
+        }))
     }
 
     /// The operation stays on its processor until it is over.
@@ -159,8 +176,9 @@ impl Op {
             Some(deadline) => processor.watch(self.fiber, self, deadline),
             None => control.watch().begin(processor.shared(), self, NEVER),
         }
-        // Whoever does not check before beginning (a fiber between two steps).
-        if control.cancellation().is_due() {
+        // On its own stack only. A fiber between two steps would become ready here, and its steps run elsewhere, while they are
+        // still borrowed for the beginning of this wait: see `Processor::begin_wait`.
+        if control.cancellation().is_due() && processor.running() == Some(self.fiber) {
             processor.backend.cancel(processor, self);
         }
     }
@@ -200,8 +218,10 @@ impl Op {
             self.unwatch();
             // A fiber that finds itself cancelled as it begins to wait is still on its stack, where no other processor
             // may run it. It looks before it suspends.
-            if processor.running() != Some(self.fiber) {
-                processor.make_ready(self.fiber);
+            let fiber = self.fiber;
+            if processor.running() != Some(fiber) {
+                // From here on the operation may be gone.
+                processor.make_ready(fiber);
             }
         }
     }

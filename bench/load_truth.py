@@ -49,11 +49,14 @@ def closed(options: argparse.Namespace, site: Path, scratch: Path) -> list[list[
                 theirs.append(wrk_figures(out))
                 argv = [options.weft, "load", "http", url, "-c", str(connections), "-H", GZIP]
                 ours.append(weft_figures(load.weft(argv, options.seconds, log).facts))
-        cells = [f"{connections:,} connections"]
+        cells = [f"{connections:,} connection{'s' if connections > 1 else ''}"]
         for key, unit in (("rate", "/s"), ("mean_ms", " ms"), ("p50_ms", " ms"), ("p99_ms", " ms")):
             mine = statistics.median(one[key] for one in ours)
             others = statistics.median(one[key] for one in theirs)
-            cells.append(f"{mine:,.4g}{unit} / {others:,.4g}{unit} = **{mine / others:.3f}**")
+            # Neighbours in time: a drift of the machine falls on both.
+            ratios = [one[key] / other[key] for one, other in zip(ours, theirs, strict=True)]
+            ratio = f"**{statistics.median(ratios):.3f}** ({min(ratios):.2f}–{max(ratios):.2f})"
+            cells.append(f"{mine:,.4g}{unit} / {others:,.4g}{unit}: {ratio}")
         lines.append(cells)
     return lines
 

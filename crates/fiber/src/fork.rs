@@ -10,7 +10,11 @@
 //!   the child with a message, because the other fibers are the parent's to run.
 //! * **In the child, the old runtime is refused**: spawning on it, or joining a fiber that has not finished, panics with a message; dropping it
 //!   or shutting it down does nothing.
+//! * **What the child does to the parent's fibers has no effect**: an unpark, a request to end, closing a listener stay in the child's
+//!   copy of the memory.
 //! * **A new runtime may be started** in the child.
+//! * **exec**, in a child or in a fiber itself, ends the runtime: nothing of it is inherited, and what was in flight is cancelled by
+//!   the kernel.
 //! * `process::Command` follows none of this: its children exec at once.
 
 use std::cell::UnsafeCell;

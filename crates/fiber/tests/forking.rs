@@ -2,10 +2,11 @@
 //! forks; what its child says and how it ends is what is checked.
 
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use fiber::net::TcpListener;
 use fiber::{BackendChoice, Runtime};
 
 /// Runs `test` of this program in a process of its own, where `FORKS` is set, once for each back end.
@@ -93,7 +94,7 @@ fn the_runtime_of_the_parent_is_refused_in_the_child() {
 fn the_parent_goes_on_and_a_new_runtime_starts_in_the_child() {
     if let Some(outer) = runtime() {
         let talk = || {
-            let listener = fiber::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let mut near = fiber::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let mut far = listener.accept().unwrap();
             let echo = fiber::spawn(move || {
@@ -197,5 +198,79 @@ fn a_fiber_that_comes_back_in_the_child_is_stopped() {
             assert!(said.contains("came back to the runtime"), "{said}");
             assert!(said.contains("exec or _exit"), "{said}");
         },
+    );
+}
+
+/// The process becomes another program while operations are in flight and other fibers wait.
+#[test]
+fn a_fiber_that_calls_exec_leaves_nothing_of_the_runtime_behind() {
+    if let Some(runtime) = runtime() {
+        runtime.run(|| {
+            let listener = std::sync::Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+            let accepts = std::sync::Arc::clone(&listener);
+            fiber::spawn(move || drop(accepts.accept()));
+            let (near, far) = fiber::net::UnixStream::pair().unwrap();
+            fiber::spawn(move || (&far).read_exact(&mut [0; 1]));
+            fiber::spawn(|| fiber::sleep(Duration::from_secs(3600)));
+            (0..3).for_each(|_| fiber::yield_now());
+            let list = "ls -l /proc/$$/fd >&2; echo it is another program >&2";
+            let error = Command::new("/bin/sh").args(["-c", list]).exec();
+            panic!("exec: {error}, {near:?}");
+        });
+    }
+    in_a_process(
+        "a_fiber_that_calls_exec_leaves_nothing_of_the_runtime_behind",
+        |output, said| {
+            assert!(output.status.success(), "{said}");
+            assert!(said.contains("it is another program"), "{said}");
+            for left in ["io_uring", "eventpoll", "eventfd", "socket:"] {
+                assert!(!said.contains(left), "{left} was left open: {said}");
+            }
+        },
+    );
+}
+
+/// What a child may touch by mistake: wake-ups, requests and locks of the parent's fibers. It is refused, or is without effect.
+#[test]
+fn what_the_child_does_to_the_fibers_of_the_parent_is_without_effect() {
+    if let Some(runtime) = runtime() {
+        let parks = runtime.spawn(|| {
+            fiber::park();
+            "unparked"
+        });
+        let sleeps = runtime.spawn(|| {
+            while fiber::checkpoint().is_ok() {
+                fiber::sleep(Duration::from_secs(3600));
+            }
+            "cancelled"
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for _ in 0..20 {
+            let status = fork(|| {
+                parks.fiber().unpark();
+                sleeps.cancel();
+                listener.close();
+                assert!(!parks.is_finished() && !sleeps.is_finished());
+            });
+            assert_eq!(status.code(), Some(0));
+        }
+        assert!(
+            !sleeps.fiber().is_cancel_requested(),
+            "the child's request came here"
+        );
+        parks.fiber().unpark();
+        assert_eq!(parks.join().unwrap(), "unparked");
+        sleeps.cancel();
+        assert_eq!(sleeps.join().unwrap(), "cancelled");
+        let address = listener.local_addr().unwrap();
+        let client = std::net::TcpStream::connect(address).unwrap();
+        runtime.run(move || listener.accept().map(drop)).unwrap();
+        drop(client);
+        assert_eq!(runtime.shutdown(Duration::from_secs(3600)), 0);
+        std::process::exit(0);
+    }
+    in_a_process(
+        "what_the_child_does_to_the_fibers_of_the_parent_is_without_effect",
+        |output, said| assert!(output.status.success(), "{said}"),
     );
 }

@@ -54,8 +54,7 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 pub(crate) struct ProcessorShared {
     pub(crate) counters: Counters,
     pub(crate) doorbell: Doorbell,
-    inbox: Mutex<Inbox>,
-    has_mail: AtomicBool,
+    mail: Mail,
     pub(crate) index: usize,
     idle: Arc<Idle>,
     pub(crate) stage: Stage,
@@ -67,6 +66,15 @@ pub(crate) struct ProcessorShared {
     pub(crate) running: AtomicU64,
     /// Its kernel thread, as gettid(2) says; 0 before it runs.
     pub(crate) thread: AtomicI32,
+}
+
+/// What others write to all the time, in cache lines of its own: what the processor itself writes to at every switch must not
+/// lie beside it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Mail {
+    inbox: Mutex<Inbox>,
+    has_mail: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -297,8 +305,10 @@ impl ProcessorShared {
         ProcessorShared {
             counters: Counters::default(),
             doorbell: Doorbell::default(),
-            inbox: Mutex::new(nothing),
-            has_mail: AtomicBool::new(false),
+            mail: Mail {
+                inbox: Mutex::new(nothing),
+                has_mail: AtomicBool::new(false),
+            },
             index,
             idle,
             stage: Stage::default(),
@@ -312,7 +322,7 @@ impl ProcessorShared {
     /// Before a processor comes: the eventfd that ends its sleep.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
         let wake_fd = self.doorbell.open()?;
-        lock(&self.inbox).is_closed = false;
+        lock(&self.mail.inbox).is_closed = false;
         Ok(wake_fd)
     }
 
@@ -325,14 +335,14 @@ impl ProcessorShared {
 
     /// The processor goes if there is no mail; says whether. Nobody can write to it afterwards.
     pub(crate) fn close_inbox_if_empty(&self) -> bool {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = lock(&self.mail.inbox);
         inbox.is_closed = inbox.messages.is_empty();
         inbox.is_closed
     }
 
     /// The cluster stops: whatever mail there is or will be is lost.
     pub(crate) fn close_inbox(&self) {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = lock(&self.mail.inbox);
         inbox.is_closed = true;
         // A message may name a fiber, which keeps the cluster, which keeps the message.
         let unread = std::mem::take(&mut inbox.messages);
@@ -356,27 +366,27 @@ impl ProcessorShared {
     /// # Errors
     /// The message, if there is no processor to read it.
     fn try_send(&self, message: Message) -> Result<(), Message> {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = lock(&self.mail.inbox);
         if inbox.is_closed {
             return Err(message);
         }
         inbox.messages.push(message);
         drop(inbox);
-        self.has_mail.store(true, Ordering::SeqCst);
+        self.mail.has_mail.store(true, Ordering::SeqCst);
         self.wake();
         Ok(())
     }
 
     pub(crate) fn has_mail(&self) -> bool {
-        self.has_mail.load(Ordering::Relaxed)
+        self.mail.has_mail.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_mail(&self) -> Vec<Message> {
-        if !self.has_mail.load(Ordering::Relaxed) {
+        if !self.mail.has_mail.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        let mut inbox = lock(&self.inbox);
-        self.has_mail.store(false, Ordering::SeqCst);
+        let mut inbox = lock(&self.mail.inbox);
+        self.mail.has_mail.store(false, Ordering::SeqCst);
         std::mem::take(&mut inbox.messages)
     }
 

@@ -81,6 +81,9 @@ pub fn checkpoint() -> io::Result<()> {
 
 /// Runs `f`, in which the calling fiber cannot be cancelled: for what has to be brought to its end, such as a transaction or
 /// a farewell to the peer. A request that comes meanwhile waits until after it. On a plain thread `f` just runs.
+///
+/// # Panics
+/// If it is nested more than 255 deep.
 pub fn uncancellable<R>(f: impl FnOnce() -> R) -> R {
     struct Unmask(Fiber);
     impl Drop for Unmask {
@@ -91,7 +94,8 @@ pub fn uncancellable<R>(f: impl FnOnce() -> R) -> R {
     }
     let _unmask = crate::current().map(|fiber| {
         let masks = &fiber.control.cancellation().masks;
-        masks.set(masks.get() + 1);
+        let more = masks.get().checked_add(1);
+        masks.set(more.expect("uncancellable is nested 255 deep"));
         Unmask(fiber)
     });
     f()
@@ -102,7 +106,7 @@ pub fn uncancellable<R>(f: impl FnOnce() -> R) -> R {
 pub(crate) struct Cancellation {
     requested: AtomicBool,
     /// How many [`uncancellable`] it is in. Touched by the processor that runs the fiber, or where it waits.
-    masks: Cell<u32>,
+    masks: Cell<u8>,
 }
 
 impl Cancellation {

@@ -159,8 +159,8 @@ impl DumpedFiber {
             processor: cluster.index_of(control.home()),
             age: look.age(),
             stack: look.stack().map(|stack| DumpedStack {
-                usable_len: stack.usable.len(),
-                touched_len: touched_len(&stack.usable),
+                usable_len: stack.usable().len(),
+                touched_len: touched_len(&stack.usable()),
             }),
             spans: control.spans().names(),
             spawned_at: control.spawned_at().to_string(),

@@ -33,7 +33,7 @@ use crate::look::{Frame as WaitingFrame, Look, Phase};
 use crate::processor::{self, Expiry, Processor};
 use crate::roster::Place;
 use crate::spans::{self, Spans};
-use crate::stack::FiberStack;
+use crate::stack::{FiberStack, StackPlace};
 use crate::steps::{Flow, Frame};
 use crate::token::Token;
 use crate::waiting::{self, WaitReason, Waiting};
@@ -51,21 +51,22 @@ pub(crate) struct Control {
     /// It may go on on any processor, whatever it has on its stack: see [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
     is_steps: bool,
-    name: Option<Cow<'static, str>>,
+    /// Boxed: most have none.
+    name: Option<Box<Cow<'static, str>>>,
     spawned_at: &'static Location<'static>,
     token: Token,
     /// Where it started; null before. Wake-ups from other threads go there.
     home: AtomicPtr<ProcessorShared>,
-    body: UnsafeCell<Body>,
+    /// Of a fiber that runs steps.
+    steps: UnsafeCell<Option<Box<dyn Frame>>>,
     context: UnsafeCell<Option<Context>>,
     yielder: Cell<*const Yielder<Resume, Suspend>>,
-    deadline: Cell<Option<Instant>>,
     watch: Watch,
     place: Place,
     waiting: Waiting,
     cancellation: Cancellation,
-    /// Touched by the fiber itself only.
-    locals: OnceCell<Box<Locals>>,
+    /// Touched where the fiber runs only.
+    seldom: OnceCell<Box<Seldom>>,
     /// The spans that it is inside of: left and entered again at each switch.
     spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
@@ -86,25 +87,47 @@ struct Travels {
     visited: Vec<Arc<Cluster>>,
 }
 
-// SAFETY: `body`, `context`, `travels` and the cells are touched only by the processor that starts
+/// What few fibers need.
+#[derive(Default)]
+struct Seldom {
+    /// Of [`timeout`] and [`deadline`].
+    deadline: Cell<Option<Instant>>,
+    locals: Locals,
+    /// On its way from the fiber to the processor that asked.
+    traced: Cell<Option<Box<Backtrace>>>,
+}
+
+// SAFETY: `steps`, `context`, `travels` and the cells are touched only by the processor that starts
 // the fiber and then keeps it; a queue hands a control block to one processor at a time. The rest is
 // atomic or never changes.
 unsafe impl Sync for Control {}
-// SAFETY: as above; the entry is `Send`, and a context is made after the last move between threads.
+// SAFETY: as above; what a fiber runs is `Send`, and no frame of it moves between threads (but by its author's promise).
 unsafe impl Send for Control {}
-
-/// What a fiber runs once.
-pub(crate) type Entry = Box<dyn FnOnce() + Send>;
 
 /// What a fiber runs.
 pub(crate) enum Body {
-    /// A closure, on a stack that was there before it.
-    Once(Option<(Entry, FiberStack)>),
+    /// A closure, which lies at the base of its stack until it runs there.
+    Once(Context, StackPlace),
     /// Steps, each on any stack.
     Steps(Box<dyn Frame>),
 }
 
-type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
+impl Body {
+    pub(crate) fn once(stack: FiberStack, f: impl FnOnce() + Send + 'static) -> Body {
+        let place = stack.place();
+        let context = Coroutine::with_stack(stack, move |yielder, _| {
+            processor::here(|processor| {
+                let fiber = processor.running().expect("this very fiber runs");
+                fiber.control().yielder.set(yielder);
+            });
+            f();
+            Flow::Done
+        });
+        Body::Once(context, place)
+    }
+}
+
+pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
 
 /// What a fiber is given the processor for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,25 +180,32 @@ impl Control {
         body: Body,
     ) -> Arc<Control> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let look = Look::new();
+        let (steps, context) = match body {
+            Body::Once(context, place) => {
+                look.note_stack(place);
+                (None, Some(context))
+            }
+            Body::Steps(steps) => (Some(steps), None),
+        };
         Arc::new(Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             is_migratable,
-            is_steps: matches!(body, Body::Steps(_)),
-            name,
+            is_steps: steps.is_some(),
+            name: name.map(Box::new),
             spawned_at,
             token: Token::new(),
             home: AtomicPtr::new(std::ptr::null_mut()),
-            body: UnsafeCell::new(body),
-            context: UnsafeCell::new(None),
+            steps: UnsafeCell::new(steps),
+            context: UnsafeCell::new(context),
             yielder: Cell::new(std::ptr::null()),
-            deadline: Cell::new(None),
             watch: Watch::default(),
             place: Place::default(),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
-            locals: OnceCell::new(),
+            seldom: OnceCell::new(),
             spans: Spans::new(span),
-            look: Look::new(),
+            look,
             cluster: AtomicPtr::new(Arc::as_ptr(&cluster).cast_mut()),
             birthplace: cluster,
             travels: UnsafeCell::new(None),
@@ -187,7 +217,7 @@ impl Control {
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+        self.name.as_ref().map(|name| &***name)
     }
 
     pub(crate) fn watch(&self) -> &Watch {
@@ -208,8 +238,16 @@ impl Control {
         &self.place
     }
 
-    pub(crate) fn locals(&self) -> &OnceCell<Box<Locals>> {
-        &self.locals
+    pub(crate) fn locals(&self) -> Option<&Locals> {
+        Some(&self.seldom.get()?.locals)
+    }
+
+    pub(crate) fn locals_or_new(&self) -> &Locals {
+        &self.seldom().locals
+    }
+
+    fn seldom(&self) -> &Seldom {
+        self.seldom.get_or_init(Box::default)
     }
 
     pub(crate) fn is_home(&self, here: &ProcessorShared) -> bool {
@@ -239,7 +277,7 @@ impl Control {
     /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
     pub(crate) fn overflowed_at(&self, address: usize) -> Option<usize> {
         let stack = self.look.stack()?;
-        (stack.guard.contains(&address)).then_some(stack.usable.len())
+        (stack.guard().contains(&address)).then_some(stack.usable().len())
     }
 
     pub(crate) fn look(&self) -> &Look {
@@ -302,12 +340,15 @@ impl FiberRef {
     pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Ran {
         // SAFETY: only the processor that runs a fiber touches its context (invariant of FiberRef).
         let context = unsafe { &mut *self.control().context.get() };
-        if context.is_none() {
-            *context = self.start(processor, started);
-        } else if self.control().is_migratable {
-            // As in `start`: who cancels it, or wakes it, finds it here.
-            let home: *const ProcessorShared = processor.shared();
-            self.control().home.swap(home.cast_mut(), Ordering::SeqCst);
+        let is_new = self.control().home.load(Ordering::Relaxed).is_null();
+        let has_frames = context.is_some();
+        if is_new || !has_frames || self.control().is_migratable {
+            self.settle(processor, started);
+        }
+        if !has_frames {
+            *context = self.begin_step(processor);
+        } else if is_new {
+            processor.pin(self);
         }
         let Some(running) = context.as_mut() else {
             return Ran::Finished; // There was no stack to be had.
@@ -346,46 +387,42 @@ impl FiberRef {
         }
     }
 
-    /// Makes the frames of a fiber that has none: at its start, and at each of its steps. `None` if there is no
-    /// memory for the stack of a step: such a fiber is finished.
-    fn start(self, processor: &Processor, started: &Counter) -> Option<Context> {
-        let control = self.control();
+    /// The fiber is at home on this processor from now on: who cancels it, or wakes it, finds it here.
+    fn settle(self, processor: &Processor, started: &Counter) {
         let home: *const ProcessorShared = processor.shared();
         // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
-        let before = control.home.swap(home.cast_mut(), Ordering::SeqCst);
+        let before = self.control().home.swap(home.cast_mut(), Ordering::SeqCst);
         if before.is_null() {
             started.add(1);
         }
-        // SAFETY: only the processor that runs a fiber touches its body (invariant of FiberRef).
-        match unsafe { &mut *control.body.get() } {
-            Body::Once(body) => {
-                let (entry, stack) = body.take().expect("a closure runs once");
-                control.look.note_stack(&stack);
-                processor.pin(self);
-                Some(Coroutine::with_stack(stack, move |yielder, _| {
-                    self.control().yielder.set(yielder);
-                    entry();
-                    Flow::Done
-                }))
-            }
-            Body::Steps(frame) => {
-                let abandon = |error| {
-                    // Destructors of the user's run here, on the processor's own stack: they must not suspend.
-                    processor.set_current(None);
-                    frame.abandon(error);
-                };
-                let stack = processor.stacks.take().map_err(abandon).ok()?;
-                control.look.note_stack(&stack);
-                processor.pin(self);
-                Some(Coroutine::with_stack(stack, move |yielder, _| {
-                    self.control().yielder.set(yielder);
-                    let flow = self.step();
-                    // The next step may be on another thread.
-                    crate::local::reset_here();
-                    flow
-                }))
-            }
-        }
+    }
+
+    /// Makes the frames of a fiber between two steps. `None` if there is no memory for the stack: such a fiber is finished.
+    fn begin_step(self, processor: &Processor) -> Option<Context> {
+        let abandon = |error| {
+            // Destructors of the user's run here, on the processor's own stack: they must not suspend.
+            processor.set_current(None);
+            self.steps().abandon(error);
+        };
+        let stack = processor.stacks.take().map_err(abandon).ok()?;
+        self.control().look.note_stack(stack.place());
+        processor.pin(self);
+        Some(Coroutine::with_stack(stack, move |yielder, _| {
+            self.control().yielder.set(yielder);
+            let flow = self.steps().step();
+            // The next step may be on another thread.
+            crate::local::reset_here();
+            flow
+        }))
+    }
+
+    /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing of the frame: its
+    /// operation is complete.
+    fn steps<'a>(self) -> &'a mut dyn Frame {
+        // SAFETY: only the processor that runs a fiber, or begins its wait, touches its steps (invariant of FiberRef), and
+        // none of our callers holds on to it. They live as long as the control block.
+        let steps = unsafe { &mut *self.control().steps.get() };
+        &mut **steps.as_mut().expect("a closure has no steps")
     }
 
     /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by its own processor, and
@@ -399,7 +436,7 @@ impl FiberRef {
             matches!(resumed, CoroutineResult::Yield(_)),
             "a fiber that only says where it is goes on waiting"
         );
-        control.look.take_trace()
+        control.seldom.get()?.traced.take().map(|traced| *traced)
     }
 
     /// Names the cluster where it goes when its step is over, or it suspends for this; by the fiber itself.
@@ -447,32 +484,15 @@ impl FiberRef {
         self.control().cluster.store(address, Ordering::Release);
     }
 
-    /// Runs a step, on the fiber's stack.
-    fn step(self) -> Flow {
-        // SAFETY: as in `start`. The kernel has nothing of the frame now: its operation is complete.
-        match unsafe { &mut *self.control().body.get() } {
-            Body::Steps(frame) => frame.step(),
-            Body::Once(_) => unreachable!("a closure has no steps"),
-        }
-    }
-
     /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait for, so that the caller makes
     /// the fiber ready, when its steps are borrowed no longer.
     pub(crate) fn begin_wait(self, processor: &Processor) -> bool {
-        // SAFETY: as in `start`.
-        match unsafe { &mut *self.control().body.get() } {
-            Body::Steps(frame) => frame.begin_wait(self, processor),
-            Body::Once(_) => unreachable!("a closure has no steps"),
-        }
+        self.steps().begin_wait(self, processor)
     }
 
     /// After a step: the wait for the next one's input is to begin where the fiber is run next.
     pub(crate) fn postpone_wait(self) {
-        // SAFETY: as in `start`.
-        match unsafe { &mut *self.control().body.get() } {
-            Body::Steps(frame) => frame.postpone_wait(),
-            Body::Once(_) => unreachable!("a closure has no steps"),
-        }
+        self.steps().postpone_wait();
     }
 
     /// After the fiber suspended with [`Suspend::Park`]: parks it, or says that it was unparked in
@@ -481,8 +501,8 @@ impl FiberRef {
         self.control().token.park()
     }
 
-    /// Whether any processor may run it next: it has no frames, because it has not started or is between two steps, or
-    /// its author has promised that they may move. Asked by whoever is about to make it ready.
+    /// Whether any processor may run it next, once it has started: it has no frames, because it is between two steps, or its
+    /// author has promised that they may move. Asked by whoever is about to make it ready.
     #[inline]
     pub(crate) fn is_movable(self) -> bool {
         let control = self.control();
@@ -541,10 +561,9 @@ pub fn current() -> Option<Fiber> {
 /// Gives the other ready fibers of this processor their turn. On a plain thread,
 /// [`std::thread::yield_now`].
 pub fn yield_now() {
-    if processor::with_current(|_, fiber| fiber).is_some() {
-        suspend(Suspend::Yield);
-    } else {
-        std::thread::yield_now();
+    match processor::with_current(|_, fiber| fiber) {
+        Some(fiber) => suspend_fiber(fiber, Suspend::Yield),
+        None => std::thread::yield_now(),
     }
 }
 
@@ -554,7 +573,7 @@ pub fn park() {
     match processor::with_current(|_, fiber| fiber) {
         Some(fiber) if !fiber.take_token() => {
             let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
-            suspend(Suspend::Park);
+            suspend_fiber(fiber, Suspend::Park);
         }
         Some(_) => {}
         // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason is allowed.
@@ -643,15 +662,16 @@ pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
     struct Restore<'a>(&'a Control, Option<Instant>);
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
-            self.0.deadline.set(self.1);
+            self.0.seldom().deadline.set(self.1);
         }
     }
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return f();
     };
-    let outer = fiber.control().deadline.get();
+    let of_fiber = &fiber.control().seldom().deadline;
+    let outer = of_fiber.get();
     let _restore = Restore(fiber.control(), outer);
-    fiber.control().deadline.set(earlier(outer, Some(at)));
+    of_fiber.set(earlier(outer, Some(at)));
     f()
 }
 
@@ -715,7 +735,14 @@ pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant>
 impl FiberRef {
     /// The deadline that [`timeout`] set.
     pub(crate) fn deadline(self) -> Option<Instant> {
-        self.control().deadline.get()
+        self.control().seldom.get()?.deadline.get()
+    }
+
+    /// In the fiber: says where it is.
+    #[cold]
+    fn trace_here(self) {
+        let trace = Box::new(Backtrace::force_capture());
+        self.control().seldom().traced.set(Some(trace));
     }
 
     fn take_token(self) -> bool {
@@ -724,17 +751,22 @@ impl FiberRef {
 }
 
 /// Gives the processor away. The caller is a fiber, and somebody will make it ready again.
+pub(crate) fn suspend(how: Suspend) {
+    let fiber = processor::with_current(|_, fiber| fiber).expect("suspended outside a fiber");
+    suspend_fiber(fiber, how);
+}
+
+/// As [`suspend`]; `fiber` is the caller.
 ///
 /// Not inlined: after the switch nothing computed from thread-local storage before may be used, and a
 /// call boundary is what keeps the compiler from doing so in the frames above.
 #[inline(never)]
-pub(crate) fn suspend(how: Suspend) {
-    let current = processor::with_current(|_, fiber| (fiber, fiber.control().yielder.get()));
-    let (fiber, yielder) = current.expect("suspended outside a fiber");
+fn suspend_fiber(fiber: FiberRef, how: Suspend) {
+    let yielder = fiber.control().yielder.get();
     let frame = WaitingFrame::here();
     let _shown = fiber.control().look.show(&frame);
     // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
     while unsafe { (*yielder).suspend(how) } == Resume::Trace {
-        fiber.control().look.trace();
+        fiber.trace_here();
     }
 }

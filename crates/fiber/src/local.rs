@@ -173,7 +173,7 @@ thread_local! {
 /// Also while a fiber unwinds, so not with `with_current`.
 fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R, AccessError> {
     match processor::running_here() {
-        Some(fiber) => f(fiber.control().locals().get_or_init(Box::default)),
+        Some(fiber) => f(fiber.control().locals_or_new()),
         None => PLAIN
             .try_with(|plain| f(&plain.0))
             .unwrap_or(Err(AccessError)),
@@ -185,7 +185,7 @@ pub(crate) fn clear_here() {
     let Some(fiber) = processor::running_here() else {
         return;
     };
-    if let Some(locals) = fiber.control().locals().get() {
+    if let Some(locals) = fiber.control().locals() {
         locals.clear();
     }
 }
@@ -195,7 +195,7 @@ pub(crate) fn reset_here() {
     let Some(fiber) = processor::running_here() else {
         return;
     };
-    if let Some(locals) = fiber.control().locals().get() {
+    if let Some(locals) = fiber.control().locals() {
         let abort = AbortOnUnwind;
         locals.clear();
         std::mem::forget(abort);

@@ -5,14 +5,12 @@
 //! (`tools/gdb/fibers.py`); the runtime itself lets the fiber say where it is, by resuming it for just that.
 
 use std::backtrace::Backtrace;
-use std::cell::Cell;
-use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use crate::fiber::Fiber;
-use crate::stack::FiberStack;
+use crate::stack::StackPlace;
 
 /// Where a fiber is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +43,9 @@ pub(crate) struct Look {
     phase: AtomicU8,
     /// Milliseconds of the coarse monotonic clock, which wrap after 49 days.
     spawned_ms: u32,
-    stack_start: AtomicUsize,
-    /// With the guard page.
-    stack_len: AtomicU32,
+    /// A [`StackPlace`], or 0.
+    stack: AtomicU64,
     frame: AtomicPtr<Frame>,
-    /// On its way from the fiber to the processor that asked.
-    traced: Cell<Option<Box<Backtrace>>>,
 }
 
 /// Where a suspended fiber is: the registers that unwinding starts from. In the frame that waits.
@@ -62,23 +57,13 @@ pub(crate) struct Frame {
     base: usize,
 }
 
-/// A fiber's stack, by address.
-pub(crate) struct StackRange {
-    pub(crate) guard: Range<usize>,
-    pub(crate) usable: Range<usize>,
-}
-
-const PAGE_SIZE: usize = 4096;
-
 impl Look {
     pub(crate) fn new() -> Look {
         Look {
             phase: AtomicU8::new(Phase::Unstarted as u8),
             spawned_ms: coarse_ms(),
-            stack_start: AtomicUsize::new(0),
-            stack_len: AtomicU32::new(0),
+            stack: AtomicU64::new(0),
             frame: AtomicPtr::new(std::ptr::null_mut()),
-            traced: Cell::new(None),
         }
     }
 
@@ -97,26 +82,17 @@ impl Look {
         Duration::from_millis(u64::from(coarse_ms().wrapping_sub(self.spawned_ms)))
     }
 
-    pub(crate) fn note_stack(&self, stack: &FiberStack) {
-        let guard = stack.guard();
-        let len = guard.len() + stack.usable_len();
-        self.stack_start.store(guard.start, Ordering::Relaxed);
-        // At most 1 GiB.
-        self.stack_len.store(len as u32, Ordering::Relaxed);
+    pub(crate) fn note_stack(&self, stack: StackPlace) {
+        self.stack.store(stack.bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn forget_stack(&self) {
-        self.stack_start.store(0, Ordering::Relaxed);
+        self.stack.store(0, Ordering::Relaxed);
     }
 
     /// The stack that it has now. No lock, no allocation: the overflow handler asks.
-    pub(crate) fn stack(&self) -> Option<StackRange> {
-        let start = self.stack_start.load(Ordering::Relaxed);
-        let end = start + self.stack_len.load(Ordering::Relaxed) as usize;
-        (start != 0).then_some(StackRange {
-            guard: start..start + PAGE_SIZE,
-            usable: start + PAGE_SIZE..end,
-        })
+    pub(crate) fn stack(&self) -> Option<StackPlace> {
+        StackPlace::from_bits(self.stack.load(Ordering::Relaxed))
     }
 
     /// Shows the frame that waits to those who look, until the guard goes.
@@ -143,21 +119,11 @@ impl Look {
         Some((instruction, stack, base))
     }
 
-    /// In the fiber: says where it is.
-    #[cold]
-    pub(crate) fn trace(&self) {
-        self.traced.set(Some(Box::new(Backtrace::force_capture())));
-    }
-
-    pub(crate) fn take_trace(&self) -> Option<Backtrace> {
-        self.traced.take().map(|traced| *traced)
-    }
-
     /// Whether its stack has room for an unwinder beneath the frame that waits.
     pub(crate) fn has_room_to_trace(&self) -> bool {
         const UNWINDER_LEN: usize = 12 * 1024;
         let (frame, stack) = (self.frame.load(Ordering::Relaxed), self.stack());
-        stack.is_some_and(|stack| frame as usize > stack.usable.start + UNWINDER_LEN)
+        stack.is_some_and(|stack| frame as usize > stack.usable().start + UNWINDER_LEN)
     }
 }
 

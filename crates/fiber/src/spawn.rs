@@ -7,14 +7,16 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::cancel::{checkpoint, is_cancelled};
 use crate::cluster::{Cluster, lock};
 use crate::clusters::ClusterHandle;
-use crate::fiber::{Body, Control, Entry, Fiber, FiberRef, current, park, park_until_deadline};
+use crate::fiber::{Body, Control, Fiber, FiberRef, current, park, park_until_deadline};
+use crate::processor;
 use crate::spans;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
 use crate::steps::{Conversing, Steps};
@@ -202,10 +204,14 @@ impl Builder {
         self,
         cluster: &Arc<Cluster>,
         spawned_at: &'static Location<'static>,
-        entry: Entry,
+        entry: impl FnOnce() + Send + 'static,
     ) -> io::Result<Fiber> {
-        let stack = FiberStack::take(self.stack_size.unwrap_or(STACK_SIZE_DEFAULT))?;
-        self.start_body(cluster, spawned_at, Body::Once(Some((entry, stack))))
+        let stack = match self.stack_size.unwrap_or(STACK_SIZE_DEFAULT) {
+            STACK_SIZE_DEFAULT => processor::with_current(|processor, _| processor.stacks.take())
+                .unwrap_or_else(|| FiberStack::take(STACK_SIZE_DEFAULT)),
+            size => FiberStack::take(size),
+        };
+        self.start_body(cluster, spawned_at, Body::once(stack?, entry))
     }
 
     fn start_body(
@@ -264,7 +270,11 @@ where
     // it has dropped the closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) The
     // result is taken here, so the fiber's share of the packet borrows nothing when it goes. If the runtime stops first, the
     // fiber never runs again, and we never return.
-    let whole = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Entry>(whole) };
+    let whole = unsafe {
+        std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Box<dyn FnOnce() + Send>>(Box::new(
+            whole,
+        ))
+    };
     let started = Builder::new().start(cluster, spawned_at, whole);
     let fiber = started.expect("failed to spawn a fiber");
     let _noted = waiting::on(WaitReason::Join { fiber: fiber.id() });
@@ -275,21 +285,20 @@ where
         }
         packet.wait_once(park);
     }
-    // SAFETY: finished, so the fiber is done with it, and nobody else takes it.
-    let result = unsafe { (*packet.result.get()).take() };
-    result
+    packet
+        .take()
         .expect("a fiber leaves one result")
         .unwrap_or_else(|payload| resume_unwind(payload))
 }
 
 /// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds
 /// beyond it.
-fn entry<'a, F, T>(packet: Arc<Packet<T>>, f: F) -> Box<dyn FnOnce() + Send + 'a>
+fn entry<F, T>(packet: Arc<Packet<T>>, f: F) -> impl FnOnce() + Send
 where
-    F: FnOnce() -> T + Send + 'a,
-    T: Send + 'a,
+    F: FnOnce() -> T + Send,
+    T: Send,
 {
-    Box::new(move || {
+    move || {
         let result = catch_unwind(AssertUnwindSafe(f));
         // What is left may run destructors of the user's: of a result that nobody wants.
         let abort = AbortOnUnwind;
@@ -299,7 +308,7 @@ where
         packet.finish(result);
         drop(packet);
         std::mem::forget(abort);
-    })
+    }
 }
 
 /// Ends the process when a destructor panics where nobody is left to catch it, as `std` does for threads.
@@ -317,40 +326,72 @@ pub(crate) type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
 
 /// Where a fiber leaves its result.
 pub(crate) struct Packet<T> {
-    result: UnsafeCell<Option<FiberResult<T>>>,
-    finished: AtomicBool,
-    /// Several may share a handle, and wait.
-    waiters: Mutex<Vec<Unparker>>,
+    /// There while `progress` is FINISHED.
+    result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
+    progress: AtomicU8,
+    waiters: Mutex<Waiters>,
     /// Who is told of a panic that nobody saw.
     scope: Option<Arc<ScopeData>>,
 }
 
-// SAFETY: `result` is written once before `finished` is set, and taken only after, by the one handle.
+const RUNNING: u8 = 0;
+const FINISHED: u8 = 1;
+/// And the result has been taken.
+const TAKEN: u8 = 2;
+
+/// Several may share a handle, and wait; mostly it is one, which costs no memory.
+#[derive(Debug, Default)]
+enum Waiters {
+    #[default]
+    Nobody,
+    One(Unparker),
+    #[expect(
+        clippy::box_collection,
+        reason = "every fiber has this, few have several who wait"
+    )]
+    Several(Box<Vec<Unparker>>),
+}
+
+// SAFETY: `result` is written once before `progress` says so, and taken only after, by the one handle.
 unsafe impl<T: Send> Sync for Packet<T> {}
 // SAFETY: the result may move between threads.
 unsafe impl<T: Send> Send for Packet<T> {}
 
 impl<T> Packet<T> {
     fn new(scope: Option<Arc<ScopeData>>) -> Packet<T> {
-        let (result, finished) = (UnsafeCell::new(None), AtomicBool::new(false));
         Packet {
-            result,
-            finished,
+            result: UnsafeCell::new(MaybeUninit::uninit()),
+            progress: AtomicU8::new(RUNNING),
             waiters: Mutex::default(),
             scope,
         }
     }
 
     pub(crate) fn finish(&self, result: FiberResult<T>) {
-        // SAFETY: only the fiber itself comes here, once, before `finished` is set.
-        unsafe { *self.result.get() = Some(result) };
-        self.finished.store(true, Ordering::Release);
+        // SAFETY: only the fiber itself comes here, once, before anybody looks.
+        unsafe { (*self.result.get()).write(result) };
+        self.progress.store(FINISHED, Ordering::Release);
         let waiters = std::mem::take(&mut *lock(&self.waiters));
-        waiters.iter().for_each(Unparker::unpark);
+        match waiters {
+            Waiters::Nobody => {}
+            Waiters::One(waiter) => waiter.unpark(),
+            Waiters::Several(waiters) => waiters.iter().for_each(Unparker::unpark),
+        }
+    }
+
+    /// The result of a fiber that has finished.
+    fn take(&self) -> Option<FiberResult<T>> {
+        let taken =
+            self.progress
+                .compare_exchange(FINISHED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+        // SAFETY: it is there, and whoever changed FINISHED to TAKEN has it alone.
+        taken
+            .ok()
+            .map(|_| unsafe { (*self.result.get()).assume_init_read() })
     }
 
     fn is_finished(&self) -> bool {
-        self.finished.load(Ordering::Acquire)
+        self.progress.load(Ordering::Acquire) != RUNNING
     }
 
     fn wait(&self, fiber: &Fiber) {
@@ -370,21 +411,42 @@ impl<T> Packet<T> {
     }
 
     fn wait_once(&self, park: impl FnOnce()) {
-        lock(&self.waiters).push(Unparker::current());
+        lock(&self.waiters).add(Unparker::current());
         // Checked again: it may have finished before it could see the waiter.
         if !self.is_finished() {
             park();
         }
         if !self.is_finished() {
             // It gives up, or stands in line again.
-            lock(&self.waiters).retain(|waiter| !waiter.is_caller());
+            lock(&self.waiters).remove_caller();
+        }
+    }
+}
+
+impl Waiters {
+    fn add(&mut self, waiter: Unparker) {
+        *self = match std::mem::take(self) {
+            Waiters::Nobody => Waiters::One(waiter),
+            Waiters::One(first) => Waiters::Several(Box::new(vec![first, waiter])),
+            Waiters::Several(mut waiters) => {
+                waiters.push(waiter);
+                Waiters::Several(waiters)
+            }
+        };
+    }
+
+    fn remove_caller(&mut self) {
+        match self {
+            Waiters::One(waiter) if waiter.is_caller() => *self = Waiters::Nobody,
+            Waiters::Several(waiters) => waiters.retain(|waiter| !waiter.is_caller()),
+            _ => {}
         }
     }
 }
 
 impl<T> Drop for Packet<T> {
     fn drop(&mut self) {
-        if let (Some(scope), Some(Err(_))) = (&self.scope, self.result.get_mut()) {
+        if let (Some(Err(_)), Some(scope)) = (self.take(), &self.scope) {
             scope.panicked.store(true, Ordering::Relaxed);
         }
     }
@@ -432,8 +494,7 @@ impl<T> JoinHandle<T> {
         let fiber = self.fiber.id();
         let _noted = waiting::on(WaitReason::Join { fiber });
         self.packet.wait(&self.fiber);
-        // SAFETY: finished, so the fiber is done with it, and this is the only handle.
-        unsafe { (*self.packet.result.get()).take() }.expect("a fiber leaves one result")
+        self.packet.take().expect("a fiber leaves one result")
     }
 
     /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension point like others:
@@ -562,8 +623,11 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
         // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, neither
         // ever runs again, so the borrows are never seen to end.
-        let whole =
-            unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Entry>(whole) };
+        let whole = unsafe {
+            std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Box<dyn FnOnce() + Send>>(
+                whole,
+            )
+        };
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // Held until it is listed, so that it cannot strike itself off before.
         let mut fibers = lock(&self.data.fibers);

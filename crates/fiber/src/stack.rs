@@ -19,7 +19,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -58,23 +59,28 @@ pub fn guard_install_supported() -> bool {
 
 /// One slot: the stack of one fiber. Goes back to its slab when dropped.
 #[derive(Debug)]
-pub(crate) struct FiberStack {
-    limit: NonNull<u8>,
-    slot_len: usize,
-}
+pub(crate) struct FiberStack(StackPlace);
 
-// SAFETY: a slot is memory that belongs to whoever holds this value.
-unsafe impl Send for FiberStack {}
+/// Where a stack is, in one word, because every fiber keeps two of them:
+///
+/// ```text
+///  63         46 45 36 35                               0
+/// ┌─────────────┬─────┬──────────────────────────────────┐
+/// │ pages, of 18│  0  │ number of the first page, of 36  │    user space has 48 bits of addresses, less 12
+/// └─────────────┴─────┴──────────────────────────────────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StackPlace(NonZeroU64);
 
 // SAFETY: base and limit bound the slot, which is at least STACK_SIZE_MIN long and aligned to pages;
 // its lowest page is a guard (`guard` below succeeded before the value was made).
 unsafe impl Stack for FiberStack {
     fn base(&self) -> StackPointer {
-        NonZeroUsize::new(self.limit.as_ptr() as usize + self.slot_len).expect("above null")
+        NonZeroUsize::new(self.0.range().end).expect("above null")
     }
 
     fn limit(&self) -> StackPointer {
-        NonZeroUsize::new(self.limit.as_ptr() as usize).expect("above null")
+        NonZeroUsize::new(self.0.range().start).expect("above null")
     }
 }
 
@@ -96,35 +102,77 @@ impl FiberStack {
             .entry(slot_len)
             .or_insert_with(|| Slab::new(slot_len))
             .take()?;
-        Ok(FiberStack { limit, slot_len })
+        Ok(FiberStack(StackPlace::new(limit, slot_len)))
+    }
+
+    pub(crate) fn place(&self) -> StackPlace {
+        self.0
+    }
+}
+
+const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
+const PAGES_SHIFT: u32 = 46;
+
+impl StackPlace {
+    fn new(limit: NonNull<u8>, slot_len: usize) -> StackPlace {
+        let first = (limit.as_ptr().expose_provenance() >> PAGE_SHIFT) as u64;
+        let pages = (slot_len >> PAGE_SHIFT) as u64;
+        assert!(
+            first >> 36 == 0,
+            "a stack at page {first:#x}, above 48 bits"
+        );
+        assert!(pages >> 18 == 0, "a stack of {pages} pages, above 18 bits");
+        StackPlace(NonZeroU64::new(pages << PAGES_SHIFT | first).expect("above null"))
+    }
+
+    /// As it was noted in [`bits`](StackPlace::bits); `None` for 0.
+    pub(crate) fn from_bits(bits: u64) -> Option<StackPlace> {
+        NonZeroU64::new(bits).map(StackPlace)
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0.get()
+    }
+
+    /// From the guard page to the base.
+    fn range(self) -> Range<usize> {
+        let first = self.0.get() & ((1 << PAGES_SHIFT) - 1);
+        let start = (first as usize) << PAGE_SHIFT;
+        start..start + self.len()
+    }
+
+    fn len(self) -> usize {
+        ((self.0.get() >> PAGES_SHIFT) as usize) << PAGE_SHIFT
     }
 
     /// The guard page: a fault in it is an overflow of this stack.
-    pub(crate) fn guard(&self) -> std::ops::Range<usize> {
-        let limit = self.limit.as_ptr() as usize;
-        limit..limit + PAGE_SIZE
+    pub(crate) fn guard(self) -> Range<usize> {
+        let start = self.range().start;
+        start..start + PAGE_SIZE
     }
 
-    /// Usable bytes.
-    pub(crate) fn usable_len(&self) -> usize {
-        self.slot_len - PAGE_SIZE
+    /// What is above it.
+    pub(crate) fn usable(self) -> Range<usize> {
+        self.guard().end..self.range().end
     }
 }
 
 impl Drop for FiberStack {
     fn drop(&mut self) {
-        if let Some(slab) = slabs().get_mut(&self.slot_len) {
-            slab.free.push(self.limit);
+        if let Some(slab) = slabs().get_mut(&self.0.len()) {
+            let limit = std::ptr::with_exposed_provenance_mut(self.0.range().start);
+            slab.free.push(NonNull::new(limit).expect("above null"));
         }
     }
 }
 
-/// Stacks of the default size that a processor keeps, so that a step takes one without a lock.
+/// Stacks of the default size that a processor keeps, so that a step, or a fiber that is spawned here, takes one without a
+/// lock.
 #[derive(Debug, Default)]
 pub(crate) struct StackCache(RefCell<Vec<FiberStack>>);
 
-/// As many as steps are usually in the middle of something.
-const STACKS_CACHED_MAX: usize = 64;
+/// As many as steps are usually in the middle of something, or fibers are spawned at once.
+const STACKS_CACHED_MAX: usize = 128;
 
 impl StackCache {
     pub(crate) fn take(&self) -> io::Result<FiberStack> {
@@ -136,7 +184,7 @@ impl StackCache {
 
     pub(crate) fn give(&self, stack: FiberStack) {
         let mut stacks = self.0.borrow_mut();
-        if stacks.len() < STACKS_CACHED_MAX && stack.slot_len == STACK_SIZE_DEFAULT {
+        if stacks.len() < STACKS_CACHED_MAX && stack.0.len() == STACK_SIZE_DEFAULT {
             stacks.push(stack);
         }
     }
@@ -279,14 +327,14 @@ mod tests {
         let a = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
         let b = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
         assert!(a.base().get() <= b.limit().get() || b.base().get() <= a.limit().get());
-        assert_eq!(a.usable_len(), STACK_SIZE_DEFAULT - PAGE_SIZE);
+        assert_eq!(a.place().usable().len(), STACK_SIZE_DEFAULT - PAGE_SIZE);
     }
 
     #[test]
     fn the_usable_part_can_be_written_whole() {
         let stack = FiberStack::take(20_000).unwrap();
-        assert!(stack.usable_len() >= 20_000);
-        let (start, end) = (stack.guard().end, stack.base().get());
+        assert!(stack.place().usable().len() >= 20_000);
+        let Range { start, end } = stack.place().usable();
         for address in start..end {
             // SAFETY: inside the usable part of a stack that runs nobody.
             unsafe { (address as *mut u8).write(7) };

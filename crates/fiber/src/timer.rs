@@ -20,7 +20,7 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const NONE: u32 = u32::MAX;
 
 /// Names a timer. Slots of the table are used again, so a key carries the generation of its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimerKey {
     index: u32,
     generation: u32,

@@ -99,8 +99,17 @@ pub(crate) fn on_lock(owner: &AtomicU64) -> Noted<'_> {
 
 /// As [`on`] for the calling fiber, unless what it waits for is known in more detail already.
 pub(crate) fn on_unless_noted(fiber: FiberRef, reason: WaitReason) -> Option<Noted<'static>> {
-    let noted = fiber.control().waiting().note.load(Ordering::Relaxed);
-    (noted == 0).then(|| on(reason))
+    let note = &fiber.control().waiting().note;
+    // Only the fiber itself writes here.
+    (note.load(Ordering::Relaxed) == 0).then(|| {
+        note.store(encode(reason), Ordering::Release);
+        Noted {
+            fiber: Some(fiber),
+            outer: 0,
+            is_lock: false,
+            reason: PhantomData,
+        }
+    })
 }
 
 fn note<'a>(note: u64, is_lock: bool) -> Noted<'a> {

@@ -31,8 +31,8 @@ pub(crate) struct Watch {
     keeper: AtomicPtr<ProcessorShared>,
     /// Where the operation is in flight.
     place: AtomicPtr<ProcessorShared>,
-    /// Of the keeper. Touched only where the fiber is: by who runs it, or while it waits there.
-    timer: Cell<Option<(TimerKey, Tick)>>,
+    /// Of the keeper, if there is one. Touched only where the fiber is: by who runs it, or while it waits there.
+    timer: Cell<(TimerKey, Tick)>,
 }
 
 impl Watch {
@@ -61,20 +61,17 @@ impl Watch {
 
     /// Whether the timer on processor `here` expires by `deadline`.
     pub(crate) fn is_covered(&self, here: &ProcessorShared, deadline: Tick) -> bool {
-        self.is_kept_by(here) && self.timer.get().is_some_and(|(_, tick)| tick <= deadline)
+        self.is_kept_by(here) && self.timer.get().1 <= deadline
     }
 
     /// The timer, if processor `here` keeps it.
     pub(crate) fn timer_of(&self, here: &ProcessorShared) -> Option<TimerKey> {
-        if !self.is_kept_by(here) {
-            return None;
-        }
-        self.timer.get().map(|(key, _)| key)
+        self.is_kept_by(here).then(|| self.timer.get().0)
     }
 
     /// Processor `here` has set a timer.
     pub(crate) fn cover(&self, here: &ProcessorShared, timer: TimerKey, tick: Tick) {
-        self.timer.set(Some((timer, tick)));
+        self.timer.set((timer, tick));
         self.keeper
             .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
     }

@@ -33,19 +33,6 @@ impl Drop for GivesWay {
     }
 }
 
-/// Steps that stop in the middle of the first, on the stack that the processor kept.
-struct Stops(Arc<AtomicBool>);
-
-impl Steps for Stops {
-    fn begin(&mut self) -> Flow {
-        self.0.store(true, Ordering::SeqCst);
-        while !fiber::is_cancelled() {
-            fiber::park();
-        }
-        Flow::Done
-    }
-}
-
 /// No more address space: what is mapped stays, and nothing is added.
 fn use_up_memory() {
     let now = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -71,21 +58,15 @@ fn steps_without_a_stack() {
     (0..3).for_each(|_| fiber::yield_now());
     use_up_memory();
     let mut parked = Vec::new();
+    // Also those stacks that the processor kept.
     while let Ok(fiber) = fiber::Builder::new().spawn(fiber::park) {
         parked.push(fiber);
-    }
-    let begun = Arc::new(AtomicBool::new(false));
-    let stops = fiber::spawn_steps(Stops(Arc::clone(&begun)));
-    while !begun.load(Ordering::SeqCst) {
-        fiber::yield_now();
     }
     near.write_all(b"input").unwrap();
     let why = waits.join().unwrap_err();
     let why = why.downcast_ref::<String>().unwrap();
     assert!(why.contains("no memory for fiber stacks"), "{why}");
     assert!(dropped.load(Ordering::SeqCst));
-    stops.cancel();
-    stops.join().unwrap();
     parked.iter().for_each(|fiber| fiber.cancel());
     parked.into_iter().for_each(|fiber| fiber.join().unwrap());
 }

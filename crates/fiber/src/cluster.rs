@@ -245,10 +245,10 @@ impl Cluster {
         notified
     }
 
-    /// The number of the processor with this shared half, if it is one of the cluster's.
+    /// The number of the processor with this shared half, if it is one of the cluster's and has not gone.
     pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
         let mut processors = self.open_places().iter();
-        processors.position(|processor| std::ptr::eq(processor, shared))
+        processors.position(|place| std::ptr::eq(place, shared) && !place.is_free())
     }
 
     pub(crate) fn fiber_finished(&self) {

@@ -141,6 +141,11 @@ impl Crew {
 }
 
 impl ProcessorShared {
+    /// Whether there is no processor here.
+    pub(crate) fn is_free(&self) -> bool {
+        self.stage.is(FREE)
+    }
+
     /// Whether there is a processor here that does not go.
     pub(crate) fn is_running(&self) -> bool {
         self.stage.is(RUNNING)
@@ -156,7 +161,7 @@ impl Cluster {
     pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
         let places = self.open_places().iter();
         places
-            .filter(|place| !place.stage.is(FREE))
+            .filter(|place| !place.is_free())
             .map(|place| ProcessorStatus {
                 index: place.index,
                 is_retiring: place.stage.is(RETIRING),
@@ -173,7 +178,7 @@ impl Cluster {
         if self.is_stopping() {
             return Err(stopped());
         }
-        let free = self.processors.iter().find(|place| place.stage.is(FREE));
+        let free = self.processors.iter().find(|place| place.is_free());
         let place = free.ok_or_else(|| self.full())?;
         if let Some(before) = members[place.index].take() {
             // It has said that it has gone, so this takes no longer than the end of a thread.

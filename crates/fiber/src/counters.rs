@@ -50,7 +50,7 @@ counters! {
     wakes_suppressed: "Times that it woke nobody for new work because somebody was looking.",
     messages: "Messages from other threads (fibers unparked, fibers sent here).",
     timers_expired: "Timers that expired.",
-    enters: "System calls of the back end (io_uring_enter or epoll_pwait2).",
+    enters: "System calls of the back end (io_uring_enter or epoll_pwait).",
     operations: "Operations handed to the back end (ring entries, or epoll waits).",
     operations_timed_out: "Operations whose deadline passed first.",
     operations_cancelled: "Operations (and sleeps) whose fiber was cancelled.",

@@ -233,8 +233,7 @@ impl Watch {
         if self.is_ring_reported || self.cluster.fiber_count() > DEADLOCKED_MAX {
             return;
         }
-        let dump = Dump::of(&self.cluster, false);
-        if dump.deadlocks.is_empty() {
+        if !Dump::is_any_ring(&self.cluster) {
             return;
         }
         self.is_ring_reported = true;

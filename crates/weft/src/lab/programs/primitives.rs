@@ -161,7 +161,7 @@ pub(super) fn hand_over(parameters: &Parameters) -> Result<Sample, String> {
     sides[0].fiber.get().expect("just set").unpark();
     let ops = parameters.time(start, &total).ops;
     let sleeps: u64 = runtime.counters().iter().map(|of| of.sleeps).sum();
-    if !is_awake && sleeps < ops * 9 / 10 {
+    if !is_awake && sleeps < ops * 3 / 4 {
         return Err(format!("only {sleeps} sleeps in {ops} hand-overs"));
     }
     let nanos = on_its_way.load(Ordering::Relaxed);

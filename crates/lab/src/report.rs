@@ -22,6 +22,8 @@ pub struct Row {
     pub never: u32,
     /// Samples that failed, and why.
     pub failures: Vec<String>,
+    /// The subject has no such program.
+    pub is_absent: bool,
 }
 
 impl Row {
@@ -33,6 +35,7 @@ impl Row {
             samples: Vec::new(),
             never: 0,
             failures: Vec::new(),
+            is_absent: false,
         }
     }
 
@@ -126,7 +129,7 @@ impl Expectation {
 
 fn is_there(rows: &[Row], cell: &str, subject: &str) -> bool {
     rows.iter()
-        .any(|row| row.cell == cell && row.subject == subject)
+        .any(|row| row.cell == cell && row.subject == subject && !row.is_absent)
 }
 
 fn median(rows: &[Row], cell: &str, subject: &str) -> Option<f64> {
@@ -233,6 +236,9 @@ impl fmt::Display for Report {
 }
 
 fn show_row(row: &Row) -> String {
+    if row.is_absent {
+        return "–".to_owned();
+    }
     let Some(median) = row.median() else {
         return if row.failures.is_empty() {
             "never"
@@ -311,6 +317,7 @@ mod tests {
             samples: Vec::new(),
             never,
             failures: Vec::new(),
+            is_absent: false,
         }
     }
 

@@ -99,6 +99,16 @@ pub struct Progress<'a> {
 /// A sample that takes longer than this is given up; programs end by themselves well before.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How a subject says that it has no such program, because its runtime has nothing of the kind.
+const EXIT_ABSENT: i32 = 3;
+
+/// What came of a sample.
+enum Taken {
+    Sample(Sample),
+    Failed(String),
+    Absent,
+}
+
 /// Takes all samples of an experiment.
 ///
 /// # Errors
@@ -132,11 +142,15 @@ pub fn run(
                     subject: subject_name,
                     cell: cell_label,
                 });
-                match take(subject, cell, options.quick)? {
-                    Ok(sample) => row.add(experiment.measure, cell, sample),
-                    Err(why) => row.failures.push(why),
-                }
                 done += 1;
+                if row.is_absent {
+                    continue;
+                }
+                match take(subject, cell, options.quick)? {
+                    Taken::Sample(sample) => row.add(experiment.measure, cell, sample),
+                    Taken::Failed(why) => row.failures.push(why),
+                    Taken::Absent => row.is_absent = true,
+                }
             }
         }
     }
@@ -144,8 +158,8 @@ pub fn run(
     Ok(Report::new(experiment, rows, expectations))
 }
 
-/// Runs one sample. The inner error is the sample's.
-fn take(subject: &Subject, cell: &Cell, quick: bool) -> io::Result<Result<Sample, String>> {
+/// Runs one sample.
+fn take(subject: &Subject, cell: &Cell, quick: bool) -> io::Result<Taken> {
     let mut command = Command::new(&subject.program);
     command.args(&subject.arguments).arg(cell.program);
     let milliseconds = if quick { 200 } else { 1000 };
@@ -170,10 +184,8 @@ fn take(subject: &Subject, cell: &Cell, quick: bool) -> io::Result<Result<Sample
             None => {
                 child.kill()?;
                 child.wait()?;
-                return Ok(Err(format!(
-                    "did not end in {} s",
-                    SAMPLE_TIMEOUT.as_secs()
-                )));
+                let limit = SAMPLE_TIMEOUT.as_secs();
+                return Ok(Taken::Failed(format!("did not end in {limit} s")));
             }
         }
     };
@@ -189,12 +201,17 @@ fn take(subject: &Subject, cell: &Cell, quick: bool) -> io::Result<Result<Sample
         .take()
         .expect("piped")
         .read_to_string(&mut errors)?;
+    if status.code() == Some(EXIT_ABSENT) {
+        return Ok(Taken::Absent);
+    }
     if !status.success() {
         let first = errors.lines().next().unwrap_or_default();
-        return Ok(Err(format!("{status}: {first}")));
+        return Ok(Taken::Failed(format!("{status}: {first}")));
     }
-    let sample = serde_json::from_str(out.trim());
-    Ok(sample.map_err(|error| format!("printed {:?}: {error}", out.trim())))
+    Ok(match serde_json::from_str(out.trim()) {
+        Ok(sample) => Taken::Sample(sample),
+        Err(error) => Taken::Failed(format!("printed {:?}: {error}", out.trim())),
+    })
 }
 
 impl Measure {

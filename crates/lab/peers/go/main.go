@@ -39,7 +39,7 @@ func main() {
 	program, known := programs[os.Args[1]]
 	if !known {
 		fmt.Fprintln(os.Stderr, "no program", os.Args[1])
-		os.Exit(2)
+		os.Exit(3)
 	}
 	line, _ := json.Marshal(program())
 	fmt.Println(string(line))

@@ -37,7 +37,7 @@ fn cell(awake: u64) -> Cell {
         parameters: vec![
             ("processors", 2),
             ("awake", awake),
-            ("keep_us", (1 - awake) * 60),
+            ("keep_us", (1 - awake) * 150),
         ],
     }
 }

@@ -35,7 +35,7 @@ fn main() {
         "mutex" => timed(spawn_mutex),
         other => {
             eprintln!("no program {other}");
-            std::process::exit(2)
+            std::process::exit(3)
         }
     };
     println!("{line}");

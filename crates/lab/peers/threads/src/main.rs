@@ -32,7 +32,7 @@ fn main() {
         ("hand-over", _) => wake::measure(wake::sleep),
         (other, _) => {
             eprintln!("plain threads have no program {other}");
-            std::process::exit(2)
+            std::process::exit(3)
         }
     }
 }

@@ -42,11 +42,11 @@ fn main() {
         "idle" => idle(&runtime),
         "crowd" => {
             eprintln!("tokio has no channel with many receivers");
-            std::process::exit(2)
+            std::process::exit(3)
         }
         other => {
             eprintln!("no program {other}");
-            std::process::exit(2)
+            std::process::exit(3)
         }
     };
     println!("{line}");

@@ -283,7 +283,7 @@ impl Processor {
         }
     }
 
-    fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         !self.ready.borrow().is_empty() || self.cluster.queue.oldest(self.index) != u64::MAX
     }
 
@@ -589,11 +589,6 @@ impl Processor {
 
     pub(crate) fn pinned(&self) -> usize {
         self.pinned.get()
-    }
-
-    /// Whether a fiber that has to stay here is ready.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.borrow().is_empty()
     }
 
     /// Counts an operation that did not suspend; returns how many in a row.

@@ -326,16 +326,17 @@ impl Processor {
 
     /// One turn of a processor that goes; says whether nothing is left to do.
     pub(crate) fn wind_down(&self) -> bool {
+        self.relocate_some();
+        // What that has made ready as well: after the last part there may be no other turn.
         if self.cluster.queue.carry_on(self.index) > 0 {
             self.cluster.notify();
         }
-        self.relocate_some();
         let pinned = self.pinned();
         self.shared().pinned.store(pinned, Ordering::Relaxed);
         let has_listeners = !self.acceptors.wind_down(self);
         let is_done = pinned == 0
             && !self.retiring.is_busy()
-            && !self.has_ready()
+            && !self.has_work()
             && !has_listeners
             && self.backend.is_quiet();
         if !is_done || !self.shared().close_inbox_if_empty() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
-use fiber::{BackendChoice, Builder, Flow, JoinHandle, Runtime, Source, Steps};
+use fiber::{BackendChoice, Builder, FiberState, Flow, JoinHandle, Runtime, Source, Steps};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// More than anything here takes.
@@ -298,6 +298,40 @@ fn whoever_may_move_waits_elsewhere_for_the_same() {
 }
 
 /// A migratable fiber may hold what it has received for as long as it likes: the processor that lent it waits.
+/// A processor looks for those who may leave it in 16 turns, by their numbers. Who is found in the last turn must reach
+/// somebody who is awake, though there is no other turn.
+#[test]
+fn the_last_that_leaves_reaches_another_processor() {
+    each_backend(2, |runtime| {
+        let spawn = || {
+            let nap = || {
+                let is_last = fiber::current().is_some_and(|fiber| fiber.id() % 16 == 15);
+                if is_last {
+                    fiber::sleep(LONG);
+                }
+            };
+            runtime.spawn_with(migratable().processor(1), nap).unwrap()
+        };
+        let handles: Vec<_> = (0..16).map(|_| spawn()).collect();
+        let waits = || {
+            let dump = runtime.dump();
+            let [fiber] = &dump.fibers[..] else {
+                return None;
+            };
+            (fiber.state == FiberState::Waiting).then_some(fiber.processor)
+        };
+        until("one sleeps", || waits() == Some(Some(1)));
+        let sleeps = || runtime.counters().iter().map(|of| of.sleeps).min();
+        until("so do the processors", || sleeps() > Some(0));
+        remove(runtime, 1);
+        until("it sleeps elsewhere", || waits() == Some(Some(0)));
+        handles.iter().for_each(|handle| handle.fiber().cancel());
+        handles
+            .into_iter()
+            .for_each(|handle| handle.join().unwrap());
+    });
+}
+
 #[test]
 fn a_buffer_that_was_lent_comes_home_before_its_processor_goes() {
     struct Keep(UnixStream, Arc<AtomicBool>, Arc<fiber::sync::Event>);

@@ -169,12 +169,16 @@ cmd_bench() {
     run python3 bench/serve.py "$@"
 }
 
-#: all                  what CI runs: test, fmt, lint, docs, fuzz (60 s each), system
+#: all                  what CI runs (.ci/run), with 60 s of fuzzing for each target
 cmd_all() {
     cmd_test
     cmd_fmt
     cmd_lint
     cmd_docs
+    cmd_tidy
+    cmd_bench-test
+    cmd_models
+    cmd_asan
     cmd_fuzz 60
     cmd_system
 }

@@ -14,7 +14,7 @@ use fiber::net::{Input, TcpListener, UnixListener};
 use fiber::{
     BackendChoice, BackendKind, Denied, Flow, Lens, ProcessorCounters, Runtime, Source, Steps,
 };
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use session::Session;
 
@@ -255,10 +255,15 @@ impl Server {
         self.is_over.store(true, Ordering::Relaxed);
         let ours = || self.bound.iter().filter(|bound| !bound.is_inherited());
         // Deaf first, so that nobody gets into the queue who would be reset with it; then time for those in it.
-        for bound in ours().filter(|bound| matches!(bound.address, Address::Tcp(_))) {
+        let deaf = || ours().filter(|bound| matches!(bound.address, Address::Tcp(_)));
+        for bound in deaf() {
             let _ = bound.turn_deaf();
         }
+        let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);
         thread::sleep(QUEUE_PATIENCE.min(self.shared.limits.drain_deadline));
+        while deaf().any(has_connections) && Instant::now() < deadline {
+            thread::sleep(DRAIN_STEP);
+        }
         self.listeners.iter().for_each(Listener::close);
         for bound in ours() {
             let _ = rustix::net::shutdown(bound, rustix::net::Shutdown::Both);
@@ -287,8 +292,16 @@ impl Drop for Server {
 /// an open connection gets a reply and not a reset.
 const DRAIN_GRACE: Duration = Duration::from_millis(250);
 
-/// How long the connections in the listen queue may take to be accepted.
+/// How long the connections in the listen queue may take to be accepted: those whose handshake is not over yet, and, on a
+/// busy machine or at the limit of connections, those who are in it.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(20);
+const QUEUE_PATIENCE_MAX: Duration = Duration::from_secs(1);
+
+/// Whether somebody waits in the listen queue.
+fn has_connections(bound: &Bound) -> bool {
+    let mut fds = [PollFd::new(bound, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+}
 
 /// How often a drain looks.
 const DRAIN_STEP: Duration = Duration::from_millis(2);

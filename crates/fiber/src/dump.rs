@@ -131,7 +131,8 @@ impl Dump {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
             for fiber in cluster.roster.part(part) {
-                let (_, waits_for) = wait_of(&fiber.control);
+                let state = state_of(fiber.control.look().phase());
+                let (_, waits_for) = wait_of(&fiber.control, state);
                 if let Some(other) = waits_for {
                     waits.insert(fiber.id(), other);
                 }
@@ -159,7 +160,7 @@ impl DumpedFiber {
         let control = &fiber.control;
         let look = control.look();
         let state = state_of(look.phase());
-        let (reason, waits_for_fiber) = wait_of(control);
+        let (reason, waits_for_fiber) = wait_of(control, state);
         DumpedFiber {
             id: fiber.id(),
             name: fiber.name().map(str::to_owned),
@@ -346,9 +347,9 @@ fn split_frames(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What a fiber waits for, and for which other fiber, if it is one.
-fn wait_of(control: &Control) -> (Option<WaitReason>, Option<u64>) {
-    let reason = match state_of(control.look().phase()) {
+/// What a fiber that was seen in this state waits for, and for which other fiber, if it is one.
+fn wait_of(control: &Control, state: FiberState) -> (Option<WaitReason>, Option<u64>) {
+    let reason = match state {
         FiberState::Waiting => control.waiting().reason(),
         _ => None,
     };

@@ -270,11 +270,7 @@ where
     // it has dropped the closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) The
     // result is taken here, so the fiber's share of the packet borrows nothing when it goes. If the runtime stops first, the
     // fiber never runs again, and we never return.
-    let whole = unsafe {
-        std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Box<dyn FnOnce() + Send>>(Box::new(
-            whole,
-        ))
-    };
+    let whole = unsafe { outlive_borrows(Box::new(whole)) };
     let started = Builder::new().start(cluster, spawned_at, whole);
     let fiber = started.expect("failed to spawn a fiber");
     let _noted = waiting::on(WaitReason::Join { fiber: fiber.id() });
@@ -289,6 +285,15 @@ where
         .take()
         .expect("a fiber leaves one result")
         .unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// Lets a fiber run what borrows.
+///
+/// # Safety
+/// Nothing that `f` borrows ends before `f` has been dropped, if it ever is, and whatever it gave away with it.
+unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send> {
+    // SAFETY: only the lifetime differs, for which the caller vouches.
+    unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(f) }
 }
 
 /// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds
@@ -623,11 +628,7 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
         // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, neither
         // ever runs again, so the borrows are never seen to end.
-        let whole = unsafe {
-            std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Box<dyn FnOnce() + Send>>(
-                whole,
-            )
-        };
+        let whole = unsafe { outlive_borrows(whole) };
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // Held until it is listed, so that it cannot strike itself off before.
         let mut fibers = lock(&self.data.fibers);

@@ -1,18 +1,19 @@
 //! Several clusters in one process, and fibers that go from one to another.
 
+mod patience;
+
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fiber::net::{Input, UnixStream};
 use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Source, Steps, move_to};
+use patience::{PATIENCE, until};
 
 const LONG: Duration = Duration::from_secs(3600);
-/// More than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two runtimes, over every pair of back ends, with one and with two processors each.
 fn each_pair(test: impl Fn(&Runtime, &Runtime)) {
@@ -41,15 +42,6 @@ fn each_pair(test: impl Fn(&Runtime, &Runtime)) {
                 "left in the second of {here:?} and {there:?}"
             );
         }
-    }
-}
-
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Processors that come and go while fibers run: nobody is lost, and nothing stays behind.
 
+mod patience;
+
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use fiber::net::{Input, TcpListener, TcpStream, UnixStream};
 use fiber::{BackendChoice, Builder, FiberState, Flow, JoinHandle, Runtime, Source, Steps};
+use patience::{PATIENCE, until};
 
 const LONG: Duration = Duration::from_secs(3600);
-/// More than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a test over both back ends. One after the other: some count the descriptors and threads of the process.
 fn each_backend(processors: usize, test: impl Fn(&Runtime)) {
@@ -24,16 +25,6 @@ fn each_backend(processors: usize, test: impl Fn(&Runtime)) {
         let runtime = builder.start().unwrap();
         test(&runtime);
         assert_eq!(runtime.shutdown(PATIENCE), 0, "fibers left on {backend:?}");
-    }
-}
-
-/// Waits until something is so, because it will be.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

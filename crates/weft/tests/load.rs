@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output};
+use std::sync::mpsc::Receiver;
 use std::thread;
 
 /// Answers every request on every connection with this reply.
@@ -35,8 +36,8 @@ fn load(words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Starts it and returns once the server has seen so many requests.
-fn load_until(words: &[&str], requests: usize) -> (std::process::Child, String) {
+/// A server that says hello to each request, and tells from whom it came.
+fn telling_server() -> (String, Receiver<SocketAddr>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let (seen, heard) = std::sync::mpsc::channel();
@@ -48,11 +49,17 @@ fn load_until(words: &[&str], requests: usize) -> (std::process::Child, String) 
                 let mut stream = stream;
                 for _ in lines.map_while(Result::ok).filter(String::is_empty) {
                     let _ = stream.write_all(HELLO);
-                    let _ = seen.send(());
+                    let _ = seen.send(stream.peer_addr().unwrap());
                 }
             });
         }
     });
+    (url, heard)
+}
+
+/// Starts it and returns once the server has seen so many requests.
+fn load_until(words: &[&str], requests: usize) -> (std::process::Child, String) {
+    let (url, heard) = telling_server();
     let child = Command::new(env!("CARGO_BIN_EXE_weft"))
         .args(["load", "http", &url])
         .args(words)
@@ -60,7 +67,9 @@ fn load_until(words: &[&str], requests: usize) -> (std::process::Child, String) 
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    (0..requests).for_each(|_| heard.recv().unwrap());
+    for _ in 0..requests {
+        heard.recv().unwrap();
+    }
     (child, url)
 }
 
@@ -504,23 +513,7 @@ fn several_agents_are_one_generator() {
 
 #[test]
 fn one_agent_that_is_killed_fails_all_and_is_named() {
-    let (seen, connections) = std::sync::mpsc::channel();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let seen = seen.clone();
-            thread::spawn(move || {
-                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-                let mut stream = stream;
-                for line in lines.map_while(Result::ok).filter(String::is_empty) {
-                    let _ = seen.send(stream.peer_addr().unwrap());
-                    let _ = stream.write_all(HELLO);
-                    drop(line);
-                }
-            });
-        }
-    });
+    let (url, connections) = telling_server();
     let rendezvous = free_port();
     let agent = |rank: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));

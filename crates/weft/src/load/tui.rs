@@ -340,22 +340,25 @@ mod tests {
         }
     }
 
+    /// So many seconds of ten, all alike.
+    fn add_seconds(seen: &mut Seen, seconds: u64, interval: &IntervalRecord) {
+        for second in 1..=seconds {
+            seen.add(&Progress {
+                elapsed: Duration::from_secs(second),
+                planned: Duration::from_secs(10),
+                is_warm_up: false,
+                interval,
+            });
+        }
+    }
+
     #[test]
     fn the_screen_shows_rate_and_both_latencies() {
         let mut seen = Seen {
             title: "GET http://h/".to_owned(),
             ..Seen::default()
         };
-        let interval = interval(500);
-        for second in 1..=3 {
-            let (elapsed, planned) = (Duration::from_secs(second), Duration::from_secs(10));
-            seen.add(&Progress {
-                elapsed,
-                planned,
-                is_warm_up: false,
-                interval: &interval,
-            });
-        }
+        add_seconds(&mut seen, 3, &interval(500));
         let text = shown(&seen, 100, 30);
         for part in [
             "GET http://h/",
@@ -400,16 +403,7 @@ mod tests {
     #[test]
     fn a_screen_of_any_size_shows_whole_labels_or_none() {
         let mut seen = Seen::default();
-        let interval = interval(589);
-        for second in 1..=9 {
-            let (elapsed, planned) = (Duration::from_secs(second), Duration::from_secs(10));
-            seen.add(&Progress {
-                elapsed,
-                planned,
-                is_warm_up: false,
-                interval: &interval,
-            });
-        }
+        add_seconds(&mut seen, 9, &interval(589));
         for (width, height) in [20, 40, 60, 99]
             .into_iter()
             .flat_map(|w| (4..20).map(move |h| (w, h)))

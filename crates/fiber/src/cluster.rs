@@ -144,18 +144,17 @@ impl Cluster {
         self.places_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
-    /// Lists and counts a new fiber. In this order: whoever finds it counted and cancels all finds it in the list.
+    /// Counts and lists a new fiber, under the lock of the list: a cancellation of all that finds it counted also finds it
+    /// listed.
     ///
     /// # Errors
     /// The runtime has been shut down; the fiber is not taken.
     fn admit(&self, fiber: FiberRef) -> io::Result<()> {
         self.process.check("spawn a fiber");
-        self.roster.add(fiber);
-        if self.count_in() {
-            return Ok(());
+        match self.roster.add(fiber, || self.count_in()) {
+            true => Ok(()),
+            false => Err(stopped()),
         }
-        self.roster.remove(fiber);
-        Err(stopped())
     }
 
     /// `false` if the cluster is closed.

@@ -56,9 +56,15 @@ impl Shard {
 }
 
 impl Roster {
-    /// Before the fiber can be found by a processor.
-    pub(crate) fn add(&self, fiber: FiberRef) {
-        lock(self.shard_of(fiber.control().id())).add(fiber);
+    /// Lists a fiber if `admit` says so, before a processor can find it. A fiber that is refused is never in the list: a
+    /// handle that was taken from there would keep its closure, and what that borrows may be gone by then.
+    pub(crate) fn add(&self, fiber: FiberRef, admit: impl FnOnce() -> bool) -> bool {
+        let mut shard = lock(self.shard_of(fiber.control().id()));
+        let admitted = admit();
+        if admitted {
+            shard.add(fiber);
+        }
+        admitted
     }
 
     /// Before the fiber is released.

@@ -34,6 +34,7 @@ use std::time::Duration;
 use crate::cluster::{Cluster, Message, ProcessorShared, lock, stopped};
 use crate::fiber::{Fiber, FiberRef};
 use crate::processor::{Expiry, Processor};
+use crate::resources;
 use crate::roster;
 use crate::stamp;
 use crate::sync::Event;
@@ -60,6 +61,8 @@ struct Member {
     thread: thread::JoinHandle<()>,
     /// The processor has gone.
     gone: Arc<Event>,
+    /// Told if the thread does not end then: see [`stay`].
+    stays: mpsc::Receiver<()>,
 }
 
 /// One processor, as [`Runtime::processors`](crate::Runtime::processors) lists them.
@@ -208,20 +211,29 @@ impl Cluster {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let gone = Arc::new(Event::new());
         let tell = Arc::clone(&gone);
+        let (stayed, stays) = mpsc::channel();
         let wake_fd = place.open()?;
         let body = move || {
-            run(&cluster, index, wake_fd, &ready);
+            let frames_left = run(&cluster, index, wake_fd, &ready);
             let place = &cluster.processors[index];
             place.close();
             place.stage.enter(FREE);
             tell.set();
+            drop((cluster, tell, ready));
+            if frames_left > 0 {
+                stay(stayed);
+            }
         };
         let started = thread::Builder::new()
             .name(format!("processor-{index}"))
             .spawn(body);
         let thread = started.inspect_err(|_| place.close())?;
         is_ready.recv().map_err(io::Error::other)??;
-        Ok(Member { thread, gone })
+        Ok(Member {
+            thread,
+            gone,
+            stays,
+        })
     }
 
     /// # Errors
@@ -267,26 +279,43 @@ impl Cluster {
         // Whoever is adding one holds the lock; whoever comes later finds that the cluster stops.
         let members: Vec<_> = lock(&self.crew.members).drain(..).flatten().collect();
         for member in members {
-            // A processor that panicked has said so on standard error.
-            let _ = member.thread.join();
+            // What does not stay drops the other end, whether it returns or panics.
+            if member.stays.recv().is_err() {
+                // A processor that panicked has said so on standard error.
+                let _ = member.thread.join();
+            }
         }
     }
 }
 
-/// The life of a processor's thread.
+/// The end of a thread on which fibers have been left behind that had started. Their frames may have lent what belongs to
+/// the thread: a `thread_local!` to [`offload`](crate::offload()), to another cluster or to the kernel. So it stays as their
+/// stacks do, as a thread of `std` stays as long as its frames.
+fn stay(told: mpsc::Sender<()>) -> ! {
+    resources::thread_stays();
+    // Nobody waits if one of its own fibers dropped the runtime.
+    let _ = told.send(());
+    loop {
+        thread::park();
+    }
+}
+
+/// The life of a processor's thread. Returns how many fibers have frames on it that will never be left.
 fn run(
     cluster: &Arc<Cluster>,
     index: usize,
     wake_fd: Arc<OwnedFd>,
     ready: &mpsc::SyncSender<io::Result<()>>,
-) {
+) -> usize {
     match Processor::new(Arc::clone(cluster), index, wake_fd) {
         Ok(processor) => {
             let _ = ready.send(Ok(()));
             processor.run();
+            processor.pinned()
         }
         Err(error) => {
             let _ = ready.send(Err(error));
+            0
         }
     }
 }

@@ -17,10 +17,14 @@ pub struct Resources {
     pub rings_left: usize,
     /// Pieces of receive buffers that somebody held when their processor ended.
     pub buffers_left: usize,
+    /// Threads of processors that have ended and left fibers behind: such a thread sleeps for as long as the process
+    /// lives, because a fiber's frame may have lent a `thread_local!` of it.
+    pub threads_left: usize,
 }
 
 static RINGS_LEFT: AtomicUsize = AtomicUsize::new(0);
 static BUFFERS_LEFT: AtomicUsize = AtomicUsize::new(0);
+static THREADS_LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// What the runtimes of this process hold, or have left behind.
 pub fn resources() -> Resources {
@@ -30,7 +34,13 @@ pub fn resources() -> Resources {
         stacks_made,
         rings_left: RINGS_LEFT.load(Ordering::Relaxed),
         buffers_left: BUFFERS_LEFT.load(Ordering::Relaxed),
+        threads_left: THREADS_LEFT.load(Ordering::Relaxed),
     }
+}
+
+/// The thread of a processor that has ended does not.
+pub(crate) fn thread_stays() {
+    THREADS_LEFT.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A ring has ended.

@@ -257,8 +257,9 @@ impl Runtime {
     /// Nothing is lost: what a fiber had received when it was cancelled it gets, connections that nobody has accepted are closed,
     /// the kernel gives all buffers back before the rings go, and no signal handler or thread of the runtime stays
     /// behind (the [`offload`](crate::offload()) threads are the process's, and end by themselves). A fiber that neither finishes nor
-    /// waits in anything that can be cancelled is left behind: it never runs again, and its stack stays as it is
-    /// (as threads do when a process exits), so nothing that it borrows or owns is touched.
+    /// waits in anything that can be cancelled is left behind: it never runs again, and its stack stays as it is, so nothing
+    /// that it borrows or owns is touched. The thread that it ran on stays too, asleep, because the fiber may have lent a
+    /// `thread_local!` of it; [`resources`](crate::resources()) counts these threads.
     pub fn shutdown_with(mut self, patience: Duration, grace: Duration) -> Shutdown {
         if !self.cluster.process.is_here() {
             let left = self.fiber_count();

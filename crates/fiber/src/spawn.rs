@@ -266,10 +266,11 @@ where
 {
     let packet = Arc::new(Packet::new(None));
     let whole = entry(Arc::clone(&packet), f);
-    // SAFETY: as in `Scope::spawn`. Nobody returns from here, even by unwinding, before the fiber has left its result, and
-    // it has dropped the closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) The
-    // result is taken here, so the fiber's share of the packet borrows nothing when it goes. If the runtime stops first, the
-    // fiber never runs again, and we never return.
+    // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the fiber has dropped the
+    // closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) A fiber that is refused
+    // is known to nobody else, and its closure is dropped in `start`. The result is taken here, so the fiber's share of
+    // the packet borrows nothing when it goes. If the runtime stops first, the fiber never runs again, and this call never
+    // returns; if the caller is a fiber that its runtime leaves behind, its stack and its kernel thread stay.
     let whole = unsafe { outlive_borrows(Box::new(whole)) };
     let started = Builder::new().start(cluster, spawned_at, whole);
     let fiber = started.expect("failed to spawn a fiber");
@@ -626,8 +627,9 @@ impl<'scope> Scope<'scope, '_> {
             data.count_out(current().map(|fiber| fiber.id()));
         });
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
-        // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, neither
-        // ever runs again, so the borrows are never seen to end.
+        // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, the frame of
+        // `scope` is never left, and its stack and kernel thread stay. A fiber that is refused is known to nobody
+        // else, and its closure is dropped in `start`.
         let whole = unsafe { outlive_borrows(whole) };
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // Held until it is listed, so that it cannot strike itself off before.

@@ -51,6 +51,8 @@ pub(crate) struct Control {
     /// It may go on on any processor, whatever it has on its stack: see [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
     is_steps: bool,
+    /// It is ending and makes no fiber-local values any more. Touched where the fiber runs only.
+    has_no_locals: Cell<bool>,
     /// Boxed: most have none.
     name: Option<Box<Cow<'static, str>>>,
     spawned_at: &'static Location<'static>,
@@ -192,6 +194,7 @@ impl Control {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             is_migratable,
             is_steps: steps.is_some(),
+            has_no_locals: Cell::new(false),
             name: name.map(Box::new),
             spawned_at,
             token: Token::new(),
@@ -242,8 +245,13 @@ impl Control {
         Some(&self.seldom.get()?.locals)
     }
 
-    pub(crate) fn locals_or_new(&self) -> &Locals {
-        &self.seldom().locals
+    /// `None` once the fiber is ending.
+    pub(crate) fn locals_or_new(&self) -> Option<&Locals> {
+        (!self.has_no_locals.get()).then(|| &self.seldom().locals)
+    }
+
+    pub(crate) fn end_locals(&self) {
+        self.has_no_locals.set(true);
     }
 
     fn seldom(&self) -> &Seldom {

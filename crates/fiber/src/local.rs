@@ -7,7 +7,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use crate::processor;
-use crate::spawn::AbortOnUnwind;
+use crate::spawn::{AbortOnUnwind, DROPPED};
 
 /// Declares values of which each fiber has its own, as [`std::thread_local!`] does for threads.
 ///
@@ -173,14 +173,14 @@ thread_local! {
 /// Also while a fiber unwinds, so not with `with_current`.
 fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R, AccessError> {
     match processor::running_here() {
-        Some(fiber) => f(fiber.control().locals_or_new()),
+        Some(fiber) => f(fiber.control().locals_or_new().ok_or(AccessError)?),
         None => PLAIN
             .try_with(|plain| f(&plain.0))
             .unwrap_or(Err(AccessError)),
     }
 }
 
-/// At the end of the calling fiber.
+/// When the calling fiber has its result, before those that join go on.
 pub(crate) fn clear_here() {
     let Some(fiber) = processor::running_here() else {
         return;
@@ -190,13 +190,22 @@ pub(crate) fn clear_here() {
     }
 }
 
+/// The last of the calling fiber: it has no values from now on. What destructors have made since they were cleared goes
+/// here as well, because it may be bound to this thread, and the control block is dropped on any.
+pub(crate) fn end_here() {
+    clear_here();
+    if let Some(fiber) = processor::running_here() {
+        fiber.control().end_locals();
+    }
+}
+
 /// Between two steps of the calling fiber.
 pub(crate) fn reset_here() {
     let Some(fiber) = processor::running_here() else {
         return;
     };
     if let Some(locals) = fiber.control().locals() {
-        let abort = AbortOnUnwind;
+        let abort = AbortOnUnwind(DROPPED);
         locals.clear();
         std::mem::forget(abort);
         locals.0.borrow_mut().clear();

@@ -304,27 +304,44 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    move || {
-        let result = catch_unwind(AssertUnwindSafe(f));
-        // What is left may run destructors of the user's: of a result that nobody wants.
-        let abort = AbortOnUnwind;
-        // Before anybody who joins goes on.
-        crate::local::clear_here();
-        spans::end_here();
-        packet.finish(result);
-        drop(packet);
-        std::mem::forget(abort);
-    }
+    move || end(packet, catch_unwind(AssertUnwindSafe(f)))
 }
 
-/// Ends the process when a destructor panics where nobody is left to catch it, as `std` does for threads.
-pub(crate) struct AbortOnUnwind;
+/// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which others may keep for as long as
+/// they like and drop on any thread, has nothing of the user's.
+pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
+    // What is left may run destructors of the user's.
+    let abort = AbortOnUnwind(DROPPED);
+    // Before anybody who joins goes on.
+    crate::local::clear_here();
+    spans::end_here();
+    packet.finish(result);
+    // A result that nobody wants goes here.
+    drop(packet);
+    crate::local::end_here();
+    std::mem::forget(abort);
+}
+
+/// Ends the process, with this message, when a panic would go where it must not.
+pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
+
+/// Of a destructor that panics where nobody is left to catch it: `std` ends the process for threads as well.
+pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dropped";
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        eprintln!("the result of a fiber panicked when it was dropped");
+        eprintln!("{}", self.0);
         std::process::abort();
     }
+}
+
+/// Does something in a frame that others use at the time, so it must not be left.
+#[inline]
+pub(crate) fn while_lent<R>(f: impl FnOnce() -> R) -> R {
+    let abort = AbortOnUnwind("the runtime panicked while a fiber had lent what is on its stack");
+    let outcome = f();
+    std::mem::forget(abort);
+    outcome
 }
 
 /// The result of a fiber, as of [`std::thread::Result`].

@@ -29,7 +29,7 @@ use crate::cluster::ProcessorShared;
 use crate::fiber::FiberRef;
 use crate::net::{Input, Socket};
 use crate::processor::Processor;
-use crate::spawn::{AbortOnUnwind, Packet};
+use crate::spawn::{self, AbortOnUnwind, DROPPED, Packet};
 
 /// A conversation that goes on when input comes.
 ///
@@ -144,7 +144,8 @@ pub(crate) struct Conversing<S> {
     /// `None` once they are done.
     steps: Option<S>,
     wait: Wait,
-    packet: Arc<Packet<()>>,
+    /// `None` once it has been told.
+    packet: Option<Arc<Packet<()>>>,
 }
 
 /// What is between two steps.
@@ -171,7 +172,7 @@ impl<S: Steps> Conversing<S> {
         Conversing {
             steps: Some(steps),
             wait: Wait::Begin,
-            packet,
+            packet: Some(packet),
         }
     }
 
@@ -201,11 +202,12 @@ impl<S: Steps> Conversing<S> {
     }
 
     fn finish(&mut self, result: Result<(), Box<dyn Any + Send>>) {
-        let abort = AbortOnUnwind;
+        let abort = AbortOnUnwind(DROPPED);
         self.steps = None;
-        crate::spans::end_here();
-        self.packet.finish(result);
         std::mem::forget(abort);
+        if let Some(packet) = self.packet.take() {
+            spawn::end(packet, result);
+        }
     }
 }
 

@@ -169,7 +169,7 @@ impl fmt::Debug for ClusterHandle {
 ///         self.stream.source()
 ///     }
 ///
-///     fn received(&mut self, _: std::io::Result<Input>) -> Flow {
+///     fn received(&mut self, _: std::io::Result<Input<'_>>) -> Flow {
 ///         fiber::move_to(&self.disk).unwrap();
 ///         Flow::Yield
 ///     }

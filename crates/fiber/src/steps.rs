@@ -45,7 +45,7 @@ use crate::spawn::{self, AbortOnUnwind, DROPPED, Packet};
 ///         self.0.source()
 ///     }
 ///
-///     fn received(&mut self, input: std::io::Result<Input>) -> Flow {
+///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> Flow {
 ///         match input {
 ///             Ok(input) if !input.is_empty() => {
 ///                 let louder = input.to_ascii_uppercase();
@@ -100,7 +100,7 @@ pub trait Steps: Send + 'static {
 
     /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block as fibers do.
     /// An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled), else what `recv(2)` reports.
-    fn received(&mut self, input: io::Result<Input>) -> Flow {
+    fn received(&mut self, input: io::Result<Input<'_>>) -> Flow {
         unimplemented!("a step for {input:?}")
     }
 }
@@ -190,7 +190,7 @@ impl<S: Steps> Conversing<S> {
                 let (socket, deadline) = (steps.source().0, steps.deadline());
                 match socket.end_receive(&op, lent, deadline) {
                     Ok(None) => Flow::Receive,
-                    Ok(Some(input)) => steps.received(Ok(input)),
+                    Ok(Some(mut received)) => steps.received(Ok(Input::of(&mut received))),
                     Err(error) => steps.received(Err(error)),
                 }
             }

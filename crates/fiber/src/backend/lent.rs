@@ -222,7 +222,8 @@ pub(crate) struct LentBuffer {
 
 impl LentBuffer {
     /// The buffer that a receive's completion names, if it took one. The receive was one of `owner`'s, whose cluster
-    /// must outlive the buffer: fibers keep theirs alive.
+    /// must outlive the buffer. It does: buffers stay in frames of fibers, which keep their clusters, and users only borrow
+    /// what is in them.
     pub(crate) fn of(
         completion: Completion,
         owner: NonNull<ProcessorShared>,

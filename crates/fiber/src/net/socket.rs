@@ -133,8 +133,8 @@ impl Socket {
         f: impl FnOnce(&[u8]) -> R,
     ) -> io::Result<R> {
         if carrier() == Carrier::Uring {
-            let lent = self.receive_lent(deadline)?;
-            return Ok(f(&lent));
+            let received = self.receive_lent(deadline)?;
+            return Ok(f(received.bytes()));
         }
         check_cancelled()?;
         let mut buffer = ScratchBuffer::take();
@@ -158,20 +158,20 @@ impl Socket {
         Ok(f(&buffer.bytes()[..len]))
     }
 
-    fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Input> {
+    fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Received> {
         loop {
             let entry = receive_into_lent(self.ring_fd()?);
             // Before: the fiber may be on another processor afterwards.
             let owner = processor::here(|p| NonNull::from(p.shared()));
             match operate(entry, deadline) {
-                Ok(completion) => return Ok(Input::lent(LentBuffer::of(completion, owner))),
+                Ok(completion) => return Ok(Received::lent(LentBuffer::of(completion, owner))),
                 Err(error) if is_exhausted(&error) => {
-                    if let Some(input) = self.receive_unlent()? {
-                        return Ok(input);
+                    if let Some(received) = self.receive_unlent()? {
+                        return Ok(received);
                     }
                     self.wait(Interest::Read, deadline)?;
-                    if let Some(input) = self.receive_unlent()? {
-                        return Ok(input);
+                    if let Some(received) = self.receive_unlent()? {
+                        return Ok(received);
                     }
                 }
                 Err(error) => self.retry(error, Interest::Read, deadline)?,
@@ -181,10 +181,10 @@ impl Socket {
 
     /// Receives what is there into a buffer of this thread's. On a ring when all that it lends are in use: others may hold
     /// them for long, and nobody is to wait for that. `None` if nothing is there.
-    fn receive_unlent(&self) -> io::Result<Option<Input>> {
+    fn receive_unlent(&self) -> io::Result<Option<Received>> {
         let mut buffer = ScratchBuffer::take();
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
-            Ok((len, _)) => Ok(Some(Input::scratch(buffer, len))),
+            Ok((len, _)) => Ok(Some(Received::Scratch(buffer, len))),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -224,7 +224,7 @@ impl Socket {
         op: &Op,
         lent: Option<LentBuffer>,
         deadline: Option<Instant>,
-    ) -> io::Result<Option<Input>> {
+    ) -> io::Result<Option<Received>> {
         if carrier() == Carrier::Uring {
             let completion = op
                 .completion()
@@ -232,12 +232,12 @@ impl Socket {
             return match backend::outcome(op, completion) {
                 // It was readiness that came: a receive of bytes names the buffer that they are in.
                 Ok(completion) if completion.result > 0 && lent.is_none() => self.receive_unlent(),
-                Ok(_) => Ok(Some(Input::lent(lent))),
+                Ok(_) => Ok(Some(Received::lent(lent))),
                 Err(error) if is_exhausted(&error) => {
-                    let input = self.receive_unlent()?;
-                    let is_none = input.is_none();
+                    let received = self.receive_unlent()?;
+                    let is_none = received.is_none();
                     self.waits_without.store(is_none, Ordering::Relaxed);
-                    Ok(input)
+                    Ok(received)
                 }
                 Err(error) => self.retry(error, Interest::Read, deadline).map(|()| None),
             };
@@ -255,7 +255,7 @@ impl Socket {
                 if len < RECEIVE_LEN_MAX {
                     self.used_up(Interest::Read);
                 }
-                Ok(Some(Input::scratch(buffer, len)))
+                Ok(Some(Received::Scratch(buffer, len)))
             }
             Err(Errno::AGAIN) => {
                 // Known from now on, or the next attempt would follow at once.
@@ -581,37 +581,83 @@ fn is_exhausted(error: &io::Error) -> bool {
 
 /// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped: soon, please, they are
 /// few, and when they are used up a receive costs two system calls more. Empty is the end of the stream.
-pub struct Input(Held);
+///
+/// The buffer is borrowed for the step. What is to stay must be copied, because the buffer is the runtime's and goes with it:
+///
+/// ```compile_fail,E0521
+/// use fiber::net::Input;
+///
+/// thread_local! {
+///     static KEPT: std::cell::RefCell<Vec<Input<'static>>> = Default::default();
+/// }
+///
+/// struct Keeps;
+/// impl fiber::Steps for Keeps {
+///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> fiber::Flow {
+///         KEPT.with_borrow_mut(|kept| kept.extend(input.ok()));
+///         fiber::Flow::Receive
+///     }
+/// }
+/// ```
+///
+/// Nor can it be leaked for longer than that:
+///
+/// ```compile_fail,E0521
+/// use fiber::net::Input;
+///
+/// struct Leaks(Option<&'static [u8]>);
+/// impl fiber::Steps for Leaks {
+///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> fiber::Flow {
+///         self.0 = input.ok().map(|input| &**Box::leak(Box::new(input)));
+///         fiber::Flow::Receive
+///     }
+/// }
+/// ```
+pub struct Input<'a>(&'a mut Received);
 
-enum Held {
+impl<'a> Input<'a> {
+    pub(crate) fn of(received: &'a mut Received) -> Input<'a> {
+        Input(received)
+    }
+}
+
+impl Drop for Input<'_> {
+    fn drop(&mut self) {
+        *self.0 = Received::Nothing;
+    }
+}
+
+impl Deref for Input<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// Where the bytes of a receive are. In a frame of the runtime's, so that the buffer goes home whatever the user does with
+/// the [`Input`].
+pub(crate) enum Received {
     Nothing,
     Lent(LentBuffer),
     Scratch(ScratchBuffer, usize),
 }
 
-impl Input {
-    fn lent(buffer: Option<LentBuffer>) -> Input {
-        Input(buffer.map_or(Held::Nothing, Held::Lent))
+impl Received {
+    fn lent(buffer: Option<LentBuffer>) -> Received {
+        buffer.map_or(Received::Nothing, Received::Lent)
     }
 
-    fn scratch(buffer: ScratchBuffer, len: usize) -> Input {
-        Input(Held::Scratch(buffer, len))
-    }
-}
-
-impl Deref for Input {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Held::Nothing => &[],
-            Held::Lent(buffer) => buffer.bytes(),
-            Held::Scratch(buffer, len) => buffer.filled(*len),
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Received::Nothing => &[],
+            Received::Lent(buffer) => buffer.bytes(),
+            Received::Scratch(buffer, len) => buffer.filled(*len),
         }
     }
 }
 
-impl fmt::Debug for Input {
+impl fmt::Debug for Input<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Input({} bytes)", self.len())
     }
@@ -624,7 +670,7 @@ fn check_cancelled() -> io::Result<()> {
 }
 
 /// A receive buffer of this thread, for back ends that do not lend the kernel's.
-struct ScratchBuffer(Option<Scratch>);
+pub(crate) struct ScratchBuffer(Option<Scratch>);
 
 type Scratch = Box<[u8; RECEIVE_LEN_MAX]>;
 

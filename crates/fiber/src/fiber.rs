@@ -115,7 +115,11 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    pub(crate) fn once(stack: FiberStack, f: impl FnOnce() + Send + 'static) -> Body {
+    pub(crate) fn once<F: FnOnce() + Send + 'static>(stack: FiberStack, f: F) -> Body {
+        if size_of::<F>() > CLOSURE_LEN_MAX {
+            let boxed: Box<dyn FnOnce() + Send> = Box::new(f);
+            return Body::once(stack, boxed);
+        }
         let place = stack.place();
         let context = Coroutine::with_stack(stack, move |yielder, _| {
             processor::here(|processor| {
@@ -128,6 +132,10 @@ impl Body {
         Body::Once(context, place)
     }
 }
+
+/// Closures up to this many bytes lie at the base of the fiber's stack, larger ones on the heap. corosensei takes 1 KiB, with
+/// what is put around the closure here.
+const CLOSURE_LEN_MAX: usize = 512;
 
 pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
 

@@ -522,8 +522,8 @@ impl FiberRef {
     #[inline]
     pub(crate) fn is_movable(self) -> bool {
         let control = self.control();
-        // SAFETY: the fiber is in one place only (invariant), and that is the caller's hand.
-        control.is_migratable || unsafe { &*control.context.get() }.is_none()
+        // By the mark and not by `context`: the fiber's home may be tracing it just now, and has that borrowed.
+        control.is_migratable || control.is_steps && control.look.stack().is_none()
     }
 }
 

@@ -123,7 +123,11 @@ impl Look {
     pub(crate) fn has_room_to_trace(&self) -> bool {
         const UNWINDER_LEN: usize = 12 * 1024;
         let (frame, stack) = (self.frame.load(Ordering::Relaxed), self.stack());
-        stack.is_some_and(|stack| frame as usize > stack.usable().start + UNWINDER_LEN)
+        // A fiber that waits inside of another library's coroutine is on a stack that nobody here knows the end of.
+        stack.is_some_and(|stack| {
+            let usable = stack.usable();
+            (usable.start + UNWINDER_LEN..usable.end).contains(&(frame as usize))
+        })
     }
 }
 

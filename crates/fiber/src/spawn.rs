@@ -277,10 +277,12 @@ where
     let _noted = waiting::on(WaitReason::Join { fiber: fiber.id() });
     while !packet.is_finished() {
         fiber.control.cluster().process.check("wait for a fiber");
-        if is_cancelled() {
-            fiber.cancel();
-        }
-        packet.wait_once(park);
+        while_lent(|| {
+            if is_cancelled() {
+                fiber.cancel();
+            }
+            packet.wait_once(park);
+        });
     }
     packet
         .take()
@@ -605,10 +607,12 @@ where
         scope.data.cancel();
     }
     while scope.data.running.load(Ordering::Acquire) != 0 {
-        if is_cancelled() {
-            scope.data.cancel();
-        }
-        park();
+        while_lent(|| {
+            if is_cancelled() {
+                scope.data.cancel();
+            }
+            park();
+        });
     }
     match result {
         Err(payload) => resume_unwind(payload),

@@ -23,6 +23,7 @@ use crate::cancel::Cancelled;
 use crate::cluster::ProcessorShared;
 use crate::processor::{self, Processor};
 use crate::resources;
+use crate::spawn::while_lent;
 use crate::waiting::Operation;
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
@@ -302,17 +303,19 @@ fn check_enter(result: io::Result<usize>) {
 pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
     let (op, deadline) = Op::begin(deadline)?;
     let (fd, operation) = described(&entry);
-    processor::here(|processor| {
-        let super::Backend::Uring(uring) = &processor.backend else {
-            unreachable!("a ring operation on another back end")
-        };
-        if operation == Operation::Connect {
-            // The socket is connecting by then: connect(2) fails with EALREADY.
-            op.bind();
-        }
-        uring.begin(processor, &op, entry, deadline);
+    let completion = while_lent(|| {
+        processor::here(|processor| {
+            let super::Backend::Uring(uring) = &processor.backend else {
+                unreachable!("a ring operation on another back end")
+            };
+            if operation == Operation::Connect {
+                // The socket is connecting by then: connect(2) fails with EALREADY.
+                op.bind();
+            }
+            uring.begin(processor, &op, entry, deadline);
+        });
+        op.wait_for(fd, operation)
     });
-    let completion = op.wait_for(fd, operation);
     outcome(&op, completion)
 }
 

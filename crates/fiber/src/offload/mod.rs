@@ -15,6 +15,7 @@ use crate::cancel::checkpoint;
 use crate::cluster::lock;
 use crate::fiber::{Fiber, park, park_until_deadline};
 use crate::processor;
+use crate::spawn::while_lent;
 use crate::waiting::{self, WaitReason};
 
 /// Runs `f` on a thread where blocking hurts nobody, and waits for its result without holding the
@@ -46,15 +47,17 @@ where
         fiber,
     };
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || call.make());
-    // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set: `park` cannot
-    // unwind, and nothing else in the loop can. The job touches nothing borrowed after it sets `done`.
-    // If the runtime stops first the frame is never left, and stays in memory.
-    pool::pool()
-        .submit(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, pool::Job>(job) });
-    let _noted = waiting::on(WaitReason::Offload);
-    while !done.load(Ordering::Acquire) {
-        park();
-    }
+    // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set. The job touches nothing borrowed
+    // after that. If the runtime stops first the frame is never left: its stack stays, and so does its kernel thread, of
+    // which `f` may have borrowed a thread-local.
+    let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, pool::Job>(job) };
+    while_lent(|| {
+        pool::pool().submit(job);
+        let _noted = waiting::on(WaitReason::Offload);
+        while !done.load(Ordering::Acquire) {
+            park();
+        }
+    });
     match result.expect("the call has been made") {
         Ok(value) => value,
         Err(payload) => resume_unwind(payload),

@@ -1,0 +1,322 @@
+//! What safe code could do to break memory, were it not for the rules of docs/fiber/soundness.md: leaks, drops in odd places,
+//! and a runtime that goes first.
+
+mod patience;
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, panic_any};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use fiber::net::{Input, UnixStream};
+use fiber::{BackendChoice, Builder, ClusterHandle, Flow, Runtime, Source, Steps};
+use patience::{PATIENCE, until};
+
+fn start(choice: BackendChoice, processors: usize) -> Runtime {
+    let builder = Runtime::builder().processors(processors);
+    builder.backend(choice).start().unwrap()
+}
+
+fn each_backend(test: impl Fn(BackendChoice)) {
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        test(choice);
+    }
+}
+
+/// A value of a kernel thread that notes its end.
+#[derive(Default)]
+struct OfThread {
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Drop for OfThread {
+    fn drop(&mut self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+    }
+}
+
+thread_local! {
+    static OF_THREAD: OfThread = OfThread::default();
+}
+
+/// What another thread does with a value that it was lent: tells of it, and has it until it is told to stop.
+struct Borrower {
+    tell: mpsc::Sender<Arc<AtomicBool>>,
+    stop: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Borrower {
+    fn borrow(&self, lent: &OfThread) {
+        self.tell.send(Arc::clone(&lent.is_gone)).unwrap();
+        let _ = self.stop.lock().unwrap().recv();
+        assert!(!lent.is_gone.load(Ordering::SeqCst));
+    }
+}
+
+/// Drops the runtime while a fiber of it has lent a value of its thread by `lend`.
+fn outlives_the_runtime(lend: fn(&OfThread, &Borrower, &ClusterHandle)) {
+    each_backend(|choice| {
+        let (runtime, other) = (start(choice, 1), start(choice, 1));
+        let elsewhere = other.cluster();
+        let ((tell, told), (stop, stops)) = (mpsc::channel(), mpsc::channel());
+        let borrower = Borrower {
+            tell,
+            stop: Mutex::new(stops),
+        };
+        let threads_before = fiber::resources().threads_left;
+        runtime.spawn(move || OF_THREAD.with(|lent| lend(lent, &borrower, &elsewhere)));
+        let is_gone = told.recv_timeout(PATIENCE).unwrap();
+        drop(runtime);
+        assert!(!is_gone.load(Ordering::SeqCst), "gone while it was lent");
+        assert!(fiber::resources().threads_left > threads_before);
+        drop(stop);
+        assert_eq!(other.shutdown(PATIENCE), 0);
+    });
+}
+
+/// Seen: a value of a `thread_local!` was read on another thread after it had been dropped. Cause: when a runtime stopped, the
+/// stacks of fibers that had not ended stayed, but the kernel threads that they had run on ended. Cure: such a thread stays too.
+#[test]
+fn a_thread_local_that_is_lent_to_an_offloaded_call_outlives_the_runtime() {
+    outlives_the_runtime(|lent, borrower, _| fiber::offload(|| borrower.borrow(lent)));
+}
+
+/// As above.
+#[test]
+fn a_thread_local_that_is_lent_to_a_scope_outlives_the_runtime() {
+    outlives_the_runtime(|lent, borrower, _| {
+        fiber::scope(|scope| {
+            scope.spawn(|| fiber::offload(|| borrower.borrow(lent)));
+        });
+    });
+}
+
+/// As above.
+#[test]
+fn a_thread_local_that_is_lent_to_another_cluster_outlives_the_runtime() {
+    outlives_the_runtime(|lent, borrower, elsewhere| elsewhere.run(|| borrower.borrow(lent)));
+}
+
+/// As above: a list of fibers reads who owns the lock that a fiber waits for.
+#[test]
+fn a_lock_of_a_thread_that_a_fiber_waits_for_can_be_shown_after_the_runtime() {
+    thread_local! {
+        static LOCK: fiber::sync::Mutex<OfThread> = fiber::sync::Mutex::default();
+    }
+    each_backend(|choice| {
+        let runtime = start(choice, 1);
+        let lens = runtime.lens();
+        let (tell, told) = mpsc::channel();
+        runtime.spawn(move || {
+            LOCK.with(|lock| {
+                let guard = lock.lock().unwrap();
+                tell.send(Arc::clone(&guard.is_gone)).unwrap();
+                drop(lock.lock());
+            });
+        });
+        let is_gone = told.recv_timeout(PATIENCE).unwrap();
+        let waits = || lens.dump().fibers[0].waits_for.clone();
+        until("the fiber waits", || waits().is_some());
+        drop(runtime);
+        assert!(waits().unwrap().starts_with("mutex"));
+        assert!(!is_gone.load(Ordering::SeqCst));
+    });
+}
+
+/// Steps that forget what they receive.
+struct Forgets {
+    stream: UnixStream,
+    forgotten: Arc<AtomicUsize>,
+}
+
+impl Steps for Forgets {
+    fn source(&self) -> Source<'_> {
+        self.stream.source()
+    }
+
+    fn received(&mut self, input: io::Result<Input<'_>>) -> Flow {
+        let input = input.unwrap();
+        if input.is_empty() {
+            return Flow::Done;
+        }
+        std::mem::forget(input);
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        Flow::Receive
+    }
+}
+
+fn stream() -> (std::os::unix::net::UnixStream, UnixStream) {
+    let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    (near, OwnedFd::from(far).into())
+}
+
+/// Seen: a processor whose steps had forgotten an input could not be removed, and after 64 of them it had no buffer left; and
+/// bytes of a leaked input were read after the buffer was unmapped. Cause: the user owned the buffer. Cure: the user borrows
+/// it for the step, after which the runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by
+/// examples that do not compile.)
+#[test]
+fn a_forgotten_input_gives_its_buffer_back() {
+    const FORGOTTEN: usize = 200;
+    each_backend(|choice| {
+        let runtime = start(choice, 1);
+        let forgotten = Arc::new(AtomicUsize::new(0));
+        let (mut near, stream) = stream();
+        let steps = Forgets {
+            stream,
+            forgotten: Arc::clone(&forgotten),
+        };
+        let steps = runtime.spawn_steps_with(Builder::new(), steps);
+        for round in 1..=FORGOTTEN {
+            // A buffer's worth, so that each takes one.
+            near.write_all(&[7; 16 * 1024]).unwrap();
+            until("it is received", || {
+                forgotten.load(Ordering::SeqCst) >= round
+            });
+        }
+        assert_eq!(runtime.counters()[0].buffers_exhausted, 0);
+        drop(near);
+        steps.join().unwrap();
+        runtime.add_processor().unwrap();
+        let retirement = runtime.remove_processor(0).unwrap();
+        assert!(retirement.wait(PATIENCE), "it waits for its buffers");
+        assert_eq!(runtime.shutdown(PATIENCE), 0);
+    });
+}
+
+/// A value that must end on the thread that made it.
+struct Bound(ThreadId, Rc<()>);
+
+static ENDED_ELSEWHERE: AtomicUsize = AtomicUsize::new(0);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if self.0 != thread::current().id() || Rc::strong_count(&self.1) != 1 {
+            ENDED_ELSEWHERE.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fiber::fiber_local! {
+    static BOUND: Bound = Bound(thread::current().id(), Rc::default());
+}
+
+/// A result whose destructor does all that a fiber may.
+struct Busy(Arc<AtomicBool>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BOUND.with(|_| ());
+        if fiber::current().is_some() {
+            fiber::yield_now();
+            fiber::sleep(Duration::from_millis(1));
+            fiber::spawn(|| BOUND.with(|_| ())).join().unwrap();
+            fiber::offload(|| ());
+        }
+        BOUND.with(|_| ());
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Runs what leaves a `Busy` that nobody wants, and drops the last handle of the fiber on this thread.
+fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fiber) {
+    each_backend(|choice| {
+        for processors in [1, 2] {
+            let runtime = start(choice, processors);
+            let is_dropped = Arc::new(AtomicBool::new(false));
+            let (go_on, waits) = mpsc::channel();
+            let fiber = spawn(&runtime, Busy(Arc::clone(&is_dropped)), waits);
+            drop(go_on);
+            until("the fiber ends", || runtime.fiber_count() == 0);
+            assert!(is_dropped.load(Ordering::SeqCst), "kept by the handle");
+            drop(fiber);
+            assert_eq!(ENDED_ELSEWHERE.load(Ordering::SeqCst), 0);
+        }
+    });
+}
+
+/// Seen: a fiber-local value that is not `Send` was dropped on another thread. Cause: the destructor of a result that nobody
+/// wanted made it after the fiber's values had been dropped, and so it stayed in the control block. Cure: what is left is dropped
+/// at the very end of the fiber, by the fiber, and then it can have no values any more.
+#[test]
+fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
+    ends_where_it_was(|runtime, busy, waits| {
+        let handle = runtime.spawn(move || {
+            let _ = waits.recv();
+            busy
+        });
+        handle.fiber().clone()
+    });
+}
+
+/// As above: the payload of a panic that nobody saw stayed in the control block, and was dropped by whoever had the last handle.
+#[test]
+fn a_payload_of_steps_that_nobody_wants_is_dropped_by_the_steps() {
+    struct Panics(Mutex<Option<(Busy, mpsc::Receiver<()>)>>);
+    impl Steps for Panics {
+        fn begin(&mut self) -> Flow {
+            let (busy, waits) = self.0.get_mut().unwrap().take().unwrap();
+            let _ = waits.recv();
+            panic_any(AssertUnwindSafe(busy));
+        }
+    }
+    ends_where_it_was(|runtime, busy, waits| {
+        let steps = Panics(Mutex::new(Some((busy, waits))));
+        let handle = runtime.spawn_steps_with(Builder::new(), steps);
+        handle.fiber().clone()
+    });
+}
+
+/// Seen: a crash. Cause: a fiber was listed before it was refused, because the runtime had been shut down; whoever listed the
+/// fibers in between had a handle, and dropped the closure with it, after the call that refused it had returned and what the
+/// closure borrowed was gone. Cure: who is refused is never listed.
+#[test]
+fn a_refused_closure_is_dropped_before_the_refusal_returns() {
+    let runtime = start(BackendChoice::Epoll, 1);
+    let (cluster, lens) = (runtime.cluster(), runtime.lens());
+    assert_eq!(runtime.shutdown(PATIENCE), 0);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                lens.dump();
+            }
+        });
+        let kept_by_others = (0..200_000).filter(|_| {
+            let kept = Arc::new(());
+            let keeps = Arc::clone(&kept);
+            let refused = Builder::new().cluster(&cluster).spawn(move || drop(keeps));
+            refused.is_ok() || Arc::strong_count(&kept) != 1
+        });
+        let kept_by_others = kept_by_others.count();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(kept_by_others, 0);
+    });
+}
+
+/// Seen: spawning a closure of more than a kilobyte panicked ("type is too big to transfer"). Cause: closures lay at the base of
+/// the fiber's stack, which takes no more. Cure: large ones lie on the heap.
+#[test]
+fn a_large_closure_runs_as_a_small_one_does() {
+    #[derive(Clone, Copy)]
+    #[repr(align(256))]
+    struct Aligned([u8; 4096]);
+    let runtime = start(BackendChoice::Epoll, 1);
+    let large = Aligned([1; 4096]);
+    let sum = move || large.0.iter().map(|&byte| usize::from(byte)).sum::<usize>();
+    assert_eq!(runtime.spawn(sum).join().unwrap(), 4096);
+    assert_eq!(runtime.run(sum), 4096);
+    // One that never runs is dropped.
+    let cluster = runtime.cluster();
+    assert_eq!(runtime.shutdown(PATIENCE), 0);
+    let kept = Arc::new(());
+    let keeps = Arc::clone(&kept);
+    let refused = Builder::new()
+        .cluster(&cluster)
+        .spawn(move || (large.0, keeps));
+    assert!(refused.is_err());
+    assert_eq!(Arc::strong_count(&kept), 1);
+}

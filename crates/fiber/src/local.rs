@@ -180,26 +180,7 @@ fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R
     }
 }
 
-/// When the calling fiber has its result, before those that join go on.
-pub(crate) fn clear_here() {
-    let Some(fiber) = processor::running_here() else {
-        return;
-    };
-    if let Some(locals) = fiber.control().locals() {
-        locals.clear();
-    }
-}
-
-/// The last of the calling fiber: it has no values from now on. What destructors have made since they were cleared goes
-/// here as well, because it may be bound to this thread, and the control block is dropped on any.
-pub(crate) fn end_here() {
-    clear_here();
-    if let Some(fiber) = processor::running_here() {
-        fiber.control().end_locals();
-    }
-}
-
-/// Between two steps of the calling fiber.
+/// Drops the values of the calling fiber. It may make them anew: in the next step, or in the destructor of its result.
 pub(crate) fn reset_here() {
     let Some(fiber) = processor::running_here() else {
         return;
@@ -209,6 +190,15 @@ pub(crate) fn reset_here() {
         locals.clear();
         std::mem::forget(abort);
         locals.0.borrow_mut().clear();
+    }
+}
+
+/// The last of the calling fiber: it has no values from now on. They may be bound to this thread, and the control block, in
+/// which they are, is dropped on any.
+pub(crate) fn end_here() {
+    reset_here();
+    if let Some(fiber) = processor::running_here() {
+        fiber.control().end_locals();
     }
 }
 

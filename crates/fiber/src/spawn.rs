@@ -315,7 +315,7 @@ pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
     // What is left may run destructors of the user's.
     let abort = AbortOnUnwind(DROPPED);
     // Before anybody who joins goes on.
-    crate::local::clear_here();
+    crate::local::reset_here();
     spans::end_here();
     packet.finish(result);
     // A result that nobody wants goes here.

@@ -3,7 +3,8 @@
 
 mod patience;
 
-use std::io::{self, Write};
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, panic_any};
 use std::rc::Rc;
@@ -246,6 +247,7 @@ fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
     ends_where_it_was(|runtime, busy, waits| {
         let handle = runtime.spawn(move || {
             let _ = waits.recv();
+            BOUND.with(|_| ());
             busy
         });
         handle.fiber().clone()
@@ -319,4 +321,58 @@ fn a_large_closure_runs_as_a_small_one_does() {
         .spawn(move || (large.0, keeps));
     assert!(refused.is_err());
     assert_eq!(Arc::strong_count(&kept), 1);
+}
+
+/// A fiber that was left behind has nodes in the queues of locks and channels, and handles at others: they may all be used. Run
+/// by `./ci.sh asan`, which would see a frame that is gone.
+#[test]
+fn whoever_was_left_behind_may_be_talked_to() {
+    use fiber::sync::{Event, Mutex, mpmc};
+    thread_local! {
+        static BUFFER: RefCell<[u8; 64]> = const { RefCell::new([0; 64]) };
+    }
+    each_backend(|choice| {
+        let runtime = start(choice, 2);
+        let lens = runtime.lens();
+        let ((sender, receiver), (to, from)) = (mpmc::rendezvous(), mpmc::rendezvous::<String>());
+        let (lock, event) = (Arc::new(Mutex::new(1)), Arc::new(Event::new()));
+        let guard = lock.lock().unwrap();
+        let (open, (mut near, far)) = (receiver.clone(), stream());
+        let (shared_lock, shared_event) = (Arc::clone(&lock), Arc::clone(&event));
+        let waits: Vec<Box<dyn FnOnce() + Send>> = vec![
+            Box::new(move || drop(receiver.recv())),
+            Box::new(move || drop(to.send("never received".to_owned()))),
+            Box::new(move || drop(fiber::select! { recv(open) -> word => word })),
+            Box::new(move || *shared_lock.lock().unwrap() += 1),
+            Box::new(move || shared_event.wait()),
+            Box::new(fiber::park),
+            Box::new(|| fiber::park_timeout(PATIENCE * 100)),
+            Box::new(|| fiber::sleep(PATIENCE * 100)),
+            // The kernel has a buffer of the thread.
+            Box::new(move || BUFFER.with_borrow_mut(|buffer| drop((&far).read(buffer)))),
+        ];
+        let count = waits.len();
+        let handles: Vec<_> = waits.into_iter().map(|wait| runtime.spawn(wait)).collect();
+        let all_wait = || {
+            let waiting = |fiber: &&fiber::DumpedFiber| fiber.waits_for.is_some();
+            lens.dump().fibers.iter().filter(waiting).count() == count
+        };
+        until("all wait", all_wait);
+        drop(runtime);
+        near.write_all(b"nobody reads this").unwrap();
+        // Both receivers take one, and never know.
+        sender.send("lost".to_owned()).unwrap();
+        sender.send("as well".to_owned()).unwrap();
+        assert_eq!(from.recv().unwrap(), "never received");
+        event.set();
+        drop(guard);
+        assert_eq!(*lock.lock().unwrap(), 1);
+        for handle in &handles {
+            handle.fiber().unpark();
+            handle.cancel();
+        }
+        assert_eq!(lens.dump_with_backtraces().fibers.len(), count);
+        drop(handles);
+        assert_eq!(lens.dump().fibers.len(), count);
+    });
 }

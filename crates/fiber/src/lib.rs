@@ -90,6 +90,8 @@
 //! * **Who mostly waits needs no stack**: a conversation as [`Steps`] has one only while it runs, and may go on on another
 //!   processor.
 //! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block the thread then.
+//! * **Do not wait in the initialiser of a `thread_local!`.** `std` relies on it, and it is the one rule that the crate cannot
+//!   keep for you: see `docs/fiber/soundness.md`.
 //!
 //! # More than one cluster
 //!

@@ -123,7 +123,7 @@ impl Look {
     pub(crate) fn has_room_to_trace(&self) -> bool {
         const UNWINDER_LEN: usize = 12 * 1024;
         let (frame, stack) = (self.frame.load(Ordering::Relaxed), self.stack());
-        // A fiber that waits inside of another library's coroutine is on a stack that nobody here knows the end of.
+        // A fiber may wait inside of another library's coroutine, on a stack whose end is not known here.
         stack.is_some_and(|stack| {
             let usable = stack.usable();
             (usable.start + UNWINDER_LEN..usable.end).contains(&(frame as usize))

@@ -293,7 +293,7 @@ impl Cluster {
 /// stacks do, as a thread of `std` stays as long as its frames.
 fn stay(told: mpsc::Sender<()>) -> ! {
     resources::thread_stays();
-    // Nobody waits if one of its own fibers dropped the runtime.
+    // If one of its own fibers dropped the runtime, nothing waits for this.
     let _ = told.send(());
     loop {
         thread::park();

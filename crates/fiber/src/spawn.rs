@@ -268,7 +268,7 @@ where
     let whole = entry(Arc::clone(&packet), f);
     // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the fiber has dropped the
     // closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) A fiber that is refused
-    // is known to nobody else, and its closure is dropped in `start`. The result is taken here, so the fiber's share of
+    // has no other handle, and its closure is dropped in `start`. The result is taken here, so the fiber's share of
     // the packet borrows nothing when it goes. If the runtime stops first, the fiber never runs again, and this call never
     // returns; if the caller is a fiber that its runtime leaves behind, its stack and its kernel thread stay.
     let whole = unsafe { outlive_borrows(Box::new(whole)) };
@@ -314,11 +314,11 @@ where
 pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
     // What is left may run destructors of the user's.
     let abort = AbortOnUnwind(DROPPED);
-    // Before anybody who joins goes on.
+    // Before those that join go on.
     crate::local::reset_here();
     spans::end_here();
     packet.finish(result);
-    // A result that nobody wants goes here.
+    // A result that no handle wants goes here.
     drop(packet);
     crate::local::end_here();
     std::mem::forget(abort);
@@ -327,7 +327,7 @@ pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
 /// Ends the process, with this message, when a panic would go where it must not.
 pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
 
-/// Of a destructor that panics where nobody is left to catch it: `std` ends the process for threads as well.
+/// Of a destructor that panics where nothing is left to catch it: `std` ends the process for threads as well.
 pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dropped";
 
 impl Drop for AbortOnUnwind {
@@ -649,8 +649,8 @@ impl<'scope> Scope<'scope, '_> {
         });
         // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
         // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, the frame of
-        // `scope` is never left, and its stack and kernel thread stay. A fiber that is refused is known to nobody
-        // else, and its closure is dropped in `start`.
+        // `scope` is never left, and its stack and kernel thread stay. A fiber that is refused has no other
+        // handle, and its closure is dropped in `start`.
         let whole = unsafe { outlive_borrows(whole) };
         self.data.running.fetch_add(1, Ordering::Relaxed);
         // Held until it is listed, so that it cannot strike itself off before.

@@ -102,7 +102,7 @@ fn a_thread_local_that_is_lent_to_another_cluster_outlives_the_runtime() {
     outlives_the_runtime(|lent, borrower, elsewhere| elsewhere.run(|| borrower.borrow(lent)));
 }
 
-/// As above: a list of fibers reads who owns the lock that a fiber waits for.
+/// As above: a list of fibers reads the owner of the lock that a fiber waits for.
 #[test]
 fn a_lock_of_a_thread_that_a_fiber_waits_for_can_be_shown_after_the_runtime() {
     thread_local! {
@@ -222,7 +222,7 @@ impl Drop for Busy {
     }
 }
 
-/// Runs what leaves a `Busy` that nobody wants, and drops the last handle of the fiber on this thread.
+/// Runs what leaves a `Busy` that no handle wants, and drops the last handle of the fiber on this thread.
 fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fiber) {
     each_backend(|choice| {
         for processors in [1, 2] {
@@ -239,8 +239,8 @@ fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fib
     });
 }
 
-/// Seen: a fiber-local value that is not `Send` was dropped on another thread. Cause: the destructor of a result that nobody
-/// wanted made it after the fiber's values had been dropped, and so it stayed in the control block. Cure: what is left is dropped
+/// Seen: a fiber-local value that is not `Send` was dropped on another thread. Cause: the destructor of a result that no
+/// handle wanted made it after the fiber's values had been dropped, and so it stayed in the control block. Cure: what is left is dropped
 /// at the very end of the fiber, by the fiber, and then it can have no values any more.
 #[test]
 fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
@@ -254,9 +254,9 @@ fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
     });
 }
 
-/// As above: the payload of a panic that nobody saw stayed in the control block, and was dropped by whoever had the last handle.
+/// As above: the payload of a panic that no handle wanted stayed in the control block, and was dropped with the last handle.
 #[test]
-fn a_payload_of_steps_that_nobody_wants_is_dropped_by_the_steps() {
+fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
     struct Panics(Mutex<Option<(Busy, mpsc::Receiver<()>)>>);
     impl Steps for Panics {
         fn begin(&mut self) -> Flow {
@@ -272,9 +272,9 @@ fn a_payload_of_steps_that_nobody_wants_is_dropped_by_the_steps() {
     });
 }
 
-/// Seen: a crash. Cause: a fiber was listed before it was refused, because the runtime had been shut down; whoever listed the
-/// fibers in between had a handle, and dropped the closure with it, after the call that refused it had returned and what the
-/// closure borrowed was gone. Cure: who is refused is never listed.
+/// Seen: a crash. Cause: a fiber was listed before it was refused, because the runtime had been shut down; a list of the
+/// fibers made in between had a handle, and dropped the closure with it, after the call that refused it had returned and what the
+/// closure borrowed was gone. Cure: what is refused is never listed.
 #[test]
 fn a_refused_closure_is_dropped_before_the_refusal_returns() {
     let runtime = start(BackendChoice::Epoll, 1);
@@ -326,7 +326,7 @@ fn a_large_closure_runs_as_a_small_one_does() {
 /// A fiber that was left behind has nodes in the queues of locks and channels, and handles at others: they may all be used. Run
 /// by `./ci.sh asan`, which would see a frame that is gone.
 #[test]
-fn whoever_was_left_behind_may_be_talked_to() {
+fn a_fiber_that_was_left_behind_may_be_talked_to() {
     use fiber::sync::{Event, Mutex, mpmc};
     thread_local! {
         static BUFFER: RefCell<[u8; 64]> = const { RefCell::new([0; 64]) };
@@ -359,7 +359,7 @@ fn whoever_was_left_behind_may_be_talked_to() {
         };
         until("all wait", all_wait);
         drop(runtime);
-        near.write_all(b"nobody reads this").unwrap();
+        near.write_all(b"never read").unwrap();
         // Both receivers take one, and never know.
         sender.send("lost".to_owned()).unwrap();
         sender.send("as well".to_owned()).unwrap();

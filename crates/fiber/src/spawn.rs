@@ -652,20 +652,40 @@ impl<'scope> Scope<'scope, '_> {
         // `scope` is never left, and its stack and kernel thread stay. A fiber that is refused has no other
         // handle, and its closure is dropped in `start`.
         let whole = unsafe { outlive_borrows(whole) };
-        self.data.running.fetch_add(1, Ordering::Relaxed);
+        let counted_in = CountedIn::new(&self.data);
         // Held until it is listed, so that it cannot strike itself off before.
         let mut fibers = lock(&self.data.fibers);
         let started = Builder::new().start(&cluster, Location::caller(), whole);
-        let fiber = started.unwrap_or_else(|error| {
-            self.data.running.fetch_sub(1, Ordering::Relaxed);
-            panic!("failed to spawn a scoped fiber: {error}")
-        });
+        let fiber = started.expect("failed to spawn a scoped fiber");
+        counted_in.has_started();
         fibers.insert(fiber.id(), fiber.clone());
         drop(fibers);
         ScopedJoinHandle {
             inner: JoinHandle { fiber, packet },
             scope: PhantomData,
         }
+    }
+}
+
+/// A fiber that a scope waits for. It is counted out here if it does not start, also by a panic: a subscriber of the user's
+/// is asked for the current span.
+struct CountedIn<'a>(&'a ScopeData);
+
+impl CountedIn<'_> {
+    fn new(data: &ScopeData) -> CountedIn<'_> {
+        data.running.fetch_add(1, Ordering::Relaxed);
+        CountedIn(data)
+    }
+
+    /// It counts itself out.
+    fn has_started(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for CountedIn<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

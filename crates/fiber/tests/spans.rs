@@ -10,8 +10,9 @@ use fiber::net::{Input, TcpListener, TcpStream};
 use fiber::sync::Semaphore;
 use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps, spans};
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id};
-use tracing::{Event, Span, Subscriber, info, info_span};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Span, Subscriber, info, info_span};
+use tracing_core::span::Current;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -351,4 +352,37 @@ fn the_list_of_fibers_says_which_spans_they_are_in() {
     parked.fiber().unpark();
     parked.join().unwrap();
     assert!(!log.is_open("listed"));
+}
+
+/// Seen: a scope that waited for ever. Cause: a subscriber panicked when the scope asked it for the current span, and the fiber
+/// that was not spawned had been counted. Cure: it is counted out by a guard.
+#[test]
+fn a_subscriber_that_panics_at_a_spawn_does_not_hold_the_scope() {
+    struct Panics;
+    impl Subscriber for Panics {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+        fn current_span(&self) -> Current {
+            panic!("asked for the current span")
+        }
+    }
+    on_each(1, |_| {
+        let scoped = fiber::spawn(|| {
+            fiber::scope(|scope| {
+                tracing::subscriber::with_default(Panics, || scope.spawn(|| ()).join()).unwrap();
+            });
+        });
+        let ended = fiber::timeout(Duration::from_secs(30), || scoped.wait());
+        ended.expect("the scope ends");
+        assert!(scoped.join().is_err());
+    });
 }

@@ -287,7 +287,7 @@ fn a_refused_closure_is_dropped_before_the_refusal_returns() {
                 lens.dump();
             }
         });
-        let kept_by_others = (0..200_000).filter(|_| {
+        let kept_by_others = (0..100_000).filter(|_| {
             let kept = Arc::new(());
             let keeps = Arc::clone(&kept);
             let refused = Builder::new().cluster(&cluster).spawn(move || drop(keeps));

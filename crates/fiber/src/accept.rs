@@ -1,19 +1,26 @@
-//! Accepting: one operation, both encodings side by side.
+//! Accepting, on demand: a connection is taken out of the listen queue when a fiber or a thread asks for one, and
+//! for it. The others stay in the queue, where they cost no descriptor and any process that shares the listener may
+//! have them. So a limit on connections is a limit on those that ask.
 //!
-//! Any number of fibers may wait in `accept` on one listener, and any number of processors may share it.
-//! On a ring, each processor that has waiters arms one multishot accept; on epoll, an edge makes the
-//! processor accept for as many waiters as it has. Who has waited for the shortest time is served
-//! first: its stack is warm, and the stacks of the others stay untouched.
+//! Any number of fibers may wait in `accept` on one listener, and any number of processors may share it. When a
+//! connection comes, a processor accepts as many as it has waiters for. On a ring a poll tells it, armed while fibers
+//! wait; on epoll an edge. The fiber that has waited for the shortest time is served first: its stack is warm, and the
+//! stacks of the others stay untouched. Plain threads may accept beside them.
 //!
-//! Plain threads may accept beside them. They need a non-blocking listener, on which the ring's accept fails instead of
-//! waiting, so from then on the rings wait for readiness as epoll does.
+//! ```text
+//!   listen queue    [c9 c8 c7 c6]
+//!                         │ poll or edge: accept4(2) until nothing is there or no fiber waits
+//!   waiters         f3 ◀──┘ c6      then f2 ◀── c7, f1 ◀── c8;  c9 stays in the queue
+//! ```
+//!
+//! The ring's own multishot accept is no use: it takes the whole queue in one burst, thousands of connections that no
+//! fiber has asked for, and with them the descriptors that files need.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -24,29 +31,19 @@ use crate::cluster::{Cluster, Message, lock};
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
 
-/// Connections that the kernel handed over and no fiber has taken: from this number on a processor where nobody waits
-/// stops accepting, so that they stay in the listen queue.
-const UNCLAIMED_MAX: usize = 16;
-
 /// What all processors share of one listener.
 #[derive(Debug)]
 pub(crate) struct ListenerState {
+    /// Non-blocking from the first accept on: others may be faster.
     fd: OwnedFd,
     id: u64,
     closed: AtomicBool,
-    /// Connections that came to a processor where nobody waited: for whoever asks next, anywhere.
-    unclaimed: Mutex<VecDeque<OwnedFd>>,
     /// How many fibers wait, on all processors.
     waiting: AtomicUsize,
-    /// The listener is gone, so nobody will ever ask for a connection.
-    dropped: AtomicBool,
     /// The processors that accept from it: they are told when it closes.
     users: Mutex<Vec<(Arc<Cluster>, usize)>>,
-    /// Somebody needs a listener that does not block. Changed with the lock of `users`.
-    is_nonblocking: AtomicBool,
-    /// For plain threads that wait: readable while something is unclaimed that was put by since it was made, and for ever
-    /// once the listener is closed.
-    wake_up: OnceLock<OwnedFd>,
+    /// For plain threads that wait: readable for ever once the listener is closed.
+    end: OnceLock<OwnedFd>,
 }
 
 /// The listeners that fibers of one processor wait on. Few, so a list.
@@ -58,20 +55,11 @@ pub(crate) struct Acceptors {
 /// One listener on one processor.
 struct Acceptor {
     listener: Arc<ListenerState>,
-    /// What is in the ring (from push to its last completion).
-    armed: Option<Armed>,
-    disarming: bool,
+    /// A poll is in the ring, from its push to its completion.
+    is_armed: bool,
+    is_disarming: bool,
     /// Last in, first out.
     waiters: Vec<*const Waiter>,
-}
-
-/// How a ring waits for connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Armed {
-    /// By a multishot accept.
-    Accept,
-    /// By a poll; the accept is a system call.
-    Poll,
 }
 
 /// A fiber that waits for a connection; on its stack.
@@ -86,55 +74,26 @@ impl ListenerState {
             fd,
             id,
             closed: AtomicBool::new(false),
-            dropped: AtomicBool::new(false),
-            unclaimed: Mutex::default(),
             waiting: AtomicUsize::new(0),
             users: Mutex::default(),
-            is_nonblocking: AtomicBool::new(false),
-            wake_up: OnceLock::new(),
+            end: OnceLock::new(),
         })
     }
 
-    /// Ends all waits; connections that have been accepted already are still given out.
+    /// Ends all waits.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for (cluster, index) in lock(&self.users).iter() {
             cluster.processors[*index].send(Message::CloseListener(self.id));
         }
-        self.wake_threads(&lock(&self.unclaimed));
-    }
-
-    /// As [`close`](ListenerState::close), when the listener is dropped: connections that nobody has taken are closed.
-    pub(crate) fn abandon(&self) {
-        self.dropped.store(true, Ordering::SeqCst);
-        lock(&self.unclaimed).clear();
-        self.close();
+        if let Some(end) = self.end.get() {
+            // It can fail only when it is readable many times over.
+            let _ = rustix::io::write(end, &1u64.to_ne_bytes());
+        }
     }
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
-    }
-
-    fn is_dropped(&self) -> bool {
-        self.dropped.load(Ordering::SeqCst)
-    }
-
-    /// Puts a connection by for whoever asks next, and tells the other processors if somebody waits there.
-    ///
-    /// Whoever begins to wait does it the other way round (first it is counted, then it looks here), so that
-    /// a connection and a fiber that waits for it always find each other.
-    fn put_by(&self, from: &Processor, connection: OwnedFd) {
-        let mut unclaimed = lock(&self.unclaimed);
-        // With the lock: `abandon` says so first, and clears then.
-        if self.is_dropped() {
-            return;
-        }
-        unclaimed.push_back(connection);
-        self.wake_threads(&unclaimed);
-        drop(unclaimed);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.tell_others(from, || Message::Connection(self.id));
-        }
     }
 
     fn tell_others(&self, from: &Processor, message: impl Fn() -> Message) {
@@ -145,53 +104,15 @@ impl ListenerState {
         }
     }
 
-    fn take_unclaimed(&self) -> Option<OwnedFd> {
-        let mut unclaimed = lock(&self.unclaimed);
-        let first = unclaimed.pop_front();
-        if let Some(wake_up) = self.wake_up.get()
-            && first.is_some()
-            && unclaimed.is_empty()
-            && !self.is_closed()
-        {
-            // Nothing to read is as good.
-            let _ = rustix::io::read(wake_up, &mut [0; 8]);
-        }
-        first
-    }
-
-    /// With the lock of what is unclaimed.
-    fn wake_threads(&self, _: &MutexGuard<'_, VecDeque<OwnedFd>>) {
-        if let Some(wake_up) = self.wake_up.get() {
-            // It can fail only when it is readable many times over.
-            let _ = rustix::io::write(wake_up, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// For a plain thread that will wait: what it hears of connections by that are put by, and of the end.
-    fn wake_up(&self) -> io::Result<&OwnedFd> {
+    /// For a plain thread that will wait: what tells it of the end.
+    fn end(&self) -> io::Result<&OwnedFd> {
         use rustix::event::{EventfdFlags, eventfd};
-        if let Some(wake_up) = self.wake_up.get() {
-            return Ok(wake_up);
+        if let Some(end) = self.end.get() {
+            return Ok(end);
         }
-        self.set_nonblocking(true)?;
+        rustix::io::ioctl_fionbio(self, true)?;
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(self.wake_up.get_or_init(|| made))
-    }
-
-    /// Makes the listener non-blocking, or blocking if nobody needs it to be otherwise.
-    fn set_nonblocking(&self, is_needed: bool) -> io::Result<()> {
-        let _alone = lock(&self.users);
-        let nonblocking = is_needed || self.is_nonblocking();
-        self.is_nonblocking.store(nonblocking, Ordering::SeqCst);
-        Ok(rustix::io::ioctl_fionbio(self, nonblocking)?)
-    }
-
-    fn is_nonblocking(&self) -> bool {
-        self.is_nonblocking.load(Ordering::SeqCst)
-    }
-
-    fn unclaimed_count(&self) -> usize {
-        lock(&self.unclaimed).len()
+        Ok(self.end.get_or_init(|| made))
     }
 }
 
@@ -240,12 +161,9 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
 /// On a plain thread.
 fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     use rustix::event::{PollFd, PollFlags, poll};
-    let wake_up = listener.wake_up()?;
-    // It was made before we look, so what is put by or closed after that look is heard of.
+    let end = listener.end()?;
+    // It was made before we look, so a close after that look is heard of.
     loop {
-        if let Some(connection) = listener.take_unclaimed() {
-            return Ok(connection);
-        }
         if listener.is_closed() {
             return Err(closed_error());
         }
@@ -253,7 +171,7 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
             Some(connection) => return Ok(connection),
             None => {
                 let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-                match poll(&mut [of(listener.as_fd()), of(wake_up.as_fd())], None) {
+                match poll(&mut [of(listener.as_fd()), of(end.as_fd())], None) {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -274,7 +192,7 @@ fn accept_now(listener: &ListenerState, for_ring: bool) -> io::Result<Option<Own
 }
 
 /// Whether a connection is in the listen queue just now.
-fn may_accept(listener: &ListenerState) -> bool {
+fn has_connection(listener: &ListenerState) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let at_once = Timespec::default();
     let mut listeners = [PollFd::new(listener, PollFlags::IN)];
@@ -292,27 +210,20 @@ impl Acceptors {
         let mut list = self.list.borrow_mut();
         let index = match list.iter().position(|a| a.listener.id == listener.id) {
             Some(index) => index,
-            None if listener.is_closed() => {
-                // Those that were accepted before are still given out.
-                return listener
-                    .take_unclaimed()
-                    .map_or_else(|| Err(closed_error()), |c| Ok(Some(c)));
-            }
+            None if listener.is_closed() => return Err(closed_error()),
             None => {
                 list.push(Acceptor::new(processor, listener)?);
                 list.len() - 1
             }
         };
         let acceptor = &mut list[index];
-        if let Some(connection) = listener.take_unclaimed() {
-            return Ok(Some(connection));
-        }
         if listener.is_closed() {
             // It may have been closed just before this processor was listed as a user.
             list.retain(|acceptor| !acceptor.is_over());
             return Err(closed_error());
         }
         match &processor.backend {
+            // It looks into the queue itself when it is armed.
             Backend::Uring(_) => acceptor.arm(processor),
             // Registered before, so an edge after this attempt is seen.
             Backend::Epoll(_) => {
@@ -323,11 +234,6 @@ impl Acceptors {
             }
         }
         acceptor.push(waiter);
-        // Again: who put one by in the meantime did not see that we wait.
-        if let Some(connection) = listener.take_unclaimed() {
-            acceptor.remove(acceptor.waiters.len() - 1);
-            return Ok(Some(connection));
-        }
         // The list is free again: the watch may end the wait at once.
         drop(list);
         let deadline = waiter.op.fiber().deadline();
@@ -361,90 +267,43 @@ impl Acceptors {
                 return true;
             }
             acceptor.disarm(processor);
-            if acceptor.armed.is_none() {
+            if !acceptor.is_armed {
                 acceptor.leave(processor);
             }
-            acceptor.armed.is_some()
+            acceptor.is_armed
         });
         list.is_empty()
     }
 
-    /// Another processor has put a connection by.
-    pub(crate) fn adopt(&self, processor: &Processor, id: u64) {
-        let mut list = self.list.borrow_mut();
-        let acceptor = list.iter_mut().find(|acceptor| acceptor.listener.id == id);
-        if let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty())
-            && let Some(connection) = acceptor.listener.take_unclaimed()
-        {
-            acceptor.deliver(processor, connection);
-        }
-    }
-
-    /// Another processor was told of a connection by the kernel, and left it in the listen queue.
-    pub(crate) fn look_again(&self, processor: &Processor, id: u64) {
-        let mut list = self.list.borrow_mut();
-        let acceptor = list.iter_mut().find(|acceptor| acceptor.listener.id == id);
-        if let Some(acceptor) = acceptor.filter(|acceptor| !acceptor.waiters.is_empty()) {
-            // Armed anew when that has come back, and then the kernel looks into the queue.
-            acceptor.disarm(processor);
-        }
-    }
-
-    /// A completion of the ring's multishot accept; `more` says that it goes on.
-    pub(crate) fn accepted(
-        &self,
-        processor: &Processor,
-        id: u64,
-        completion: Completion,
-        more: bool,
-    ) {
+    /// The ring's poll of a listener has ended: connections are there, or it was disarmed, or failed.
+    pub(crate) fn polled(&self, processor: &Processor, id: u64, completion: Completion) {
         let mut list = self.list.borrow_mut();
         let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
             unreachable!("a completion of listener {id}, which nobody accepts from")
         };
         let acceptor = &mut list[index];
-        let was_armed = acceptor.armed;
-        if !more {
-            (acceptor.armed, acceptor.disarming) = (None, false);
-        }
-        if completion.result >= 0 && was_armed == Some(Armed::Poll) {
+        (acceptor.is_armed, acceptor.is_disarming) = (false, false);
+        if completion.result >= 0 {
             acceptor.accept_all(processor);
-        } else if completion.result >= 0 {
-            processor.shared().counters.accepted.add(1);
-            // SAFETY: the kernel made this descriptor for us, in this completion.
-            let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
-            acceptor.deliver(processor, connection);
-        }
-        // EAGAIN: somebody else made the listener non-blocking, in another process perhaps.
-        let is_again = completion.result == -libc::EAGAIN;
-        let switched = if is_again {
-            acceptor.listener.set_nonblocking(true)
-        } else {
-            Ok(())
-        };
-        let failed = completion.result < 0 && completion.result != -libc::ECANCELED;
-        if failed && (!is_again || switched.is_err()) {
+        } else if completion.result != -libc::ECANCELED {
             acceptor.fail(processor, completion);
-        } else if !acceptor.waiters.is_empty() {
-            acceptor.arm(processor);
-        } else if acceptor.listener.unclaimed_count() >= UNCLAIMED_MAX {
-            acceptor.disarm(processor);
         }
-        if acceptor.armed.is_none() && acceptor.waiters.is_empty() {
+        if acceptor.waiters.is_empty() {
             acceptor.pass_on(processor);
+        } else {
+            acceptor.arm(processor);
         }
         if acceptor.is_over() {
             list.swap_remove(index);
         }
     }
 
-    /// An edge of the epoll back end.
+    /// An edge of the epoll back end; or another processor was told of a connection, and left it in the listen queue.
     pub(crate) fn readable(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
-        let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) else {
-            return;
-        };
-        acceptor.accept_all(processor);
+        if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) {
+            acceptor.accept_all(processor);
+        }
     }
 
     /// The listener was closed: those who wait are told, and the kernel is.
@@ -467,44 +326,42 @@ impl Acceptors {
 
 impl Acceptor {
     fn new(processor: &Processor, listener: &Arc<ListenerState>) -> io::Result<Acceptor> {
-        // The ring fails a request on a non-blocking file instead of waiting; epoll wants one.
-        listener.set_nonblocking(matches!(processor.backend, Backend::Epoll(_)))?;
+        rustix::io::ioctl_fionbio(listener, true)?;
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.register(listener.as_fd(), listener.id, true)?;
         }
         lock(&listener.users).push((Arc::clone(&processor.cluster), processor.index));
         Ok(Acceptor {
             listener: Arc::clone(listener),
-            armed: None,
-            disarming: false,
+            is_armed: false,
+            is_disarming: false,
             waiters: Vec::new(),
         })
     }
 
     fn arm(&mut self, processor: &Processor) {
         if let Backend::Uring(uring) = &processor.backend
-            && self.armed.is_none()
+            && !self.is_armed
             && !self.listener.is_closed()
             && !processor.cluster.is_stopping()
         {
-            if self.listener.is_nonblocking() {
-                self.armed = Some(Armed::Poll);
-                uring.arm_accept_poll(processor, &self.listener.fd, self.listener.id);
-            } else {
-                self.armed = Some(Armed::Accept);
-                uring.arm_accept(processor, &self.listener.fd, self.listener.id);
-            }
+            self.is_armed = true;
+            uring.arm_accept(processor, &self.listener.fd, self.listener.id);
         }
     }
 
     /// Accepts for as many as wait, as long as connections are there.
     fn accept_all(&mut self, processor: &Processor) {
         let for_ring = matches!(processor.backend, Backend::Uring(_));
-        while !self.waiters.is_empty() {
+        while let Some(last) = self.waiters.len().checked_sub(1) {
             match accept_now(&self.listener, for_ring) {
                 Ok(Some(connection)) => {
                     processor.shared().counters.accepted.add(1);
-                    self.deliver(processor, connection);
+                    let waiter = self.remove(last);
+                    // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
+                    let waiter = unsafe { &*waiter };
+                    waiter.connection.set(Some(connection));
+                    waiter.op.complete(processor, Completion::READY);
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -517,24 +374,11 @@ impl Acceptor {
 
     fn disarm(&mut self, processor: &Processor) {
         if let Backend::Uring(uring) = &processor.backend
-            && self.armed.is_some()
-            && !self.disarming
+            && self.is_armed
+            && !self.is_disarming
         {
-            self.disarming = true;
+            self.is_disarming = true;
             uring.disarm_accept(processor, self.listener.id);
-        }
-    }
-
-    fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
-        let last = self.waiters.len().checked_sub(1);
-        match last.map(|last| self.remove(last)) {
-            Some(waiter) => {
-                // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
-                let waiter = unsafe { &*waiter };
-                waiter.connection.set(Some(connection));
-                waiter.op.complete(processor, Completion::READY);
-            }
-            None => self.listener.put_by(processor, connection),
         }
     }
 
@@ -561,14 +405,12 @@ impl Acceptor {
         self.pass_on(processor);
     }
 
-    /// After the accept in the ring has ended, and nobody waits here. Of several rings that wait for connections the
-    /// kernel tells one (io_uring polls for accept with EPOLLEXCLUSIVE). If it was this one, and the news met the
-    /// cancellation, the connection is still in the listen queue and no other ring knows.
+    /// Nobody waits here any more. A connection that is still in the listen queue may be news to the others: of several
+    /// rings the kernel tells one (EPOLLEXCLUSIVE), which was this one, or would have been but for its disarming.
     fn pass_on(&self, processor: &Processor) {
-        if !self.listener.is_closed() && may_accept(&self.listener) {
-            let id = self.listener.id;
-            self.listener
-                .tell_others(processor, || Message::ListenQueue(id));
+        let listener = &self.listener;
+        if listener.waiting.load(Ordering::SeqCst) > 0 && has_connection(listener) {
+            listener.tell_others(processor, || Message::ListenQueue(listener.id));
         }
     }
 
@@ -576,13 +418,13 @@ impl Acceptor {
     fn fail(&mut self, processor: &Processor, completion: Completion) {
         while let Some(last) = self.waiters.len().checked_sub(1) {
             let waiter = self.remove(last);
-            // SAFETY: as in `deliver`.
+            // SAFETY: as in `accept_all`.
             unsafe { &*waiter }.op.complete(processor, completion);
         }
     }
 
     /// Closed, nothing in the kernel, and nobody waits.
     fn is_over(&self) -> bool {
-        self.armed.is_none() && self.waiters.is_empty() && self.listener.is_closed()
+        !self.is_armed && self.waiters.is_empty() && self.listener.is_closed()
     }
 }

@@ -95,8 +95,6 @@ pub(crate) enum Message {
     CloseListener(u64),
     /// One of its receive buffers has been read elsewhere.
     Buffer(u16),
-    /// A connection of this listener has been put by.
-    Connection(u64),
     /// A connection of this listener may be in the listen queue.
     ListenQueue(u64),
     /// One of its own fibers was cancelled.

@@ -55,7 +55,7 @@ fn on_a_thread(f: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
 }
 
 /// Seen: the fibers got `EAGAIN`, because the thread had made the listener non-blocking under an accept of the ring; a thread
-/// that waited did not hear of connections that a processor had put by, nor that the listener was closed.
+/// that waited did not hear that the listener was closed.
 #[test]
 fn threads_and_fibers_accept_from_one_listener() {
     on_each(|runtime| {
@@ -118,5 +118,30 @@ fn a_thread_gets_what_fibers_leave() {
         (0..20).for_each(|_| visit(address));
         listener.close();
         thread.recv_timeout(BOUND).expect("the thread ends");
+    });
+}
+
+/// Seen: three fibers asked for a connection, and a ring took the whole listen queue, 3,000 of a server's clients. What
+/// no fiber had asked for was parked, and used up the descriptors that files needed. Cause: a multishot accept does not
+/// stop. Cure: connections are accepted for those that wait, and for no others.
+#[test]
+fn connections_that_no_fiber_asks_for_stay_in_the_listen_queue() {
+    on_each(|runtime| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let accept = |listener: &Arc<TcpListener>| {
+            let listener = Arc::clone(listener);
+            runtime.spawn(move || listener.accept().unwrap())
+        };
+        let accepted = || -> u64 { runtime.counters().iter().map(|c| c.accepted).sum() };
+        let waiting: Vec<_> = (0..3).map(|_| accept(&listener)).collect();
+        let clients: Vec<_> = (0..100).map(|_| Client::connect(address)).collect();
+        let open: Vec<_> = waiting.into_iter().map(|fiber| fiber.join()).collect();
+        assert_eq!(accepted(), 3, "100 clients, 3 fibers that accept");
+        // The 97 others are there for those that ask next.
+        let rest: Vec<_> = (0..97).map(|_| accept(&listener)).collect();
+        rest.into_iter().for_each(|fiber| drop(fiber.join()));
+        assert_eq!(accepted(), 100);
+        drop((open, clients));
     });
 }

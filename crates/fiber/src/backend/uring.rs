@@ -34,7 +34,7 @@ const CQ_ENTRIES: u32 = 8192;
 /// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are free.
 const IGNORED: u64 = 0;
 const WOKEN: u64 = 1;
-/// Multishot accepts carry the listener's number, shifted, and this low bit.
+/// Polls of listeners carry the listener's number, shifted, and this low bit.
 const ACCEPT_BIT: u64 = 1;
 const ACCEPT_SHIFT: u32 = 2;
 
@@ -154,12 +154,8 @@ impl Uring {
                 IGNORED => {}
                 WOKEN => self.wake_armed.set(false),
                 accept if accept & ACCEPT_BIT != 0 => {
-                    processor.acceptors.accepted(
-                        processor,
-                        accept >> ACCEPT_SHIFT,
-                        completion,
-                        more,
-                    );
+                    let id = accept >> ACCEPT_SHIFT;
+                    processor.acceptors.polled(processor, id, completion);
                 }
                 op => {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
@@ -213,17 +209,10 @@ impl Uring {
         );
     }
 
+    /// Asks to be told, once, when a connection is in the listen queue. One ring of several is.
     pub(crate) fn arm_accept(&self, processor: &Processor, listener: &impl AsRawFd, id: u64) {
-        let entry = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC);
-        self.push(
-            processor,
-            &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT),
-        );
-    }
-
-    /// As [`arm_accept`](Uring::arm_accept), for a listener that does not block: once, for readiness.
-    pub(crate) fn arm_accept_poll(&self, processor: &Processor, listener: &impl AsRawFd, id: u64) {
-        let entry = opcode::PollAdd::new(Fd(listener.as_raw_fd()), libc::POLLIN as u32);
+        let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
+        let entry = opcode::PollAdd::new(Fd(listener.as_raw_fd()), events);
         self.push(
             processor,
             &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT),

@@ -101,7 +101,7 @@ impl TcpListener {
     }
 
     /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error, later
-    /// connections are refused. Connections that were accepted but not yet given out still are.
+    /// connections are refused.
     pub fn close(&self) {
         self.state.close();
     }
@@ -117,7 +117,7 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        self.state.abandon();
+        self.state.close();
     }
 }
 

@@ -92,7 +92,7 @@ impl UnixListener {
 
 impl Drop for UnixListener {
     fn drop(&mut self) {
-        self.state.abandon();
+        self.state.close();
     }
 }
 

@@ -130,6 +130,8 @@ impl<T: Send + 'static> JoinSet<T> {
         {
             let mut shared = lock(&self.shared);
             if shared.finished.is_empty() {
+                let any = self.fibers.values().next();
+                any.inspect(|fiber| fiber.control.cluster().process.check("join a fiber"));
                 shared.waiter = Some(Unparker::current());
                 drop(shared);
                 park();
@@ -165,7 +167,9 @@ impl<T> Drop for JoinSet<T> {
         self.fibers.values().for_each(Fiber::cancel);
         // While it unwinds, a fiber does not suspend, and those it would wait for may need its processor. They own
         // what they use, so nothing is unsound about leaving them to their end.
-        if std::thread::panicking() {
+        // In the child of a fork they are the parent's, and never end.
+        let is_elsewhere = |fiber: &Fiber| !fiber.control.cluster().process.is_here();
+        if std::thread::panicking() || self.fibers.values().any(is_elsewhere) {
             return;
         }
         while !self.fibers.is_empty() {

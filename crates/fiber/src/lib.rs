@@ -89,7 +89,8 @@
 //!   arrays on the heap: each page of the stack that was touched stays with the fiber.
 //! * **Who mostly waits needs no stack**: a conversation as [`Steps`] has one only while it runs, and may go on on another
 //!   processor.
-//! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block the thread then.
+//! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block the thread then. The
+//!   message of a panic names the fiber: the first runtime puts that line before the panic hook that it finds.
 //! * **Do not wait in the initialiser of a `thread_local!`.** `std` relies on it, and it is the one rule that the crate cannot
 //!   keep for you: see `docs/fiber/soundness.md`.
 //!
@@ -124,7 +125,7 @@
 //! # Inside
 //!
 //! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
-//! share), `clusters` (several, and going from one to another), `resize` (processors come and go) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow` · `watch` (deadlines), `cancel`,
+//! share), `clusters` (several, and going from one to another), `resize` (processors come and go) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow`, `panic_hook` · `watch` (deadlines), `cancel`,
 //! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `sync`, `waiting` (what each waits for) · `roster` (all fibers), `resources`, `fork`.
 
 mod accept;
@@ -147,6 +148,7 @@ mod monitor;
 pub mod net;
 mod offload;
 mod overflow;
+mod panic_hook;
 pub mod process;
 mod processor;
 mod ready_queue;

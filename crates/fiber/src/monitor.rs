@@ -7,6 +7,7 @@
 //! handler notes the return addresses on the stack. They become names on the monitor's thread.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -82,6 +83,11 @@ impl Default for Listeners {
     }
 }
 
+/// Tells a listener. One that panics has been reported by the panic hook, and the monitor goes on.
+fn tell<T>(listener: &dyn Fn(&T), news: &T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| listener(news)));
+}
+
 impl fmt::Debug for Listeners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Listeners")
@@ -154,7 +160,9 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         *lock(&self.end.is_over) = true;
         self.end.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        let this = std::thread::current().id();
+        // A listener may be what drops the runtime: its thread ends by itself.
+        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != this) {
             let _ = thread.join();
         }
     }
@@ -218,14 +226,15 @@ impl Watch {
         self.cluster.stalls.fetch_add(1, Ordering::Relaxed);
         let fibers = self.cluster.roster.fibers();
         let fiber = fibers.iter().find(|fiber| fiber.id() == number);
-        (self.listeners.stall)(&Stall {
+        let stall = Stall {
             processor,
             fiber: number,
             name: fiber.and_then(|fiber| fiber.name().map(str::to_owned)),
             spawned_at: fiber.map(|fiber| fiber.control.spawned_at().to_string()),
             duration,
             backtrace,
-        });
+        };
+        tell(&*self.listeners.stall, &stall);
     }
 
     /// When nothing runs, somebody may wait for himself.
@@ -238,7 +247,7 @@ impl Watch {
         }
         self.is_ring_reported = true;
         let dump = Dump::of(&self.cluster, true);
-        (self.listeners.deadlock)(&Deadlock { dump });
+        tell(&*self.listeners.deadlock, &Deadlock { dump });
     }
 }
 

@@ -273,16 +273,21 @@ impl Cluster {
         })
     }
 
-    /// Stops the processors, and waits for their threads.
+    /// Stops the processors, and waits for their threads, but for the caller's own.
     pub(crate) fn stop_and_join(&self) {
         self.stop();
         // Whoever is adding one holds the lock; whoever comes later finds that the cluster stops.
         let members: Vec<_> = lock(&self.crew.members).drain(..).flatten().collect();
-        for member in members {
+        let this = thread::current().id();
+        for Member { thread, stays, .. } in members {
+            // One of its own fibers stops it: this processor ends when that fiber suspends or finishes.
+            if thread.thread().id() == this {
+                continue;
+            }
             // What does not stay drops the other end, whether it returns or panics.
-            if member.stays.recv().is_err() {
+            if stays.recv().is_err() {
                 // A processor that panicked has said so on standard error.
-                let _ = member.thread.join();
+                let _ = thread.join();
             }
         }
     }

@@ -21,6 +21,9 @@ use crate::steps::Steps;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
 ///
+/// One of its own fibers may be what drops it, the last of those that share it for instance. That fiber goes on until it
+/// waits or finishes, and with that its processor ends.
+///
 /// # After a fork
 /// `fork(2)` copies the calling thread only, so a runtime stays with the parent, which does not notice. In the child, a fiber
 /// that forked goes on as a plain thread, whose calls block, and should exec or `_exit`; if it returns to the runtime, the child
@@ -373,6 +376,7 @@ impl RuntimeBuilder {
         let (backend, denied) = choose(self.backend)?;
         let cluster = Cluster::new(count_max.max(count), backend);
         crate::debugger::register(&cluster);
+        crate::panic_hook::install();
         let mut runtime = Runtime {
             cluster,
             denied,

@@ -16,6 +16,7 @@ use crate::cancel::{checkpoint, is_cancelled};
 use crate::cluster::{Cluster, lock};
 use crate::clusters::ClusterHandle;
 use crate::fiber::{Body, Control, Fiber, FiberRef, current, park, park_until_deadline};
+use crate::fork::Home;
 use crate::processor;
 use crate::spans;
 use crate::stack::{FiberStack, STACK_SIZE_DEFAULT};
@@ -571,6 +572,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 struct ScopeData {
+    /// Where its fibers are.
+    process: Home,
     running: AtomicUsize,
     /// Those that run, by number, for cancelling them.
     fibers: Mutex<HashMap<u64, Fiber>>,
@@ -585,12 +588,14 @@ struct ScopeData {
 /// of it, the scope's fibers are cancelled. They are waited for in any case.
 ///
 /// # Panics
-/// If a fiber panicked that nobody joined; or on a plain thread, when `f` spawns.
+/// If a fiber panicked that nobody joined; on a plain thread, when `f` spawns; or in the child of a fork that `f` has made,
+/// because the scope's fibers stayed with the parent.
 pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
     let data = Arc::new(ScopeData {
+        process: Home::here(),
         running: AtomicUsize::new(0),
         fibers: Mutex::default(),
         panicked: AtomicBool::new(false),
@@ -607,6 +612,10 @@ where
         scope.data.cancel();
     }
     while scope.data.running.load(Ordering::Acquire) != 0 {
+        if !scope.data.process.is_here() && result.is_err() {
+            break; // The fibers are the parent's and never run here, so nothing that they borrow is in use.
+        }
+        scope.data.process.check("wait for scoped fibers");
         while_lent(|| {
             if is_cancelled() {
                 scope.data.cancel();

@@ -120,3 +120,44 @@ fn a_result_that_panics_when_dropped_aborts() {
         output.status
     );
 }
+
+/// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread nobody knew which. Cause:
+/// the standard library knows threads. Cure: a line before its message.
+#[test]
+fn a_panic_names_the_fiber() {
+    if is_child() {
+        fiber::run(|| {
+            let unlucky = fiber::Builder::new()
+                .name("unlucky")
+                .spawn(|| panic!("broken"));
+            assert!(unlucky.unwrap().join().is_err());
+            assert!(fiber::spawn(|| panic!("broken too")).join().is_err());
+        });
+        let _ = std::thread::spawn(|| panic!("of a thread")).join();
+        std::process::exit(0);
+    }
+    let output = child("a_panic_names_the_fiber");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    let lines: Vec<_> = message.lines().filter(|line| !line.is_empty()).collect();
+    let named: Vec<_> = lines
+        .iter()
+        .filter(|line| line.starts_with("fiber "))
+        .collect();
+    assert!(
+        named[0].starts_with("fiber 'unlucky' (number "),
+        "{message}"
+    );
+    assert!(
+        named[0].contains("fatal.rs:"),
+        "where it was spawned: {message}"
+    );
+    assert!(
+        named[1].starts_with("fiber '<unnamed>' (number "),
+        "{message}"
+    );
+    assert_eq!(named.len(), 2, "a thread is no fiber: {message}");
+    for said in ["broken", "broken too", "of a thread"] {
+        assert!(lines.contains(&said), "what std says: {message}");
+    }
+}

@@ -51,6 +51,10 @@ fn fork(child: impl FnOnce()) -> std::process::ExitStatus {
         // SAFETY: ends the child, and nothing else of it.
         unsafe { libc::_exit(i32::from(result.is_err())) };
     }
+    wait_for(pid)
+}
+
+fn wait_for(pid: i32) -> std::process::ExitStatus {
     let mut status = 0;
     // SAFETY: waits for our own child.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
@@ -273,4 +277,64 @@ fn what_the_child_does_to_the_fibers_of_the_parent_is_without_effect() {
         "what_the_child_does_to_the_fibers_of_the_parent_is_without_effect",
         |output, said| assert!(output.status.success(), "{said}"),
     );
+}
+
+/// Seen: a fiber forked inside of `scope`, or while it had a `JoinSet`; its child hung without a word. Cause: it waited for
+/// fibers that are the parent's. Cure: it is refused, as `join` is.
+#[test]
+fn a_child_does_not_wait_for_scoped_fibers_of_the_parent() {
+    if let Some(runtime) = runtime() {
+        let sleep = || fiber::sleep(Duration::from_secs(3600));
+        let status = runtime.run(|| {
+            [
+                fork_in_scope(|| ()),
+                fork_in_scope(|| panic!("in the child")),
+            ]
+        });
+        assert_eq!(status.map(|status| status.code()), [Some(1), Some(1)]);
+        let status = runtime.run(move || {
+            let mut set = fiber::JoinSet::new();
+            set.spawn(sleep);
+            let joins = fork(|| drop(set.join_next()));
+            let mut set = Some(set);
+            let drops = fork(|| drop(set.take()));
+            [joins, drops]
+        });
+        assert_eq!(status.map(|status| status.code()), [Some(1), Some(0)]);
+        std::process::exit(0);
+    }
+    in_a_process(
+        "a_child_does_not_wait_for_scoped_fibers_of_the_parent",
+        |output, said| {
+            assert!(output.status.success(), "{said}");
+            for refused in [
+                "cannot wait for scoped fibers",
+                "in the child",
+                "cannot join a fiber",
+            ] {
+                assert!(said.contains(refused), "{refused}: {said}");
+            }
+        },
+    );
+}
+
+/// Forks inside of a scope that has a fiber, where the child runs `child` and then leaves the scope.
+fn fork_in_scope(child: fn()) -> std::process::ExitStatus {
+    let mut pid = 0;
+    let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        fiber::scope(|scope| {
+            let sleeper = scope.spawn(|| fiber::sleep(Duration::from_secs(3600)));
+            // SAFETY: as in `fork`.
+            pid = unsafe { libc::fork() };
+            match pid {
+                0 => child(),
+                _ => sleeper.cancel(),
+            }
+        })
+    }));
+    if pid == 0 {
+        // SAFETY: as in `fork`.
+        unsafe { libc::_exit(i32::from(left.is_err())) };
+    }
+    wait_for(pid)
 }

@@ -175,3 +175,37 @@ fn a_name_is_looked_up_within_its_deadline() {
     });
     set_offload_threads_max(32);
 }
+
+/// Seen: 32 calls that were given up, whose results panicked when they were dropped, and from then on every call waited
+/// for ever: each had cost a thread of the pool, which still counted it. Cause: such a result is dropped on the pool's
+/// thread, outside of what catches the panics of calls. Cure: the thread survives it.
+#[test]
+fn a_result_that_panics_when_dropped_costs_no_thread() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("in the destructor of a result");
+        }
+    }
+    let _alone = alone();
+    set_offload_threads_max(1);
+    fiber::run(|| {
+        for _ in 0..3 {
+            let disk = Disk::default();
+            let hung = disk.clone();
+            let call = move || {
+                hung.hang();
+                Bomb
+            };
+            let fiber = fiber::spawn(move || try_offload(call).map(std::mem::forget));
+            until(|| offload_counters().active == 1);
+            fiber.cancel();
+            assert!(is_cancellation(&fiber.join().unwrap().unwrap_err()));
+            disk.repair();
+            let next = fiber::timeout(Duration::from_secs(20), || try_offload(|| 7));
+            assert_eq!(next.unwrap(), 7);
+            until(|| offload_counters().active == 0);
+        }
+    });
+    set_offload_threads_max(32);
+}

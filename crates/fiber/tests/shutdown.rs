@@ -8,6 +8,8 @@ use std::time::Duration;
 use fiber::net::{TcpListener, TcpStream, pipe};
 use fiber::{BackendChoice, Runtime, Shutdown, is_cancellation};
 
+mod patience;
+
 const LONG: Duration = Duration::from_secs(3600);
 
 fn each_runtime(mut test: impl FnMut(Runtime)) {
@@ -190,4 +192,51 @@ fn who_still_waits_for_connections_does_not_keep_the_ring() {
         drop(runtime);
         assert_eq!(fiber::resources().rings_left, left_before);
     });
+}
+
+/// Seen: "failed to join thread: Resource deadlock avoided", when the last of those that shared a runtime was one of its own
+/// fibers, or what it tells of stalls. Cause: the thread waited for itself. Cure: it waits for the others, and its processor
+/// ends when the fiber does.
+#[test]
+fn a_runtime_may_be_dropped_by_its_own_fiber() {
+    each_runtime(|runtime| {
+        let runtime = Arc::new(Mutex::new(Some(runtime)));
+        let (own, other) = (Arc::clone(&runtime), Arc::clone(&runtime));
+        let locked = runtime.lock().unwrap();
+        let fiber = locked.as_ref().unwrap().spawn(move || {
+            drop(own.lock().unwrap().take());
+            "goes on"
+        });
+        drop(locked);
+        assert_eq!(fiber.join().unwrap(), "goes on");
+        assert!(other.lock().unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_runtime_may_be_dropped_by_what_it_tells_of_stalls_which_may_panic() {
+    let place: Arc<Mutex<Option<Runtime>>> = Arc::default();
+    let own = Arc::clone(&place);
+    let stalls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&stalls);
+    let on_stall = move |_: &fiber::Stall| {
+        if seen.fetch_add(1, Ordering::SeqCst) == 0 {
+            panic!("the first time");
+        }
+        drop(own.lock().unwrap().take());
+    };
+    let builder = Runtime::builder().processors(1).on_stall(on_stall);
+    let runtime = builder.stall_detector(Duration::from_millis(5)).start();
+    *place.lock().unwrap() = Some(runtime.unwrap());
+    let is_gone = || place.lock().unwrap().is_none();
+    // Each keeps its processor until the listener has been told.
+    for told in 1..=2 {
+        let stalls = Arc::clone(&stalls);
+        let keep = move || while stalls.load(Ordering::SeqCst) < told {};
+        if let Some(runtime) = &*place.lock().unwrap() {
+            drop(runtime.spawn(keep));
+        }
+        patience::until("the listener was told", || is_gone() || told == 1);
+    }
+    patience::until("the runtime was dropped", is_gone);
 }

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -244,7 +245,11 @@ impl Pool {
         state.wait_longest = state.wait_longest.max(now - call.since);
         state.active.push((call.id, now));
         drop(state);
-        (call.job)();
+        // Of a call that was given up, the result is dropped in here, and its destructor is the user's.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(call.job)) {
+            // The panic hook has reported it. Its payload may have a destructor as well, which could go on like this.
+            std::mem::forget(payload);
+        }
         let mut state = lock(&self.state);
         state.active.retain(|&(id, _)| id != call.id);
         state

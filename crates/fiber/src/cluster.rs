@@ -19,6 +19,7 @@ use crate::look::TraceJob;
 use crate::ready_queue::ReadyQueue;
 use crate::resize::{Crew, Stage};
 use crate::roster::Roster;
+use crate::timer::TimerKey;
 use crate::{processor, stamp};
 
 /// Processors that work together, and the fibers that live on them.
@@ -103,6 +104,8 @@ pub(crate) enum Message {
     Trace(TraceJob),
     /// Go, as soon as no fiber has to stay.
     Retire,
+    /// The processor with this number may take the timer back: its fiber has gone on elsewhere.
+    CancelTimer(u64, TimerKey),
     /// Let the fiber's `park_timeout` end then: its timer was on a processor that has gone.
     Timer(Instant, Fiber),
 }
@@ -363,6 +366,17 @@ impl ProcessorShared {
     /// # Errors
     /// The message, if there is no processor to read it.
     fn try_send(&self, message: Message) -> Result<(), Message> {
+        self.post(message)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for another reason.
+    pub(crate) fn send_unhurried(&self, message: Message) {
+        drop(self.post(message));
+    }
+
+    fn post(&self, message: Message) -> Result<(), Message> {
         let mut inbox = lock(&self.mail.inbox);
         if inbox.is_closed {
             return Err(message);
@@ -370,7 +384,6 @@ impl ProcessorShared {
         inbox.messages.push(message);
         drop(inbox);
         self.mail.has_mail.store(true, Ordering::SeqCst);
-        self.wake();
         Ok(())
     }
 

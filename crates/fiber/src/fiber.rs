@@ -609,17 +609,14 @@ pub fn park_timeout(timeout: Duration) {
     let deadline = after(timeout);
     let handle = fiber.handle();
     let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
-    let (timer, keeper) = processor::here(|processor| {
+    let (timer, number, keeper) = processor::here(|processor| {
         let timer = processor.set_timer(deadline, Expiry::Unpark(handle));
-        (timer, processor.id)
+        (timer, processor.id, NonNull::from(processor.shared()))
     });
     suspend(Suspend::Park);
-    processor::here(|processor| {
-        // Of a fiber that has moved, the timer stays behind and ends some later park for no reason.
-        if processor.id == keeper {
-            processor.cancel_timer(timer);
-        }
-    });
+    // SAFETY: it is of a cluster that the fiber has been in, which its control block keeps.
+    let keeper = unsafe { keeper.as_ref() };
+    processor::here(|processor| processor.cancel_timer(keeper, number, timer));
 }
 
 /// As [`park`], but not past the deadline of [`timeout`].

@@ -32,7 +32,7 @@ use crate::stamp;
 use crate::steps::Flow;
 use crate::timer::{Tick, TimerKey, Wheel};
 use crate::topology::last_level_cache;
-use crate::watch::NEVER;
+use crate::watch::{NEVER, SetTimer};
 
 /// How many fibers from the lanes a turn runs: enough to keep busy, few enough that completions
 /// are not kept waiting.
@@ -300,6 +300,10 @@ impl Processor {
                 Message::Cancel(fiber) => self.cancel(&fiber),
                 Message::Trace(job) => self.trace(&job),
                 Message::Retire => self.retiring.begin(),
+                Message::CancelTimer(processor, key) if processor == self.id => {
+                    self.timers.borrow_mut().cancel(key);
+                }
+                Message::CancelTimer(..) => {} // It went with the processor that was here before.
                 Message::Timer(deadline, fiber) => {
                     self.set_timer(deadline, Expiry::Unpark(fiber));
                 }
@@ -622,12 +626,21 @@ impl Processor {
         if watch.is_covered(self.shared(), tick) {
             return;
         }
-        let mut timers = self.timers.borrow_mut();
-        watch
-            .timer_of(self.shared())
-            .map(|timer| timers.cancel(timer));
-        let timer = timers.insert(tick, Expiry::Watch(fiber.handle()));
-        watch.cover(self.shared(), timer, tick);
+        self.end_watch(fiber);
+        self.cover(fiber.handle(), tick);
+    }
+
+    /// Sets a timer over the operations of a fiber that is here and has none.
+    fn cover(&self, fiber: Fiber, tick: Tick) {
+        let control = Arc::clone(&fiber.control);
+        let key = self.timers.borrow_mut().insert(tick, Expiry::Watch(fiber));
+        let processor = self.id;
+        let timer = SetTimer {
+            key,
+            tick,
+            processor,
+        };
+        control.watch().cover(self.shared(), timer);
     }
 
     /// A watch's timer has expired: perhaps the operation's deadline has passed, perhaps another one is in flight,
@@ -645,24 +658,28 @@ impl Processor {
             return;
         }
         if tick > self.timers.borrow().now() {
-            let expiry = Expiry::Watch(fiber.clone());
-            let timer = self.timers.borrow_mut().insert(tick, expiry);
-            return watch.cover(self.shared(), timer, tick);
+            return self.cover(fiber.clone(), tick);
         }
         // SAFETY: it is in flight here, so only this thread completes it, and until then it stays.
         self.backend.expire(self, unsafe { &*op });
     }
 
-    /// A finished fiber needs no watch.
+    /// Takes the timer over a fiber's operations back, wherever it is. A finished fiber needs none.
     fn end_watch(&self, fiber: FiberRef) {
-        if let Some(timer) = fiber.control().watch().timer_of(self.shared()) {
-            self.timers.borrow_mut().cancel(timer);
+        if let Some((keeper, timer)) = fiber.control().watch().take_timer() {
+            // SAFETY: the keeper is of a cluster that the fiber has been in, which its control block keeps.
+            let keeper = unsafe { &*keeper };
+            self.cancel_timer(keeper, timer.processor, timer.key);
         }
     }
 
-    /// Takes a timer back; `false` if it has expired.
-    pub(crate) fn cancel_timer(&self, key: TimerKey) -> bool {
-        self.timers.borrow_mut().cancel(key).is_some()
+    /// Takes a timer back that processor number `processor` has set, whose shared half was `keeper`. It may have expired.
+    pub(crate) fn cancel_timer(&self, keeper: &ProcessorShared, processor: u64, key: TimerKey) {
+        if processor == self.id {
+            self.timers.borrow_mut().cancel(key);
+        } else {
+            keeper.send_unhurried(Message::CancelTimer(processor, key));
+        }
     }
 
     fn expire_timers(&self) {

@@ -326,7 +326,7 @@ impl RuntimeBuilder {
     }
 
     /// How many processors there may be at a time, those that are being removed included; at least as many as it starts
-    /// with. 64 unless said otherwise. Each costs some 800 bytes, whether it is there or not.
+    /// with. 64 unless said otherwise, and not more than 8,192. Each costs some 800 bytes, whether it is there or not.
     #[must_use]
     pub fn max_processors(mut self, count: usize) -> RuntimeBuilder {
         self.processors_max = Some(count);
@@ -369,10 +369,15 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     /// What the kernel says to a new thread, ring or epoll instance. With [`BackendChoice::Uring`], the
-    /// [`Denied`] that says why there is no ring.
+    /// [`Denied`] that says why there is no ring. `InvalidInput` for more processors than 8,192.
     pub fn start(self) -> io::Result<Runtime> {
         let count = self.processors.unwrap_or_else(available_processors);
         let count_max = self.processors_max.unwrap_or(PROCESSORS_MAX_DEFAULT);
+        if count.max(count_max) > PROCESSORS_MAX {
+            let asked = count.max(count_max);
+            let message = format!("{asked} processors; there may be {PROCESSORS_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let (backend, denied) = choose(self.backend)?;
         let cluster = Cluster::new(count_max.max(count), backend);
         crate::debugger::register(&cluster);
@@ -395,6 +400,9 @@ impl RuntimeBuilder {
 }
 
 const PROCESSORS_MAX_DEFAULT: usize = 64;
+
+/// As many CPUs as Linux runs on; more is a mistake.
+const PROCESSORS_MAX: usize = 8192;
 
 fn available_processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)

@@ -86,7 +86,8 @@ impl Builder {
         self
     }
 
-    /// Address space for the stack in bytes, at least 16 KiB, its guard page included. Only pages that are touched cost memory.
+    /// Address space for the stack in bytes, its guard page included: from 16 KiB to just below 1 GiB, whatever is asked for.
+    /// Only pages that are touched cost memory.
     #[must_use]
     pub fn stack_size(mut self, bytes: usize) -> Builder {
         self.stack_size = Some(bytes);

@@ -33,8 +33,8 @@ pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
 /// Formatting a panic message with a backtrace needs about this much.
 pub(crate) const STACK_SIZE_MIN: usize = 16 * 1024;
 
-/// Larger wishes are mistakes (a size in bits, say).
-pub(crate) const STACK_SIZE_MAX: usize = 1 << 30;
+/// Larger wishes are mistakes (a size in bits, say). With its guard a stack has fewer than 2^18 pages: see [`StackPlace`].
+pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * PAGE_SIZE;
 
 const PAGE_SIZE: usize = 4096;
 const CHUNK_LEN: usize = 64 << 20;

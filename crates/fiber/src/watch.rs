@@ -22,8 +22,8 @@ pub(crate) const NEVER: Tick = Tick::MAX;
 
 /// The operation in flight and the timer over it.
 ///
-/// A fiber that moves leaves its timer behind on the processor that set it, where it expires without effect:
-/// `keeper` names the processor whose timer counts.
+/// `keeper` names the processor that has the timer. When the fiber waits on another one, that one sets a timer of its own
+/// and tells the keeper to take back the old one.
 #[derive(Default)]
 pub(crate) struct Watch {
     operation: AtomicPtr<Op>,
@@ -32,7 +32,16 @@ pub(crate) struct Watch {
     /// Where the operation is in flight.
     place: AtomicPtr<ProcessorShared>,
     /// Of the keeper, if there is one. Touched only where the fiber is: by who runs it, or while it waits there.
-    timer: Cell<(TimerKey, Tick)>,
+    timer: Cell<SetTimer>,
+}
+
+/// A timer over a fiber's operations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SetTimer {
+    pub(crate) key: TimerKey,
+    pub(crate) tick: Tick,
+    /// The [number](crate::processor::Processor::id) of the processor, whose place another may have taken.
+    pub(crate) processor: u64,
 }
 
 impl Watch {
@@ -61,22 +70,27 @@ impl Watch {
 
     /// Whether the timer on processor `here` expires by `deadline`.
     pub(crate) fn is_covered(&self, here: &ProcessorShared, deadline: Tick) -> bool {
-        self.is_kept_by(here) && self.timer.get().1 <= deadline
+        self.is_kept_by(here) && self.timer.get().tick <= deadline
     }
 
-    /// The timer, if processor `here` keeps it.
-    pub(crate) fn timer_of(&self, here: &ProcessorShared) -> Option<TimerKey> {
-        self.is_kept_by(here).then(|| self.timer.get().0)
+    /// Takes the timer off, to be cancelled where it is kept. `None` if there is none, or it expires just now.
+    pub(crate) fn take_timer(&self) -> Option<(*const ProcessorShared, SetTimer)> {
+        let none = std::ptr::null_mut();
+        if self.keeper.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let keeper = self.keeper.swap(none, Ordering::AcqRel);
+        (!keeper.is_null()).then(|| (keeper.cast_const(), self.timer.get()))
     }
 
-    /// Processor `here` has set a timer.
-    pub(crate) fn cover(&self, here: &ProcessorShared, timer: TimerKey, tick: Tick) {
-        self.timer.set((timer, tick));
+    /// Processor `here` has set a timer. There is no other.
+    pub(crate) fn cover(&self, here: &ProcessorShared, timer: SetTimer) {
+        self.timer.set(timer);
         self.keeper
             .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
     }
 
-    /// The timer on processor `here` has expired. `false` if it no longer counted: the fiber may be on another
+    /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber may be on another
     /// processor by now, which covers it at this moment, so this touches nothing but `keeper`.
     pub(crate) fn uncover(&self, here: &ProcessorShared) -> bool {
         let here = std::ptr::from_ref(here).cast_mut();

@@ -2,15 +2,18 @@
 
 #[macro_use]
 mod harness;
+mod patience;
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fiber::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use fiber::{BackendChoice, Runtime};
+use patience::{PATIENCE, until};
 
 contract! {
     echoes_whatever_is_sent
@@ -23,6 +26,7 @@ contract! {
     more_receivers_than_lent_buffers
     a_file_is_sent_whole
     a_cold_file_is_sent_whole
+    what_follows_the_end_of_a_file_is_sent
     file_reads_find_the_end
     closing_a_listener_wakes_all_acceptors
     many_acceptors_share_a_listener
@@ -251,6 +255,31 @@ fn a_cold_file_is_sent_whole() {
     send_and_compare(&file, &content);
 }
 
+/// Seen: a file ended sooner than was said, and what was to be sent after it waited until its time-out. Cause: on epoll, fewer
+/// bytes than wanted counted as a full socket, whose edge never came, because it had room. Cure: only EAGAIN counts.
+fn what_follows_the_end_of_a_file_is_sent() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"the end").unwrap();
+    let (mut near, mut far) = pair();
+    // More than fits, so that the sender waits, and epoll knows the socket.
+    let much = pattern(8_000_000);
+    fiber::scope(|scope| {
+        scope.spawn(|| {
+            near.set_write_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            near.write_all(&much).unwrap();
+            let sent = near.send_cached_file(file.as_fd(), 0, 1 << 20, None);
+            assert_eq!(sent.unwrap(), 7);
+            near.write_all(b", and more").unwrap();
+            near.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).unwrap();
+        assert!(got.starts_with(&much));
+        assert_eq!(&got[much.len()..], b"the end, and more");
+    });
+}
+
 fn file_reads_find_the_end() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"0123456789").unwrap();
@@ -437,4 +466,66 @@ fn two_directions_of_one_stream() {
         assert!(got == pattern(total));
     });
     echoed.join().unwrap();
+}
+
+/// Seen: a fiber received from a stream on which another one, of another processor, sent a file; that processor stopped
+/// until the peer read. Cause: a ring waits for blocking sockets only, so the one made the socket blocking just before the
+/// other one's `sendfile(2)`. Cure: the mode does not change during such a call.
+#[test]
+fn receiving_from_a_stream_does_not_block_who_sends_a_file_on_it() {
+    const ROUNDS: usize = 300;
+    let builder = Runtime::builder().processors(2);
+    let runtime = builder.backend(BackendChoice::Uring).start().unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&pattern(1 << 20)).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let near = TcpStream::from(OwnedFd::from(listener.accept().unwrap().0));
+    let near = Arc::new(near);
+    let ticks = Arc::new(AtomicUsize::new(0));
+    let on = |processor| fiber::Builder::new().processor(processor);
+    let receiver = {
+        let near = Arc::clone(&near);
+        let receive = move || while near.receive(None, <[u8]>::len).is_ok_and(|len| len > 0) {};
+        runtime.spawn_with(on(0), receive).unwrap()
+    };
+    let sender = {
+        let near = Arc::clone(&near);
+        let send = move || {
+            while near
+                .send_cached_file(file.as_fd(), 0, 1 << 20, None)
+                .is_ok()
+            {}
+        };
+        runtime.spawn_with(on(1), send).unwrap()
+    };
+    let ticker = {
+        let ticks = Arc::clone(&ticks);
+        let tick = move || {
+            while fiber::checkpoint().is_ok() {
+                ticks.fetch_add(1, Ordering::Relaxed);
+                fiber::yield_now();
+            }
+        };
+        runtime.spawn_with(on(1), tick).unwrap()
+    };
+    let mut talker = peer.try_clone().unwrap();
+    let talk = std::thread::spawn(move || while talker.write_all(b"x").is_ok() {});
+    let mut part = vec![0; 1 << 18];
+    for _ in 0..ROUNDS {
+        (&peer).read_exact(&mut part).unwrap();
+        // The peer reads no more until the processor of the sender has gone on.
+        let before = ticks.load(Ordering::Relaxed);
+        until("the processor goes on", || {
+            ticks.load(Ordering::Relaxed) > before + 1
+        });
+    }
+    ticker.cancel();
+    near.shutdown(Shutdown::Both).unwrap();
+    peer.shutdown(Shutdown::Both).unwrap();
+    talk.join().unwrap();
+    for fiber in [receiver, sender, ticker] {
+        fiber.join().unwrap();
+    }
+    assert_eq!(runtime.shutdown(PATIENCE), 0);
 }

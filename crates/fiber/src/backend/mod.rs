@@ -114,6 +114,12 @@ pub(crate) enum OpCarrier {
     Watch,
 }
 
+/// How much one entry of the ring transfers of a buffer of `len` bytes: no more than a system call does. read(2)
+pub(crate) fn ring_len(len: usize) -> u32 {
+    const MAX: usize = 0x7fff_f000;
+    len.min(MAX) as u32
+}
+
 /// How an operation ended, as the ring reports it: a result or minus an errno, and flags.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {

@@ -10,6 +10,7 @@ use rustix::io::ReadWriteFlags;
 
 use super::metadata::{self, Metadata};
 use super::{HERE, by_ring, c_path};
+use crate::backend::ring_len;
 use crate::net::{Carrier, carrier};
 use crate::offload::offload;
 
@@ -309,12 +310,11 @@ impl OpenOptions {
 /// Reads from a file at `offset` without blocking the processor; returns how many bytes, 0 at the end.
 ///
 /// # Errors
-/// What `pread(2)` reports. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
+/// What `pread(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
 pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    check_offset(offset)?;
     if carrier() == Carrier::Uring {
-        let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
-        let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), len);
-        return by_ring(&read.offset(offset).build());
+        return read_by_ring(file, buffer, offset);
     }
     let mut slices = [io::IoSliceMut::new(buffer)];
     match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
@@ -326,21 +326,40 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
 /// Writes to a file at `offset` without blocking the processor; returns how many bytes.
 ///
 /// # Errors
-/// What `pwrite(2)` reports. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
+/// What `pwrite(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
 pub fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    check_offset(offset)?;
     if carrier() == Carrier::Uring {
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let write = opcode::Write::new(Fd(file.as_raw_fd()), bytes.as_ptr(), len);
-        return by_ring(&write.offset(offset).build());
+        return write_by_ring(file, bytes, offset);
     }
     // Even with room in the page cache it may have to wait for the journal, or for dirty pages to be written.
     Ok(offload(|| rustix::io::pwrite(file, bytes, offset))?)
 }
 
+fn read_by_ring(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let len = ring_len(buffer.len());
+    let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), len);
+    by_ring(&read.offset(offset).build())
+}
+
+fn write_by_ring(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    let len = ring_len(bytes.len());
+    let write = opcode::Write::new(Fd(file.as_raw_fd()), bytes.as_ptr(), len);
+    by_ring(&write.offset(offset).build())
+}
+
+/// The kernel takes offsets for signed numbers, and -1 for the position of the file itself. preadv2(2)
+pub(crate) fn check_offset(offset: u64) -> io::Result<()> {
+    match i64::try_from(offset) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(rustix::io::Errno::INVAL.into()),
+    }
+}
+
 impl Read for &File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match carrier() {
-            Carrier::Uring => read_at(self.as_fd(), buffer, AT_POSITION),
+            Carrier::Uring => read_by_ring(self.as_fd(), buffer, AT_POSITION),
             _ => Ok(offload(|| rustix::io::read(&self.fd, buffer))?),
         }
     }
@@ -349,7 +368,7 @@ impl Read for &File {
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match carrier() {
-            Carrier::Uring => write_at(self.as_fd(), bytes, AT_POSITION),
+            Carrier::Uring => write_by_ring(self.as_fd(), bytes, AT_POSITION),
             _ => Ok(offload(|| rustix::io::write(&self.fd, bytes))?),
         }
     }

@@ -36,6 +36,7 @@ pub use aligned::{AlignedBuffer, DIRECT_ALIGNMENT};
 pub use directory::{
     DirEntry, ReadDir, create_dir, create_dir_all, read_dir, remove_dir, remove_dir_all,
 };
+pub(crate) use file::check_offset;
 pub use file::{File, OpenOptions, read_at, write_at};
 pub use metadata::{Metadata, metadata, symlink_metadata};
 pub use page_cache::is_cached;

@@ -14,6 +14,10 @@ pub fn is_cached(file: BorrowedFd<'_>, range: Range<u64>) -> bool {
     if range.is_empty() {
         return true;
     }
+    // No file has bytes there, and the kernel takes such an offset for a negative one.
+    if i64::try_from(range.end).is_err() {
+        return false;
+    }
     let has_byte = |offset| {
         let mut byte = [0];
         let mut slices = [io::IoSliceMut::new(&mut byte)];

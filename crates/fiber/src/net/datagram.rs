@@ -9,14 +9,9 @@ use io_uring::opcode;
 use rustix::net::addr::SocketAddrStorage;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
-use super::socket::Socket;
+use super::socket::{ANY_LEN, Socket};
 use super::{Carrier, carrier};
-use crate::backend::{Interest, operate};
-
-/// A short datagram says nothing of the next one, which may be there already. So no attempt counts as
-/// short (`Socket::attempt` takes the length that was hoped for), or the epoll back end would wait for an
-/// edge that has come.
-const ANY_LEN: usize = 0;
+use crate::backend::{Interest, operate, ring_len};
 
 impl Socket {
     /// Receives a datagram (what does not fit is cut off), or looks at it if `flags` say PEEK.
@@ -28,7 +23,7 @@ impl Socket {
     ) -> io::Result<usize> {
         if carrier() == Carrier::Uring {
             loop {
-                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                let len = ring_len(buffer.len());
                 let receive = opcode::Recv::new(self.ring_fd()?, buffer.as_mut_ptr(), len);
                 match operate(receive.flags(flags.bits() as i32).build(), deadline) {
                     Ok(completion) => return completion.into_result(),

@@ -9,7 +9,7 @@ use rustix::pipe::PipeFlags;
 
 use super::socket::Socket;
 use super::{Carrier, carrier};
-use crate::backend::{Interest, operate};
+use crate::backend::{Interest, operate, ring_len};
 
 /// Bytes are taken from where the stream is: `(off_t) -1` (io_uring_enter(2)).
 const AT_POSITION: u64 = u64::MAX;
@@ -19,7 +19,7 @@ impl Socket {
     fn read(&self, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
         if carrier() == Carrier::Uring {
             loop {
-                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                let len = ring_len(buffer.len());
                 let read = opcode::Read::new(self.ring_fd()?, buffer.as_mut_ptr(), len);
                 match operate(read.offset(AT_POSITION).build(), deadline) {
                     Ok(completion) => return completion.into_result(),
@@ -28,7 +28,7 @@ impl Socket {
             }
         }
         self.attempt(Interest::Read, buffer.len(), deadline, || {
-            self.set_nonblocking(true)?;
+            let _nonblocking = self.nonblocking()?;
             rustix::io::read(self.as_fd(), &mut *buffer)
         })
     }
@@ -37,7 +37,7 @@ impl Socket {
     fn write(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
         if carrier() == Carrier::Uring {
             loop {
-                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                let len = ring_len(bytes.len());
                 let write = opcode::Write::new(self.ring_fd()?, bytes.as_ptr(), len);
                 match operate(write.offset(AT_POSITION).build(), deadline) {
                     Ok(completion) => return completion.into_result(),
@@ -46,7 +46,7 @@ impl Socket {
             }
         }
         self.attempt(Interest::Write, bytes.len(), deadline, || {
-            self.set_nonblocking(true)?;
+            let _nonblocking = self.nonblocking()?;
             rustix::io::write(self.as_fd(), bytes)
         })
     }

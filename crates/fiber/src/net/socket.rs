@@ -6,8 +6,8 @@ use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
@@ -18,8 +18,10 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAdd
 
 use super::{Carrier, carrier};
 use crate::backend::{
-    self, Backend, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate, wait_ready_plain,
+    self, Backend, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate, ring_len,
+    wait_ready_plain,
 };
+use crate::cluster::lock;
 use crate::fiber::yield_now;
 use crate::fs;
 use crate::processor::{self, Processor};
@@ -31,6 +33,14 @@ pub const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
 /// What is not in the page cache is read in pieces of this length.
 const READ_PIECE_LEN: u64 = 256 * 1024;
 
+/// What one system call takes; the rest of them is for the next. IOV_MAX, readv(2)
+const SLICES_MAX: usize = 1024;
+
+/// For [`Socket::attempt`], which takes the length that is hoped for: no attempt counts as short. A short datagram says
+/// nothing of the next one, and the end of a file nothing of the socket: what takes that for the end of readiness would
+/// wait for an edge that has come.
+pub(super) const ANY_LEN: usize = 0;
+
 /// Attempts that succeed at once do not suspend; after this many in a row the fiber gives way.
 const UNSUSPENDED_MAX: u8 = 32;
 
@@ -39,13 +49,31 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     /// Names this socket to the epoll back end: descriptors are used again.
     id: u64,
-    /// Of the open file, which duplicates of the descriptor share.
-    nonblocking: Arc<AtomicBool>,
+    mode: Arc<Mode>,
     /// No buffer was to be had for the last receive between two steps: the next one waits without.
     waits_without: AtomicBool,
     /// Nanoseconds; 0 is none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
+}
+
+/// Whether the open file blocks, which duplicates of the descriptor share. A ring waits for blocking files only, and
+/// calls without a flag of their own (`sendfile(2)`, `read(2)`) must not find one.
+#[derive(Debug, Default)]
+struct Mode {
+    is_nonblocking: AtomicBool,
+    /// Calls under way that must not block. The lock is held while the mode is changed.
+    calls: Mutex<usize>,
+}
+
+/// While it is there, the file does not block.
+pub(super) struct Nonblocking<'a>(&'a Mode);
+
+impl Drop for Nonblocking<'_> {
+    fn drop(&mut self) {
+        // It stays so until a ring needs it otherwise.
+        *lock(&self.0.calls) -= 1;
+    }
 }
 
 /// A number for each socket and listener of this process; never 0.
@@ -63,14 +91,20 @@ impl Socket {
 
     /// A socket whose mode is known: one system call less.
     pub(super) fn with_mode(fd: OwnedFd, nonblocking: bool) -> Socket {
-        Socket::with_flag(fd, Arc::new(AtomicBool::new(nonblocking)))
+        let is_nonblocking = AtomicBool::new(nonblocking);
+        let calls = Mutex::default();
+        let mode = Mode {
+            is_nonblocking,
+            calls,
+        };
+        Socket::sharing(fd, Arc::new(mode))
     }
 
-    fn with_flag(fd: OwnedFd, nonblocking: Arc<AtomicBool>) -> Socket {
+    fn sharing(fd: OwnedFd, mode: Arc<Mode>) -> Socket {
         Socket {
             fd,
             id: next_id(),
-            nonblocking,
+            mode,
             waits_without: AtomicBool::new(false),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
@@ -88,8 +122,11 @@ impl Socket {
             )?;
             return Ok(socket);
         }
-        socket.set_nonblocking(true)?;
-        match rustix::net::connect(&socket.fd, address) {
+        let begun = {
+            let _nonblocking = socket.nonblocking()?;
+            rustix::net::connect(&socket.fd, address)
+        };
+        match begun {
             Ok(()) => return Ok(socket),
             Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -112,7 +149,7 @@ impl Socket {
     ) -> io::Result<usize> {
         if carrier() == Carrier::Uring {
             loop {
-                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                let len = ring_len(buffer.len());
                 let entry = opcode::Recv::new(self.ring_fd()?, buffer.as_mut_ptr(), len).build();
                 match operate(entry, deadline) {
                     Ok(completion) => return completion.into_result(),
@@ -276,6 +313,7 @@ impl Socket {
         more: bool,
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
+        let slices = &slices[..slices.len().min(SLICES_MAX)];
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
         // What a file follows goes out now: the ring would cost a turn between the two.
@@ -305,7 +343,7 @@ impl Socket {
         loop {
             let fd = self.ring_fd()?;
             let entry = if let [slice] = slices {
-                let len = u32::try_from(slice.len()).unwrap_or(u32::MAX);
+                let len = ring_len(slice.len());
                 opcode::Send::new(fd, slice.as_ptr(), len)
                     .flags(flags)
                     .build()
@@ -333,8 +371,10 @@ impl Socket {
         len: u64,
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
+        fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
-        if carrier() != Carrier::Plain && !fs::is_cached(file, offset..offset + len) {
+        let range = offset..offset.saturating_add(len);
+        if carrier() != Carrier::Plain && !fs::is_cached(file, range) {
             return self.send_file_by_reading(file, offset, len.min(READ_PIECE_LEN), deadline);
         }
         self.send_cached_file(file, offset, len, deadline)
@@ -348,10 +388,11 @@ impl Socket {
         len: u64,
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
+        fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
-        let sent = self.attempt(Interest::Write, len as usize, deadline, || {
-            // Each time: a fiber that read from this socket meanwhile has made it blocking.
-            self.set_nonblocking(true)?;
+        // Fewer bytes than wanted may be the end of the file, so that there is room for more: only EAGAIN says that not.
+        let sent = self.attempt(Interest::Write, ANY_LEN, deadline, || {
+            let _nonblocking = self.nonblocking()?;
             let mut at = offset;
             rustix::fs::sendfile(&self.fd, file, Some(&mut at), len as usize)
         })?;
@@ -478,18 +519,30 @@ impl Socket {
         }
     }
 
-    /// The descriptor for a ring entry: the ring waits for blocking sockets only.
+    /// The descriptor for a ring entry. The socket blocks, unless another fiber or thread is in a call that must not:
+    /// the entry then fails with EAGAIN, and [`retry`](Socket::retry) waits.
     pub(super) fn ring_fd(&self) -> io::Result<Fd> {
-        self.set_nonblocking(false)?;
+        let mode = &self.mode;
+        if mode.is_nonblocking.load(Ordering::Relaxed) {
+            let calls = lock(&mode.calls);
+            if *calls == 0 {
+                rustix::io::ioctl_fionbio(&self.fd, false)?;
+                mode.is_nonblocking.store(false, Ordering::Relaxed);
+            }
+        }
         Ok(Fd(self.fd.as_raw_fd()))
     }
 
-    pub(super) fn set_nonblocking(&self, nonblocking: bool) -> Result<(), Errno> {
-        if self.nonblocking.load(Ordering::Relaxed) != nonblocking {
-            rustix::io::ioctl_fionbio(&self.fd, nonblocking)?;
-            self.nonblocking.store(nonblocking, Ordering::Relaxed);
+    /// Sees to it that a call does not block, until the guard goes.
+    pub(super) fn nonblocking(&self) -> Result<Nonblocking<'_>, Errno> {
+        let mode = &*self.mode;
+        let mut calls = lock(&mode.calls);
+        if !mode.is_nonblocking.load(Ordering::Relaxed) {
+            rustix::io::ioctl_fionbio(&self.fd, true)?;
+            mode.is_nonblocking.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        *calls += 1;
+        Ok(Nonblocking(mode))
     }
 
     pub(super) fn shutdown(&self, how: std::net::Shutdown) -> io::Result<()> {
@@ -538,9 +591,9 @@ impl Socket {
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
-        Ok(Socket::with_flag(
+        Ok(Socket::sharing(
             self.fd.try_clone()?,
-            Arc::clone(&self.nonblocking),
+            Arc::clone(&self.mode),
         ))
     }
 }

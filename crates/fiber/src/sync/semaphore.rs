@@ -44,7 +44,10 @@ impl Semaphore {
     pub const PERMITS_MAX: usize = PERMITS_MAX;
 
     const_unless_loom! {
-        /// A semaphore with this many permits, at most [`PERMITS_MAX`](Semaphore::PERMITS_MAX).
+        /// A semaphore with this many permits.
+        ///
+        /// # Panics
+        /// If there are more than [`PERMITS_MAX`](Semaphore::PERMITS_MAX).
         pub fn new(permits: usize) -> Semaphore {
             Semaphore { raw: RawSemaphore::new(permits) }
         }
@@ -56,6 +59,9 @@ impl Semaphore {
     }
 
     /// Waits for `count` permits at once.
+    ///
+    /// # Panics
+    /// If `count` is more than [`PERMITS_MAX`](Semaphore::PERMITS_MAX): they would never come.
     pub fn acquire_many(&self, count: usize) -> Permit<'_> {
         self.wait(count, None);
         self.permit(count)
@@ -121,6 +127,14 @@ const WAITERS: usize = 1;
 const ONE: usize = 2;
 pub(super) const PERMITS_MAX: usize = usize::MAX >> 2;
 
+const TOO_MANY: &str = "more permits than PERMITS_MAX";
+
+/// The state with `count` permits more; `None` if there would be too many.
+fn more(state: usize, count: usize) -> Option<usize> {
+    let permits = (state / ONE).checked_add(count)?;
+    (permits <= PERMITS_MAX).then(|| permits * ONE | state & WAITERS)
+}
+
 /// Permits and a line of those who wait for some.
 #[derive(Debug)]
 pub(super) struct RawSemaphore {
@@ -132,7 +146,7 @@ pub(super) struct RawSemaphore {
 impl RawSemaphore {
     const_unless_loom! {
         pub(super) fn new(permits: usize) -> RawSemaphore {
-            assert!(permits <= PERMITS_MAX, "more permits than PERMITS_MAX");
+            assert!(permits <= PERMITS_MAX, "{}", TOO_MANY);
             RawSemaphore {
                 state: AtomicUsize::new(permits * ONE),
                 queue: Short::new(Queue::new()),
@@ -168,7 +182,7 @@ impl RawSemaphore {
         deadline: Option<Instant>,
         reason: WaitReason,
     ) -> bool {
-        assert!(count <= PERMITS_MAX, "more permits than PERMITS_MAX");
+        assert!(count <= PERMITS_MAX, "{}", TOO_MANY);
         self.try_acquire(count) || self.acquire_slow(count, deadline, reason)
     }
 
@@ -225,11 +239,7 @@ impl RawSemaphore {
     pub(super) fn release(&self, count: usize) {
         let mut seen = self.state.load(Ordering::Relaxed);
         while seen & WAITERS == 0 {
-            assert!(
-                seen / ONE + count <= PERMITS_MAX,
-                "more permits than PERMITS_MAX"
-            );
-            let next = seen + count * ONE;
+            let next = more(seen, count).expect(TOO_MANY);
             match self
                 .state
                 .compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed)
@@ -244,10 +254,13 @@ impl RawSemaphore {
     #[cold]
     fn release_slow(&self, count: usize) {
         let wakes = self.queue.with(|queue| {
-            self.state.fetch_add(count * ONE, Ordering::AcqRel);
-            self.serve(queue)
+            let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+            let added = self
+                .state
+                .fetch_update(set, fetch, |seen| more(seen, count));
+            added.map(|_| self.serve(queue))
         });
-        wakes.wake();
+        wakes.expect(TOO_MANY).wake();
     }
 
     /// Gives permits to those at the front, as far as they go. With the queue's lock held.

@@ -77,8 +77,9 @@ cmd_bench-test() {
 #: models               model-check the lock-free parts with loom: every order of their steps, within bounds
 cmd_models() {
     # A build of its own: with --cfg loom the crates are others. Without link-time optimisation, which takes longer than
-    # the models.
-    RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR=$target/loom \
+    # the models. Sums that overflow fail, as in a debug build.
+    RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true \
+        CARGO_TARGET_DIR=$target/loom \
         run cargo test --package weftwork-fiber --package weftwork-cache --lib --release models
 }
 
@@ -130,7 +131,8 @@ cmd_fuzz() {
     done
 }
 
-#: system [ARGS]        the system suite (root): real clients against the release binary; ARGS as in tests/system/run.py
+#: system [ARGS]        the system suite (root): real clients against the release binary, with overflow checks; ARGS as in
+#:                      tests/system/run.py
 cmd_system() {
     [[ $(id -u) == 0 ]] || die "the system suite needs root: it sets limits, drops privileges and turns io_uring off and on"
     need python3 python3
@@ -152,9 +154,10 @@ cmd_system() {
     need go golang-go
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
-    cmd_build
+    # The release binary in all but one thing: see the profile.
+    run cargo build --profile checked --package weftwork
     cmd_site
-    run python3 tests/system/run.py --binary "$target/release/weft" --site "$target/site" "$@"
+    run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
 
 #: bench [ARGS]         the benchmarks of docs/performance.md (root); ARGS as in bench/README.md

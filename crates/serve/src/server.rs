@@ -132,8 +132,14 @@ impl Server {
             names_peers: names_peers || shared.log.is_some(),
             open,
             total: AtomicUsize::new(0),
-            total_max: fibers.unwrap_or(carriers_max).min(carriers_max) + refusers,
+            // At least one for each listener, or it would be deaf.
+            total_max: fibers
+                .unwrap_or(carriers_max)
+                .min(carriers_max)
+                .max(listeners.len())
+                + refusers,
             is_fixed: fibers.is_some(),
+            admitted: AtomicUsize::new(0),
         });
         let tls = bound.iter().map(|bound| bound.tls.clone());
         crew.start(&listeners, &tls.collect::<Vec<_>>(), runtime.as_ref())?;
@@ -344,6 +350,8 @@ struct Crew<O> {
     total: AtomicUsize,
     total_max: usize,
     is_fixed: bool,
+    /// Connections that have been admitted and not ended. Counted only where the others are refused.
+    admitted: AtomicUsize,
 }
 
 /// One listener on one processor: where carriers wait.
@@ -384,17 +392,24 @@ where
         } else {
             posts.len() * SPARE_MIN
         };
-        // At least one each, or a listener would be deaf.
-        let upfront = wanted.min(self.total_max).max(posts.len());
-        for post in posts.iter().cycle().take(upfront) {
+        for post in posts.iter().cycle().take(wanted) {
+            if !self.take_place() {
+                break;
+            }
             self.add(post, runtime)?;
         }
         Ok(())
     }
 
-    /// Adds a carrier to a post. From a fiber, `runtime` is the fiber's own.
+    /// Counts one more carrier in; `false` if there are as many as there may be.
+    fn take_place(&self) -> bool {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let more = |total| (total < self.total_max).then_some(total + 1);
+        self.total.fetch_update(set, fetch, more).is_ok()
+    }
+
+    /// Adds a carrier, which has a place, to a post. From a fiber, `runtime` is the fiber's own.
     fn add(self: &Arc<Self>, post: &Arc<Post>, runtime: Option<&Runtime>) -> io::Result<()> {
-        self.total.fetch_add(1, Ordering::Relaxed);
         post.idle.fetch_add(1, Ordering::Relaxed);
         let (crew, post_of_carrier) = (Arc::clone(self), Arc::clone(post));
         let started = match post.processor {
@@ -435,6 +450,7 @@ where
         while let Some(stream) = self.accept(post, || listener.accept()) {
             if self.admit(post, &stream) {
                 self.serve_whole(post, stream);
+                self.dismiss();
             }
             if !self.is_to_stay(post) {
                 return;
@@ -488,9 +504,13 @@ where
         } else if spare == 0 {
             self.shared.counters.accept_paused();
         }
-        let Some(line) = self.shared.limits.refusal.filter(|_| self.is_full()) else {
-            return true;
+        let Some(line) = self.shared.limits.refusal else {
+            return true; // The carriers are as many as the connections.
         };
+        if self.admitted.fetch_add(1, Ordering::Relaxed) < self.shared.limits.connections_max {
+            return true;
+        }
+        self.dismiss();
         // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no room for.
         let deadline = Instant::now() + REFUSAL_PATIENCE;
         let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
@@ -498,8 +518,11 @@ where
         false
     }
 
-    fn is_full(&self) -> bool {
-        lock(&self.connections.open).len() >= self.shared.limits.connections_max
+    /// A connection that was admitted has ended.
+    fn dismiss(&self) {
+        if self.shared.limits.refusal.is_some() {
+            self.admitted.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Serves a connection from its beginning to its end, blocking.
@@ -542,8 +565,7 @@ where
     /// connection ends.
     fn add_spare(self: &Arc<Self>, post: &Arc<Post>, count: usize) {
         for _ in 0..count {
-            let is_full = self.total.load(Ordering::Relaxed) >= self.total_max;
-            if is_full || self.add(post, None).is_err() {
+            if !self.take_place() || self.add(post, None).is_err() {
                 break;
             }
         }
@@ -612,6 +634,7 @@ where
                 }
                 // Records are not input: beneath TLS a connection keeps its stack.
                 self.crew.serve_whole(&self.post, stream);
+                self.crew.dismiss();
             }
             if !self.crew.is_to_stay(&self.post) {
                 return Flow::Done;
@@ -652,6 +675,7 @@ where
             return Flow::Receive;
         }
         self.serving = None;
+        self.crew.dismiss();
         if self.crew.is_to_stay(&self.post) {
             self.accept()
         } else {

@@ -14,6 +14,7 @@ mod doctor;
 mod lab;
 mod load;
 mod machine;
+mod open_files;
 mod pages;
 mod paint;
 mod pid_file;

@@ -508,7 +508,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         default: Default::Derived("what the limit on open files leaves"),
         reload: Reload::Restart,
         help: "Connections served at once",
-        more: "Who comes beyond it waits in the kernel's queue until another leaves.",
+        more: "Further connections wait in the listen queue until another ends. With more than the limit on open files \
+               leaves the server does not start.",
     },
     Setting {
         name: "memory-budget",

@@ -44,6 +44,8 @@ contract! {
     draining_finishes_the_request_in_hand
     draining_cuts_what_does_not_end
     at_the_limit_accepting_pauses_and_goes_on
+    three_times_the_limit_waits_in_the_listen_queue
+    a_limit_of_one_is_one
     a_fixed_crew_serves_more_connections_than_it_has_members
     slow_clients_do_not_stop_the_others
     a_file_that_is_written_to_is_never_passed_off_as_whole
@@ -381,11 +383,10 @@ fn draining_cuts_what_does_not_end(engine: &Engine) {
 
 fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
     let world = World::with(engine, None, |limits| limits.connections_max = 3);
-    // One post per processor may hold a carrier of its own: never more than the limit plus those.
     let mut open: Vec<_> = (0..8).map(|_| world.connect()).collect();
     std::thread::sleep(Duration::from_millis(50));
     assert!(
-        world.server.connection_count() <= 4,
+        world.server.connection_count() <= 3,
         "{}",
         world.server.connection_count()
     );
@@ -394,6 +395,51 @@ fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
         let mut stream = open.remove(0);
         stream.write_all(GET).unwrap();
         assert!(read_reply(&mut stream).starts_with("HTTP/1.1 200 "));
+    }
+}
+
+/// Seen: with 1,024 descriptors and 3,000 clients every client got a 503 under io_uring. Cause: the ring took the whole listen
+/// queue, and no descriptor was left for the site's files. Cure: what no carrier asks for stays in the queue.
+fn three_times_the_limit_waits_in_the_listen_queue(engine: &Engine) {
+    const LIMIT: usize = 20;
+    let world = World::with(engine, None, |limits| limits.connections_max = LIMIT);
+    // First cold, then with the page in memory.
+    for round in 1..=2 {
+        let mut clients: Vec<_> = (0..3 * LIMIT).map(|_| world.connect()).collect();
+        for client in &mut clients {
+            client.write_all(GET).unwrap();
+        }
+        let mut served = 0;
+        for mut client in clients {
+            let reply = read_reply(&mut client);
+            assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+            served += 1;
+            // The queue is in order, and this client's connection is still open.
+            let before = (round - 1) * 3 * LIMIT;
+            let most = before + (served - 1) + LIMIT;
+            let accepted = world.server.counters().accepted() as usize;
+            let by_kernel = world.server.processor_counters();
+            let by_kernel = by_kernel
+                .iter()
+                .map(|counters| counters.accepted)
+                .sum::<u64>();
+            assert!(accepted <= most, "{accepted} accepted, {served} served");
+            assert!(
+                by_kernel as usize <= most,
+                "{by_kernel} parked or accepted, {served} served"
+            );
+            assert!(world.server.connection_count() <= LIMIT);
+        }
+        world.wait_until("all have left", |server| server.connection_count() == 0);
+    }
+}
+
+fn a_limit_of_one_is_one(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.connections_max = 1);
+    for mut client in [world.connect(), world.connect(), world.connect()] {
+        client.write_all(GET).unwrap();
+        assert!(read_reply(&mut client).starts_with("HTTP/1.1 200 "));
+        assert_eq!(world.server.connection_count(), 1);
     }
 }
 

@@ -6,13 +6,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::serve::limits::raise_nofile;
 use ::serve::listen::{self, Address, Bound};
 use ::serve::tls::Tls;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::Failure;
+use crate::open_files::make_room;
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 
@@ -134,16 +134,7 @@ fn become_user(ids: &Ids) -> Result<(), Failure> {
 const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
-    let wanted = config.connections_max as u64 + DESCRIPTORS_RESERVED;
-    raise_hard_nofile(wanted);
-    let (nofile, _) = raise_nofile()?;
-    if nofile < wanted {
-        return Err(Failure::Running(format!(
-            "-c {} needs {wanted} open files, and the limit is {nofile}: raise it (ulimit -n {wanted}, LimitNOFILE= \
-             in a systemd unit, or start as root), or give a smaller -c",
-            config.connections_max
-        )));
-    }
+    make_room("-c", config.connections_max, DESCRIPTORS_RESERVED)?;
     if config.dumps_core {
         let all = getrlimit(Resource::Core).maximum;
         setrlimit(
@@ -159,19 +150,6 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
         lock_memory()?;
     }
     Ok(())
-}
-
-/// Root may go above the hard limit; others keep it.
-fn raise_hard_nofile(wanted: u64) {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
-        let more = Rlimit {
-            current: Some(wanted),
-            maximum: Some(wanted),
-        };
-        // Whether it worked is seen by what the limit is afterwards.
-        let _ = setrlimit(Resource::Nofile, more);
-    }
 }
 
 /// Pages are locked as they come into use: the store and the stacks reserve far more addresses than memory. mlockall(2)

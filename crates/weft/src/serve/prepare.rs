@@ -7,6 +7,7 @@ use ::serve::server::THREADS_MAX;
 use crate::Failure;
 use crate::config::{Engine, ServeConfig};
 use crate::machine::Machine;
+use crate::open_files::make_room;
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 
@@ -38,7 +39,13 @@ pub(crate) fn prepare(
     inherited: Vec<Inherited>,
 ) -> Result<Prepared, Failure> {
     let ids = account(config)?;
-    let (nofile, _) = raise_nofile()?;
+    let nofile = match config.max_connections {
+        Some(connections) => {
+            let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
+            make_room("--max-connections", connections.get(), others)?
+        }
+        None => raise_nofile()?.0,
+    };
     let mut listeners: Vec<_> = inherited
         .into_iter()
         .map(|inherited| inherited.bound)
@@ -91,9 +98,19 @@ fn running(error: impl ToString) -> Failure {
     Failure::Running(error.to_string())
 }
 
-// Descriptors that are neither connections nor files of the site: standard streams, rings, listeners.
+// Descriptors that are neither connections nor files of the site: standard streams, listeners, the admin endpoint.
 const DESCRIPTORS_RESERVED: u64 = 32;
+// A ring or an epoll instance, and an eventfd.
+const DESCRIPTORS_PER_WORKER: u64 = 2;
 const OPEN_FILES_MIN: u64 = 16;
+
+fn workers(config: &ServeConfig) -> usize {
+    config.workers.map_or_else(cpus, usize::from)
+}
+
+fn descriptors_for_others(config: &ServeConfig) -> u64 {
+    DESCRIPTORS_RESERVED + workers(config) as u64 * DESCRIPTORS_PER_WORKER
+}
 const MEMORY_BUDGET_MAX_BYTES: u64 = 256 << 20;
 // When the machine does not say how much memory it has.
 const MEMORY_BUDGET_UNKNOWN_BYTES: u64 = 32 << 20;
@@ -101,25 +118,30 @@ const MEMORY_BUDGET_UNKNOWN_BYTES: u64 = 32 << 20;
 impl Limits {
     fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
         let by_descriptors = ::serve::limits::Limits::for_descriptors(nofile);
-        let for_others = nofile.saturating_sub(by_descriptors.connections_max as u64);
-        // A driver that reads past the page cache opens a file a second time, hence the half.
-        let open_files = for_others.saturating_sub(DESCRIPTORS_RESERVED) / 2;
+        let for_files_and_connections = nofile.saturating_sub(descriptors_for_others(config));
         let carried = match config.engine {
             Engine::Fiber => fibers_max(machine),
             Engine::Thread => threads_max(machine),
         };
-        let derived = by_descriptors.connections_max.min(carried);
+        let for_connections = for_files_and_connections.saturating_sub(2 * OPEN_FILES_MIN);
+        let derived = by_descriptors
+            .connections_max
+            .min(for_connections as usize)
+            .clamp(1, carried);
+        let connections_max = config.max_connections.map_or(derived, usize::from);
+        // A driver that reads past the page cache opens a file a second time, hence the half.
+        let open_files = for_files_and_connections.saturating_sub(connections_max as u64) / 2;
         let memory = machine
             .memory_bytes()
             .map(|bytes| (bytes / 4).min(MEMORY_BUDGET_MAX_BYTES));
         Limits {
-            workers: config.workers.map_or_else(cpus, usize::from),
+            workers: workers(config),
             open_files_max: open_files.clamp(OPEN_FILES_MIN, FILES_MAX) as usize,
             memory_budget_bytes: config
                 .memory_budget_bytes
                 .unwrap_or_else(|| memory.unwrap_or(MEMORY_BUDGET_UNKNOWN_BYTES)),
             connections: ::serve::limits::Limits {
-                connections_max: config.max_connections.map_or(derived, usize::from),
+                connections_max,
                 head_timeout: config.head_timeout,
                 body_timeout: config.body_timeout,
                 idle_timeout: config.idle_timeout,
@@ -199,6 +221,25 @@ mod tests {
             connections + 2 * limits.open_files_max + 32 <= 20_000,
             "{limits:?}"
         );
+    }
+
+    /// Seen: a limit of 1,000 connections with 64 descriptors was taken, clients had all of them, and files got a 503.
+    #[test]
+    fn descriptors_for_files_are_never_for_connections() {
+        for nofile in [128, 256, 1024, 20_000, 1 << 30] {
+            for workers in [1, 2, 16] {
+                let config = ServeConfig {
+                    workers: std::num::NonZeroUsize::new(workers),
+                    ..ServeConfig::default()
+                };
+                let limits = limits(&config, &[], nofile);
+                let taken = limits.connections.connections_max + 2 * limits.open_files_max;
+                assert!(
+                    (taken + 2 * workers + 32) as u64 <= nofile,
+                    "{nofile}: {limits:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,36 @@
+//! The limit on open files, which is a limit on connections.
+
+use ::serve::limits::raise_nofile;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::Failure;
+
+/// Sees to it that `connections`, which `option` asks for, and `others` may be open at once; returns the limit.
+///
+/// # Errors
+/// A sentence that says what to raise.
+pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result<u64, Failure> {
+    let wanted = connections as u64 + others;
+    raise_hard_nofile(wanted);
+    let (nofile, _) = raise_nofile()?;
+    if nofile < wanted {
+        return Err(Failure::Running(format!(
+            "{option} {connections} needs {wanted} open files, and the limit is {nofile}: raise it (ulimit -n {wanted}, \
+             LimitNOFILE= in a systemd unit, or start as root), or give a smaller {option}"
+        )));
+    }
+    Ok(nofile)
+}
+
+/// Root may go above the hard limit; others keep it.
+fn raise_hard_nofile(wanted: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        let more = Rlimit {
+            current: Some(wanted),
+            maximum: Some(wanted),
+        };
+        // Whether it worked is seen by what the limit is afterwards.
+        let _ = setrlimit(Resource::Nofile, more);
+    }
+}

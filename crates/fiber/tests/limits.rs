@@ -204,7 +204,7 @@ proptest! {
             let (sender, receiver) = mpsc::sync_channel(number.max(1));
             sender.send(1).unwrap();
             assert_eq!(receiver.recv().unwrap(), 1);
-            drop(Barrier::new(number));
+            let _ = Barrier::new(number);
             assert_eq!(Builder::new().processor(number).spawn(|| 7).unwrap().join().unwrap(), 7);
         });
         for builder in [Runtime::builder().processors(number), Runtime::builder().max_processors(number)] {

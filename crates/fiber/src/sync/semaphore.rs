@@ -132,7 +132,7 @@ const TOO_MANY: &str = "more permits than PERMITS_MAX";
 /// The state with `count` permits more; `None` if there would be too many.
 fn more(state: usize, count: usize) -> Option<usize> {
     let permits = (state / ONE).checked_add(count)?;
-    (permits <= PERMITS_MAX).then(|| permits * ONE | state & WAITERS)
+    (permits <= PERMITS_MAX).then(|| (permits * ONE) | (state & WAITERS))
 }
 
 /// Permits and a line of those who wait for some.

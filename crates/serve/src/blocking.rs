@@ -160,7 +160,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
     ) -> Result<Instant, Closed> {
         loop {
             let sent = self.flush(now, out);
-            self.log(out);
+            self.account(out);
             let sent_at = sent?;
             match next {
                 Next::Receive(_) => return Ok(sent_at),
@@ -232,9 +232,21 @@ impl<S: Session, T: Stream> Driver<S, T> {
         Ok(sent as u64)
     }
 
-    fn log(&self, out: &mut Outbox) {
+    /// Counts and logs the replies that have just been sent, or could not be, with the time from the first byte of the
+    /// request to the last of the reply. That is one more look at the clock for each send, not for each reply.
+    fn account(&mut self, out: &mut Outbox) {
+        let replies = out.take_replies();
+        if replies == 0 {
+            return;
+        }
+        let now = clock::now().monotonic;
+        let (first, others) = self.conversation.asked_since();
+        let took = |nth| now.saturating_duration_since(if nth == 0 { first } else { others });
+        for nth in 0..replies {
+            self.shared.counters.replied(took(nth));
+        }
         if let Some(log) = &self.shared.log {
-            out.take_log(|lines| log.write(lines));
+            out.take_log(took, |lines| log.write(lines));
         }
     }
 
@@ -266,7 +278,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
         let now: Now = clock::now();
         self.conversation.give_up(reason, now, out.get());
         let _ = self.flush(now, out.get());
-        self.log(out.get());
+        self.account(out.get());
     }
 
     /// Closes in stages: our side ends, and what the peer is still sending is discarded for a while, so that

@@ -22,6 +22,9 @@ pub(crate) struct Conversation<S> {
     phase: Phase,
     /// When the wait for the present phase ends.
     deadline: Instant,
+    /// When the first byte came of the request that is to be answered next, and when the last input came.
+    begun: Instant,
+    arrived: Instant,
 }
 
 impl<S: Session> Conversation<S> {
@@ -33,6 +36,8 @@ impl<S: Session> Conversation<S> {
             held: Vec::new(),
             phase: Phase::Idle,
             deadline,
+            begun: now.monotonic,
+            arrived: now.monotonic,
         }
     }
 
@@ -52,6 +57,10 @@ impl<S: Session> Conversation<S> {
         limits: &Limits,
         out: &mut Outbox,
     ) -> Next {
+        self.arrived = now.monotonic;
+        if self.phase == Phase::Idle {
+            self.begun = now.monotonic;
+        }
         let received = if self.held.is_empty() {
             let received = self.session.receive(input, now, out);
             self.held.extend_from_slice(&input[received.used..]);
@@ -67,6 +76,13 @@ impl<S: Session> Conversation<S> {
     pub(crate) fn go_on(&mut self, now: Now, limits: &Limits, out: &mut Outbox) -> Next {
         let received = self.receive_held(now, out);
         self.follow(received, now, limits, out)
+    }
+
+    /// Since when those replies have been waited for that the session has just made: the first of them, whose request may
+    /// have come in pieces; and the others, whose requests came with the last input.
+    pub(crate) fn asked_since(&mut self) -> (Instant, Instant) {
+        let first = std::mem::replace(&mut self.begun, self.arrived);
+        (first, self.arrived)
     }
 
     fn receive_held(&mut self, now: Now, out: &mut Outbox) -> Received {
@@ -178,5 +194,32 @@ impl Drop for PooledOutbox {
                 kept.push(outbox);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_request_in_pieces_is_asked_since_its_first_byte() {
+        let start = Now::read();
+        let at = |seconds| Now {
+            monotonic: start.monotonic + Duration::from_secs(seconds),
+            ..start
+        };
+        let (limits, mut out) = (Limits::default(), Outbox::new());
+        let mut conversation = Conversation::new(session::Echo, start, &limits);
+        let mut asked = |inputs: &[(&[u8], u64)]| {
+            for (input, seconds) in inputs {
+                conversation.take(input, at(*seconds), &limits, &mut out);
+            }
+            conversation.asked_since()
+        };
+        let seconds = |first, others| (at(first).monotonic, at(others).monotonic);
+        assert_eq!(asked(&[(b"pi", 1), (b"ng\nwhole\npo", 2)]), seconds(1, 2));
+        assert_eq!(asked(&[(b"ng\n", 3)]), seconds(2, 3));
+        assert_eq!(asked(&[(b"after a silence\n", 9)]), seconds(9, 9));
     }
 }

@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use session::Phase;
@@ -64,7 +65,7 @@ macro_rules! cells {
         /// Which cell of a thread's block.
         #[derive(Clone, Copy)]
         enum Cell { $($name),* }
-        const CELLS: usize = [$(Cell::$name),*].len();
+        const NAMED_CELLS: usize = [$(Cell::$name),*].len();
     };
 }
 
@@ -74,7 +75,18 @@ cells! {
     AcceptDescriptors, AcceptAborted, AcceptMemory, AcceptOther,
     ClosedPeer, ClosedSession, ClosedIdle, ClosedHead, ClosedBody, ClosedTooSlow, ClosedTooLong,
     ClosedRefused, ClosedDrained, ClosedError,
+    DurationNs,
 }
+
+/// Behind the named cells: how many replies took up to each of [`DURATION_BOUNDS_US`], but longer than the one before; the
+/// last is for those beyond all.
+const CELLS: usize = NAMED_CELLS + DURATION_BOUNDS_US.len() + 1;
+
+/// Microseconds: from a small file out of memory to a client on a slow line.
+const DURATION_BOUNDS_US: [u64; 17] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
+];
 
 impl Closed {
     /// Every reason.
@@ -226,6 +238,18 @@ impl Counters {
         });
     }
 
+    /// A reply was sent, and it took so long from the first byte of the request to the last of the reply.
+    pub fn replied(&self, took: Duration) {
+        let us = took.as_micros() as u64;
+        // Most take the first or second bucket, so a search from the front is the shortest.
+        let bound = DURATION_BOUNDS_US.iter().position(|bound| us <= *bound);
+        let bucket = NAMED_CELLS + bound.unwrap_or(DURATION_BOUNDS_US.len());
+        self.count(|cells| {
+            cells.add(Cell::DurationNs, took.as_nanos() as u64);
+            cells.add_at(bucket, 1);
+        });
+    }
+
     /// A session did work that may block.
     pub fn worked(&self) {
         self.count(|cells| cells.add(Cell::WorkCalls, 1));
@@ -270,16 +294,28 @@ impl Counters {
 }
 
 /// One thread's counts. Two cache lines at a time, because x86 prefetches lines in pairs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 struct Cells {
     values: [AtomicU64; CELLS],
 }
 
+impl Default for Cells {
+    fn default() -> Cells {
+        Cells {
+            values: [const { AtomicU64::new(0) }; CELLS],
+        }
+    }
+}
+
 impl Cells {
     /// Only the owner calls this, so nothing is lost between load and store.
     fn add(&self, cell: Cell, count: u64) {
-        let value = &self.values[cell as usize];
+        self.add_at(cell as usize, count);
+    }
+
+    fn add_at(&self, cell: usize, count: u64) {
+        let value = &self.values[cell];
         // Release pairs with the snapshot's Acquire: see there.
         value.store(
             value.load(Ordering::Relaxed).wrapping_add(count),
@@ -293,11 +329,20 @@ struct Registry {
     all: Mutex<All>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct All {
     live: Vec<Arc<Cells>>,
     /// The sum of what ended threads counted.
     retired: [u64; CELLS],
+}
+
+impl Default for All {
+    fn default() -> All {
+        All {
+            live: Vec::new(),
+            retired: [0; CELLS],
+        }
+    }
 }
 
 impl Registry {
@@ -482,6 +527,13 @@ impl Snapshot {
         }
     }
 
+    /// Writes how long replies took, as a histogram of this name.
+    pub fn write_durations_to(&self, name: &str, help: &str, out: &mut MetricsWriter) {
+        let bounds = DURATION_BOUNDS_US.map(|us| us as f64 / 1e6);
+        let sum = self.value(Cell::DurationNs) as f64 / 1e9;
+        out.histogram(name, help, &bounds, &self.values[NAMED_CELLS..], sum);
+    }
+
     fn value(&self, cell: Cell) -> u64 {
         self.values[cell as usize]
     }
@@ -617,9 +669,34 @@ mod tests {
         assert!(text.contains("{class=\"emfile\"} 0\n"), "{text}");
         let samples = text.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(
-            samples,
-            CELLS + 1,
-            "one sample for each cell, and one for active"
+            samples, NAMED_CELLS,
+            "one sample for each named cell but the sum of durations, and one for active"
         );
+    }
+
+    #[test]
+    fn a_reply_is_counted_in_the_bucket_of_its_time() {
+        // On the bound is within it, as Prometheus' `le` says.
+        let counters = Counters::new();
+        for us in [0, 100, 101, 60_000_000, 60_000_001] {
+            counters.replied(Duration::from_micros(us));
+        }
+        let mut out = MetricsWriter::default();
+        counters
+            .snapshot()
+            .write_durations_to("t", "Time.", &mut out);
+        let text = String::from_utf8(out.finish()).unwrap();
+        for line in [
+            "# TYPE t histogram",
+            "t_bucket{le=\"0.0001\"} 2",
+            "t_bucket{le=\"0.00025\"} 3",
+            "t_bucket{le=\"10\"} 3",
+            "t_bucket{le=\"60\"} 4",
+            "t_bucket{le=\"+Inf\"} 5",
+            "t_sum 120.000202",
+            "t_count 5",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
     }
 }

@@ -35,6 +35,7 @@
 
 mod echo;
 mod file;
+mod log;
 mod outbox;
 pub mod replay;
 
@@ -42,6 +43,7 @@ use std::time::{Duration, Instant};
 
 pub use echo::Echo;
 pub use file::{FileRange, FileStamp, SharedFile};
+pub use log::Log;
 pub use outbox::{Chunk, Outbox};
 
 /// One protocol conversation with one peer.

@@ -1,10 +1,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 
-use crate::FileRange;
+use crate::{FileRange, Log};
 
 /// Replies on their way out: what the session puts in, the driver takes out, in order.
 ///
@@ -27,7 +28,9 @@ pub struct Outbox {
     /// INVARIANT: the sum of the lengths of all parts.
     queued_len: u64,
     watermark: u64,
-    log: Option<Vec<u8>>,
+    /// Whole replies queued since the driver last asked.
+    replies: usize,
+    log: Option<Log>,
 }
 
 #[derive(Debug)]
@@ -72,6 +75,7 @@ impl Outbox {
             parts: VecDeque::new(),
             queued_len: 0,
             watermark,
+            replies: 0,
             log: None,
         }
     }
@@ -122,8 +126,14 @@ impl Outbox {
         }
     }
 
-    /// Where access-log lines go, or `None` when nobody reads them. Whole lines only.
-    pub fn log(&mut self) -> Option<&mut Vec<u8>> {
+    /// Says that a reply is queued whole: the driver takes the time that it needs.
+    #[inline]
+    pub fn end_reply(&mut self) {
+        self.replies += 1;
+    }
+
+    /// Where access-log lines go, one for each reply, or `None` when nothing reads them.
+    pub fn log(&mut self) -> Option<&mut Log> {
         self.log.as_mut()
     }
 
@@ -132,7 +142,7 @@ impl Outbox {
     /// Turns the access log on or off. Drivers do so before the first call of the session.
     pub fn set_logged(&mut self, logged: bool) {
         match (logged, &self.log) {
-            (true, None) => self.log = Some(Vec::new()),
+            (true, None) => self.log = Some(Log::default()),
             (false, _) => self.log = None,
             (true, Some(_)) => {}
         }
@@ -214,14 +224,20 @@ impl Outbox {
     pub fn clear(&mut self) {
         self.parts.clear();
         self.queued_len = 0;
+        self.replies = 0;
         self.reset_bytes();
     }
 
-    /// Takes the access-log lines written so far through `read`, and forgets them.
-    pub fn take_log(&mut self, read: impl FnOnce(&[u8])) {
-        if let Some(log) = self.log.as_mut().filter(|log| !log.is_empty()) {
-            read(log);
-            log.clear();
+    /// How many replies were queued whole since the last call.
+    #[inline]
+    pub fn take_replies(&mut self) -> usize {
+        std::mem::take(&mut self.replies)
+    }
+
+    /// Takes the access-log lines written so far through `read`, and forgets them. `took` says how long the nth reply took.
+    pub fn take_log(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
+        if let Some(log) = &mut self.log {
+            log.take(took, read);
         }
     }
 
@@ -375,10 +391,10 @@ mod tests {
         let mut out = Outbox::new();
         assert!(out.log().is_none());
         out.set_logged(true);
-        out.log().unwrap().extend_from_slice(b"line\n");
+        out.log().unwrap().text().extend_from_slice(b"line\n");
         let mut seen = Vec::new();
-        out.take_log(|lines| seen.extend_from_slice(lines));
+        out.take_log(|_| Duration::ZERO, |lines| seen.extend_from_slice(lines));
         assert_eq!(seen, b"line\n");
-        out.take_log(|_| panic!("taken twice"));
+        out.take_log(|_| Duration::ZERO, |_| panic!("taken twice"));
     }
 }

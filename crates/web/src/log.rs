@@ -4,16 +4,19 @@ use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
 
+use session::Log;
+
 use crate::date::Dates;
 
 /// How access-log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Apache's and nginx's combined format:
-    /// `peer - - [time] "request line" status body_bytes "referer" "user agent"`.
+    /// `peer - - [time] "request line" status body_bytes "referer" "user agent" seconds`. The last field is nginx's
+    /// `$request_time`, which is not in the original format.
     #[default]
     Combined,
-    /// One JSON object per line.
+    /// One JSON object per line; `duration_s` is in seconds.
     Json,
 }
 
@@ -60,15 +63,16 @@ pub(crate) struct LogLine<'a> {
 }
 
 impl LogLine<'_> {
-    /// Appends the line with its end.
-    pub(crate) fn write(&self, format: LogFormat, dates: &Dates, to: &mut Vec<u8>) {
+    /// Appends the line with its end, and a gap for how long the reply took.
+    pub(crate) fn write(&self, format: LogFormat, dates: &Dates, to: &mut Log) {
         match format {
             LogFormat::Combined => self.write_combined(dates, to),
             LogFormat::Json => self.write_json(dates, to),
         }
     }
 
-    fn write_combined(&self, dates: &Dates, to: &mut Vec<u8>) {
+    fn write_combined(&self, dates: &Dates, log: &mut Log) {
+        let to = log.text();
         let request = Some(self.request).filter(|line| !line.is_empty());
         print(to, format_args!("{} - - [", self.peer));
         to.extend_from_slice(&dates.clf);
@@ -78,10 +82,13 @@ impl LogLine<'_> {
         push_quoted(self.referer, to);
         to.push(b' ');
         push_quoted(self.user_agent, to);
-        to.push(b'\n');
+        to.push(b' ');
+        log.put_gap();
+        log.text().push(b'\n');
     }
 
-    fn write_json(&self, dates: &Dates, to: &mut Vec<u8>) {
+    fn write_json(&self, dates: &Dates, log: &mut Log) {
+        let to = log.text();
         to.extend_from_slice(b"{\"time\":\"");
         to.extend_from_slice(&dates.rfc3339);
         print(to, format_args!("\",\"peer\":\"{}\"", self.peer));
@@ -95,7 +102,9 @@ impl LogLine<'_> {
         push_member("user_agent", self.user_agent, to);
         push_member("encoding", self.encoding, to);
         push_member("error", self.error.map(str::as_bytes), to);
-        to.extend_from_slice(b"}\n");
+        to.extend_from_slice(b",\"duration_s\":");
+        log.put_gap();
+        log.text().extend_from_slice(b"}\n");
     }
 }
 
@@ -145,14 +154,21 @@ fn push_json_char(c: char, to: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::date;
+    use session::Outbox;
     use std::time::Duration;
 
     fn written(line: &LogLine<'_>, format: LogFormat) -> String {
-        let mut bytes = Vec::new();
+        let mut out = Outbox::new();
+        out.set_logged(true);
         date::with(Duration::from_secs(1_795_176_000), |dates| {
-            line.write(format, dates, &mut bytes)
+            line.write(format, dates, out.log().unwrap())
         });
-        String::from_utf8(bytes).unwrap()
+        let mut text = String::new();
+        out.take_log(
+            |_| Duration::from_micros(1500),
+            |lines| text.push_str(str::from_utf8(lines).unwrap()),
+        );
+        text
     }
 
     const PEER: Peer = Peer::Tcp(SocketAddr::new(
@@ -184,13 +200,13 @@ mod tests {
         };
         assert_eq!(
             written(&line, LogFormat::Combined),
-            "192.0.2.7 - - [20/Nov/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"http://a/\" \"curl/8\"\n"
+            "192.0.2.7 - - [20/Nov/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"http://a/\" \"curl/8\" 0.001500\n"
         );
         assert_eq!(
             written(&line, LogFormat::Json),
             "{\"time\":\"2026-11-20T12:00:00Z\",\"peer\":\"192.0.2.7\",\"request\":\"GET / HTTP/1.1\",\
              \"status\":200,\"bytes\":5,\"host\":\"example.org\",\"referer\":\"http://a/\",\
-             \"user_agent\":\"curl/8\",\"encoding\":\"br\"}\n"
+             \"user_agent\":\"curl/8\",\"encoding\":\"br\",\"duration_s\":0.001500}\n"
         );
     }
 
@@ -226,10 +242,13 @@ mod tests {
             ..line(b"", None)
         };
         assert!(written(&line, LogFormat::Combined).starts_with("unix: - - ["));
-        assert!(written(&line, LogFormat::Combined).ends_with("] \"-\" 200 5 \"-\" \"-\"\n"));
         assert!(
-            written(&line, LogFormat::Json)
-                .ends_with("\"request\":\"\",\"status\":200,\"bytes\":5}\n")
+            written(&line, LogFormat::Combined).ends_with("] \"-\" 200 5 \"-\" \"-\" 0.001500\n")
+        );
+        assert!(
+            written(&line, LogFormat::Json).ends_with(
+                "\"request\":\"\",\"status\":200,\"bytes\":5,\"duration_s\":0.001500}\n"
+            )
         );
     }
 

@@ -243,6 +243,7 @@ impl Replier<'_> {
     ) {
         let body_len = if asked.wants_body { body_len } else { 0 };
         self.handle.counts().replied(status, body_len);
+        self.out.end_reply();
         let Some(log) = self.out.log() else { return };
         let field = |name| asked.fields.and_then(|fields| fields.get(name));
         let line = LogLine {

@@ -1,6 +1,7 @@
 //! What a session does beside answering: flush, work, give up, drain, reload, log, count.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use session::replay::{Cutting, run, test_now};
@@ -253,7 +254,10 @@ fn logged(world: &World, input: &[u8]) -> String {
     out.set_logged(true);
     receive(&mut session, input, &mut out);
     let mut log = String::new();
-    out.take_log(|lines| log.push_str(str::from_utf8(lines).unwrap()));
+    out.take_log(
+        |_| Duration::ZERO,
+        |lines| log.push_str(str::from_utf8(lines).unwrap()),
+    );
     log
 }
 
@@ -266,9 +270,9 @@ fn each_reply_has_its_line_in_the_log() {
     assert_eq!(
         logged(&world, input),
         format!(
-            "192.0.2.7 - - {time} \"GET /hello.txt HTTP/1.1\" 200 6 \"http://a/\" \"b\\\"\\\\\\xff\"\n\
-             192.0.2.7 - - {time} \"HEAD /nothing HTTP/1.1\" 404 0 \"-\" \"-\"\n\
-             192.0.2.7 - - {time} \"GET /\\x01 HTTP/1.1\" 400 {} \"-\" \"-\"\n",
+            "192.0.2.7 - - {time} \"GET /hello.txt HTTP/1.1\" 200 6 \"http://a/\" \"b\\\"\\\\\\xff\" 0.000000\n\
+             192.0.2.7 - - {time} \"HEAD /nothing HTTP/1.1\" 404 0 \"-\" \"-\" 0.000000\n\
+             192.0.2.7 - - {time} \"GET /\\x01 HTTP/1.1\" 400 {} \"-\" \"-\" 0.000000\n",
             world.count("weft_http_reply_body_bytes_total", "") - 6
         )
     );

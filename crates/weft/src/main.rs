@@ -19,6 +19,7 @@ mod pages;
 mod paint;
 mod pid_file;
 mod privileges;
+mod process;
 mod serve;
 mod settings;
 mod value;

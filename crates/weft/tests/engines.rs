@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fiber::BackendChoice;
+use serve::access_log::{AccessLog, Options, Target};
+use serve::admin::MetricsWriter;
 use serve::counters::Closed;
 use serve::limits::Limits;
 use serve::listen::{Address, bind};
@@ -50,6 +52,7 @@ contract! {
     slow_clients_do_not_stop_the_others
     a_file_that_is_written_to_is_never_passed_off_as_whole
     a_unix_socket_serves_the_same
+    every_reply_is_timed_from_the_first_byte_of_its_request
 }
 
 fn fibers(processors: usize, backend: BackendChoice) -> Engine {
@@ -65,6 +68,9 @@ struct World {
     address: SocketAddr,
     directory: tempfile::TempDir,
 }
+
+/// Where the access log goes: hidden, so that it is no part of the site.
+const LOG: &str = ".log";
 
 const LARGE_LEN: usize = 30_000_000;
 
@@ -83,7 +89,13 @@ impl World {
             panic!("not a TCP address")
         };
         let handle = transcript::open(directory.path(), ServiceConfig::default()).unwrap();
-        let server = start(engine, bound, limits, fibers, handle);
+        let log = AccessLog::open(
+            Target::File(directory.path().join(LOG)),
+            &Options::default(),
+            |news| panic!("{news}"),
+        );
+        let log = Some(Arc::new(log.unwrap()));
+        let server = start(engine, bound, limits, fibers, log, handle);
         World {
             server,
             address,
@@ -142,6 +154,7 @@ fn start(
     listeners: Vec<serve::listen::Bound>,
     limits: Limits,
     fibers: Option<usize>,
+    log: Option<Arc<AccessLog>>,
     handle: Arc<Handle>,
 ) -> Server {
     let settings = Settings {
@@ -149,7 +162,7 @@ fn start(
         listeners,
         limits,
         fibers,
-        log: None,
+        log,
         names_peers: false,
     };
     Server::start(settings, move |peer| {
@@ -496,7 +509,7 @@ fn a_unix_socket_serves_the_same(engine: &Engine) {
     let path = directory.path().join("socket");
     let bound = bind(&format!("unix:{}", path.display()).parse().unwrap(), None).unwrap();
     let handle = transcript::open(directory.path(), ServiceConfig::default()).unwrap();
-    let server = start(engine, bound, Limits::default(), None, handle);
+    let server = start(engine, bound, Limits::default(), None, None, handle);
     let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
     stream.write_all(GET).unwrap();
     stream.write_all(PROBE).unwrap();
@@ -504,4 +517,45 @@ fn a_unix_socket_serves_the_same(engine: &Engine) {
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
     drop(server);
     assert!(!path.exists(), "the socket's file goes with the server");
+}
+
+/// Seen: nobody could tell from `/metrics` or from the log how long requests took. The driver now takes the time of every
+/// reply, from the first byte of its request to its own last one.
+fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
+    let world = World::new(engine);
+    let mut stream = world.connect();
+    let (head, rest) = GET.split_at(10);
+    stream.write_all(head).unwrap();
+    world.wait_until("the first piece came", |s| s.counters().receives() == 1);
+    let slow = Duration::from_millis(3);
+    let first_piece_came = Instant::now();
+    world.wait_until("some time passes", |_| first_piece_came.elapsed() > slow);
+    stream.write_all(&[rest, GET, PROBE].concat()).unwrap();
+    read_all(&mut stream);
+
+    // The probe is the third. A reply is counted when it is on its way, so perhaps after it has come.
+    let metric = |name: &str| {
+        let mut out = MetricsWriter::default();
+        world
+            .server
+            .counters()
+            .write_durations_to("t", "", &mut out);
+        let text = String::from_utf8(out.finish()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().parse::<f64>().unwrap()
+    };
+    world.wait_until("three replies are counted", |_| metric("t_count") == 3.0);
+    let (slow_s, sum) = (slow.as_secs_f64(), metric("t_sum"));
+    assert!(sum >= slow_s, "{sum} is less than the first request took");
+
+    let log = || std::fs::read_to_string(world.directory.path().join(LOG)).unwrap();
+    world.wait_until("three lines are logged", |_| log().lines().count() == 3);
+    let log = log();
+    let last = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    let took: Vec<f64> = log.lines().map(last).collect();
+    // What came whole behind it is not charged with the wait. The log has whole microseconds.
+    assert!(
+        took[0] >= slow_s && took[1] <= sum - took[0] + 1e-5,
+        "{log} sum {sum}"
+    );
 }

@@ -38,6 +38,32 @@ impl MetricsWriter {
         self.sample("gauge", name, help, labels, value);
     }
 
+    /// Seconds that only grow.
+    pub fn seconds(&mut self, name: &str, help: &str, total: f64) {
+        self.sample("counter", name, help, &[], total);
+    }
+
+    /// How many of something lay up to each of `bounds` but above the one before, and, in one more count, beyond all; and
+    /// the sum of them all.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        bounds: &[f64],
+        counts: &[u64],
+        sum: impl Display,
+    ) {
+        assert_eq!(counts.len(), bounds.len() + 1, "the last is for +Inf");
+        let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        let samples = &mut self.family("histogram", name, help).samples;
+        let mut total = 0;
+        for (bound, count) in bounds.zip(counts) {
+            total += count;
+            let _ = writeln!(samples, "{name}_bucket{{le=\"{bound}\"}} {total}");
+        }
+        let _ = writeln!(samples, "{name}_sum {sum}\n{name}_count {total}");
+    }
+
     /// The text.
     pub fn finish(self) -> Vec<u8> {
         let mut text = String::new();

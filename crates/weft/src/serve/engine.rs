@@ -250,12 +250,16 @@ fn routes(
     let (handle, server) = (Arc::clone(handle), Arc::clone(server));
     let is_draining = Arc::clone(is_draining);
     let metrics = move |out: &mut MetricsWriter| {
-        server.counters().write_to(out);
+        let counters = server.counters();
+        counters.write_to(out);
+        let help = "From the first byte of a request to the last of its reply.";
+        counters.write_durations_to("weft_http_request_duration_seconds", help, out);
         write_processor_metrics(&server, out);
         write_http_metrics(&handle, out);
         if let Some(log) = &log {
             log.write_metrics(out);
         }
+        crate::process::write_metrics(out);
     };
     let mut routes = vec![
         Route::metrics(metrics),
@@ -292,11 +296,10 @@ fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {
         let labels: Vec<_> = label(sample.labels).into_iter().collect();
         out.counter(sample.name, sample.help, &labels, sample.value);
     }
-    for (name, value) in handle.site().counters() {
-        let help = format!("Of the site table: {}.", name.replace('_', " "));
+    for (name, help, value) in handle.site().counters() {
         match name.ends_with("_total") {
-            true => out.counter(&format!("weft_{name}"), &help, &[], value),
-            false => out.gauge(&format!("weft_{name}"), &help, &[], value as f64),
+            true => out.counter(&format!("weft_{name}"), help, &[], value),
+            false => out.gauge(&format!("weft_{name}"), help, &[], value as f64),
         }
     }
 }

@@ -1,0 +1,69 @@
+use std::io::Write;
+use std::time::Duration;
+
+/// Access-log lines of replies that are on their way out. How long a reply took is known only when it has been sent, so a
+/// line has a gap for it, which the driver fills in.
+#[derive(Debug, Default)]
+pub struct Log {
+    text: Vec<u8>,
+    /// Where in `text` the gaps are, in order: one for each reply.
+    gaps: Vec<usize>,
+    filled: Vec<u8>,
+}
+
+impl Log {
+    /// The lines so far. Append only, and whole lines only.
+    pub fn text(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
+    /// Leaves a gap here, where the driver will write the seconds that the reply took: `0.000142`.
+    pub fn put_gap(&mut self) {
+        self.gaps.push(self.text.len());
+    }
+
+    /// Shows the lines to `read`, with what `took` says of the nth reply in their gaps, and forgets them.
+    pub(crate) fn take(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
+        if self.text.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        for (nth, &gap) in self.gaps.iter().enumerate() {
+            self.filled.extend_from_slice(&self.text[at..gap]);
+            write_seconds(took(nth), &mut self.filled);
+            at = gap;
+        }
+        self.filled.extend_from_slice(&self.text[at..]);
+        read(&self.filled);
+        self.text.clear();
+        self.gaps.clear();
+        self.filled.clear();
+    }
+}
+
+/// As nginx writes `$request_time`, to the microsecond: most replies of a file take less than a millisecond.
+fn write_seconds(duration: Duration, to: &mut Vec<u8>) {
+    let (seconds, us) = (duration.as_secs(), duration.subsec_micros());
+    write!(to, "{seconds}.{us:06}").expect("a vector takes everything");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gap_gets_the_time_of_its_reply() {
+        let mut log = Log::default();
+        for line in ["one", "two"] {
+            log.text().extend_from_slice(line.as_bytes());
+            log.text().push(b' ');
+            log.put_gap();
+            log.text().push(b'\n');
+        }
+        let took = [Duration::from_nanos(142_999), Duration::from_millis(61_042)];
+        let mut seen = Vec::new();
+        log.take(|nth| took[nth], |lines| seen.extend_from_slice(lines));
+        assert_eq!(seen, b"one 0.000142\ntwo 61.042000\n");
+        log.take(|_| unreachable!(), |_| panic!("taken twice"));
+    }
+}

@@ -1,0 +1,148 @@
+//! What every Prometheus client library tells of its process, under the names that dashboards know, and which build it is.
+//! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
+
+use std::fs;
+
+use ::serve::admin::MetricsWriter;
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+
+/// Writes all of it. What `/proc` does not say (it may be missing in a sandbox) is left out.
+pub(crate) fn write_metrics(out: &mut MetricsWriter) {
+    let help = "Which build this is; the value is always 1.";
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    out.gauge("weft_build_info", help, &version, 1.0);
+
+    if let Some(stat) = fs::read_to_string("/proc/self/stat")
+        .ok()
+        .as_deref()
+        .and_then(Stat::parse)
+    {
+        write_stat(&stat, out);
+    }
+    if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+        // Without the one that reads them.
+        let open = entries.count().saturating_sub(1);
+        out.gauge(
+            "process_open_fds",
+            "Open file descriptors.",
+            &[],
+            open as f64,
+        );
+    }
+    let max = getrlimit(Resource::Nofile)
+        .current
+        .map_or(f64::INFINITY, |max| max as f64);
+    out.gauge(
+        "process_max_fds",
+        "Limit of open file descriptors.",
+        &[],
+        max,
+    );
+}
+
+fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
+    let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
+    let help = "Processor time used, in user and kernel mode.";
+    out.seconds("process_cpu_seconds_total", help, seconds(stat.cpu_ticks));
+    let bytes = (stat.resident_pages * page_size() as u64) as f64;
+    let help = "Resident memory.";
+    out.gauge("process_resident_memory_bytes", help, &[], bytes);
+    let help = "Virtual memory.";
+    out.gauge(
+        "process_virtual_memory_bytes",
+        help,
+        &[],
+        stat.virtual_bytes as f64,
+    );
+    out.gauge(
+        "process_threads",
+        "Kernel threads.",
+        &[],
+        stat.threads as f64,
+    );
+    if let Some(boot) = boot_time_s() {
+        let help = "When the process started, in seconds since 1970.";
+        out.gauge(
+            "process_start_time_seconds",
+            help,
+            &[],
+            boot + seconds(stat.start_ticks),
+        );
+    }
+}
+
+/// Of `/proc/self/stat`. proc_pid_stat(5)
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    cpu_ticks: u64,
+    threads: u64,
+    /// Since boot.
+    start_ticks: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Stat> {
+        // The name may hold spaces and parentheses, so what follows begins behind the last one: with field 3.
+        let (_, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Stat {
+            cpu_ticks: field(14)? + field(15)?,
+            threads: field(20)?,
+            start_ticks: field(22)?,
+            virtual_bytes: field(23)?,
+            resident_pages: field(24)?,
+        })
+    }
+}
+
+/// Seconds since 1970. proc_stat(5)
+fn boot_time_s() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_shifts_nothing() {
+        let rest: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+        let text = format!("1 (a) S (b c) R {}\n", rest.join(" "));
+        let stat = Stat {
+            cpu_ticks: 14 + 15,
+            threads: 20,
+            start_ticks: 22,
+            virtual_bytes: 23,
+            resident_pages: 24,
+        };
+        assert_eq!(Stat::parse(&text), Some(stat));
+    }
+
+    #[test]
+    fn the_standard_names_are_all_there() {
+        let mut out = MetricsWriter::default();
+        write_metrics(&mut out);
+        let text = String::from_utf8(out.finish()).unwrap();
+        for name in [
+            "weft_build_info{version=",
+            "process_cpu_seconds_total ",
+            "process_open_fds ",
+            "process_max_fds ",
+            "process_resident_memory_bytes ",
+            "process_virtual_memory_bytes ",
+            "process_threads ",
+            "process_start_time_seconds ",
+        ] {
+            assert!(
+                text.lines().any(|line| line.starts_with(name)),
+                "{name} in {text}"
+            );
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::backtrace::Backtrace;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -19,8 +20,11 @@ const TRACED_MAX: usize = 1000;
 /// How long processors may take to answer: one that is stalled does not.
 const TRACE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// So many fibers are printed one by one; the summary counts them all.
+/// So many lines are printed; the summary counts all fibers.
 const PRINTED_MAX: usize = 1000;
+
+/// From this number on, fibers that do the same are one line.
+const ALIKE_MIN: usize = 4;
 
 /// What [`Runtime::dump`](crate::Runtime::dump) has found. Printed, it is a summary and a list; see also
 /// [`to_json`](Dump::to_json).
@@ -418,43 +422,85 @@ impl fmt::Display for Dump {
             "\n{:>9} {:<14} {:>4} {:>9} {:>7} {:<16} waits for",
             "number", "state", "cpu", "age s", "stack", "name"
         )?;
-        for fiber in self.fibers.iter().take(PRINTED_MAX) {
-            fiber.fmt(f)?;
+        let lines = self.lines();
+        for line in lines.iter().take(PRINTED_MAX) {
+            write_line(line, f)?;
         }
-        match self.fibers.len().saturating_sub(PRINTED_MAX) {
+        match lines.len().saturating_sub(PRINTED_MAX) {
             0 => Ok(()),
-            more => writeln!(f, "... and {more} more"),
+            more => writeln!(f, "... and {more} more lines"),
         }
     }
 }
 
-impl fmt::Display for DumpedFiber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stack = self.stack.map_or("-".to_owned(), |stack| {
-            format!("{}K", stack.touched_len.div_ceil(1024))
-        });
-        writeln!(
-            f,
-            "{:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}{}",
-            self.id,
-            self.state,
-            self.processor
-                .map_or("-".to_owned(), |index| index.to_string()),
-            self.age.as_secs_f64(),
-            stack,
-            self.name.as_deref().unwrap_or("-"),
-            self.waits_for.as_deref().unwrap_or("-"),
-            match self.spans.as_slice() {
-                [] => String::new(),
-                spans => format!("  in {}", spans.join(":")),
-            },
-        )?;
-        if let Some(backtrace) = &self.backtrace {
-            for line in backtrace.lines() {
-                writeln!(f, "            {line}")?;
+impl Dump {
+    /// The fibers of each line, by the number of the first: those that do the same together. Fibers that wait for another
+    /// one stand alone, since it matters which they are.
+    fn lines(&self) -> Vec<Vec<&DumpedFiber>> {
+        let mut alike: HashMap<_, Vec<&DumpedFiber>> = HashMap::new();
+        for fiber in &self.fibers {
+            alike.entry(fiber.kind()).or_default().push(fiber);
+        }
+        let mut lines: Vec<Vec<_>> = Vec::new();
+        for fibers in alike.into_values() {
+            match fibers.len() >= ALIKE_MIN && fibers[0].waits_for_fiber.is_none() {
+                true => lines.push(fibers),
+                false => lines.extend(fibers.into_iter().map(|fiber| vec![fiber])),
             }
         }
-        Ok(())
+        lines.sort_unstable_by_key(|fibers| fibers[0].id);
+        lines
+    }
+}
+
+impl DumpedFiber {
+    /// What fibers that do the same have in common.
+    fn kind(&self) -> impl Eq + Hash + '_ {
+        let (name, spans) = (&self.name, &self.spans);
+        let wait = (self.state, &self.waits_for, &self.backtrace);
+        (name, spans, wait, &self.spawned_at)
+    }
+}
+
+/// One fiber, or how many there are of a kind, with the age of the oldest and their stacks together.
+fn write_line(fibers: &[&DumpedFiber], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let first = fibers[0];
+    let (number, processor) = match fibers.len() {
+        1 => (first.id.to_string(), first.processor),
+        many => (format!("{many} alike"), None),
+    };
+    let age = fibers
+        .iter()
+        .map(|fiber| fiber.age)
+        .max()
+        .unwrap_or_default();
+    let stacks = fibers.iter().filter_map(|fiber| fiber.stack);
+    let touched_len = stacks
+        .map(|stack| stack.touched_len)
+        .reduce(|sum, len| sum + len);
+    writeln!(
+        f,
+        "{number:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}{}",
+        first.state,
+        processor.map_or("-".to_owned(), |index| index.to_string()),
+        age.as_secs_f64(),
+        touched_len.map_or("-".to_owned(), |len| format!("{}K", len.div_ceil(1024))),
+        first.name.as_deref().unwrap_or("-"),
+        first.waits_for.as_deref().unwrap_or("-"),
+        match first.spans.as_slice() {
+            [] => String::new(),
+            spans => format!("  in {}", spans.join(":")),
+        },
+    )?;
+    for line in first.backtrace.iter().flat_map(|trace| trace.lines()) {
+        writeln!(f, "            {line}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for DumpedFiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_line(&[self], f)
     }
 }
 
@@ -487,6 +533,35 @@ mod tests {
     #[test]
     fn a_fiber_that_waits_for_itself_is_a_ring() {
         assert_eq!(rings([(9, 9)].into()), [vec![9]]);
+    }
+
+    /// Seen: 64 fibers that waited for connections were 64 equal lines of `/fibers`, and the one that mattered was among them.
+    #[test]
+    fn fibers_that_do_the_same_are_one_line() {
+        let fiber = |id, waits_for: &str| DumpedFiber {
+            name: Some("connection".to_owned()),
+            waits_for: Some(waits_for.to_owned()),
+            ..waiting(id)
+        };
+        let mut dump = Dump::default();
+        dump.fibers = (1..=64).map(|id| fiber(id, "accept")).collect();
+        dump.fibers[7] = fiber(8, "a disk");
+        let owned = |id| DumpedFiber {
+            waits_for_fiber: Some(8),
+            ..fiber(id, "mutex")
+        };
+        dump.fibers.extend((65..=70).map(owned));
+        let text = dump.to_string();
+        let (_, list) = text.split_once("waits for\n").unwrap();
+        let firsts: Vec<_> = list
+            .lines()
+            .map(|line| line.split_once(" waiting").unwrap().0.trim())
+            .collect();
+        assert_eq!(
+            firsts,
+            ["63 alike", "8", "65", "66", "67", "68", "69", "70"],
+            "{text}"
+        );
     }
 
     #[test]

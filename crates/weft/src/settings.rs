@@ -232,7 +232,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Nothing,
         reload: Reload::Restart,
-        help: "Serve /metrics (Prometheus) and /healthz here",
+        help: "Serve /metrics (Prometheus), /healthz and /fibers here",
         more: "Written as for --listen. It is a listener of its own, so that what the site shows to \
                the world and what it tells its operator never mix.",
     },

@@ -347,7 +347,10 @@ def metrics_and_health_are_there(world):
                      'memcached_commands_total{command="get",status="miss"} 1'):
             expect(line in text, f"/metrics does not have {line}")
         expect_equal("connections", server.metric("weft_connections_active"), 1)
-        expect("connections open" in server.admin("/dump").body.decode(), "/dump says nothing")
+        fibers = server.admin("/fibers")
+        expect_equal("status of /fibers", fibers.status, 404 if world.variant == "thread" else 200)
+        if world.variant != "thread":
+            expect("accept on descriptor" in fibers.body.decode(), f"/fibers says {fibers.body.decode()}")
 
 
 # ---- restarts

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use ::serve::admin::{Admin, Reply, Route};
+use ::serve::admin::{Admin, MetricsWriter, Route};
 use ::serve::datagrams::DatagramCounters;
 use ::serve::listen::{Address, Bound};
 use ::serve::signals::Signal;
@@ -29,7 +29,6 @@ use super::udp;
 use super::verbose::Overheard;
 use crate::Failure;
 use crate::config::Engine;
-use crate::value::show_count;
 
 /// A running cache.
 pub(crate) struct Running {
@@ -374,40 +373,19 @@ fn routes(
     is_draining: &Arc<AtomicBool>,
 ) -> Vec<Route> {
     let is_draining = Arc::clone(is_draining);
-    let (for_metrics, for_dump) = (
-        (Arc::clone(service), Arc::clone(server)),
-        Arc::clone(server),
-    );
-    vec![
-        Route::metrics(move |out| {
-            let (service, server) = &for_metrics;
-            server.counters().write_to(out);
-            crate::serve::write_processor_metrics(server, out);
-            metrics::write(service, &datagrams, tls.as_deref(), out);
-        }),
+    let lens = server.lens();
+    let server = Arc::clone(server);
+    let service = Arc::clone(service);
+    let metrics = move |out: &mut MetricsWriter| {
+        server.counters().write_to(out);
+        crate::serve::write_processor_metrics(&server, out);
+        metrics::write(&service, &datagrams, tls.as_deref(), out);
+        crate::process::write_metrics(out);
+    };
+    let mut routes = vec![
+        Route::metrics(metrics),
         Route::health(move || is_draining.load(Ordering::Relaxed)),
-        Route::new(
-            "/dump",
-            "text/plain; charset=utf-8",
-            "what the server is doing, for people",
-            move |_| Reply::ok(dump(&for_dump)),
-        ),
-    ]
-}
-
-fn dump(server: &Server) -> String {
-    let accepted = show_count(server.counters().accepted());
-    let open = show_count(server.connection_count() as u64);
-    let fibers = show_count(server.fiber_count() as u64);
-    let mut text = format!("{open} connections open, {accepted} accepted, {fibers} fibers\n");
-    for (index, counters) in server.processor_counters().iter().enumerate() {
-        let counted = counters
-            .iter()
-            .map(|(name, _, value)| format!("{name} {value}"));
-        text += &format!(
-            "processor {index}: {}\n",
-            counted.collect::<Vec<_>>().join(", ")
-        );
-    }
-    text
+    ];
+    routes.extend(lens.map(Route::fibers));
+    routes
 }

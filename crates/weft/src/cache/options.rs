@@ -157,7 +157,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     own("engine", "what carries the connections: fiber or thread").takes("name", "fiber"),
     own("io", "how fibers do their input and output: auto, uring or epoll").takes("name", "auto"),
     own("workers", "the same as -t").takes("num", ""),
-    own("admin", "address for /metrics, /healthz and /dump over HTTP").takes("addr", ""),
+    own("admin", "address for /metrics, /healthz and /fibers over HTTP").takes("addr", ""),
     own("drain-timeout", "how long connections may take to end when the server stops")
         .takes("time", "2s"),
 ];

@@ -327,9 +327,13 @@ impl Shared {
     }
 
     fn count_dropped(&self, lines: &[u8]) {
-        let count = lines.iter().filter(|&&byte| byte == b'\n').count();
         self.lines_dropped
-            .fetch_add(count as u64, Ordering::Relaxed);
+            .fetch_add(count_lines(lines), Ordering::Relaxed);
+    }
+
+    fn lines_waiting(&self) -> u64 {
+        let lines = |slot: &Slot| count_lines(&lock(&slot.0).lines);
+        self.buffers.iter().map(lines).sum()
     }
 
     fn is_empty(&self) -> bool {
@@ -354,6 +358,10 @@ impl Shared {
         }
         true
     }
+}
+
+fn count_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -400,7 +408,8 @@ impl<R: FnMut(&str)> Writer<R> {
             }
             self.gather();
             self.flush();
-            self.news.tell(&self.shared, Instant::now());
+            let batch = &self.batch;
+            self.news.tell(&self.shared, batch, Instant::now());
         }
         self.finish();
     }
@@ -474,13 +483,14 @@ impl<R: FnMut(&str)> Writer<R> {
             thread::park_timeout(Duration::from_millis(10));
         }
         self.shared.count_dropped(self.batch.unwritten());
+        self.batch = Batch::default();
         for slot in &self.shared.buffers {
             let mut buffer = lock(&slot.0);
             buffer.closed = true;
             self.shared.count_dropped(&buffer.lines);
             buffer.lines = Vec::new();
         }
-        self.news.tell_last(&self.shared);
+        self.news.tell_last(&self.shared, &self.batch);
         *lock(&self.shared.finished) = true;
         self.shared.finish.notify_all();
     }
@@ -490,6 +500,7 @@ impl<R: FnMut(&str)> Writer<R> {
 const SINK_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Lines on their way out.
+#[derive(Default)]
 struct Batch {
     lines: Vec<u8>,
     /// INVARIANT: `written <= lines.len()`, and both are 0 when all is written.
@@ -584,26 +595,31 @@ impl<R: FnMut(&str)> News<R> {
             .map(|at| at + REPORT_INTERVAL)
     }
 
-    fn tell(&mut self, shared: &Shared, now: Instant) {
+    fn tell(&mut self, shared: &Shared, batch: &Batch, now: Instant) {
         let quiet = self.told.at.is_some_and(|at| now < at + REPORT_INTERVAL);
         if !quiet {
-            self.tell_now(shared, now);
+            self.tell_now(shared, batch, now);
         }
     }
 
     /// At the end: losses must not go unsaid.
-    fn tell_last(&mut self, shared: &Shared) {
+    fn tell_last(&mut self, shared: &Shared, batch: &Batch) {
         if shared.lines_dropped.load(Ordering::Relaxed) > self.told.lines_dropped {
-            self.tell_now(shared, Instant::now());
+            self.tell_now(shared, batch, Instant::now());
         }
     }
 
-    fn tell_now(&mut self, shared: &Shared, now: Instant) {
+    fn tell_now(&mut self, shared: &Shared, batch: &Batch, now: Instant) {
         let dropped = shared.lines_dropped.load(Ordering::Relaxed);
         let lost = dropped - self.told.lines_dropped;
+        // They are lost as well if the trouble does not end.
+        let fate = || match count_lines(batch.unwritten()) + shared.lines_waiting() {
+            0 => format!("{lost} lines are lost"),
+            waiting => format!("{lost} lines are lost, {waiting} wait"),
+        };
         let sentence = match &self.trouble {
-            Some(error) => format!("cannot be written ({error}); {lost} lines were lost"),
-            None if lost > 0 => format!("cannot be written fast enough; {lost} lines were lost"),
+            Some(error) => format!("cannot be written ({error}): {}", fate()),
+            None if lost > 0 => format!("cannot be written fast enough: {}", fate()),
             None if self.told.trouble => "is being written again".to_owned(),
             None => return,
         };

@@ -155,10 +155,12 @@ fn read(root: &Root, path: &str, hidden: bool) -> Result<Listing, Miss> {
             listing.items.push(Item::unreachable(name));
             continue;
         };
-        // The same look as a request's: what it does not find (a link that leads out, a pipe) is not
-        // listed either.
-        if let Ok((kind, stamp)) = root.look(&format!("{path}{reachable}"), Blocking::Allowed) {
-            listing.items.push(Item::new(reachable, kind, stamp));
+        match root.look(&format!("{path}{reachable}"), Blocking::Allowed) {
+            Ok((kind, stamp)) => listing.items.push(Item::new(reachable, kind, stamp)),
+            // Or the listing would say that there is nothing.
+            Err(miss @ Miss::OutOfDescriptors) => return Err(miss),
+            // The same look as a request's: what it does not find (a link that leads out, a pipe) is not listed either.
+            Err(_) => {}
         }
     }
     Ok(listing)

@@ -165,37 +165,118 @@ impl Site {
         page.map(|(_, entry)| Arc::clone(entry))
     }
 
-    /// Names and values for the metrics page. `_total` counts since the site opened; the others are
+    /// Names, what they say, and values, for the metrics page. `_total` counts since the site opened; the others are
     /// what is held now.
-    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
         let counts = &self.counts;
         let ledger = self.ledger();
         let of = |count: &AtomicU64| count.load(Relaxed);
         [
-            ("site_paths", ledger.paths() as u64),
-            ("site_files_open", ledger.files_open() as u64),
-            ("site_memory_files", ledger.memory.len() as u64),
-            ("site_memory_bytes", ledger.memory.used()),
-            ("site_page_cache_files", ledger.pages.len() as u64),
-            ("site_page_cache_bytes", ledger.pages.used()),
-            ("site_hits_total", self.table.hits()),
-            ("site_misses_total", of(&counts.misses)),
-            ("site_would_block_total", of(&counts.would_block)),
-            ("site_not_found_total", of(&counts.not_found)),
-            ("site_rechecks_total", of(&counts.rechecks)),
-            ("site_changed_total", of(&counts.changed)),
+            (
+                "site_paths",
+                "Paths that the table knows.",
+                ledger.paths() as u64,
+            ),
+            (
+                "site_files_open",
+                "Files that are held open.",
+                ledger.files_open() as u64,
+            ),
+            (
+                "site_memory_files",
+                "Files whose bytes are in memory.",
+                ledger.memory.len() as u64,
+            ),
+            (
+                "site_memory_bytes",
+                "Bytes of files in memory.",
+                ledger.memory.used(),
+            ),
+            (
+                "site_page_cache_files",
+                "Files that are served through the page cache.",
+                ledger.pages.len() as u64,
+            ),
+            (
+                "site_page_cache_bytes",
+                "Bytes of files that are served through the page cache.",
+                ledger.pages.used(),
+            ),
+            (
+                "site_hits_total",
+                "Requests answered from the table.",
+                self.table.hits(),
+            ),
+            (
+                "site_misses_total",
+                "Requests that the table could not answer at once.",
+                of(&counts.misses),
+            ),
+            (
+                "site_would_block_total",
+                "Of these, those that had to wait for the disk.",
+                of(&counts.would_block),
+            ),
+            (
+                "site_not_found_total",
+                "Requests for paths where there is nothing.",
+                of(&counts.not_found),
+            ),
+            (
+                "site_rechecks_total",
+                "Looks at whether a known file has changed.",
+                of(&counts.rechecks),
+            ),
+            (
+                "site_changed_total",
+                "Of these, those that found a change.",
+                of(&counts.changed),
+            ),
             (
                 "site_out_of_descriptors_total",
+                "Files that could not be opened because no descriptor was left (EMFILE, ENFILE).",
                 of(&counts.out_of_descriptors),
             ),
-            ("site_memory_admitted_total", ledger.memory.admitted),
-            ("site_memory_refused_total", ledger.memory.refused),
-            ("site_memory_evicted_total", ledger.memory.evicted),
-            ("site_page_cache_admitted_total", ledger.pages.admitted),
-            ("site_page_cache_refused_total", ledger.pages.refused),
-            ("site_page_cache_evicted_total", ledger.pages.evicted),
-            ("site_files_closed_total", ledger.files_closed),
-            ("site_paths_dropped_total", ledger.paths_dropped),
+            (
+                "site_memory_admitted_total",
+                "Files taken into memory.",
+                ledger.memory.admitted,
+            ),
+            (
+                "site_memory_refused_total",
+                "Files not taken into memory, because others there are asked for more often.",
+                ledger.memory.refused,
+            ),
+            (
+                "site_memory_evicted_total",
+                "Files that left memory for others.",
+                ledger.memory.evicted,
+            ),
+            (
+                "site_page_cache_admitted_total",
+                "Files let into the page cache.",
+                ledger.pages.admitted,
+            ),
+            (
+                "site_page_cache_refused_total",
+                "Files kept out of the page cache, because others there are asked for more often.",
+                ledger.pages.refused,
+            ),
+            (
+                "site_page_cache_evicted_total",
+                "Files that left the page cache for others.",
+                ledger.pages.evicted,
+            ),
+            (
+                "site_files_closed_total",
+                "Files closed to make room for others.",
+                ledger.files_closed,
+            ),
+            (
+                "site_paths_dropped_total",
+                "Paths forgotten to make room for others.",
+                ledger.paths_dropped,
+            ),
         ]
         .into_iter()
     }
@@ -259,9 +340,15 @@ impl Site {
 
     /// Tries again once with some files closed when there is no descriptor left.
     fn with_descriptors<T>(&self, open: impl Fn() -> Result<T, Miss>) -> Result<T, Miss> {
+        let open = || {
+            open().inspect_err(|miss| {
+                if matches!(miss, Miss::OutOfDescriptors) {
+                    self.counts.out_of_descriptors.fetch_add(1, Relaxed);
+                }
+            })
+        };
         match open() {
             Err(Miss::OutOfDescriptors) => {
-                self.counts.out_of_descriptors.fetch_add(1, Relaxed);
                 let garbage: Garbage = self.ledger().close_some(&self.table);
                 drop(garbage);
                 open()

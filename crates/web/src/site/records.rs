@@ -177,7 +177,7 @@ impl Site {
         if !self.is_due(self.root_checked_ns.load(Relaxed), moment) {
             return Ok(root);
         }
-        match root.is_at(&self.config.root, blocking) {
+        match self.with_descriptors(|| root.is_at(&self.config.root, blocking)) {
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
             // While nothing (that we may see) is there, the old site is better than none.
             Ok(true) | Err(_) => {

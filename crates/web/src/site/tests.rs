@@ -81,7 +81,7 @@ impl World {
     }
 
     fn count(&self, name: &str) -> u64 {
-        self.site.counters().find(|(of, _)| *of == name).unwrap().1
+        self.site.counters().find(|(of, ..)| *of == name).unwrap().2
     }
 }
 

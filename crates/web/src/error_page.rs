@@ -36,6 +36,10 @@ fn html(status: Status) -> String {
     let (code, reason) = title
         .split_once(' ')
         .expect("a title is a code and a reason");
+    let home = match status {
+        Status::NotFound => "<p><a href=\"/\">Home</a></p>",
+        _ => "",
+    };
     format!(
         "<!DOCTYPE html>
 <html lang=\"en\">
@@ -51,7 +55,7 @@ fn html(status: Status) -> String {
   b {{ display: block; font-size: 5rem; font-weight: 200; line-height: 1.1; letter-spacing: .05em }}
   p {{ opacity: .7; margin: .5rem 0 }}
 </style>
-<main><h1><b>{code}</b>{reason}</h1><p>{sentence}</p></main>
+<main><h1><b>{code}</b>{reason}</h1><p>{sentence}</p>{home}</main>
 </html>
 "
     )
@@ -66,9 +70,20 @@ mod tests {
         let page = Page::built_in(Status::NotFound);
         let body = String::from_utf8(page.body).unwrap();
         assert!(body.contains("<b>404</b>Not Found") && body.contains("nothing at this address"));
-        assert!(!body.contains("<script") && !body.contains("http://") && !body.contains("src="));
+        assert!(
+            body.contains("<a href=\"/\">Home</a>"),
+            "it leads nowhere: {body}"
+        );
         let head = String::from_utf8(page.head).unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
+    }
+
+    #[test]
+    fn every_page_is_sound_html() {
+        for status in Status::ALL {
+            let page = String::from_utf8(Page::built_in(status).body).unwrap();
+            crate::html_test::check(&page);
+        }
     }
 
     #[test]

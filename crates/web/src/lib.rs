@@ -37,6 +37,8 @@ mod counters;
 mod date;
 mod error_page;
 mod handle;
+#[cfg(test)]
+mod html_test;
 mod log;
 mod lookup;
 mod negotiate;

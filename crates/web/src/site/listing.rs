@@ -299,7 +299,8 @@ fn html(listing: &Listing, path: &str, sort: ListingSort) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>Index of /{}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{ICONS}<main>\n",
-        Text(path),
+        // A title has no elements, and so no `<bdi>`.
+        Text(&path.replace(is_bidi_control, "\u{fffd}")),
     );
     write_breadcrumb(&mut page, path);
     write_table(&mut page, listing, path, sort);
@@ -324,8 +325,8 @@ fn write_breadcrumb(page: &mut String, path: &str) {
         _ = write!(link, "{}/", percent_encoded(segment));
         page.push_str("<i>/</i>");
         match nth + 1 == segments.len() {
-            true => _ = write!(page, "<span class=\"here\">{}</span>", Text(segment)),
-            false => _ = write!(page, "<a href=\"{}\">{}</a>", Text(&link), Text(segment)),
+            true => _ = write!(page, "<bdi class=\"here\">{}</bdi>", Text(segment)),
+            false => _ = write!(page, "<a href=\"{link}\"><bdi>{}</bdi></a>", Text(segment)),
         }
     }
     page.push_str("</h1></nav>\n");
@@ -383,8 +384,10 @@ fn write_row(page: &mut String, item: &Item) {
         icon(&item.name)
     };
     let slash = if item.is_directory { "/" } else { "" };
+    // Isolated: a name may turn the direction of writing, and must not turn that of what stands beside it.
     let label = format!(
-        "<svg class=\"{icon}\" aria-hidden=\"true\"><use href=\"#{icon}\"/></svg><span>{}{slash}</span>",
+        "<svg class=\"{icon}\" aria-hidden=\"true\"><use href=\"#{icon}\"/></svg>\
+         <span><bdi>{}</bdi>{slash}</span>",
         Text(&item.name)
     );
     let Some(link) = item.link() else {
@@ -403,9 +406,8 @@ fn write_row(page: &mut String, item: &Item) {
     let date = Date(item.modified_s);
     _ = writeln!(
         page,
-        "<tr><td><a href=\"{}\">{label}</a></td>{size}\
+        "<tr><td><a href=\"{link}\">{label}</a></td><td>{size}</td>\
          <td><time datetime=\"{}\">{date}</time></td></tr>",
-        Text(&link),
         date.rfc3339(),
     );
 }
@@ -532,25 +534,37 @@ impl fmt::Display for Date {
     }
 }
 
-/// Text that is shown as it is, in elements and in quoted attributes.
+/// Text that is shown as it is, in elements and in quoted attributes. Control characters, which have no place in HTML, are
+/// shown by their pictures (`␊`).
 struct Text<'a>(&'a str);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.0;
-        while let Some(at) = rest.find(['&', '<', '>', '"', '\'']) {
-            f.write_str(&rest[..at])?;
-            f.write_str(match rest.as_bytes()[at] {
-                b'&' => "&amp;",
-                b'<' => "&lt;",
-                b'>' => "&gt;",
-                b'"' => "&quot;",
-                _ => "&#39;",
-            })?;
-            rest = &rest[at + 1..];
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\0'..='\x1f' => f.write_char(char::from_u32(0x2400 + c as u32).unwrap_or(c))?,
+                '\x7f' => f.write_char('\u{2421}')?,
+                c if c.is_control() || is_noncharacter(c) => f.write_char('\u{fffd}')?,
+                c => f.write_char(c)?,
+            }
         }
-        f.write_str(rest)
+        Ok(())
     }
+}
+
+/// Unicode 23.7: for a program's own use, never for interchange.
+fn is_noncharacter(c: char) -> bool {
+    matches!(c, '\u{fdd0}'..='\u{fdef}') || c as u32 & 0xfffe == 0xfffe
+}
+
+/// The characters that embed, override and isolate a direction of writing, and the marks. UAX #9, 2
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A path for a URL: everything but unreserved characters and slashes as `%XX`. RFC 3986 2.3
@@ -579,6 +593,7 @@ const ICONS: &str = include_str!("listing.svg");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::html_test;
     use crate::lookup::Encodings;
     use std::ffi::OsStr;
     use std::fs;
@@ -632,6 +647,93 @@ mod tests {
         symlink("shown", dir.path().join("inside")).unwrap();
         symlink("nowhere", dir.path().join("broken")).unwrap();
         assert_eq!(names(&dir, ListingSort::default()), ["inside", "shown"]);
+    }
+
+    /// Seen: the sizes stood outside the table and the dates under "Size", since a cell had lost its tags; rows of directories
+    /// lacked one. Every test asked whether a text was on the page, none where.
+    #[test]
+    fn every_cell_stands_in_its_column() {
+        let dir = TempDir::new().unwrap();
+        for name in [
+            "plain.txt",
+            "a<b>&\"'c",
+            "\u{202e}gnp.exe",
+            "\n\x01\u{fdd0}\u{9c}",
+            "שלום",
+        ] {
+            fs::write(dir.path().join(name), "12345").unwrap();
+        }
+        fs::write(dir.path().join(OsStr::from_bytes(b"gr\xfcn.txt")), "").unwrap();
+        fs::create_dir(dir.path().join("folder")).unwrap();
+        let page = |path: &str| render_in(&dir, path, ListingFormat::Html, ListingSort::default());
+        let top = rows(&page("/"));
+        assert_eq!(top.len(), 7, "{top:?}");
+        for [name, size, modified] in &top {
+            let is_dated =
+                |text: &str| text.len() == "2026-11-20 12:00".len() && text.starts_with("20");
+            match name.as_str() {
+                "folder/" => assert!(size.is_empty() && is_dated(modified), "{top:?}"),
+                "gr\u{fffd}n.txt" => assert!(size.is_empty() && modified.is_empty(), "{top:?}"),
+                _ => assert!(size == "5 B" && is_dated(modified), "{top:?}"),
+            }
+        }
+        let empty = [
+            ["Parent directory", "", ""],
+            ["This directory is empty.", "", ""],
+        ];
+        assert_eq!(
+            rows(&page("/folder/")),
+            empty.map(|row| row.map(str::to_owned))
+        );
+    }
+
+    /// The texts of each row of the table's body, by column.
+    fn rows(page: &str) -> Vec<[String; 3]> {
+        let html = html_test::check(page);
+        let heads: Vec<_> = html_test::select(&html, "thead th")
+            .map(html_test::text)
+            .collect();
+        assert_eq!(heads, ["Name\u{2191}", "Size", "Modified"]);
+        // What is out of place in a table is moved in front of it.
+        assert_eq!(
+            html_test::select(&html, "main > *").count(),
+            3,
+            "nav, table, footer"
+        );
+        let main = html_test::select(&html, "main").next().unwrap();
+        let stray = main.children().filter_map(|child| child.value().as_text());
+        assert_eq!(stray.map(|text| text.trim()).collect::<String>(), "");
+
+        let row = |row: scraper::ElementRef<'_>| {
+            let mut texts = Vec::new();
+            for cell in row.child_elements() {
+                assert_eq!(cell.value().name(), "td", "{page}");
+                texts.push(html_test::text(cell));
+                let span = cell.attr("colspan").map_or(1, |span| span.parse().unwrap());
+                texts.resize(texts.len() + span - 1, String::new());
+            }
+            texts
+                .try_into()
+                .unwrap_or_else(|texts| panic!("{texts:?} in {page}"))
+        };
+        html_test::select(&html, "tbody > tr").map(row).collect()
+    }
+
+    #[test]
+    fn a_name_that_turns_the_direction_turns_its_own_only() {
+        // Seen: `\u{202e}` (right-to-left override) in a name turned the rest of its row, and of the path above.
+        let dir = TempDir::new().unwrap();
+        let name = "photo\u{202e}gpj.exe";
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::create_dir(dir.path().join(name).join(name)).unwrap();
+        let path = format!("/{name}/");
+        let page = render_in(&dir, &path, ListingFormat::Html, ListingSort::default());
+        let html = html_test::check(&page);
+        let isolated: Vec<_> = html_test::select(&html, "bdi")
+            .map(html_test::text)
+            .collect();
+        assert_eq!(isolated, [name, name], "in the path and in the row");
+        assert_eq!(page.matches('\u{202e}').count(), 2, "{page}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 """The checks, in the order in which they run: each module registers its own."""
 
-from . import clients, load, lifecycle, crowds, starts  # noqa: F401
+from . import clients, pages, load, lifecycle, crowds, starts  # noqa: F401
 from . import load_truth, load_attacks, load_manual  # noqa: F401
 from . import cache_commands, cache_clients, cache_crowds, cache_cluster  # noqa: F401

@@ -1,0 +1,136 @@
+"""What a browser makes of the pages: where things stand, not only that they are there.
+
+A page of the check's own holds the page to look at in a frame of the width that is wanted, and writes down where everything
+stands in it, which `chromium --dump-dom` prints.
+"""
+
+import html
+import json
+import os
+import shutil
+
+from checks.clients import browse
+from world import check, expect, expect_equal
+
+RULER = """<!doctype html><title>ruler</title><body><iframe id="frame" src="{path}"
+ style="width:{width}px;height:3000px;border:0"></iframe><script>
+const frame = document.getElementById("frame");
+frame.onload = () => {{
+  const page = frame.contentDocument, style = e => frame.contentWindow.getComputedStyle(e);
+  const at = e => {{
+    const box = e.getBoundingClientRect();
+    return {{text: e.textContent.trim(), left: box.left, right: box.right, top: box.top, bottom: box.bottom, shown: box.width > 0}};
+  }};
+  const all = (selector, under = page) => [...under.querySelectorAll(selector)];
+  const numbers = color => color.match(/[\\d.]+/g).map(Number);
+  const behind = e => {{
+    for (; e; e = e.parentElement) {{
+      const color = numbers(style(e).backgroundColor);
+      if (color.length < 4 || color[3] > 0) return color;
+    }}
+    // The browser's own ground: dark where its own text is light.
+    return light(numbers(style(page.documentElement).color)) > .5 ? [18, 18, 18] : [255, 255, 255];
+  }};
+  const light = color => {{
+    const part = value => (value /= 255) <= .04045 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4;
+    return .2126 * part(color[0]) + .7152 * part(color[1]) + .0722 * part(color[2]);
+  }};
+  const contrast = e => {{
+    const [a, b] = [light(numbers(style(e).color)), light(behind(e))];
+    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  }};
+  const worded = all("body *").filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
+    .filter(e => !e.closest("svg, style, pre") && e.getBoundingClientRect().width > 1);
+  const found = {{
+    width: frame.clientWidth, needed: page.documentElement.scrollWidth,
+    heads: all("thead th").map(at), rows: all("tbody tr").map(row => [...row.cells].map(at)),
+    table: all("table").map(at), footer: all("footer").map(at), heading: all("h1").map(at), crumbs: all("h1 > *").map(at),
+    pictures: all("img").map(e => [e.getAttribute("src"), e.naturalWidth]),
+    faint: worded.filter(e => contrast(e) < 4.5).map(e => [e.tagName, e.textContent.trim().slice(0, 40), contrast(e)]),
+    ground: light(behind(page.body)),
+  }};
+  const pre = document.createElement("pre");
+  pre.id = "found";
+  pre.textContent = JSON.stringify(found);
+  document.body.append(pre);
+}};
+</script>"""
+
+LOOKS = [("light", 1100), ("dark", 1100), ("light", 390), ("dark", 390)]
+
+
+def look_at(world, server, path, theme, width):
+    """What stands where on the page at `path`."""
+    name = f"ruler-{width}.html"
+    (server.site / name).write_text(RULER.format(path=path, width=width))
+    setting = f"--blink-settings=preferredColorScheme={0 if theme == 'dark' else 1}"
+    dom = browse(world, setting, "--window-size=1280,1024", "--dump-dom", server.url(f"/{name}")).decode()
+    (server.site / name).unlink()
+    start = dom.find('<pre id="found">')
+    expect(start >= 0, f"the browser did not look at {path}: {dom[-400:]}")
+    text = dom[start + len('<pre id="found">'):dom.index("</pre>", start)]
+    return json.loads(html.unescape(text))
+
+
+def expect_readable(what, page, theme):
+    expect(page["needed"] <= page["width"], f"{what} is {page['needed']} wide, in a window of {page['width']}")
+    expect_equal(f"the ground of {what} is dark", page["ground"] < .2, theme == "dark")
+    expect_equal(f"what is hard to read on {what}", page["faint"], [])
+    for source, width in page["pictures"]:
+        expect(width > 0, f"the picture {source} of {what} is not there")
+
+
+@check(limit_s=180)
+def a_listing_stands_in_columns(world):
+    """Seen: sizes outside the table and dates under "Size", for 151 commits: each check asked for presence only."""
+    site = world.folder()
+    folder = site / "folder"
+    folder.mkdir()
+    (folder / "another").mkdir()
+    long = "a-name-" * 20 + "that-must-break.txt"
+    for name in ("plain.txt", "photo\u202egpj.exe", "\u05e9\u05dc\u05d5\u05dd.txt", "line\nend", long):
+        (folder / name).write_bytes(b"w" * 12_345)
+    open(folder.as_posix().encode() + b"/gr\xfcn.txt", "wb").close()
+    os.chmod(folder, 0o755)
+    with world.server("--listing", site=site) as server:
+        for theme, width in LOOKS:
+            page = look_at(world, server, "/folder/", theme, width)
+            what = f"the listing, {theme}, {width} wide"
+            expect_readable(what, page, theme)
+            expect_columns(what, page, page["width"])
+
+
+def expect_columns(what, page, width):
+    [table], [footer], [heading] = page["table"], page["footer"], page["heading"]
+    expect_equal(f"heads of {what}", [head["text"].rstrip("\u2191\u2193") for head in page["heads"]], ["Name", "Size", "Modified"])
+    expect(heading["bottom"] <= table["top"] and table["bottom"] <= footer["top"], f"{what}: heading, table, footer overlap")
+    expect(0 <= table["left"] and table["right"] <= width, f"{what}: the table leaves the window")
+    bottom = max(head["bottom"] for head in page["heads"])
+    expect_equal(f"rows of {what}", len(page["rows"]), 8)
+    for row in page["rows"]:
+        expect_equal(f"cells of {row[0]['text']!r} in {what}", len(row), 3)
+        for head, cell in zip(page["heads"], row):
+            expect_equal(f"{what}: {head['text']} of {row[0]['text']!r} is shown", cell["shown"], head["shown"])
+            expect(abs(head["left"] - cell["left"]) < 1 and abs(head["right"] - cell["right"]) < 1,
+                   f"{what}: {cell['text']!r} does not stand under {head['text']}: {cell} {head}")
+        expect(row[0]["top"] > bottom - 1, f"{what}: {row[0]['text']!r} stands over the row before")
+        bottom = row[0]["bottom"]
+        name, size, modified = (cell["text"] for cell in row)
+        if name == "Parent directory" or "\ufffd" in name:
+            expect_equal(f"size and date of {name!r}", (size, modified), ("", ""))
+        else:
+            expect_equal(f"size of {name!r}", size, "" if name.endswith("/") else "12 KB")
+            expect(len(modified) == len("2026-11-20 12:00") and modified.startswith("20"), f"{name!r} was modified {modified!r}")
+    expect(bottom <= table["bottom"] + 1, f"{what}: rows leave the table")
+    expect(page["heads"][2]["shown"] == (width > 640), f"{what}: dates are shown where there is room, and only there")
+
+
+@check(limit_s=180)
+def the_pages_are_readable_in_any_light_and_width(world):
+    site = world.scratch / "site"
+    shutil.copytree(world.site, site)
+    with world.server("--listing", site=site) as server:
+        for theme, width in LOOKS:
+            for path in ("/", "/guide/", "/gallery/", "/data/", "/no/such/page"):
+                page = look_at(world, server, path, theme, width)
+                expect_readable(f"{path}, {theme}, {width} wide", page, theme)

@@ -22,6 +22,7 @@ mod unix;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -61,15 +62,37 @@ pub struct Bound {
 /// # Errors
 /// A [`BindError`] whose text says what to do.
 pub fn bind(address: &Address, backlog: Option<u32>) -> Result<Vec<Bound>, BindError> {
+    bind_beside(&[], address, backlog)
+}
+
+/// As [`bind`], but leaves out what one of `others` takes the connections of already: systemd may hold the very port that
+/// the configuration names.
+///
+/// # Errors
+/// A [`BindError`] whose text says what to do.
+pub fn bind_beside(
+    others: &[Bound],
+    address: &Address,
+    backlog: Option<u32>,
+) -> Result<Vec<Bound>, BindError> {
     let backlog = Backlog::from(backlog);
+    let is_taken = |address| others.iter().any(|bound| bound.takes(address));
     match address {
+        Address::Tcp(tcp) if is_taken(*tcp) => Ok(Vec::new()),
         Address::Tcp(tcp) => Ok(vec![
             bind_tcp(*tcp, backlog).map_err(explain(address, *tcp))?,
         ]),
         Address::Name { host, port } if host.is_empty() => {
-            Ok(vec![bind_every_interface(*port, backlog, address)?])
+            let four = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), *port);
+            match is_taken(four) {
+                true => Ok(Vec::new()),
+                false => Ok(vec![bind_every_interface(*port, backlog, address)?]),
+            }
         }
-        Address::Name { host, port } => bind_name(host, *port, backlog, address),
+        Address::Name { host, port } => bind_name(host, *port, backlog, address, is_taken),
+        Address::Unix { path, .. } if others.iter().any(|bound| bound.is_at(path)) => {
+            Ok(Vec::new())
+        }
         Address::Unix { path, mode } => Ok(vec![unix::bind(path, *mode, backlog)?]),
     }
 }
@@ -101,10 +124,13 @@ fn bind_name(
     port: u16,
     backlog: Backlog,
     asked: &Address,
+    is_taken: impl Fn(SocketAddr) -> bool,
 ) -> Result<Vec<Bound>, BindError> {
     let mut bound: Vec<Bound> = Vec::new();
     let mut unavailable = None;
-    for mut address in resolve(host, port, asked)? {
+    let mut addresses = resolve(host, port, asked)?;
+    addresses.retain(|address| !is_taken(*address));
+    for mut address in addresses {
         if let Some(Address::Tcp(first)) = bound.first().map(|first| &first.address) {
             address.set_port(first.port());
         }
@@ -211,6 +237,22 @@ impl Bound {
         }
     }
 
+    /// Whether it takes the connections to `address`, so that another socket cannot listen there.
+    fn takes(&self, address: SocketAddr) -> bool {
+        let Address::Tcp(own) = self.address else {
+            return false;
+        };
+        let is_for_all = own.ip().is_unspecified()
+            && (own.is_ipv4() == address.is_ipv4()
+                || own.is_ipv6() && !sockopt::ipv6_v6only(&self.socket).unwrap_or(false));
+        own.port() == address.port() && (own.ip() == address.ip() || is_for_all)
+    }
+
+    /// Whether it is the Unix socket at `path`.
+    fn is_at(&self, path: &Path) -> bool {
+        matches!(&self.address, Address::Unix { path: own, .. } if own == path)
+    }
+
     /// Whether whoever started us made the socket, and others may listen on it after us.
     pub fn is_inherited(&self) -> bool {
         self.is_inherited
@@ -301,6 +343,53 @@ fn interface_addresses() -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen: `weft.socket` and `serve.toml`, as shipped, name port 80 both, and did not start together: an inherited address
+    /// was bound again.
+    #[test]
+    fn what_an_inherited_socket_takes_is_not_bound_again() {
+        let all = |text: &str| bind(&text.parse().unwrap(), None).unwrap();
+        let beside = |others: &[Bound], text: &str| {
+            let bound = bind_beside(others, &text.parse().unwrap(), None);
+            bound
+                .map(|bound| bound.len())
+                .map_err(|error| error.to_string())
+        };
+        let port = |bound: &Bound| match bound.address {
+            Address::Tcp(address) => address.port(),
+            ref other => panic!("{other}"),
+        };
+        let wild = all(":0");
+        let port_of_wild = port(&wild[0]);
+        for asked in [
+            "",
+            ":",
+            "*:",
+            "0.0.0.0:",
+            "[::]:",
+            "127.0.0.1:",
+            "localhost:",
+        ] {
+            assert_eq!(
+                beside(&wild, &format!("{asked}{port_of_wild}")),
+                Ok(0),
+                "{asked}"
+            );
+        }
+        let other_port = beside(&wild, "127.0.0.1:0");
+        assert_eq!(other_port, Ok(1));
+
+        let local = all("127.0.0.1:0");
+        let port_of_local = port(&local[0]);
+        assert_eq!(beside(&local, &format!("127.0.0.1:{port_of_local}")), Ok(0));
+        assert_eq!(beside(&local, &format!("127.0.0.2:{port_of_local}")), Ok(1));
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = format!("unix:{}/socket", folder.path().display());
+        let unix = all(&path);
+        assert_eq!(beside(&unix, &format!("{path}?mode=0600")), Ok(0));
+        assert_eq!(beside(&unix, &format!("{path}2")), Ok(1));
+    }
     use std::net::TcpStream;
 
     fn bind_one(text: &str) -> Bound {

@@ -66,6 +66,28 @@ def systemd_passes_the_socket(world):
         pass
 
 
+@check()
+def the_shipped_socket_and_configuration_start_together(world):
+    """Seen: both name port 80, and the address that systemd held already was bound a second time."""
+    port = free_port()
+    shipped = pathlib.Path(__file__).parents[3] / "packaging/systemd"
+    [listen] = [line for line in (shipped / "weft.socket").read_text().splitlines() if line.startswith("ListenStream=")]
+    expect_equal("what weft.socket listens at", listen, "ListenStream=80")
+    config = (shipped / "serve.toml").read_text()
+    for theirs, ours in ((":80", f":{port}"), ("/srv/www", world.site), ("/var/log/weft/access.log", world.scratch / "log")):
+        expect(f'"{theirs}"' in config, f"serve.toml does not name {theirs}")
+        config = config.replace(f'"{theirs}"', f'"{ours}"')
+    (world.scratch / "serve.toml").write_text(config)
+    # As systemd does with a bare port.
+    wrap = ["systemd-socket-activate", "-l", f"[::]:{port}"]
+    server = world.server("--config", world.scratch / "serve.toml", listen=[], wrap=wrap, expect_ready=False)
+    for host in ("127.0.0.1", "[::1]"):
+        page = wait_for("the activated server answers", lambda: page_or_none(world, f"http://{host}:{port}/"))
+        expect_equal("the page", page, (world.site / "index.html").read_bytes())
+    with server:
+        pass
+
+
 def page_or_none(world, url):
     try:
         return world.output_of("curl", "-sf", url)

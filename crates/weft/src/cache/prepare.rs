@@ -173,10 +173,8 @@ fn bind_all(
 ) -> Result<Vec<Bound>, Failure> {
     let mut all = Vec::new();
     for Listen { address, has_tls } in &config.listen {
-        if inherited.iter().any(|bound| bound.address == *address) {
-            continue;
-        }
-        let mut bound = listen::bind(address, Some(config.backlog)).map_err(running)?;
+        let bound = listen::bind_beside(inherited, address, Some(config.backlog));
+        let mut bound = bound.map_err(running)?;
         for one in &mut bound {
             one.tls = tls.filter(|_| *has_tls).cloned();
         }

@@ -51,14 +51,15 @@ pub(crate) fn prepare(
         .map(|inherited| inherited.bound)
         .collect();
     if listeners.is_empty() || !config.listen_is_default {
-        listeners.extend(bind_all(&config.listen)?);
+        let more = bind_all(&config.listen, &listeners)?;
+        listeners.extend(more);
     }
     if listeners.is_empty() {
         return Err(Failure::Usage(
             "the list `listen` is empty: name an address".to_owned(),
         ));
     }
-    let admin = bind_all(&config.admin)?;
+    let admin = bind_all(&config.admin, &[])?;
     let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
     if let Some(ids) = ids {
         become_user(&ids)?;
@@ -86,10 +87,11 @@ fn become_user(ids: &Ids) -> Result<(), Failure> {
     })
 }
 
-fn bind_all(addresses: &[Address]) -> Result<Vec<Bound>, Failure> {
+/// Listens at what was asked for and is not among `inherited`.
+fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec<Bound>, Failure> {
     let mut bound = Vec::new();
     for address in addresses {
-        bound.extend(listen::bind(address, None).map_err(running)?);
+        bound.extend(listen::bind_beside(inherited, address, None).map_err(running)?);
     }
     Ok(bound)
 }

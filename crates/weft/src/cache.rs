@@ -135,7 +135,7 @@ fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failu
     Ok(())
 }
 
-/// Standard error, with as much as `-v` asks for: without it a cache that runs is silent, as memcached is.
+/// Standard error, with as much as `-v` asks for: without it, one line that says where the cache listens, and what goes wrong.
 struct Terminal(u8);
 
 impl Terminal {
@@ -152,13 +152,17 @@ impl Terminal {
     }
 
     fn tell_of(&self, config: &CacheConfig, places: &[String], running: &Running) {
-        for place in places {
-            self.note(&format!("listening on {place}"));
-        }
-        self.note(&format!("on {}", running.describe()));
         let memory = show_size(config.memory_bytes);
+        write(&format!(
+            "weft {} listening on {}; {memory} for items",
+            env!("CARGO_PKG_VERSION"),
+            places.join(", ")
+        ));
         let connections = show_count(config.connections_max as u64);
-        self.note(&format!("{memory} for items, {connections} connections"));
+        self.note(&format!(
+            "{}; {connections} connections",
+            running.describe()
+        ));
         if self.0 >= 2 {
             write(&slab_classes(running));
         }

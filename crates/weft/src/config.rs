@@ -140,25 +140,66 @@ pub(crate) struct Fixed {
     pub(crate) env: Layer,
 }
 
-/// A configuration and the texts it came from.
+/// A configuration and what it came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved {
     pub(crate) config: ServeConfig,
-    texts: BTreeMap<&'static str, Vec<String>>,
+    said: Layer,
+}
+
+/// Something wrong: a sentence that names the place, and the line of the file, or 0 if it was said elsewhere.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    line: usize,
+    sentence: String,
+}
+
+impl Mistake {
+    fn new(said: &Said, why: &str) -> Mistake {
+        let line = match said.origin {
+            Origin::File { line, .. } => line,
+            Origin::Flag(_) | Origin::Env(_) => 0,
+        };
+        Mistake {
+            line,
+            sentence: format!("{}: {why}", said.origin),
+        }
+    }
+}
+
+fn none_of(mistakes: Vec<Mistake>) -> Result<(), String> {
+    match mistakes.is_empty() {
+        true => Ok(()),
+        false => Err(all_of(mistakes)),
+    }
+}
+
+/// A line for each, as they stand in the file.
+fn all_of(mut mistakes: Vec<Mistake>) -> String {
+    mistakes.sort_by_key(|mistake| mistake.line);
+    let sentences: Vec<_> = mistakes
+        .into_iter()
+        .map(|mistake| mistake.sentence)
+        .collect();
+    sentences.join("\n")
 }
 
 impl Fixed {
     /// Reads the file that flags or environment name, and resolves all layers.
     ///
     /// # Errors
-    /// A sentence with the place and what to do.
+    /// A line for each mistake, with the place and what to do.
     pub(crate) fn resolve(&self) -> Result<Resolved, String> {
-        let file = match self.config_file() {
-            Some(said) => file::read(Path::new(&said.text))
-                .map_err(|error| file::explain(&said.origin, &said.text, error))?,
-            None => Layer::new(),
+        let (file, mistakes) = match self.config_file() {
+            Some(said) => file::read(Path::new(&said.text)).map_err(|error| match error {
+                file::Error::Read(error) => {
+                    format!("{}: cannot read '{}': {error}", said.origin, said.text)
+                }
+                file::Error::Syntax(mistakes) => all_of(mistakes),
+            })?,
+            None => Default::default(),
         };
-        resolve(&[&self.flags, &self.env, &file])
+        resolve(&[&self.flags, &self.env, &file], mistakes)
     }
 
     fn config_file(&self) -> Option<&Said> {
@@ -168,40 +209,66 @@ impl Fixed {
     }
 }
 
-/// Reads one file, without flags and environment.
+/// Reads one file, without flags and environment, and has `check` look at what is meant.
 ///
 /// # Errors
-/// A sentence with the place and what to do.
-pub(crate) fn check(path: &Path) -> Result<Resolved, String> {
-    let layer = file::read(path).map_err(|error| match error {
+/// A line for each mistake, with the place and what to do.
+pub(crate) fn check_file(
+    path: &Path,
+    check: impl Fn(&ServeConfig) -> Result<(), String>,
+) -> Result<Resolved, String> {
+    let (layer, mut mistakes) = file::read(path).map_err(|error| match error {
         file::Error::Read(error) => format!("{}: {error}", path.display()),
-        file::Error::Wrong(sentence) => sentence,
+        file::Error::Syntax(mistakes) => all_of(mistakes),
     })?;
-    resolve(&[&layer])
+    let resolved = gather(&[&layer], &mut mistakes);
+    mistakes.extend(resolved.mistakes(check));
+    none_of(mistakes).map(|()| resolved)
 }
 
-/// Takes each setting from the first layer that mentions it, else from the table.
-fn resolve(layers: &[&Layer]) -> Result<Resolved, String> {
-    let mut config = ServeConfig::default();
-    let mut texts = BTreeMap::new();
+/// Takes each setting from the first layer that mentions it, else from the table. `mistakes` are those found so far.
+fn resolve(layers: &[&Layer], mut mistakes: Vec<Mistake>) -> Result<Resolved, String> {
+    let resolved = gather(layers, &mut mistakes);
+    none_of(mistakes).map(|()| resolved)
+}
+
+/// As [`resolve`], and leaves out what is wrong.
+fn gather(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved {
+    let mut right = Layer::new();
     for setting in SETTINGS {
-        match layers.iter().find_map(|layer| layer.get(setting.name)) {
-            Some(said) => {
-                for Said { text, origin } in said {
-                    setting
-                        .set(&mut config, text)
-                        .map_err(|why| format!("{origin}: {why}"))?;
-                }
-                texts.insert(
-                    setting.name,
-                    said.iter().map(|said| said.text.clone()).collect(),
-                );
-            }
+        let Some(said) = layers.iter().find_map(|layer| layer.get(setting.name)) else {
+            continue;
+        };
+        let is_right = |said: &&Said| {
+            let set = setting.set(&mut ServeConfig::default(), &said.text);
+            set.map_err(|why| mistakes.push(Mistake::new(said, &why)))
+                .is_ok()
+        };
+        right.insert(
+            setting.name,
+            said.iter().filter(is_right).cloned().collect(),
+        );
+    }
+    Resolved {
+        config: config_of(&right),
+        said: right,
+    }
+}
+
+/// What a layer without mistakes means.
+fn config_of(layer: &Layer) -> ServeConfig {
+    let mut config = ServeConfig::default();
+    for setting in SETTINGS {
+        match layer.get(setting.name) {
             None => set_default(setting, &mut config),
+            Some(said) => said.iter().for_each(|said| {
+                let set = setting.set(&mut config, &said.text);
+                set.unwrap_or_else(|why| unreachable!("{}: it was right: {why}", said.origin));
+            }),
         }
     }
-    config.listen_is_default = !texts.contains_key("listen");
-    Ok(Resolved { config, texts })
+    config.listen_is_default = !layer.contains_key("listen");
+    config
 }
 
 fn set_default(setting: &Setting, config: &mut ServeConfig) {
@@ -219,9 +286,71 @@ impl Resolved {
             .filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
         names
-            .filter(|name| self.texts.get(name) != newer.texts.get(name))
+            .filter(|name| self.texts(name) != newer.texts(name))
             .collect()
     }
+
+    fn texts(&self, name: &str) -> Option<Vec<&str>> {
+        let said = self.said.get(name)?.iter();
+        Some(said.map(|said| said.text.as_str()).collect())
+    }
+
+    /// Looks for what can be known to be wrong only with all values together, and names for each mistake the place that said
+    /// it: the one without which `check` finds something else, or nothing.
+    ///
+    /// # Errors
+    /// A line for each mistake.
+    pub(crate) fn check(
+        &self,
+        check: impl Fn(&ServeConfig) -> Result<(), String>,
+    ) -> Result<(), String> {
+        none_of(self.mistakes(check))
+    }
+
+    fn mistakes(&self, check: impl Fn(&ServeConfig) -> Result<(), String>) -> Vec<Mistake> {
+        let check = |layer: &Layer| check(&config_of(layer));
+        let mut layer = self.said.clone();
+        let mut mistakes = Vec::new();
+        while let Err(why) = check(&layer) {
+            let Some((name, at)) = places(&layer).find(|(name, at)| {
+                let (rest, _) = without(&layer, name, *at);
+                check(&rest).as_ref() != Err(&why)
+            }) else {
+                let sentence = why;
+                mistakes.push(Mistake { line: 0, sentence });
+                break;
+            };
+            let (mut rest, said) = without(&layer, name, at);
+            mistakes.push(Mistake::new(&said, &why));
+            if name == "root" {
+                // What lies beneath it cannot be looked for.
+                rest.remove("error-page");
+                rest.remove("spa");
+            }
+            layer = rest;
+        }
+        mistakes
+    }
+}
+
+/// Everything that was said, the root last: of other paths' mistakes it changes the words.
+fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {
+    let all = layer
+        .iter()
+        .flat_map(|(name, said)| (0..said.len()).map(|at| (*name, at)));
+    let (root, others): (Vec<_>, Vec<_>) = all.partition(|(name, _)| *name == "root");
+    others.into_iter().chain(root)
+}
+
+/// The layer without one text of a setting, and that text.
+fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, Said) {
+    let mut layer = layer.clone();
+    let mut said = layer.remove(name).unwrap_or_default();
+    let one = said.remove(at);
+    if !said.is_empty() {
+        layer.insert(name, said);
+    }
+    (layer, one)
 }
 
 /// What the environment says, and a warning for each `WEFT_` variable that means nothing.
@@ -313,7 +442,7 @@ mod tests {
     fn toml(text: &str) -> Result<ServeConfig, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let found = check(file.path());
+        let found = check_file(file.path(), |_| Ok(()));
         let path = file.path().display().to_string();
         found
             .map(|found| found.config)
@@ -322,7 +451,7 @@ mod tests {
 
     #[test]
     fn nothing_said_means_loopback_and_this_directory() {
-        let config = resolve(&[]).unwrap().config;
+        let config = resolve(&[], Vec::new()).unwrap().config;
         assert_eq!(config.root, Path::new("."));
         assert_eq!(config.listen, ["127.0.0.1:8080".parse().unwrap()]);
         assert!(config.listen_is_default && config.precompressed);
@@ -336,7 +465,7 @@ mod tests {
         let mut file = layer("workers", &["3"]);
         file.extend(layer("idle-timeout", &["3s"]));
         file.extend(layer("head-timeout", &["3s"]));
-        let config = resolve(&[&flags, &env, &file]).unwrap().config;
+        let config = resolve(&[&flags, &env, &file], Vec::new()).unwrap().config;
         assert_eq!(config.workers, NonZeroUsize::new(1));
         assert_eq!(config.idle_timeout, Duration::from_secs(2));
         assert_eq!(config.head_timeout, Duration::from_secs(3));
@@ -345,7 +474,10 @@ mod tests {
 
     #[test]
     fn a_list_replaces_the_whole_list_below_it() {
-        let config = resolve(&[&layer("index", &["a"]), &layer("index", &["b", "c"])]);
+        let config = resolve(
+            &[&layer("index", &["a"]), &layer("index", &["b", "c"])],
+            Vec::new(),
+        );
         assert_eq!(config.unwrap().config.index, ["a"]);
         assert!(toml("index = []").unwrap().index.is_empty());
     }
@@ -354,14 +486,16 @@ mod tests {
     fn every_setting_means_the_same_as_flag_variable_and_key() {
         for setting in SETTINGS.iter().filter(|setting| setting.is_for_file()) {
             let text = sample(setting);
-            let typed = resolve(&[&layer(setting.name, &[text])]).unwrap().config;
-            let in_env = resolve(&[&env(&[(&setting.env(), text)]).0])
+            let typed = resolve(&[&layer(setting.name, &[text])], Vec::new())
+                .unwrap()
+                .config;
+            let in_env = resolve(&[&env(&[(&setting.env(), text)]).0], Vec::new())
                 .unwrap()
                 .config;
             let in_file = toml(&format!("{} = '{text}'", setting.key())).unwrap();
             assert_eq!(typed, in_env, "{}", setting.name);
             assert_eq!(typed, in_file, "{}", setting.name);
-            let default = resolve(&[]).unwrap().config;
+            let default = resolve(&[], Vec::new()).unwrap().config;
             assert_ne!(typed, default, "{} sets nothing", setting.name);
         }
     }
@@ -435,6 +569,45 @@ mod tests {
     }
 
     #[test]
+    fn every_mistake_of_a_file_is_told_at_once() {
+        // Seen: one mistake was told at a time, and those that only a look at the site finds without file, line and key.
+        let text = "workres = 4\nidle_timeout = 75\nworkers = 1.5\nindex = ['a', 'b/c', 'd/e']\n";
+        let told = toml(text).unwrap_err();
+        let places: Vec<_> = told
+            .lines()
+            .map(|line| line.split(' ').next().unwrap())
+            .collect();
+        let lines = ["FILE:1:", "FILE:2:", "FILE:3:", "FILE:4:", "FILE:4:"];
+        assert_eq!(places, lines, "{told}");
+        assert_eq!(toml("a = \nb = 1\nc = ]\n").unwrap_err().lines().count(), 2);
+    }
+
+    #[test]
+    fn a_mistake_that_only_the_whole_shows_is_told_where_it_was_said() {
+        let resolved = Resolved {
+            config: ServeConfig::default(),
+            said: [("index", "bad one"), ("root", "good"), ("spa", "bad two")]
+                .map(|(name, text)| {
+                    let origin = Origin::Flag(format!("--{name}"));
+                    let text = text.to_owned();
+                    (name, vec![Said { text, origin }])
+                })
+                .into(),
+        };
+        let check = |config: &ServeConfig| {
+            let said = config.index.iter().chain(&config.spa);
+            match said.into_iter().find(|text| text.starts_with("bad")) {
+                Some(text) => Err(format!("{text} beneath {}", config.root.display())),
+                None => Ok(()),
+            }
+        };
+        assert_eq!(
+            resolved.check(check).unwrap_err(),
+            "--index: bad one beneath good\n--spa: bad two beneath good"
+        );
+    }
+
+    #[test]
     fn a_variable_that_means_nothing_is_a_warning_and_an_empty_one_says_nothing() {
         let (layer, warnings) = env(&[("WEFT_WORKER", "2"), ("WEFT_IO", ""), ("HOME", "/")]);
         assert!(layer.is_empty());
@@ -452,7 +625,7 @@ mod tests {
             ("WEFT_HEADER", "A: b c\nD: e\n"),
         ])
         .0;
-        let config = resolve(&[&layer]).unwrap().config;
+        let config = resolve(&[&layer], Vec::new()).unwrap().config;
         assert_eq!(config.listen.len(), 2);
         assert_eq!(config.headers[0].value, "b c");
         assert_eq!(config.headers.len(), 2);
@@ -460,9 +633,12 @@ mod tests {
 
     #[test]
     fn a_reload_tells_what_it_cannot_apply() {
-        let old = resolve(&[&layer("workers", &["1"])]).unwrap();
+        let old = resolve(&[&layer("workers", &["1"])], Vec::new()).unwrap();
         let mut newer = layer("workers", &["2"]);
         newer.extend(layer("listing", &["true"]));
-        assert_eq!(old.needs_restart(&resolve(&[&newer]).unwrap()), ["workers"]);
+        assert_eq!(
+            old.needs_restart(&resolve(&[&newer], Vec::new()).unwrap()),
+            ["workers"]
+        );
     }
 }

@@ -61,7 +61,10 @@ fn main() -> ExitCode {
     };
     let paint = Paint::decide(Color::Auto, &io::stderr());
     // If standard error is gone too, the exit code is all that is left to say.
-    let _ = writeln!(io::stderr(), "{} {message}", paint.red("error:"));
+    let mut err = io::stderr();
+    for line in message.lines() {
+        let _ = writeln!(err, "{} {line}", paint.red("error:"));
+    }
     ExitCode::from(code)
 }
 
@@ -115,9 +118,8 @@ fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), 
 }
 
 fn check_config(file: &Path, out: &mut impl Write) -> Result<(), Failure> {
-    let config = config::check(file).map_err(Failure::Usage)?.config;
-    serve::check(&config).map_err(Failure::Usage)?;
-    Ok(writeln!(out, "{}: right", file.display())?)
+    config::check_file(file, serve::check).map_err(Failure::Usage)?;
+    Ok(writeln!(out, "{}: ok", file.display())?)
 }
 
 fn print_page(command: Option<&str>, out: &mut impl Write) -> Result<(), Failure> {

@@ -30,7 +30,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let fixed = Fixed { flags, env };
     let resolved = fixed.resolve().map_err(Failure::Usage)?;
     let config = &resolved.config;
-    check(config).map_err(Failure::Usage)?;
+    resolved.check(check).map_err(Failure::Usage)?;
     let terminal = Arc::new(Terminal::new(config.color, config.quiet));
     for warning in &warnings {
         terminal.warn(warning);
@@ -130,7 +130,7 @@ impl Operated {
     }
 }
 
-/// Finds what is wrong with a configuration and can be known without starting: the root, the rules,
+/// Finds the first thing that is wrong with a configuration and can be known without starting: the root, the rules,
 /// the files that it names.
 ///
 /// # Errors

@@ -156,6 +156,33 @@ fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
     );
 }
 
+/// Seen: one mistake was told for each run, and what only a look at the site finds was told without file, line and key.
+#[test]
+fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "workres = 4\nroot = '/no/such/folder'\nserver_name = 'wéft'\n\
+                [headers]\n'X-A' = \"a\\nb\"\n[cache]\n'[a' = 'no-cache'\n";
+    let path = file(folder.path(), "weft.toml", text);
+    let ran = run(&mut weft(&["check-config", &path]));
+    assert_eq!(ran.code, 2);
+    let places = [
+        ":1: ",
+        ":2: root: ",
+        ":3: server_name: ",
+        ":5: headers: ",
+        ":7: cache: ",
+    ];
+    let lines: Vec<_> = ran.err.lines().collect();
+    assert_eq!(lines.len(), places.len(), "{}", ran.err);
+    for (line, place) in lines.iter().zip(places) {
+        assert!(
+            line.starts_with(&format!("error: {path}{place}")),
+            "{}",
+            ran.err
+        );
+    }
+}
+
 #[test]
 fn a_right_file_is_said_to_be_right() {
     let folder = tempfile::tempdir().unwrap();
@@ -165,7 +192,7 @@ fn a_right_file_is_said_to_be_right() {
     );
     let path = file(folder.path(), "weft.toml", &text);
     let ran = run(&mut weft(&["check-config", &path]));
-    assert_eq!((ran.code, ran.out), (0, format!("{path}: right\n")));
+    assert_eq!((ran.code, ran.out), (0, format!("{path}: ok\n")));
 }
 
 /// Each layer in turn gives a value that cannot be read, so that the message tells which one was asked.

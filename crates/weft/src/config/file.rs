@@ -6,32 +6,33 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Layer, Origin, Said, nearest};
+use super::{Layer, Mistake, Origin, Said, nearest};
 use crate::settings::{Kind, SETTINGS, Setting};
 
 /// Why a file gave no layer.
 pub(crate) enum Error {
     /// It could not be read.
     Read(io::Error),
-    /// What stands in it is wrong; the sentence has file and line.
-    Wrong(String),
+    /// It is no TOML.
+    Syntax(Vec<Mistake>),
 }
 
-/// Makes the sentence for a file that `origin` named.
-pub(crate) fn explain(origin: &Origin, path: &str, error: Error) -> String {
-    match error {
-        Error::Read(error) => format!("{origin}: cannot read '{path}': {error}"),
-        Error::Wrong(sentence) => sentence,
-    }
-}
-
-/// Reads the file.
+/// Reads the file: what it says, and a mistake for each key that is unknown or has a value of a wrong shape.
 ///
 /// # Errors
-/// If it cannot be read, is no TOML, has an unknown key, or a value of a wrong shape.
-pub(crate) fn read(path: &Path) -> Result<Layer, Error> {
+/// If it cannot be read, or is no TOML.
+pub(crate) fn read(path: &Path) -> Result<(Layer, Vec<Mistake>), Error> {
     let text = std::fs::read_to_string(path).map_err(Error::Read)?;
-    Reader { path, text: &text }.layer().map_err(Error::Wrong)
+    let reader = Reader { path, text: &text };
+    let (document, errors) = DeTable::parse_recoverable(&text);
+    if errors.is_empty() {
+        return Ok(reader.layer(document.get_ref()));
+    }
+    let mistake = |error: &toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        reader.wrong(at, error.message())
+    };
+    Err(Error::Syntax(errors.iter().map(mistake).collect()))
 }
 
 struct Reader<'a> {
@@ -45,34 +46,43 @@ type Entry<'a, 'i> = (
 );
 
 impl Reader<'_> {
-    fn layer(&self) -> Result<Layer, String> {
-        let document = DeTable::parse(self.text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            self.wrong(at, error.message())
-        })?;
+    fn layer(&self, document: &DeTable<'_>) -> (Layer, Vec<Mistake>) {
         let mut layer = Layer::new();
-        for (key, value) in in_order(document.get_ref()) {
-            let setting = self.setting(key)?;
-            let said = self.said(setting, key, value)?;
-            if layer.insert(setting.name, said).is_some() {
-                let (key, first) = (key.get_ref(), setting.key());
-                let other = if **key == first {
-                    setting.table().unwrap_or(&first)
-                } else {
-                    &first
-                };
-                let why = format!("'{key}' says again what '{other}' said; keep one of them");
-                return Err(self.wrong(value.span().start, &why));
+        let mut mistakes = Vec::new();
+        for (key, value) in in_order(document) {
+            if let Err(mistake) = self.add(key, value, &mut layer) {
+                mistakes.push(mistake);
             }
         }
-        Ok(layer)
+        (layer, mistakes)
+    }
+
+    fn add(
+        &self,
+        key: &Spanned<std::borrow::Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+        layer: &mut Layer,
+    ) -> Result<(), Mistake> {
+        let setting = self.setting(key)?;
+        let said = self.said(setting, key, value)?;
+        if layer.insert(setting.name, said).is_none() {
+            return Ok(());
+        }
+        let (key, first) = (key.get_ref(), setting.key());
+        let other = if **key == first {
+            setting.table().unwrap_or(&first)
+        } else {
+            &first
+        };
+        let why = format!("'{key}' says again what '{other}' said; keep one of them");
+        Err(self.wrong(value.span().start, &why))
     }
 
     /// The setting of a key, which may also be the name of a setting's table.
     fn setting(
         &self,
         key: &Spanned<std::borrow::Cow<'_, str>>,
-    ) -> Result<&'static Setting, String> {
+    ) -> Result<&'static Setting, Mistake> {
         let name = key.get_ref().as_ref();
         let mut settings = SETTINGS.iter();
         let found = settings.find(|setting| setting.key() == name || setting.table() == Some(name));
@@ -97,7 +107,7 @@ impl Reader<'_> {
         setting: &Setting,
         key: &Spanned<std::borrow::Cow<'_, str>>,
         value: &Spanned<DeValue<'_>>,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<Said>, Mistake> {
         let name = key.get_ref();
         let said = |text, at| self.said_at(name, text, at);
         match (value.get_ref(), setting.kind) {
@@ -119,7 +129,7 @@ impl Reader<'_> {
 
     /// A table of rules: `KEY = "VALUE"` is the text `KEY=VALUE`. In `headers` a key is a header's
     /// name, or a glob with a table of headers.
-    fn table(&self, name: &str, table: &DeTable<'_>) -> Result<Vec<Said>, String> {
+    fn table(&self, name: &str, table: &DeTable<'_>) -> Result<Vec<Said>, Mistake> {
         let mut said = Vec::new();
         for (key, value) in in_order(table) {
             let at = value.span().start;
@@ -145,7 +155,7 @@ impl Reader<'_> {
         Ok(said)
     }
 
-    fn string(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
+    fn string(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Result<String, Mistake> {
         match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),
             _ => {
@@ -155,7 +165,7 @@ impl Reader<'_> {
         }
     }
 
-    fn scalar(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
+    fn scalar(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Result<String, Mistake> {
         let what = match value.get_ref() {
             DeValue::String(text) => return Ok(text.clone().into_owned()),
             DeValue::Boolean(on) => return Ok(on.to_string()),
@@ -184,8 +194,12 @@ impl Reader<'_> {
         }
     }
 
-    fn wrong(&self, at: usize, why: &str) -> String {
-        format!("{}:{}: {why}", self.path.display(), self.line(at))
+    fn wrong(&self, at: usize, why: &str) -> Mistake {
+        let line = self.line(at);
+        Mistake {
+            line,
+            sentence: format!("{}:{line}: {why}", self.path.display()),
+        }
     }
 
     fn line(&self, at: usize) -> usize {

@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod busy;
 pub mod catalog;
 mod report;
 mod run;

@@ -67,6 +67,9 @@ pub struct Expectation {
     pub is_met: Option<bool>,
     /// The figures that decided.
     pub because: String,
+    /// It is about peers that were not asked for, and left out of the report.
+    #[serde(skip)]
+    pub(crate) is_moot: bool,
 }
 
 impl Expectation {
@@ -77,28 +80,34 @@ impl Expectation {
             says: format!("{subject}, {cell}: at most {limit} {unit}"),
             is_met: is_there(rows, cell, subject)
                 .then(|| median.is_some_and(|median| median <= limit)),
-            because: show(median),
+            because: show_at(rows, cell, subject),
+            is_moot: false,
         }
     }
 
     /// That the row's median is not above that of any of `others`.
     pub fn ahead_of(rows: &[Row], cell: &str, subject: &str, others: &[&str]) -> Expectation {
         let ours = median(rows, cell, subject);
-        let there: Vec<_> = others
+        let asked: Vec<_> = others
             .iter()
-            .filter(|other| is_there(rows, cell, other))
+            .copied()
+            .filter(|other| is_asked(rows, other))
             .collect();
-        let theirs = there.iter().map(|other| (other, median(rows, cell, other)));
-        let is_ahead = theirs.clone().all(|(_, theirs)| match (ours, theirs) {
+        let there = || asked.iter().filter(|other| is_there(rows, cell, other));
+        let is_ahead = there().all(|other| match (ours, median(rows, cell, other)) {
             (Some(ours), Some(theirs)) => ours <= theirs,
             (Some(_), None) => true,
             _ => false,
         });
-        let figures = theirs.map(|(other, theirs)| format!("{other} {}", show(theirs)));
+        let figures = asked
+            .iter()
+            .map(|other| format!("{other} {}", show_at(rows, cell, other)));
+        let figures = figures.collect::<Vec<_>>().join(", ");
         Expectation {
-            says: format!("{subject}, {cell}: ahead of {}", others.join(", ")),
-            is_met: (is_there(rows, cell, subject) && !there.is_empty()).then_some(is_ahead),
-            because: format!("{}; {}", show(ours), figures.collect::<Vec<_>>().join(", ")),
+            says: format!("{subject}, {cell}: ahead of {}", asked.join(", ")),
+            is_met: (is_there(rows, cell, subject) && there().count() > 0).then_some(is_ahead),
+            because: format!("{}; {figures}", show_at(rows, cell, subject)),
+            is_moot: asked.is_empty(),
         }
     }
 
@@ -112,7 +121,12 @@ impl Expectation {
                 ours.zip(theirs)
                     .is_some_and(|(ours, theirs)| ours <= factor * theirs)
             }),
-            because: format!("{}; {other} {}", show(ours), show(theirs)),
+            because: format!(
+                "{}; {other} {}",
+                show_at(rows, cell, subject),
+                show_at(rows, cell, other)
+            ),
+            is_moot: !is_asked(rows, other),
         }
     }
 
@@ -122,9 +136,19 @@ impl Expectation {
         Expectation {
             says: format!("{subject}, {cell}: at most {factor} times {of}"),
             is_met: here.zip(there).map(|(here, there)| here <= factor * there),
-            because: format!("{} against {}", show(here), show(there)),
+            because: format!(
+                "{} against {}",
+                show_at(rows, cell, subject),
+                show_at(rows, of, subject)
+            ),
+            is_moot: false,
         }
     }
+}
+
+/// Whether the subject takes part at all.
+fn is_asked(rows: &[Row], subject: &str) -> bool {
+    rows.iter().any(|row| row.subject == subject)
 }
 
 fn is_there(rows: &[Row], cell: &str, subject: &str) -> bool {
@@ -136,6 +160,13 @@ fn median(rows: &[Row], cell: &str, subject: &str) -> Option<f64> {
     let mut rows = rows.iter();
     rows.find(|row| row.cell == cell && row.subject == subject)?
         .median()
+}
+
+fn show_at(rows: &[Row], cell: &str, subject: &str) -> String {
+    match is_there(rows, cell, subject) {
+        true => show(median(rows, cell, subject)),
+        false => "not measured".to_owned(),
+    }
 }
 
 fn show(figure: Option<f64>) -> String {
@@ -162,14 +193,21 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What should have come out, and whether it did.
     pub expectations: Vec<Expectation>,
+    /// Which part of the machine's processors others used meanwhile, from 0 to 1; `None` if that is not known.
+    pub others_share: Option<f64>,
 }
+
+/// Above this, the machine was not ours.
+const OTHERS_SHARE_MAX: f64 = 0.05;
 
 impl Report {
     pub(crate) fn new(
         experiment: &Experiment,
         rows: Vec<Row>,
-        expectations: Vec<Expectation>,
+        mut expectations: Vec<Expectation>,
+        others_share: Option<f64>,
     ) -> Report {
+        expectations.retain(|expectation| !expectation.is_moot);
         Report {
             experiment: experiment.name,
             about: experiment.about,
@@ -177,6 +215,7 @@ impl Report {
             machine: machine(),
             rows,
             expectations,
+            others_share,
         }
     }
 
@@ -222,6 +261,7 @@ impl fmt::Display for Report {
             says,
             is_met,
             because,
+            ..
         } in &self.expectations
         {
             let verdict = match is_met {
@@ -231,7 +271,14 @@ impl fmt::Display for Report {
             };
             writeln!(f, "{verdict}: {says} ({because})")?;
         }
-        Ok(())
+        match self.others_share {
+            Some(share) if share > OTHERS_SHARE_MAX => writeln!(
+                f,
+                "warning: the machine was busy: others used {:.0} % of its processors meanwhile; do not trust the figures",
+                share * 100.0
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -358,5 +405,41 @@ mod tests {
             Some(false)
         );
         assert_eq!(met(Expectation::ahead_of(&rows, "c", "a", &["gone"])), None);
+    }
+
+    /// Seen: what was not measured was said to be `never`, expectations named peers that were not asked for, and a report
+    /// from a machine full of other work looked like any other.
+    #[test]
+    fn a_report_says_what_was_not_measured_and_on_what_machine() {
+        let absent = Row {
+            is_absent: true,
+            ..row("c", "may", &[], 0)
+        };
+        let rows = [row("c", "weft", &[1.0], 0), row("c", "go", &[], 3), absent];
+        let expectations = vec![
+            Expectation::within(&rows, "other", "c", "weft", 2.0),
+            Expectation::ahead_of(&rows, "c", "weft", &["go", "tokio", "may"]),
+            Expectation::ahead_of(&rows, "c", "weft", &["tokio"]),
+            Expectation::near(&rows, "c", "weft", 2.0, "tokio"),
+        ];
+        let report = |others_share| {
+            let (experiment, rows) = (&crate::catalog::CATALOG[0], rows.to_vec());
+            Report::new(experiment, rows, expectations.clone(), others_share).to_string()
+        };
+        let quiet = report(Some(0.01));
+        let (_, lines) = quiet
+            .split_once("\n\n")
+            .unwrap()
+            .1
+            .split_once("\n\n")
+            .unwrap();
+        assert_eq!(
+            lines,
+            "not measured: weft, other: at most 2 times c (not measured against 1.0)\n\
+             as expected: weft, c: ahead of go, may (1.0; go never, may not measured)\n"
+        );
+        assert!(report(Some(0.5)).ends_with(
+            "warning: the machine was busy: others used 50 % of its processors meanwhile; do not trust the figures\n"
+        ));
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::busy::Usage;
 use crate::report::{Expectation, Report, Row};
 use crate::subject::Subject;
 
@@ -128,6 +129,7 @@ pub fn run(
         .iter()
         .flat_map(|cell| subjects.iter().map(|subject| Row::new(cell, &subject.name)))
         .collect();
+    let usage_before = Usage::now();
     let (mut done, total) = (0, rows.len() * options.repetitions as usize);
     for repetition in 0..options.repetitions as usize {
         for (at, cell) in cells.iter().enumerate() {
@@ -155,7 +157,10 @@ pub fn run(
         }
     }
     let expectations = (experiment.expectations)(&rows);
-    Ok(Report::new(experiment, rows, expectations))
+    let others_share = usage_before
+        .zip(Usage::now())
+        .map(|(before, after)| before.others_since(&after));
+    Ok(Report::new(experiment, rows, expectations, others_share))
 }
 
 /// Runs one sample.

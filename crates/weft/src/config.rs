@@ -244,10 +244,11 @@ fn gather(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved {
             set.map_err(|why| mistakes.push(Mistake::new(said, &why)))
                 .is_ok()
         };
-        right.insert(
-            setting.name,
-            said.iter().filter(is_right).cloned().collect(),
-        );
+        let kept: Vec<_> = said.iter().filter(is_right).cloned().collect();
+        // If none is right, the default is the best guess at what was meant.
+        if said.is_empty() || !kept.is_empty() {
+            right.insert(setting.name, kept);
+        }
     }
     Resolved {
         config: config_of(&right),

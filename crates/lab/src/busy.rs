@@ -1,0 +1,67 @@
+//! How much of the machine others used meanwhile: figures of a busy machine say little.
+
+use std::fs;
+
+/// The machine's processors and this process, as they stand at one moment, in clock ticks.
+pub(crate) struct Usage {
+    /// Of all processors together, idle or not.
+    all: u64,
+    busy: u64,
+    /// This process and its children that have ended.
+    own: u64,
+}
+
+impl Usage {
+    /// Now; `None` where `/proc` does not say.
+    pub(crate) fn now() -> Option<Usage> {
+        let machine = fs::read_to_string("/proc/stat").ok()?;
+        let process = fs::read_to_string("/proc/self/stat").ok()?;
+        Usage::parse(&machine, &process)
+    }
+
+    /// proc_stat(5), proc_pid_stat(5)
+    fn parse(machine: &str, process: &str) -> Option<Usage> {
+        let line = machine.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<u64> = line
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's already.
+        let all = ticks.get(..8)?.iter().sum();
+        let idle = ticks[3] + ticks[4];
+        // The name may hold spaces and parentheses; behind it comes field 3.
+        let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
+        let own = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Usage {
+            all,
+            busy: all - idle,
+            own: own(14)? + own(15)? + own(16)? + own(17)?,
+        })
+    }
+
+    /// Which part of the machine others have used since, from 0 to 1. What the host took away counts as others'.
+    pub(crate) fn others_since(&self, later: &Usage) -> f64 {
+        let busy = later.busy.saturating_sub(self.busy);
+        let others = busy.saturating_sub(later.own.saturating_sub(self.own));
+        others as f64 / later.all.saturating_sub(self.all).max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_children_use_is_not_others() {
+        let process = |own: u64| format!("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 {own} 10 20 30 20 0");
+        let usage = |user: u64, idle: u64, own: u64| {
+            let machine =
+                format!("cpu  {user} 0 100 {idle} 50 0 10 5 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n");
+            Usage::parse(&machine, &process(own)).unwrap()
+        };
+        let start = usage(1000, 2000, 100);
+        assert_eq!(start.others_since(&usage(1500, 2500, 600)), 0.0);
+        assert_eq!(start.others_since(&usage(1500, 2500, 350)), 0.25);
+        assert!(Usage::now().is_some());
+    }
+}

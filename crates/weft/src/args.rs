@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
@@ -42,7 +43,14 @@ pub(crate) enum Asked {
 pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Result<Asked, clap::Error> {
-    let mut matches = command().try_get_matches_from(words)?;
+    let words: Vec<_> = words.into_iter().collect();
+    let is_serve = words.get(1).is_some_and(|word| word == "serve");
+    let mut matches = command()
+        .try_get_matches_from(words)
+        .map_err(|error| match is_serve {
+            true => with_our_name_for_it(error),
+            false => error,
+        })?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
@@ -198,7 +206,7 @@ const CHECK_CONFIG_SECTIONS: Sections = &[
     ),
     (
         "Exit status",
-        "0  the file is right\n2  it is not; the sentence says where and why",
+        "0  the file is ok\n2  it is not; each line says where and why",
     ),
 ];
 
@@ -384,6 +392,24 @@ fn long_help(setting: &Setting) -> String {
         None => format!("[key: {}] ", setting.key()),
     };
     format!("{text}\n\n{default}{key}[env: {}]", setting.env())
+}
+
+/// Who comes from another server types its flag for the address.
+fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
+    let is_address = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => {
+            ["-p", "--port", "-b", "--bind", "--address", "--host"].contains(&flag.as_str())
+        }
+        _ => false,
+    };
+    if is_address && error.kind() == ErrorKind::UnknownArgument {
+        let tip = "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface";
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+    error
 }
 
 /// The settings that were typed.

@@ -160,10 +160,12 @@ impl Mistake {
             Origin::File { line, .. } => line,
             Origin::Flag(_) | Origin::Env(_) => 0,
         };
-        Mistake {
-            line,
-            sentence: format!("{}: {why}", said.origin),
-        }
+        let sentence = match &said.origin {
+            // The directory is typed without a flag, and the reason names it.
+            Origin::Flag(flag) if flag.starts_with('[') => why.to_owned(),
+            origin => format!("{origin}: {why}"),
+        };
+        Mistake { line, sentence }
     }
 }
 
@@ -554,16 +556,18 @@ mod tests {
         let wrong = |text: &str| toml(text).unwrap_err();
         assert_eq!(
             wrong("# hello\nworkres = 4"),
-            "FILE:2: 'workres' is no setting; did you mean 'workers'?"
+            "FILE:2: 'workres' is not a setting; did you mean 'workers'?"
         );
         assert!(wrong("access-log = 'x'").contains("did you mean 'access_log'?"));
-        assert!(wrong("\n\nidle_timeout = 75").starts_with("FILE:3: idle_timeout: '75' is no dur"));
+        assert!(
+            wrong("\n\nidle_timeout = 75").starts_with("FILE:3: idle_timeout: '75' is not a dur")
+        );
         assert!(wrong("index = [\n'a',\n'b/c']").starts_with("FILE:3: index: 'b/c'"));
         assert!(wrong("workers = [1, 2]").starts_with("FILE:1: workers: one value is wanted"));
         assert!(wrong("workers = 1.5").contains("a number with a point"));
         assert!(wrong("config = 'x'").contains("FILE:1: 'config' cannot be set in a file"));
         assert!(wrong("a = ").starts_with("FILE:1: "));
-        assert!(wrong("[workers]\na = 1").contains("FILE:1: 'workers' is no table"));
+        assert!(wrong("[workers]\na = 1").contains("FILE:1: 'workers' is not a table"));
         assert!(wrong("[cache]\n'*.js' = 1").starts_with("FILE:2: cache: "));
         let twice = "cache = ['*.js=x']\nheader = ['X: y']\n[headers]\nX = 'y'";
         assert!(wrong(twice).contains("FILE:3: 'headers' says again what 'header' said"));

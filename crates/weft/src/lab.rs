@@ -82,7 +82,7 @@ pub(crate) fn command() -> Command {
         .arg(Arg::new("name").required(true))
         .arg(Arg::new("parameter").num_args(0..));
     Command::new("lab")
-        .about("Experiments: what threading runtimes cost, and whom they leave behind")
+        .about("Experiments: what threading runtimes cost, and which threads they leave behind")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)

@@ -56,6 +56,11 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         config,
         &banner(config, &limits, urls, running.describe(config)),
     );
+    if shows_nothing(config) {
+        terminal.say(
+            "note: there is no index file here, so visitors see 403 at first; --listing shows them the files",
+        );
+    }
     tell_systemd(&[NotifyState::Ready]);
     Operated {
         fixed,
@@ -154,6 +159,17 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
             "'{root}' is a file; say which directory to serve: weft serve DIR"
         )),
     }
+}
+
+/// Whether the first page that a visitor sees is a refusal: the directory has no index file, and nothing takes its place.
+fn shows_nothing(config: &ServeConfig) -> bool {
+    let has_index = || {
+        config
+            .index
+            .iter()
+            .any(|name| config.root.join(name).exists())
+    };
+    !config.listing && config.spa.is_none() && !has_index()
 }
 
 /// The lines of the start-up message, as name and text.

@@ -769,7 +769,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         default: Default::Text("off"),
         reload: Reload::Restart,
         help: "Where requests are logged: off, a file, or - for standard output",
-        more: "SIGHUP opens the same file anew, as logrotate wants it.",
+        more: "SIGHUP opens the same file anew, as logrotate needs it.",
     },
     Setting {
         name: "log-format",

@@ -11,7 +11,7 @@ use web::{CacheRule, HeaderRule};
 /// Reads `500ms`, `10s`, `2m`, `1h`, `1d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || {
-        format!("'{text}' is no duration; write a number and its unit, such as 500ms, 10s or 2m")
+        format!("'{text}' is not a duration; write a number and its unit, such as 500ms, 10s or 2m")
     };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -51,7 +51,8 @@ pub(crate) fn show_duration(duration: Duration) -> String {
 
 /// Reads `4096`, `64K`, `64M`, `1GiB` (powers of 1024) and `64kB`, `1GB` (powers of 1000).
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size; write bytes or a unit, such as 4096, 64M or 1GiB");
+    let wrong =
+        || format!("'{text}' is not a size; write bytes or a unit, such as 4096, 64M or 1GiB");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -125,7 +126,7 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
 pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
     let wrong = || {
         format!(
-            "'{text}' is no header rule; write 'Name: value' for every path or \
+            "'{text}' is not a header rule; write 'Name: value' for every path or \
              '*.woff2=Name: value' for some"
         )
     };
@@ -142,7 +143,7 @@ pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
 pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderRule, String> {
     if name.is_empty() || !name.bytes().all(is_token_byte) {
         return Err(format!(
-            "'{name}' is no header name; letters, digits and '-' make one"
+            "'{name}' is not a header name; write letters, digits and '-'"
         ));
     }
     check_field_value(value)?;
@@ -158,7 +159,7 @@ pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderR
 pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
     let Some(at) = find_rule_sign(text) else {
         return Err(format!(
-            "'{text}' is no cache rule; write GLOB=VALUE, such as \
+            "'{text}' is not a cache rule; write GLOB=VALUE, such as \
              '*.woff2=max-age=31536000, immutable'"
         ));
     };
@@ -217,7 +218,7 @@ pub(crate) fn error_page(text: &str) -> Result<(u16, PathBuf), String> {
     });
     parts.ok_or_else(|| {
         format!(
-            "'{text}' is no error page; write a status from 400 to 599 and a file, as 404=404.html"
+            "'{text}' is not an error page; write a status from 400 to 599 and a file, as 404=404.html"
         )
     })
 }
@@ -245,7 +246,7 @@ pub(crate) fn file_name(text: &str) -> Result<String, String> {
     match Path::new(text).components().count() {
         1 if !text.contains('/') && text != ".." && text != "." => Ok(text.to_owned()),
         _ => Err(format!(
-            "'{text}' is no file name; write one without '/', such as index.html"
+            "'{text}' is not a file name; write one without '/', such as index.html"
         )),
     }
 }
@@ -265,7 +266,7 @@ pub(crate) fn account(text: &str) -> Result<Account, String> {
         None => (text, None),
     };
     if user.is_empty() || group == Some("") {
-        return Err(format!("'{text}' is no user; write NAME or NAME:GROUP"));
+        return Err(format!("'{text}' is not a user; write NAME or NAME:GROUP"));
     }
     Ok(Account {
         user: user.to_owned(),

@@ -146,7 +146,7 @@ fn a_port_in_use_exits_with_1_and_names_the_holder() {
 fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "weft.toml", "\nworkres = 4\n");
-    let said = format!("{path}:2: 'workres' is no setting; did you mean 'workers'?");
+    let said = format!("{path}:2: 'workres' is not a setting; did you mean 'workers'?");
     check(&mut weft(&["serve", "--config", &path]), 2, &said);
     check(&mut weft(&["check-config", &path]), 2, &said);
     check(
@@ -154,6 +154,19 @@ fn a_wrong_file_exits_with_2_and_names_file_line_and_key() {
         2,
         "WEFT_CONFIG: cannot read 'no.toml'",
     );
+}
+
+#[test]
+fn another_server_s_flag_for_the_address_is_told_ours() {
+    for typed in [["-p", "8080"], ["--port", "8080"], ["--bind", "::"]] {
+        let ran = run(weft(&["serve"]).args(typed));
+        assert_eq!(ran.code, 2);
+        assert!(
+            ran.err.contains("tip: address and port are one: --listen"),
+            "{}",
+            ran.err
+        );
+    }
 }
 
 /// Seen: one mistake was told for each run, and what only a look at the site finds was told without file, line and key.

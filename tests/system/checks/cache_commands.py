@@ -39,7 +39,7 @@ def cache_says_what_is_wrong_with_flags(world):
         (["-o", "ext_path=/tmp/x:1G"], "no external storage"),
         (["-o", "lru_crawller"], "did you mean lru_crawler?"),
         (["-N", "4"], "-N cannot be had"),
-        (["-Z"], "-Z wants a certificate"),
+        (["-Z"], "-Z needs a certificate"),
         (["-Z", "-o", "ssl_chain_cert=/nonexistent.pem", "-u", "root"], "cannot read the certificate chain /nonexistent.pem"),
         (["-Y", "/nonexistent", "-u", "root"], "-Y: /nonexistent"),
         (["-p", "0"], "-u root"),

@@ -259,6 +259,19 @@ fn a_directory_without_an_index_is_forbidden_unless_it_is_listed() {
 }
 
 #[test]
+fn a_visible_link_to_a_hidden_name_shows_it() {
+    // A decision that the manual states: the name in the request decides, and whoever made the link meant it.
+    let world = World::new(&[(".hidden/page", "shown")]);
+    symlink(".hidden", world.path("link")).unwrap();
+    symlink(".hidden/page", world.path("page")).unwrap();
+    assert_eq!(
+        (world.text("link/page"), world.text("page")),
+        ("shown".into(), "shown".into())
+    );
+    assert!(matches!(world.ask(".hidden/page", &[]), Found::NotFound));
+}
+
+#[test]
 fn hidden_files_are_not_found_except_the_well_known_ones() {
     let files = [
         (".env", "x"),

@@ -278,7 +278,7 @@ impl More {
             };
         }
         if tls.chain.as_os_str().is_empty() {
-            return Err("-Z wants a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
+            return Err("-Z needs a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
         }
         tls.clients = match (self.verify, self.ca_cert.take()) {
             // In memcached, who may show a certificate and has nobody to vouch for it, need not.
@@ -286,7 +286,7 @@ impl More {
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),
             (Verify::Must, None) => {
-                return Err("-o ssl_verify_mode wants to know whose signatures count: \
+                return Err("-o ssl_verify_mode needs to know whose signatures count: \
                             -o ssl_ca_cert=<file>"
                     .into());
             }
@@ -654,7 +654,7 @@ mod tests {
             ("-l unix:/x", "-l: a Unix socket is what -s is for"),
             ("-S", "-S: say where the users are"),
             ("-N 4", "-N cannot be had"),
-            ("-Z", "-Z wants a certificate"),
+            ("-Z", "-Z needs a certificate"),
             (
                 "-o ssl_chain_cert=x",
                 "-o ssl_chain_cert is about TLS: give -Z",

@@ -44,7 +44,8 @@ const TABLE_GROWS: &str = "the table grows by itself, a piece at a time";
 const BUFFERS: &str = "buffers are taken only while bytes are on their way";
 const NO_DISK: &str =
     "there is no external storage: give the cache more memory, or run more of them";
-const NO_PROXY: &str = "weft is no proxy: put memcached's or nutcracker in front (docs/cache.md)";
+const NO_PROXY: &str =
+    "weft is not a proxy: put memcached's or nutcracker in front (docs/cache.md)";
 
 /// Every option of memcached 1.6.18's `-o`.
 pub(crate) const EXTENDED: &[Extended] = &[
@@ -232,7 +233,7 @@ fn read_one(word: &str) -> Result<Given<'_>, String> {
     }
     let value = match (row.value, value) {
         (Some(what), None | Some("")) if is_on => {
-            return Err(format!("-o {typed} wants a value: {typed}=<{what}>"));
+            return Err(format!("-o {typed} needs a value: {typed}=<{what}>"));
         }
         (None, Some(_)) => return Err(format!("-o {typed} takes no value")),
         (_, value) => value.unwrap_or_default(),

@@ -97,7 +97,10 @@ impl Reader<'_> {
                     Some(near) => format!("; did you mean '{near}'?"),
                     None => "; `weft serve --help` names all keys".to_owned(),
                 };
-                Err(self.wrong(key.span().start, &format!("'{name}' is no setting{hint}")))
+                Err(self.wrong(
+                    key.span().start,
+                    &format!("'{name}' is not a setting{hint}"),
+                ))
             }
         }
     }
@@ -121,7 +124,7 @@ impl Reader<'_> {
             }
             (DeValue::Table(table), _) if setting.table() == Some(name) => self.table(name, table),
             (DeValue::Table(_), _) => {
-                Err(self.wrong(key.span().start, &format!("'{name}' is no table")))
+                Err(self.wrong(key.span().start, &format!("'{name}' is not a table")))
             }
             _ => Ok(vec![said(self.scalar(name, value)?, value.span().start)]),
         }

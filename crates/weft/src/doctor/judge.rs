@@ -88,7 +88,7 @@ fn kernel(facts: &Facts) -> Vec<Line> {
         Some(number) if number < KERNEL_FOR_RING => warn(
             "version",
             release,
-            "The io_uring back end wants Linux 6.1 or newer; before it, epoll is used.",
+            "The io_uring back end needs Linux 6.1 or newer; before it, epoll is used.",
         ),
         _ => ok("version", release),
     };

@@ -71,7 +71,7 @@ impl Parameters {
             }
             let number = value
                 .parse()
-                .map_err(|_| format!("'{parameter}' is no number"))?;
+                .map_err(|_| format!("'{parameter}' is not a number"))?;
             numbers.insert(key.to_owned(), number);
         }
         Ok(Parameters { numbers, mode })

@@ -75,7 +75,7 @@ pub(crate) fn prepare(
 
 fn account(config: &ServeConfig) -> Result<Option<Ids>, Failure> {
     let ids = config.user.as_ref().map(privileges::find).transpose();
-    ids.map_err(|why| Failure::Usage(format!("{why}; --user wants an account that is there")))
+    ids.map_err(|why| Failure::Usage(format!("{why}; --user needs an existing account")))
 }
 
 fn become_user(ids: &Ids) -> Result<(), Failure> {

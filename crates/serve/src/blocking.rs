@@ -241,11 +241,13 @@ impl<S: Session, T: Stream> Driver<S, T> {
         }
         let now = clock::now().monotonic;
         let (first, others) = self.conversation.asked_since();
-        let took = |nth| now.saturating_duration_since(if nth == 0 { first } else { others });
-        for nth in 0..replies {
-            self.shared.counters.replied(took(nth));
+        let [first, others] = [first, others].map(|asked| now.saturating_duration_since(asked));
+        self.shared.counters.replied(1, first);
+        if replies > 1 {
+            self.shared.counters.replied(replies as u64 - 1, others);
         }
         if let Some(log) = &self.shared.log {
+            let took = |nth| if nth == 0 { first } else { others };
             out.take_log(took, |lines| log.write(lines));
         }
     }

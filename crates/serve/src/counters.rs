@@ -238,15 +238,15 @@ impl Counters {
         });
     }
 
-    /// A reply was sent, and it took so long from the first byte of the request to the last of the reply.
-    pub fn replied(&self, took: Duration) {
+    /// So many replies were sent, and each took so long from the first byte of the request to the last of the reply.
+    pub fn replied(&self, count: u64, took: Duration) {
         let us = took.as_micros() as u64;
         // Most take the first or second bucket, so a search from the front is the shortest.
         let bound = DURATION_BOUNDS_US.iter().position(|bound| us <= *bound);
         let bucket = NAMED_CELLS + bound.unwrap_or(DURATION_BOUNDS_US.len());
         self.count(|cells| {
-            cells.add(Cell::DurationNs, took.as_nanos() as u64);
-            cells.add_at(bucket, 1);
+            cells.add(Cell::DurationNs, took.as_nanos() as u64 * count);
+            cells.add_at(bucket, count);
         });
     }
 
@@ -678,8 +678,8 @@ mod tests {
     fn a_reply_is_counted_in_the_bucket_of_its_time() {
         // On the bound is within it, as Prometheus' `le` says.
         let counters = Counters::new();
-        for us in [0, 100, 101, 60_000_000, 60_000_001] {
-            counters.replied(Duration::from_micros(us));
+        for (count, us) in [(1, 0), (1, 100), (1, 101), (1, 60_000_000), (2, 60_000_001)] {
+            counters.replied(count, Duration::from_micros(us));
         }
         let mut out = MetricsWriter::default();
         counters
@@ -692,9 +692,9 @@ mod tests {
             "t_bucket{le=\"0.00025\"} 3",
             "t_bucket{le=\"10\"} 3",
             "t_bucket{le=\"60\"} 4",
-            "t_bucket{le=\"+Inf\"} 5",
-            "t_sum 120.000202",
-            "t_count 5",
+            "t_bucket{le=\"+Inf\"} 6",
+            "t_sum 180.000203",
+            "t_count 6",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }

@@ -171,7 +171,7 @@ def rotated_logs_lose_no_line(world):
         expect(not clients.lost, f"{clients.lost[:1]}")
     logs = [log, *(world.scratch / f"access.log.{turn}" for turn in range(3))]
     lines = [line for file in logs for line in file.read_text().splitlines()]
-    whole = [line for line in lines if re.fullmatch(r'\S+ - - \[[^]]+\] "GET /favicon.svg HTTP/1.1" 200 \d+ "[^"]*" "[^"]*"', line)]
+    whole = [line for line in lines if re.fullmatch(r'\S+ - - \[[^]]+\] "GET /favicon.svg HTTP/1.1" 200 \d+ "[^"]*" "[^"]*" \d+\.\d{6}', line)]
     expect_equal("torn or strange lines", [line for line in lines if line not in set(whole)][:3], [])
     # A client that is stopped may leave the last request of its connection unread; it is logged all the same.
     expect(0 <= len(whole) - clients.complete <= 4, f"{len(whole)} lines for {clients.complete} requests")

@@ -96,4 +96,34 @@ mod tests {
             }
         );
     }
+
+    #[test]
+    fn the_longest_line_is_still_a_line() {
+        let mut out = Outbox::new();
+        let line = "x".repeat(LINE_LEN_MAX);
+        let received = Echo.receive(line.as_bytes(), Now::read(), &mut out);
+        assert_eq!(received.next, Next::Receive(Phase::Head));
+        // What was used before it does not count.
+        let two = format!("one\n{line}");
+        let received = Echo.receive(two.as_bytes(), Now::read(), &mut out);
+        assert_eq!(
+            (received.used, received.next),
+            (4, Next::Receive(Phase::Head))
+        );
+    }
+
+    #[test]
+    fn between_two_lines_the_session_is_idle() {
+        let mut out = Outbox::new();
+        let next = |input: &[u8], out: &mut Outbox| Echo.receive(input, Now::read(), out).next;
+        assert_eq!(next(b"one\n", &mut out), Next::Receive(Phase::Idle));
+        assert_eq!(next(b"one\ntw", &mut out), Next::Receive(Phase::Head));
+    }
+
+    #[test]
+    fn a_peer_that_is_given_up_hears_why() {
+        let mut out = Outbox::new();
+        Echo.give_up(GiveUp::TimedOut(Phase::Head), Now::read(), &mut out);
+        assert!(out.queued_len() > 0);
+    }
 }

@@ -185,4 +185,61 @@ mod tests {
         file.write_all(b"and new").unwrap();
         assert!(!shared.is_unchanged().unwrap());
     }
+
+    #[test]
+    fn a_range_is_as_long_as_what_lies_between_its_ends() {
+        let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
+        let range = |range| FileRange {
+            file: Arc::clone(&file),
+            range,
+            keep: true,
+        };
+        assert_eq!(range(3..10).len(), 7);
+        assert!(!range(3..4).is_empty() && range(4..4).is_empty());
+    }
+
+    #[test]
+    fn a_stamp_has_nanoseconds_since_1970() {
+        use std::os::unix::fs::MetadataExt;
+        let file = tempfile::tempfile().unwrap();
+        let when = std::time::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+        file.set_modified(when).unwrap();
+        let metadata = file.metadata().unwrap();
+        let stamp = SharedFile::try_from(file).unwrap().stamp();
+        assert_eq!(stamp.mtime_ns, 1_700_000_000_123_456_789);
+        let ctime_ns = i128::from(metadata.ctime()) * 1_000_000_000;
+        assert_eq!(stamp.ctime_ns, ctime_ns + i128::from(metadata.ctime_nsec()));
+        assert_eq!(stamp.inode, (metadata.dev(), metadata.ino()));
+    }
+
+    #[test]
+    fn a_look_into_the_page_cache_is_believed_for_a_while() {
+        let shared = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        assert!(!shared.was_cached(start, second), "nobody looked");
+        shared.note_cached(start);
+        assert!(shared.was_cached(start, second));
+        assert!(shared.was_cached(start + Duration::from_millis(999), second));
+        assert!(!shared.was_cached(start + second, second));
+        shared.note_cached(start + second);
+        assert!(shared.was_cached(start + second, second));
+    }
+
+    /// What a file system says to an open with O_DIRECT by name, it says here.
+    #[test]
+    fn the_file_past_the_page_cache_is_the_same_one() {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECT;
+        let has_direct = rustix::fs::open(file.path(), flags, Mode::empty()).is_ok();
+        let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
+        assert_eq!(shared.direct().is_some(), has_direct);
+        if let Some(direct) = shared.direct() {
+            let opened = rustix::fs::fcntl_getfl(direct).unwrap();
+            assert!(opened.contains(OFlags::DIRECT), "{opened:?}");
+            let flags = rustix::io::fcntl_getfd(direct).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{flags:?}");
+            let stat = rustix::fs::fstat(direct).unwrap();
+            assert_eq!(FileStamp::of(&stat).inode, shared.stamp().inode);
+        }
+    }
 }

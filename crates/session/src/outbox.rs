@@ -397,4 +397,69 @@ mod tests {
         assert_eq!(seen, b"line\n");
         out.take_log(|_| Duration::ZERO, |_| panic!("taken twice"));
     }
+
+    #[test]
+    fn the_usual_outbox_is_full_from_64_kib_on() {
+        let mut out = Outbox::default();
+        out.put(&[b'x'; 65_535]);
+        assert!(!out.is_full());
+        out.put(b"x");
+        assert!(out.is_full());
+        let mut small = Outbox::with_watermark(2);
+        small.put(b"x");
+        assert!(!small.is_full() && !small.is_empty());
+    }
+
+    #[test]
+    fn what_is_appended_in_place_is_queued() {
+        let mut out = Outbox::new();
+        out.put(b"head ");
+        out.put_with(|bytes| bytes.extend_from_slice(b"body"));
+        out.put_with(|_| {});
+        assert_eq!((text(&out), out.queued_len()), ("head body".to_owned(), 9));
+        io::Write::write_all(&mut out, b" tail").unwrap();
+        io::Write::flush(&mut out).unwrap();
+        assert_eq!(text(&out), "head body tail");
+        assert_eq!(io::Write::write(&mut out, b"three").unwrap(), 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "put_with shortened the outbox: 0 below 4")]
+    fn what_is_queued_cannot_be_taken_back() {
+        let mut out = Outbox::new();
+        out.put(b"head");
+        out.put_with(Vec::clear);
+    }
+
+    #[test]
+    fn an_outbox_that_is_cleared_or_sent_keeps_64_kib_and_no_bytes() {
+        let mut out = Outbox::new();
+        for _ in 0..2 {
+            out.put(&vec![b'x'; 1 << 20]);
+            out.put_shared(Bytes::from_static(b"shared"));
+            out.clear();
+            assert_eq!((out.is_empty(), out.queued_len()), (true, 0));
+            assert_eq!((out.bytes.len(), out.bytes.capacity()), (0, 65_536));
+            out.put(&vec![b'x'; 1 << 20]);
+            out.consume(1 << 19);
+            assert!(
+                out.bytes.capacity() >= 1 << 20,
+                "half of it is not sent yet"
+            );
+            out.consume(1 << 19);
+            assert_eq!((out.bytes.len(), out.bytes.capacity()), (0, 65_536));
+        }
+        out.put(b"next");
+        assert_eq!(text(&out), "next");
+    }
+
+    #[test]
+    fn chunks_can_be_shown() {
+        let mut out = Outbox::new();
+        out.put(b"head");
+        out.put_shared(Bytes::from_static(b"shared"));
+        out.put_file(file_range(10));
+        let shown: Vec<String> = out.chunks().map(|chunk| chunk.to_string()).collect();
+        assert_eq!(shown, ["4 bytes", "6 shared bytes", "file bytes 0..10"]);
+    }
 }

@@ -270,3 +270,204 @@ impl Random {
         (z ^ (z >> 31)) % limit
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Write;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Echo, GiveUp, SharedFile};
+
+    /// What a replay that must fail says.
+    fn complaint<S: Session>(open: impl Fn() -> S, script: &Script) -> String {
+        let failed = catch_unwind(AssertUnwindSafe(|| replay(open, script)));
+        *failed.expect_err("the script is wrong").downcast().unwrap()
+    }
+
+    #[test]
+    fn a_reply_that_is_not_expected_is_shown_with_its_place() {
+        let said = complaint(|| Echo, &Script::new().send("abc\r\n").expect("abx\r\n"));
+        let shown = "replies differ at byte 2 (cut: whole)\n--- got\nabc\\r\\n\n\n--- expected\nabx\\r\\n\n";
+        assert_eq!(said, shown);
+    }
+
+    #[test]
+    fn a_session_closes_where_its_script_says_so_and_nowhere_else() {
+        let said = complaint(|| Echo, &Script::new().send("a\n").closed());
+        assert!(said.contains("closed (whole); replies: a"), "{said}");
+        let said = complaint(|| Echo, &Script::new().send("bye\n"));
+        assert!(said.contains("closed (whole); replies: bye"), "{said}");
+        let outcome = replay(|| Echo, &Script::new().send("a\nbye\nb\n").closed());
+        assert_eq!(
+            (&outcome.replied[..], outcome.closed),
+            (&b"a\nbye\n"[..], true)
+        );
+    }
+
+    /// Replies to each piece that it is shown with its length.
+    struct Lengths;
+
+    impl Session for Lengths {
+        fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+            out.put(format!("{} ", input.len()).as_bytes());
+            Received {
+                used: input.len(),
+                next: Next::Receive(Phase::Idle),
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_that_minds_how_it_is_cut_is_found_out() {
+        let said = complaint(|| Lengths, &Script::new().send("abc"));
+        assert!(
+            said.starts_with("replies differ at byte 0 (cut: EveryByte)"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn each_seed_has_its_own_cutting_and_repeats_it() {
+        let sent = [b'x'; 5_000];
+        let cut = |seed| run(Lengths, &sent, Cutting::Seeded(seed)).replied;
+        let all: BTreeSet<Vec<u8>> = (1..=CUTTINGS).map(cut).collect();
+        assert_eq!(all.len(), CUTTINGS as usize);
+        assert_eq!(cut(7), cut(7));
+        assert_eq!(run(Lengths, b"abc", Cutting::Whole).replied, b"3 ");
+        assert_eq!(run(Lengths, b"abc", Cutting::EveryByte).replied, b"1 1 1 ");
+    }
+
+    /// Fills the outbox.
+    struct Filler;
+
+    impl Session for Filler {
+        fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+            while !out.is_full() {
+                out.put(b"x");
+            }
+            Received {
+                used: input.len(),
+                next: Next::Receive(Phase::Idle),
+            }
+        }
+    }
+
+    #[test]
+    fn seeds_try_outboxes_of_many_sizes() {
+        let filled = |cutting| run(Filler, b"x", cutting).replied.len();
+        assert_eq!(filled(Cutting::Whole), 65_536);
+        let sizes: BTreeSet<usize> = (1..=CUTTINGS)
+            .map(|seed| filled(Cutting::Seeded(seed)))
+            .collect();
+        assert_eq!(sizes.len(), CUTTINGS as usize);
+        assert!(
+            sizes.iter().all(|size| (1..=70_000).contains(size)),
+            "{sizes:?}"
+        );
+    }
+
+    /// `B` and ten bytes, for which it lends room. Tells how many came into the room, and how many as input.
+    #[derive(Default)]
+    struct Lender {
+        room: [u8; 10],
+        filled: usize,
+        copied: usize,
+        has_begun: bool,
+    }
+
+    impl Lender {
+        fn next(&mut self, out: &mut Outbox) -> Next {
+            if self.filled + self.copied < 10 {
+                return Next::Receive(Phase::Body);
+            }
+            let Lender { filled, copied, .. } = *self;
+            out.put(format!("{filled} filled, {copied} copied\n").as_bytes());
+            *self = Lender::default();
+            Next::Close
+        }
+    }
+
+    impl Session for Lender {
+        fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+            self.copied += input.len() - usize::from(!self.has_begun);
+            self.has_begun = true;
+            Received {
+                used: input.len(),
+                next: self.next(out),
+            }
+        }
+
+        fn body_room(&mut self) -> &mut [u8] {
+            &mut self.room[self.filled..]
+        }
+
+        fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
+            self.filled += len;
+            self.next(out)
+        }
+    }
+
+    #[test]
+    fn bodies_go_into_the_room_that_is_lent_for_them() {
+        let outcome = |cutting| run(Lender::default(), b"B0123456789", cutting);
+        assert_eq!(
+            outcome(Cutting::EveryByte).replied,
+            b"10 filled, 0 copied\n"
+        );
+        assert_eq!(outcome(Cutting::Whole).replied, b"0 filled, 10 copied\n");
+        assert!(outcome(Cutting::EveryByte).closed);
+    }
+
+    #[test]
+    fn a_session_that_lends_no_room_lends_nothing() {
+        assert!(Echo.body_room().is_empty());
+        let mut out = Outbox::new();
+        Lengths.give_up(GiveUp::TimedOut(Phase::Idle), test_now(), &mut out);
+        assert!(out.is_empty());
+    }
+
+    /// Replies with a part of a file.
+    struct Files(Arc<SharedFile>);
+
+    impl Session for Files {
+        fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+            out.put(b"<");
+            out.put_file(FileRange {
+                file: Arc::clone(&self.0),
+                range: 2..6,
+                keep: true,
+            });
+            out.put(b">");
+            Received {
+                used: input.len(),
+                next: Next::Close,
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_read_out() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let file = Arc::new(SharedFile::try_from(file).unwrap());
+        let open = || Files(Arc::clone(&file));
+        replay(open, &Script::new().send("x").expect("<2345>").closed());
+    }
+
+    /// The first numbers of its authors' program from seed 0 (prng.di.unimi.it/splitmix64.c).
+    #[test]
+    fn the_generator_is_splitmix64() {
+        let mut random = Random(0);
+        let numbers = [(); 3].map(|()| random.below(u64::MAX));
+        let known = [
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ];
+        assert_eq!(numbers, known);
+        assert!((0..1_000).all(|_| random.below(7) < 7));
+    }
+}

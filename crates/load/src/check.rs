@@ -9,6 +9,14 @@ use crate::plan::{Arrivals, Cache, Plan, Workload};
 
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+/// Each thread counts every arrival, also of those that it cannot send: at more, it does nothing else.
+const RATE_PER_THREAD_MAX: f64 = 10e6;
+/// Requests on one connection are written into one buffer.
+const DEPTH_MAX: u32 = 65_536;
+/// Each interval keeps its histograms.
+const INTERVALS_MAX: u128 = 100_000;
+/// memcached reads no longer line than 64 KiB (proto_text.c); more keys do not fit into one.
+const KEYS_PER_GET_MAX: u32 = 10_000;
 
 impl Plan {
     /// Says what contradicts itself.
@@ -32,11 +40,23 @@ impl Plan {
         if self.duration.saturating_add(self.warm_up) > LONGEST {
             return wrong("a run of more than a year is a typing error");
         }
-        if self.request_timeout.is_zero() || self.connect_timeout.is_zero() {
-            return wrong("a time-out must be above 0");
+        if self.duration.as_nanos() / self.interval.as_nanos() > INTERVALS_MAX {
+            return wrong("a run has at most 100,000 intervals; give a longer --interval");
+        }
+        let timeouts = [self.request_timeout, self.connect_timeout];
+        if timeouts
+            .iter()
+            .any(|timeout| timeout.is_zero() || *timeout > LONGEST)
+        {
+            return wrong("a time-out must be above 0, and a year at most");
         }
         if asks && (self.connections < self.threads || self.depth == 0) {
             return wrong("a run needs a connection for every thread, and a depth of 1 or more");
+        }
+        if self.depth > DEPTH_MAX {
+            return wrong(
+                "more than 65,536 requests under way on one connection are a typing error",
+            );
         }
         if !asks && self.idle.connections == 0 {
             return wrong("an idle run needs a number of idle connections");
@@ -50,8 +70,18 @@ impl Plan {
         {
             return wrong("the rate of opening connections must be above 0");
         }
-        if self.idle.byte_every.is_some_and(|every| every.is_zero()) {
-            return wrong("the period of an idle connection's bytes must be above 0");
+        let connections = f64::from(self.connections) + f64::from(self.idle.connections);
+        let opening_s = self
+            .connect_rate_per_s
+            .map_or(0.0, |rate| connections / rate);
+        if opening_s > LONGEST.as_secs_f64() {
+            return wrong("at this --connect-rate, opening the connections takes more than a year");
+        }
+        let is_period = |every: Duration| !every.is_zero() && every <= LONGEST;
+        if self.idle.byte_every.is_some_and(|every| !is_period(every)) {
+            return wrong(
+                "the period of an idle connection's bytes must be above 0, and a year at most",
+            );
         }
         if self.requests_max == Some(0) {
             return wrong("a number of requests must be above 0");
@@ -84,7 +114,8 @@ impl Plan {
     }
 
     fn check_arrivals(&self) -> Result<(), LoadError> {
-        let is_rate = |rate: f64| rate >= 0.0 && rate.is_finite();
+        let most = RATE_PER_THREAD_MAX * f64::from(self.threads);
+        let is_rate = |rate: f64| (0.0..=most).contains(&rate);
         let is_right = match &self.arrivals {
             Arrivals::Closed => true,
             Arrivals::Fixed { rate_per_s } | Arrivals::Poisson { rate_per_s } => {
@@ -92,14 +123,18 @@ impl Plan {
             }
             Arrivals::Course { stages, .. } => {
                 let is_stage = |stage: &crate::plan::Stage| {
-                    is_rate(stage.from_per_s) && is_rate(stage.to_per_s) && !stage.lasts.is_zero()
+                    is_rate(stage.from_per_s)
+                        && is_rate(stage.to_per_s)
+                        && !stage.lasts.is_zero()
+                        && stage.lasts <= LONGEST
                 };
                 !stages.is_empty() && stages.iter().all(is_stage)
             }
         };
         match (is_right, &self.workload) {
             (false, _) => Err(LoadError::Plan(
-                "a rate is a number above 0 (in a course: from 0), and every stage lasts some time"
+                "a rate is a number above 0 (in a course: from 0) and at most 10M for each thread; every \
+                 stage of a course lasts some time"
                     .to_owned(),
             )),
             (true, Workload::Sessions(_)) if self.arrivals == Arrivals::Closed => Err(
@@ -140,6 +175,12 @@ impl Plan {
         if http.requests_per_connection == Some(0) {
             return wrong("a connection serves at least one request".to_owned());
         }
+        let has_no_body = |page: &crate::plan::Page| {
+            page.expected.is_some() && page.method.as_ref().unwrap_or(&http.method) == "HEAD"
+        };
+        if self.verify && http.pages.iter().any(has_no_body) {
+            return wrong("the reply to HEAD has no body that --verify could compare".to_owned());
+        }
         let methods = http.pages.iter().filter_map(|page| page.method.as_ref());
         if let Some(method) = methods.chain([&http.method]).find(|name| !is_token(name)) {
             return wrong(format!(
@@ -169,6 +210,9 @@ impl Cache {
         let wrong = |sentence: String| Err(LoadError::Plan(sentence));
         if !(0.0..=100.0).contains(&self.set_percent) || self.keys == 0 || self.keys_per_get == 0 {
             return wrong("a cache load needs keys, and a share of sets from 0 to 100".to_owned());
+        }
+        if self.keys_per_get > KEYS_PER_GET_MAX {
+            return wrong("more than 10,000 keys do not fit into one get".to_owned());
         }
         // doc/protocol.txt: keys have no control characters and no whitespace.
         if self

@@ -388,6 +388,10 @@ impl Facts {
             _ => return None,
         };
         let status = number(head.get(9..12)?)? as u16;
+        // Three digits (RFC 9112 4), whatever follows.
+        if !matches!(head.get(12)?, b' ' | b'\r') {
+            return None;
+        }
         let mut facts = Facts {
             status,
             closes: minor == 0,
@@ -548,6 +552,8 @@ mod tests {
         for nonsense in [
             &b"HTTP/2 200 OK\r\n\r\n"[..],
             b"HTTP/1.1 abc OK\r\n\r\n",
+            b"HTTP/1.1 2000 OK\r\n\r\n",
+            b"HTTP/1.1 099 OK\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 5x\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",

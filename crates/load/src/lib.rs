@@ -26,8 +26,8 @@
 //! other with think times.
 //!
 //! **The generator examines itself.** Its threads' CPU time, the time that they waited for a
-//! processor, and how late they sent are part of the outcome, and [`Outcome::generator_limited`]
-//! says when the generator was the limit, not the server.
+//! processor, and how late they sent are part of the outcome. [`verdict`] is the table that says what a
+//! run shows, and of whom: the server, the generator, or what was asked.
 
 #![deny(unsafe_code)]
 
@@ -36,6 +36,7 @@ mod arrivals;
 mod carrier;
 mod check;
 pub mod distribution;
+mod expect;
 pub mod fileset;
 #[cfg(test)]
 mod goodness;
@@ -50,6 +51,7 @@ pub mod random;
 pub mod replay;
 pub mod report;
 mod ring;
+mod room;
 mod run;
 pub mod sessions;
 mod socket;
@@ -57,6 +59,7 @@ mod speaker;
 pub mod sweep;
 pub mod traces;
 mod usage;
+pub mod verdict;
 mod worker;
 
 use std::fmt;
@@ -72,7 +75,7 @@ pub use run::run;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The plan contradicts itself; the sentence says where.
+    /// The plan contradicts itself, or this machine has no room for it; the sentence says where.
     Plan(String),
     /// Nobody answers at a target.
     Unreachable {

@@ -49,15 +49,16 @@ impl Commands {
         self.set_share > 0.0 && self.random.unit() < self.set_share
     }
 
-    /// Appends a get of the plan's number of keys.
-    pub(crate) fn get(&mut self, out: &mut Vec<u8>) {
+    /// Appends a get of the plan's number of keys. Returns the last of them.
+    pub(crate) fn get(&mut self, out: &mut Vec<u8>) -> u64 {
         let keys = self.plan.keys_per_get;
+        let mut key = 0;
         match self.plan.protocol {
             CacheProtocol::Text => {
                 out.extend_from_slice(b"get");
                 for _ in 0..keys {
                     out.push(b' ');
-                    let key = self.chooser.choose(&mut self.random);
+                    key = self.chooser.choose(&mut self.random);
                     self.key(key, out);
                 }
                 out.extend_from_slice(b"\r\n");
@@ -65,7 +66,7 @@ impl Commands {
             CacheProtocol::Meta => {
                 for _ in 0..keys {
                     out.extend_from_slice(b"mg ");
-                    let key = self.chooser.choose(&mut self.random);
+                    key = self.chooser.choose(&mut self.random);
                     self.key(key, out);
                     // k: the key comes back; q: a miss says nothing, as in a multi-get.
                     out.extend_from_slice(if keys == 1 {
@@ -79,12 +80,14 @@ impl Commands {
                 }
             }
         }
+        key
     }
 
-    /// Appends a set of a key by its popularity.
-    pub(crate) fn set(&mut self, out: &mut Vec<u8>) {
+    /// Appends a set of a key by its popularity, and returns the key.
+    pub(crate) fn set(&mut self, out: &mut Vec<u8>) -> u64 {
         let key = self.chooser.choose(&mut self.random);
         self.set_key(key, out);
+        key
     }
 
     /// Appends a set of this key.
@@ -156,15 +159,18 @@ impl Commands {
         })
     }
 
-    /// Whether this is the value of this key.
-    fn is_right(&self, key: &[u8], value: &[u8]) -> bool {
-        let prefix = self.plan.key_prefix.len();
+    /// Whether this is the value of this key, and the key is the one that was `asked` for, if it was one.
+    fn is_right(&self, asked: u32, key: &[u8], value: &[u8]) -> bool {
         let digits = key
-            .get(prefix..prefix + DIGITS)
+            .strip_prefix(self.plan.key_prefix.as_bytes())
+            .and_then(|rest| rest.get(..DIGITS))
             .and_then(|digits| std::str::from_utf8(digits).ok());
-        let Some(key) = digits.and_then(|digits| digits.parse().ok()) else {
+        let Some(key) = digits.and_then(|digits| digits.parse::<u64>().ok()) else {
             return false;
         };
+        if self.plan.keys_per_get == 1 && key as u32 != asked {
+            return false;
+        }
         let mut rest = value;
         self.value_length(key) == value.len()
             && self.value(key, value.len()).all(|piece| {
@@ -209,6 +215,8 @@ pub(crate) struct Reply {
     pub(crate) found: u32,
     /// How many of them are not what they should be.
     pub(crate) wrong: u32,
+    /// Whether it answers a set, or a get; `None` for an error.
+    pub(crate) answers_set: Option<bool>,
 }
 
 impl Reader {
@@ -220,8 +228,9 @@ impl Reader {
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used.
-    pub(crate) fn read(&mut self, input: &mut &[u8], verify: Option<&Commands>) -> Read {
+    /// Reads from `input`, and moves its beginning behind what it used. `verify`: compare values, and the
+    /// key with the one that was asked for.
+    pub(crate) fn read(&mut self, input: &mut &[u8], verify: Option<(&Commands, u32)>) -> Read {
         if self.carry.is_empty() {
             let read = self.read_from(input, verify);
             if read == Read::More {
@@ -253,7 +262,7 @@ impl Reader {
         read
     }
 
-    fn read_from(&mut self, input: &mut &[u8], verify: Option<&Commands>) -> Read {
+    fn read_from(&mut self, input: &mut &[u8], verify: Option<(&Commands, u32)>) -> Read {
         loop {
             if self.skip > 0 {
                 let skipped = self.skip.min(input.len() as u64);
@@ -264,7 +273,7 @@ impl Reader {
                 }
             }
             if std::mem::take(&mut self.ends) {
-                return Read::Reply(self.reply(2));
+                return Read::Reply(self.reply(2, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
                 return match input.len() > LINE_BYTES_MAX {
@@ -287,10 +296,10 @@ impl Reader {
                         *input = rest;
                     }
                     Some(_) if rest.len() < length + 2 => return Read::More,
-                    Some(commands) => {
+                    Some((commands, asked)) => {
                         let (value, rest) = rest.split_at(length + 2);
-                        let is_right =
-                            value.ends_with(b"\r\n") && commands.is_right(key, &value[..length]);
+                        let is_right = value.ends_with(b"\r\n")
+                            && commands.is_right(asked, key, &value[..length]);
                         self.found += 1;
                         self.wrong += u32::from(!is_right);
                         self.ends = self.is_single_meta;
@@ -329,16 +338,16 @@ impl Reader {
                 let key = words.find_map(|word| word.strip_prefix(b"k"));
                 value(key.unwrap_or_default(), length)
             }
-            b"END" | b"EN" | b"MN" | b"STORED" | b"HD" | b"NS" | b"NOT_STORED" => {
-                Line::Reply(self.reply(2))
-            }
-            b"ERROR" | b"CLIENT_ERROR" => Line::Reply(self.reply(4)),
-            b"SERVER_ERROR" => Line::Reply(self.reply(5)),
+            b"END" | b"EN" | b"MN" => Line::Reply(self.reply(2, Some(false))),
+            b"STORED" | b"HD" => Line::Reply(self.reply(2, Some(true))),
+            b"ERROR" | b"CLIENT_ERROR" => Line::Reply(self.reply(4, None)),
+            // A plain set is stored, or the server could not.
+            b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => Line::Reply(self.reply(5, None)),
             _ => Line::Broken,
         }
     }
 
-    fn reply(&mut self, status_class: u8) -> Reply {
+    fn reply(&mut self, status_class: u8, answers_set: Option<bool>) -> Reply {
         let (found, wrong) = (
             std::mem::take(&mut self.found),
             std::mem::take(&mut self.wrong),
@@ -347,6 +356,7 @@ impl Reader {
             status_class,
             found,
             wrong,
+            answers_set,
         }
     }
 }
@@ -389,14 +399,14 @@ mod tests {
     }
 
     /// Reads a conversation cut into two at every byte; each cut must come to the same replies.
-    fn replies(plan: &Cache, conversation: &[u8], verify: bool) -> Vec<(u8, u32, u32)> {
+    fn replies(plan: &Cache, conversation: &[u8], asked: Option<u32>) -> Vec<(u8, u32, u32)> {
         let commands = Commands::new(plan, 1, 0);
         let read_all = |cut: usize| {
             let mut reader = Reader::new(plan);
             let mut found = Vec::new();
             for mut piece in [&conversation[..cut], &conversation[cut..]] {
                 loop {
-                    match reader.read(&mut piece, verify.then_some(&commands)) {
+                    match reader.read(&mut piece, asked.map(|key| (&commands, key))) {
                         Read::More => break,
                         Read::Broken => {
                             found.push((0, 0, 0));
@@ -422,10 +432,7 @@ mod tests {
         let said = b"VALUE a 0 3\r\na\r\n\r\nVALUE b 0 0\r\n\r\nEND\r\nEND\r\nSTORED\r\n\
                      SERVER_ERROR out of memory\r\nERROR\r\n";
         let expected = [(2, 2, 0), (2, 0, 0), (2, 0, 0), (5, 0, 0), (4, 0, 0)];
-        assert_eq!(
-            replies(&plan(CacheProtocol::Text, 2), said, false),
-            expected
-        );
+        assert_eq!(replies(&plan(CacheProtocol::Text, 2), said, None), expected);
     }
 
     #[test]
@@ -433,12 +440,12 @@ mod tests {
         let single = b"VA 2 kx\r\nab\r\nEN\r\nHD\r\n";
         let expected = [(2, 1, 0), (2, 0, 0), (2, 0, 0)];
         assert_eq!(
-            replies(&plan(CacheProtocol::Meta, 1), single, false),
+            replies(&plan(CacheProtocol::Meta, 1), single, None),
             expected
         );
         let many = b"VA 2 kx\r\nab\r\nVA 0 ky\r\n\r\nMN\r\nMN\r\n";
         assert_eq!(
-            replies(&plan(CacheProtocol::Meta, 3), many, false),
+            replies(&plan(CacheProtocol::Meta, 3), many, None),
             [(2, 2, 0), (2, 0, 0)]
         );
     }
@@ -457,11 +464,13 @@ mod tests {
             let mut said = format!("VALUE {} 0 {}\r\n", words[1], words[4]).into_bytes();
             said.extend_from_slice(&set[end..]);
             said.extend_from_slice(b"END\r\n");
-            assert_eq!(replies(&plan, &said, true), [(2, 1, 0)]);
+            assert_eq!(replies(&plan, &said, Some(key as u32)), [(2, 1, 0)]);
+            // The right value, of another key.
+            assert_eq!(replies(&plan, &said, Some(key as u32 + 1)), [(2, 1, 1)]);
             if words[4] != "0" {
                 let value = said.len() - b"\r\nEND\r\n".len() - 1;
                 said[value] ^= 1;
-                assert_eq!(replies(&plan, &said, true), [(2, 1, 1)]);
+                assert_eq!(replies(&plan, &said, Some(key as u32)), [(2, 1, 1)]);
             }
         }
     }
@@ -474,7 +483,7 @@ mod tests {
             b"VALUE\r\n",
         ] {
             assert_eq!(
-                replies(&plan(CacheProtocol::Text, 1), nonsense, false),
+                replies(&plan(CacheProtocol::Text, 1), nonsense, None),
                 [(0, 0, 0)]
             );
         }
@@ -485,7 +494,9 @@ mod tests {
         let commands = |thread| {
             let mut commands = Commands::new(&plan(CacheProtocol::Meta, 3), 9, thread);
             let mut out = Vec::new();
-            (0..10).for_each(|_| commands.get(&mut out));
+            for _ in 0..10 {
+                commands.get(&mut out);
+            }
             out
         };
         assert_eq!(commands(0), commands(0));

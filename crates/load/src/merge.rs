@@ -11,7 +11,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer as Read};
 
-use crate::outcome::{IntervalRecord, Outcome};
+use crate::outcome::{Asked, IntervalRecord, Kind, Outcome};
 
 impl Outcome {
     /// Adds what another generator did in the same time to the same end.
@@ -19,13 +19,15 @@ impl Outcome {
     /// # Errors
     /// When the two did not measure the same classes of requests.
     pub fn merge(&mut self, other: &Outcome) -> Result<(), String> {
-        let names = |outcome: &Outcome| -> Vec<_> {
-            outcome.total.classes.iter().map(|c| c.name).collect()
+        let work = |outcome: &Outcome| -> (Kind, Vec<_>) {
+            let names = outcome.total.classes.iter().map(|class| class.name);
+            (outcome.asked.kind, names.collect())
         };
-        if names(self) != names(other) {
+        if work(self) != work(other) {
             let what = "outcomes of different work cannot be merged";
-            return Err(format!("{what}: {:?} and {:?}", names(self), names(other)));
+            return Err(format!("{what}: {:?} and {:?}", work(self), work(other)));
         }
+        self.asked.add(&other.asked);
         self.began = self.began.min(other.began);
         self.elapsed = self.elapsed.max(other.elapsed);
         self.offered_rate_per_s = match (self.offered_rate_per_s, other.offered_rate_per_s) {
@@ -52,9 +54,6 @@ impl Outcome {
         self.generator
             .threads
             .extend_from_slice(&other.generator.threads);
-        if self.generator.limited.is_none() {
-            self.generator.limited.clone_from(&other.generator.limited);
-        }
         if self.generator.io != other.generator.io {
             self.generator.io = format!("{}; {}", self.generator.io, other.generator.io);
         }
@@ -84,6 +83,19 @@ impl Outcome {
         };
         serde_json::from_value(whole)
             .map_err(|error| format!("this is no outcome of weft load: {error}"))
+    }
+}
+
+impl Asked {
+    /// Adds what was asked of another generator.
+    fn add(&mut self, other: &Asked) {
+        self.connections += other.connections;
+        self.idle_connections += other.idle_connections;
+        self.requests_max = match (self.requests_max, other.requests_max) {
+            (Some(ours), Some(theirs)) => Some(ours + theirs),
+            _ => None,
+        };
+        self.verify |= other.verify;
     }
 }
 
@@ -129,6 +141,7 @@ pub(crate) fn class_name<'de, D: Read<'de>>(from: D) -> Result<&'static str, D::
 mod tests {
     use super::*;
     use crate::report::tests::sample;
+    use crate::verdict::Row;
 
     #[test]
     fn an_outcome_reads_back_as_it_was() {
@@ -151,7 +164,9 @@ mod tests {
             .unwrap();
         assert_eq!(all.total.response_ns(), expected);
         assert_eq!(all.total.replies(), 20_000);
-        assert_eq!(all.offered_rate_per_s, Some(2.0 * 10_000.0));
+        assert_eq!(all.offered_rate_per_s, Some(2.0 * 5_000.0));
+        assert_eq!(all.asked.connections, 2 * 64);
+        assert_eq!(all.verdict().row, Row::KeptUp);
         assert_eq!(all.intervals.len(), slow.intervals.len());
         assert_eq!(
             all.intervals[0].tally.replies(),
@@ -182,6 +197,31 @@ mod tests {
             .merge(&sample(&["get"], 1, 10))
             .unwrap_err();
         assert!(error.contains("different work"), "{error}");
+        let mut closed = sample(&["request"], 1, 10);
+        closed.asked.kind = Kind::Closed;
+        let error = closed.merge(&sample(&["request"], 1, 10)).unwrap_err();
+        assert!(error.contains("Closed"), "{error}");
+    }
+
+    #[test]
+    fn what_was_asked_of_all_generators_is_added_up() {
+        let mut all = sample(&["request"], 1, 10);
+        let mut other = all.clone();
+        let of = |outcome: &mut Outcome, most, verify| {
+            outcome.asked.idle_connections = 3;
+            (outcome.asked.requests_max, outcome.asked.verify) = (most, verify);
+        };
+        of(&mut all, Some(10), false);
+        of(&mut other, Some(30), true);
+        all.merge(&other).unwrap();
+        assert_eq!(
+            (all.asked.idle_connections, all.asked.requests_max),
+            (6, Some(40))
+        );
+        assert!(all.asked.verify);
+        of(&mut other, None, false);
+        all.merge(&other).unwrap();
+        assert_eq!((all.asked.requests_max, all.asked.verify), (None, true));
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub struct Outcome {
     pub began: SystemTime,
     /// How long it was measured: shorter than planned if the run was stopped.
     pub elapsed: Duration,
+    /// What was asked of it.
+    pub asked: Asked,
     /// What the arrivals asked for in that time; `None` in a closed loop.
     pub offered_rate_per_s: Option<f64>,
     /// All that was counted.
@@ -27,41 +29,41 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the generator, not the server, was the limit; the sentence says how one can tell.
-    pub fn generator_limited(&self) -> Option<&str> {
-        self.generator.limited.as_deref()
-    }
-
-    /// Why this run says nothing of the server, if not a single good reply came. Of idle connections no
-    /// replies are expected: then, if not a single one was opened.
-    pub fn without_replies(&self) -> Option<String> {
-        let (total, errors) = (&self.total, &self.total.errors);
-        if total.classes.is_empty() {
-            let opened = total.opened + total.idle_open + total.idle_closed;
-            return (opened == 0)
-                .then(|| format!("no connection was opened: {}", errors.sentence()));
-        }
-        if total.replies() > 0 {
-            return None;
-        }
-        Some(match (total.sent + total.intended, errors.total()) {
-            (0, 0) => {
-                "no request was due in this time; ask for a higher rate or a longer run".to_owned()
-            }
-            (_, 0) => format!(
-                "no reply came within {:.1} s, and {} requests were sent",
-                self.elapsed.as_secs_f64(),
-                total.sent
-            ),
-            _ => format!("no good reply came: {}", errors.sentence()),
-        })
-    }
-
     /// Good replies per second.
     pub fn achieved_rate_per_s(&self) -> f64 {
         let replies = self.total.replies() - self.total.drained;
         replies as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
+}
+
+/// What was asked of a run, as far as its [verdict](crate::verdict) needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// What decided when something was sent.
+    pub kind: Kind,
+    /// Connections that ask, at most.
+    pub connections: u64,
+    /// Connections beside them that ask for nothing.
+    pub idle_connections: u64,
+    /// The number of requests that ends the run.
+    pub requests_max: Option<u64>,
+    /// Whether every body is compared with what it should be.
+    pub verify: bool,
+}
+
+/// What decided when something was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Nothing was: connections are held.
+    #[default]
+    Idle,
+    /// The reply before.
+    Closed,
+    /// A rate of requests.
+    Open,
+    /// A rate of sessions.
+    Sessions,
 }
 
 /// What the generator itself used.
@@ -71,8 +73,6 @@ pub struct Generator {
     pub io: String,
     /// Its threads.
     pub threads: Vec<ThreadUse>,
-    /// Why the generator was the limit, if it was.
-    pub limited: Option<String>,
 }
 
 /// What one thread of the generator used while it measured.
@@ -122,14 +122,18 @@ pub struct Tally {
     /// How long opening a connection took, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub connect_ns: Histogram<u64>,
-    /// How late requests were sent for reasons of the generator's own: from the intended time, or
-    /// the time when a connection was free if that was later. In nanoseconds; open loop only.
+    /// How late the generator was: from the intended time to the time when it looked for a connection.
+    /// What it then waited for one is the server's. In nanoseconds; open loop only.
     #[serde(with = "histogram_text")]
     pub lag_ns: Histogram<u64>,
     /// Requests that the arrivals called for.
     pub intended: u64,
     /// Of those, requests that were never sent because the backlog was full.
     pub missed: u64,
+    /// Of those, requests that found no free connection.
+    pub waited: u64,
+    /// Sessions that began before the run's time was over.
+    pub begun: u64,
     /// Requests that were sent.
     pub sent: u64,
     /// Replies that came after the time to measure was over: awaited, so that the slowest are not left
@@ -148,6 +152,8 @@ pub struct Tally {
     pub hits: u64,
     /// Keys that were not found.
     pub misses: u64,
+    /// Replies (of a cache: values) that were compared with what they should be.
+    pub compared: u64,
     /// Sessions that came to their end.
     pub sessions: u64,
     /// Bytes received, heads included.
@@ -171,12 +177,12 @@ pub struct Class {
     /// From the sending to the last byte of the reply, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub service_ns: Histogram<u64>,
-    /// Replies of HTTP by the first digit of their status (index 1 to 5); of the cache: index 2 if
-    /// well, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
+    /// Whole replies, right or wrong. Of HTTP: by the first digit of their status (index 1 to 5). Of the
+    /// cache: index 2 if well, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
     pub replies_by_status: [u64; 6],
 }
 
-/// What went wrong, by httperf's classes, and three more. Each failed request or connection is
+/// What went wrong, by httperf's classes, and five more. Each failed request or connection is
 /// counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
@@ -198,13 +204,18 @@ pub struct Errors {
     pub short_reply: u64,
     /// What arrived is not a reply by the protocol.
     pub bad_reply: u64,
+    /// A whole reply of another status than [`Plan::expect`](crate::Plan::expect); of a cache: an error.
+    pub unexpected_status: u64,
     /// The body is not what it should be (only with [`Plan::verify`](crate::Plan::verify)).
     pub wrong_bytes: u64,
+    /// A key that was stored before the run was not found (only with
+    /// [`Plan::verify`](crate::Plan::verify)).
+    pub missing_value: u64,
 }
 
 impl Errors {
     /// Their names, as JSON and CSV have them, and their counts.
-    pub fn named(&self) -> [(&'static str, u64); 10] {
+    pub fn named(&self) -> [(&'static str, u64); 12] {
         [
             ("client_timeout", self.client_timeout),
             ("socket_timeout", self.socket_timeout),
@@ -215,14 +226,33 @@ impl Errors {
             ("other", self.other),
             ("short_reply", self.short_reply),
             ("bad_reply", self.bad_reply),
+            ("unexpected_status", self.unexpected_status),
             ("wrong_bytes", self.wrong_bytes),
+            ("missing_value", self.missing_value),
         ]
     }
 
+    /// Replies that came and are not what was asked for.
+    pub fn wrong_replies(&self) -> u64 {
+        self.bad_reply + self.unexpected_status + self.wrong_bytes + self.missing_value
+    }
+
+    /// The most frequent of [`Errors::wrong_replies`], with how to go on.
+    pub(crate) fn wrong_sentence(&self) -> String {
+        let wrong = Errors {
+            bad_reply: self.bad_reply,
+            unexpected_status: self.unexpected_status,
+            wrong_bytes: self.wrong_bytes,
+            missing_value: self.missing_value,
+            ..Errors::default()
+        };
+        wrong.sentence()
+    }
+
     /// The most frequent of them, with how to go on.
-    fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         let most = self.named().into_iter().max_by_key(|(_, count)| *count);
-        let (name, count) = most.expect("there are ten of them");
+        let (name, count) = most.expect("there are some");
         let hint = match name {
             "client_timeout" => {
                 "the server is silent; is this its port and protocol, is --timeout long enough?"
@@ -235,10 +265,13 @@ impl Errors {
                 "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
             }
             "short_reply" => {
-                "the server closes its connections in the middle of replies, or instead of them"
+                "the server closes its connections in the middle of replies, or instead of them; --close \
+                 if it does so after each"
             }
             "bad_reply" => "what answers there does not speak this protocol",
-            "wrong_bytes" => "every body was another than expected",
+            "unexpected_status" => "is this the right path? --expect says which statuses are right",
+            "wrong_bytes" => "the body is another than expected",
+            "missing_value" => "the cache lost what --populate stored; has it room for all keys?",
             _ => "the network or the system failed",
         };
         format!("{count} × {}; {hint}", name.replace('_', " "))
@@ -260,7 +293,9 @@ impl Errors {
         self.other += other.other;
         self.short_reply += other.short_reply;
         self.bad_reply += other.bad_reply;
+        self.unexpected_status += other.unexpected_status;
         self.wrong_bytes += other.wrong_bytes;
+        self.missing_value += other.missing_value;
     }
 }
 
@@ -287,6 +322,8 @@ impl Tally {
             lag_ns: histogram(),
             intended: 0,
             missed: 0,
+            waited: 0,
+            begun: 0,
             sent: 0,
             drained: 0,
             backlog_max: 0,
@@ -295,18 +332,33 @@ impl Tally {
             idle_closed: 0,
             hits: 0,
             misses: 0,
+            compared: 0,
             sessions: 0,
             received_bytes: 0,
             sent_bytes: 0,
         }
     }
 
-    /// Replies that were whole and right, whatever their status.
+    /// Replies that were whole and right.
     pub fn replies(&self) -> u64 {
         self.classes
             .iter()
             .map(|class| class.service_ns.len())
             .sum()
+    }
+
+    /// Whole replies, right or wrong, by the first digit of their status; a cache's by its words.
+    pub fn replies_by_status(&self) -> [(&'static str, u64); 5] {
+        let is_cache = self.classes.iter().any(|class| class.name == "get");
+        let names = match is_cache {
+            false => ["1xx", "2xx", "3xx", "4xx", "5xx"],
+            true => ["1xx", "well", "3xx", "CLIENT_ERROR", "SERVER_ERROR"],
+        };
+        let count = |digit: usize| {
+            let classes = self.classes.iter();
+            classes.map(|class| class.replies_by_status[digit]).sum()
+        };
+        std::array::from_fn(|at| (names[at], count(at + 1)))
     }
 
     /// Response times over all classes.
@@ -338,6 +390,8 @@ impl Tally {
         add(&mut self.lag_ns, &other.lag_ns);
         self.intended += other.intended;
         self.missed += other.missed;
+        self.waited += other.waited;
+        self.begun += other.begun;
         self.sent += other.sent;
         self.drained += other.drained;
         self.backlog_max = self.backlog_max.max(other.backlog_max);
@@ -346,6 +400,7 @@ impl Tally {
         self.idle_closed += other.idle_closed;
         self.hits += other.hits;
         self.misses += other.misses;
+        self.compared += other.compared;
         self.sessions += other.sessions;
         self.received_bytes += other.received_bytes;
         self.sent_bytes += other.sent_bytes;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::distribution::{Distribution, Popularity};
+pub use crate::expect::Statuses;
 
 /// A whole run.
 #[derive(Clone, Debug)]
@@ -44,6 +45,8 @@ pub struct Plan {
     pub backlog_max: u32,
     /// What carries the bytes.
     pub io: Io,
+    /// Which statuses of HTTP are right; another one is an error.
+    pub expect: Statuses,
     /// Whether every body is compared with what it should be.
     pub verify: bool,
     /// Every random choice follows from it.
@@ -71,6 +74,7 @@ impl Default for Plan {
             request_timeout: Duration::from_secs(10),
             backlog_max: 1_000_000,
             io: Io::Auto,
+            expect: Statuses::default(),
             verify: false,
             seed: 1,
         }

@@ -20,7 +20,7 @@ mod threshold;
 
 pub use figures::{Figures, Latency, figures, json};
 pub use files::{csv, hgrm, interval_log};
-pub use screen::{Heading, count_of, ns_of, rate_of, screen, spark};
+pub use screen::{Heading, Look, count_of, ns_of, rate_of, screen, spark};
 pub use threshold::{Threshold, failed};
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
 use super::*;
-use crate::outcome::{Generator, IntervalRecord, Outcome, Tally, ThreadUse, record};
+use crate::outcome::{Asked, Generator, IntervalRecord, Kind, Outcome, Tally, ThreadUse, record};
 
 /// Two seconds in which each class had `count` replies, of 1, 2, … times `step_us` from their intended
-/// times and half of that from their sending.
+/// times and half of that from their sending. An open loop that kept up.
 pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outcome {
     let mut halves = [Tally::new(classes), Tally::new(classes)];
     for at in 0..count {
@@ -35,20 +35,30 @@ pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outc
     Outcome {
         began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
         elapsed: 2 * second,
-        offered_rate_per_s: Some(count as f64),
+        asked: Asked {
+            kind: Kind::Open,
+            connections: 64,
+            ..Asked::default()
+        },
+        offered_rate_per_s: Some((count * classes.len() as u64) as f64 / 2.0),
         total,
         intervals: (0..).zip(halves).map(record).collect(),
         generator: Generator {
             io: "epoll".to_owned(),
             threads: vec![ThreadUse {
                 cpu: second,
+                elapsed: 2 * second,
                 ..ThreadUse::default()
             }],
-            limited: None,
         },
         stopped_early: false,
     }
 }
+
+const PLAIN: Look = Look {
+    colored: false,
+    width: 100,
+};
 
 fn heading() -> Heading {
     Heading {
@@ -66,7 +76,7 @@ fn json_has_the_names_that_programs_read() {
     let mut outcome = sample(&["request"], 1, 10_000);
     outcome.total.errors.refused = 3;
     let document = json(&outcome);
-    assert_eq!(document["offered_rate_per_s"], 10_000.0);
+    assert_eq!(document["offered_rate_per_s"], 5_000.0);
     assert_eq!(document["achieved_rate_per_s"], 5_000.0);
     for (name, expected_us) in [
         ("p50", 5e3),
@@ -96,14 +106,14 @@ fn the_screen_names_everything_on_one_page() {
     let mut outcome = sample(&["get", "set"], 1, 10_000);
     outcome.total.errors.client_timeout = 7;
     outcome.total.opened = 64;
-    let text = screen(&outcome, &heading(), false);
+    let text = screen(&outcome, &heading(), PLAIN);
     for part in [
         "asked 10,000/s",
         "achieved 10,000/s",
         "p99.99",
         "intended",
         "raw",
-        "2xx 20,000",
+        "well 20,000",
         "client timeout 7",
         "kept up",
         "get",
@@ -117,36 +127,101 @@ fn the_screen_names_everything_on_one_page() {
         "{text}"
     );
     assert!(!text.contains('\x1b'));
-    assert!(screen(&outcome, &heading(), true).contains('\x1b'));
+    assert!(
+        screen(
+            &outcome,
+            &heading(),
+            Look {
+                colored: true,
+                ..PLAIN
+            }
+        )
+        .contains('\x1b')
+    );
+}
+
+/// Issue 10 B. Seen: lines of 130 columns on a terminal of 80, broken by it in the middle of words; a closed
+/// loop showed the same latency twice; idle connections had a table of zeros and a verdict about replies.
+#[test]
+fn the_screen_fits_its_terminal_and_has_what_the_run_has() {
+    let mut outcome = sample(&["get", "set"], 100, 10_000);
+    outcome.total.errors = crate::Errors {
+        client_timeout: 1_000_000,
+        address_unavailable: 1_000_000,
+        unexpected_status: 1_000_000,
+        ..crate::Errors::default()
+    };
+    outcome.generator.threads[0].run_delay = Duration::from_secs(1);
+    outcome.asked.idle_connections = 6_000;
+    for kind in [Kind::Open, Kind::Closed, Kind::Sessions, Kind::Idle] {
+        outcome.asked.kind = kind;
+        for width in [40, 60, 80, 100, 200] {
+            for colored in [false, true] {
+                let text = screen(&outcome, &heading(), Look { colored, width });
+                let plain = without_colors(&text);
+                let longest = plain
+                    .lines()
+                    .max_by_key(|line| line.chars().count())
+                    .unwrap();
+                assert!(
+                    longest.chars().count() <= width,
+                    "{width}: {longest}\n{plain}"
+                );
+            }
+        }
+        let text = screen(&outcome, &heading(), PLAIN);
+        let has = |word: &str| text.lines().any(|line| line.contains(word));
+        assert_eq!(
+            has("intended"),
+            matches!(kind, Kind::Open | Kind::Sessions),
+            "{text}"
+        );
+        assert_eq!(
+            has("  sending"),
+            matches!(kind, Kind::Open | Kind::Sessions),
+            "{text}"
+        );
+        assert_eq!(has("p99.9"), kind != Kind::Idle, "{text}");
+        assert_eq!(has("  replies"), kind != Kind::Idle, "{text}");
+        assert!(has("0 of 6,000 connections open at the end"), "{text}");
+    }
+}
+
+fn without_colors(text: &str) -> String {
+    let mut parts = text.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').unwrap().1)
 }
 
 #[test]
-fn the_verdict_tells_the_server_from_the_generator() {
-    let verdict = |outcome: &Outcome| {
-        screen(outcome, &heading(), false)
-            .lines()
-            .last()
-            .unwrap()
-            .to_owned()
+fn long_lines_go_on_under_their_beginning() {
+    let outcome = sample(&["request"], 1, 10_000);
+    let target = "GET http://127.0.0.1:8080/ and so on, as long as it takes";
+    let heading = Heading {
+        target: target.to_owned(),
+        ..heading()
     };
-    let mut outcome = sample(&["request"], 1, 10_000);
-    assert!(
-        verdict(&outcome).contains("did not keep up"),
-        "5,000/s of 10,000/s"
+    let text = screen(&outcome, &heading, Look { width: 50, ..PLAIN });
+    let lines: Vec<&str> = text.lines().take(2).collect();
+    assert_eq!(
+        lines[0],
+        "  target     GET http://127.0.0.1:8080/ and so on,"
     );
-    outcome.offered_rate_per_s = None;
-    assert!(verdict(&outcome).contains("the server was the limit"));
-    outcome.generator.limited = Some("its thread had no time left".to_owned());
+    assert_eq!(lines[1], "             as long as it takes");
     assert!(
-        verdict(&outcome)
-            .contains("the generator was the limit, these figures are its own: its thread")
+        !text.lines().any(|line| line.trim_start().starts_with('·')),
+        "{text}"
     );
 }
 
 #[test]
 fn an_outcome_without_a_reply_can_be_shown() {
     let outcome = sample(&["request"], 1, 0);
-    assert!(screen(&outcome, &heading(), false).contains("achieved 0.00/s"));
+    let text = screen(&outcome, &heading(), PLAIN);
+    assert!(text.contains("achieved 0.00/s"));
+    for part in ["p99.9", "per reply"] {
+        assert!(!text.contains(part), "{part}: {text}");
+    }
     assert!(json(&outcome)["latency_us"]["intended"]["p50"] == 0.0);
     let mut files = Vec::new();
     hgrm(&outcome, &mut files).unwrap();

@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::carrier::{self, Carrier};
-use crate::outcome::{Generator, IntervalRecord, Outcome, Progress, Tally, ThreadUse};
-use crate::plan::{Arrivals, Io, Plan};
-use crate::usage::{self, Meters};
+use crate::outcome::{Asked, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse};
+use crate::plan::{Arrivals, Io, Plan, Workload};
+use crate::usage::Meters;
 use crate::worker::{Overseer, Share, Times, Worker};
-use crate::{LoadError, arrivals};
+use crate::{LoadError, arrivals, room};
 
 /// Room for what one receive brings. A reply's head and a small body come at once, and so do the replies to
 /// what was asked in one send; what is longer is dropped without a copy, or, if every byte is looked at,
@@ -36,6 +36,7 @@ pub fn run(
     observer: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Outcome, LoadError> {
     plan.check()?;
+    room::check(plan)?;
     let (io, io_reason) = carrier::choose(plan.io)?;
     probe(plan)?;
     let times = times(plan);
@@ -320,21 +321,32 @@ fn finish(
         total.add_later(&record.tally);
     }
     let used: Vec<_> = threads.iter().map(|worked| worked.used).collect();
-    let is_open_loop = plan.arrivals != Arrivals::Closed;
-    let limited = usage::verdict(&used, &total, is_open_loop);
     let offered = arrivals::expected(&plan.arrivals, warm_up, warm_up + elapsed);
-    let asked = total.intended.max(total.sent);
+    let made = total.intended.max(total.sent);
     Outcome {
         began: began + warm_up,
         elapsed,
+        asked: asked_of(plan),
         offered_rate_per_s: offered.map(|count| count / elapsed.as_secs_f64().max(1e-9)),
         total,
         intervals,
-        generator: Generator {
-            io,
-            threads: used,
-            limited,
-        },
-        stopped_early: elapsed < plan.duration && plan.requests_max.is_none_or(|max| asked < max),
+        generator: Generator { io, threads: used },
+        stopped_early: elapsed < plan.duration && plan.requests_max.is_none_or(|max| made < max),
+    }
+}
+
+fn asked_of(plan: &Plan) -> Asked {
+    let kind = match (&plan.workload, &plan.arrivals) {
+        (Workload::Idle, _) => Kind::Idle,
+        (Workload::Sessions(_), _) => Kind::Sessions,
+        (_, Arrivals::Closed) => Kind::Closed,
+        _ => Kind::Open,
+    };
+    Asked {
+        kind,
+        connections: u64::from(plan.connections),
+        idle_connections: u64::from(plan.idle.connections),
+        requests_max: plan.requests_max,
+        verify: plan.verify,
     }
 }

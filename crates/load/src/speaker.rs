@@ -2,19 +2,23 @@
 
 use crate::http;
 use crate::memcached;
-use crate::plan::{Expected, Plan, Workload};
+use crate::outcome::Errors;
+use crate::plan::{Expected, Plan, Statuses, Workload};
 use crate::random::Random;
 
 /// Writes requests.
 pub(crate) enum Speaker {
     Http {
         requests: Box<http::Requests>,
+        expect: Statuses,
         verify: bool,
     },
     Cache {
         commands: Box<memcached::Commands>,
         keys_per_get: u32,
         verify: bool,
+        /// Every key was stored for good, so that one that is not found is an error.
+        has_all: bool,
     },
     /// Only idle connections.
     Silent,
@@ -22,7 +26,7 @@ pub(crate) enum Speaker {
 
 /// What was written.
 pub(crate) struct Said {
-    /// HTTP: the page. Cache: the number of keys.
+    /// HTTP: the page. Cache: the key, if it is one.
     pub(crate) what: u32,
     /// The class, by its place in [`Plan::classes`].
     pub(crate) class: u8,
@@ -45,15 +49,48 @@ pub(crate) enum Heard {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Reply {
-    /// The first digit of the status.
-    pub(crate) status_class: u8,
+    /// Of the cache: 200, 400 or 500, for well, `CLIENT_ERROR` and `SERVER_ERROR`.
+    pub(crate) status: u16,
     /// Whether the connection ends with it.
     pub(crate) closes: bool,
     /// Cache: values found, and how many of them are wrong.
     pub(crate) found: u32,
     pub(crate) wrong: u32,
+    /// Cache: whether it answers a set; else a get. `None` if it says neither.
+    pub(crate) answers_set: Option<bool>,
     /// HTTP: the body.
     pub(crate) body: Expected,
+}
+
+/// What a whole reply is worth.
+#[derive(Default)]
+pub(crate) struct Judged {
+    /// Why it is not what was asked for.
+    pub(crate) fault: Option<Fault>,
+    /// How many of the keys asked for were not there.
+    pub(crate) missing: u32,
+    /// How many bodies or values were compared.
+    pub(crate) compared: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It answers something else.
+    BadReply,
+    UnexpectedStatus,
+    WrongBytes,
+    MissingValue,
+}
+
+impl Fault {
+    pub(crate) fn counter(self, errors: &mut Errors) -> &mut u64 {
+        match self {
+            Fault::BadReply => &mut errors.bad_reply,
+            Fault::UnexpectedStatus => &mut errors.unexpected_status,
+            Fault::WrongBytes => &mut errors.wrong_bytes,
+            Fault::MissingValue => &mut errors.missing_value,
+        }
+    }
 }
 
 impl Speaker {
@@ -66,6 +103,7 @@ impl Speaker {
                     commands: Box::new(memcached::Commands::new(cache, plan.seed, thread)),
                     keys_per_get: cache.keys_per_get,
                     verify: plan.verify,
+                    has_all: plan.verify && cache.populate && cache.exptime_s == 0,
                 };
             }
             Workload::Idle => return Speaker::Silent,
@@ -75,6 +113,7 @@ impl Speaker {
         let requests = Box::new(http::Requests::new(http, first));
         Speaker::Http {
             requests,
+            expect: plan.expect.clone(),
             verify: plan.verify,
         }
     }
@@ -93,47 +132,49 @@ impl Speaker {
                 out.extend_from_slice(requests.bytes(what));
                 Said { what, class: 0 }
             }
-            Speaker::Cache {
-                commands,
-                keys_per_get,
-                ..
-            } => {
-                if commands.next_is_set() {
-                    commands.set(out);
-                    Said { what: 1, class: 1 }
-                } else {
-                    commands.get(out);
-                    Said {
-                        what: *keys_per_get,
-                        class: 0,
-                    }
+            Speaker::Cache { commands, .. } => {
+                let is_set = commands.next_is_set();
+                let key = match is_set {
+                    true => commands.set(out),
+                    false => commands.get(out),
+                };
+                Said {
+                    what: key as u32,
+                    class: u8::from(is_set),
                 }
             }
             Speaker::Silent => unreachable!("a plan of idle connections has no requests"),
         }
     }
 
-    /// Whether a good reply's content is what it should be, as far as it was looked at.
+    /// Whether a reply is what was asked for, as far as it was looked at.
     #[inline]
-    pub(crate) fn is_right(&mut self, what: u32, reply: &Reply) -> bool {
+    pub(crate) fn judge(&mut self, what: u32, class: u8, reply: &Reply) -> Judged {
         match self {
+            Speaker::Http { expect, .. } if !expect.has(reply.status) => Judged {
+                fault: Some(Fault::UnexpectedStatus),
+                ..Judged::default()
+            },
+            // Others have no body, or one that is not the page's.
             Speaker::Http {
                 requests,
                 verify: true,
-            } if reply.status_class == 2 => requests.is_right(what, reply.body),
-            Speaker::Cache { .. } => reply.wrong == 0,
-            _ => true,
-        }
-    }
-
-    /// Of the values asked for by a command of this class, how many were not there.
-    #[inline]
-    pub(crate) fn misses(&self, class: u8, what: u32, reply: &Reply) -> u32 {
-        match self {
-            Speaker::Cache { .. } if class == 0 && reply.status_class == 2 => {
-                what.saturating_sub(reply.found)
+                ..
+            } if reply.status / 100 == 2 => Judged {
+                fault: (!requests.is_right(what, reply.body)).then_some(Fault::WrongBytes),
+                compared: 1,
+                ..Judged::default()
+            },
+            Speaker::Cache {
+                keys_per_get,
+                verify,
+                has_all,
+                ..
+            } => {
+                let keys = if class == 0 { *keys_per_get } else { 0 };
+                judge_of_cache(reply, class == 1, keys, *verify, *has_all)
             }
-            _ => 0,
+            Speaker::Http { .. } | Speaker::Silent => Judged::default(),
         }
     }
 
@@ -147,6 +188,29 @@ impl Speaker {
             Speaker::Cache { .. } => b"version\r\n"[sent % 9],
             Speaker::Silent => b'\n',
         }
+    }
+}
+
+fn judge_of_cache(reply: &Reply, is_set: bool, keys: u32, verify: bool, has_all: bool) -> Judged {
+    if reply.status != 200 {
+        return Judged {
+            fault: Some(Fault::UnexpectedStatus),
+            ..Judged::default()
+        };
+    }
+    let is_an_answer =
+        reply.answers_set.is_none_or(|of_set| of_set == is_set) && reply.found <= keys;
+    let missing = keys.saturating_sub(reply.found);
+    let fault = match (is_an_answer, reply.wrong, missing) {
+        (false, ..) => Some(Fault::BadReply),
+        (_, 1.., _) => Some(Fault::WrongBytes),
+        (_, _, 1..) if has_all => Some(Fault::MissingValue),
+        _ => None,
+    };
+    Judged {
+        fault,
+        missing,
+        compared: if verify { reply.found } else { 0 },
     }
 }
 
@@ -164,7 +228,12 @@ impl Reader {
     #[inline]
     pub(crate) fn read(&mut self, input: &mut &[u8], what: u32, speaker: &mut Speaker) -> Heard {
         match (self, speaker) {
-            (Reader::Http(reader), Speaker::Http { requests, verify }) => {
+            (
+                Reader::Http(reader),
+                Speaker::Http {
+                    requests, verify, ..
+                },
+            ) => {
                 let is_head = requests.is_head(what);
                 match reader.read(input, &mut requests.last_head, *verify, is_head) {
                     http::Read::More => Heard::Nothing,
@@ -177,7 +246,7 @@ impl Reader {
                 Speaker::Cache {
                     commands, verify, ..
                 },
-            ) => match reader.read(input, verify.then_some(&**commands)) {
+            ) => match reader.read(input, verify.then_some((&**commands, what))) {
                 memcached::Read::More => Heard::Nothing,
                 memcached::Read::Broken => Heard::Nonsense,
                 memcached::Read::Reply(reply) => Heard::Reply(reply.into()),
@@ -231,10 +300,11 @@ impl Reader {
 impl From<http::Reply> for Reply {
     fn from(reply: http::Reply) -> Reply {
         Reply {
-            status_class: (reply.status / 100).min(5) as u8,
+            status: reply.status,
             closes: reply.closes,
             found: 0,
             wrong: 0,
+            answers_set: None,
             body: reply.body,
         }
     }
@@ -243,10 +313,11 @@ impl From<http::Reply> for Reply {
 impl From<memcached::Reply> for Reply {
     fn from(reply: memcached::Reply) -> Reply {
         Reply {
-            status_class: reply.status_class,
+            status: u16::from(reply.status_class) * 100,
             closes: false,
             found: reply.found,
             wrong: reply.wrong,
+            answers_set: reply.answers_set,
             body: Expected { bytes: 0, crc32: 0 },
         }
     }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crate::arrivals::Schedule;
 use crate::carrier::{Carrier, Completion};
 use crate::outcome::Tally;
-use crate::plan::{Plan, Workload};
+use crate::plan::{Arrivals, Plan, Workload};
 use crate::random::Random;
 use crate::speaker::{Reader, Speaker};
 
@@ -143,7 +143,7 @@ enum Reading {
 struct Flight {
     intended_ns: u64,
     sent_ns: u64,
-    /// HTTP: the page. Cache: the number of keys.
+    /// HTTP: the page. Cache: the key, if it is one.
     what: u32,
     class: u8,
 }
@@ -155,6 +155,17 @@ struct Session {
     burst: usize,
     /// Requests of the burst that were sent.
     sent: usize,
+}
+
+/// Whether a connection is opened when a request asks for it, and not before.
+pub(crate) fn opens_on_demand(plan: &Plan) -> bool {
+    match &plan.workload {
+        Workload::Sessions(_) => true,
+        Workload::Http(http) => {
+            plan.arrivals != Arrivals::Closed && http.requests_per_connection == Some(1)
+        }
+        Workload::Cache(_) | Workload::Idle => false,
+    }
 }
 
 /// A thread's part of the plan.
@@ -320,13 +331,8 @@ impl<'p> Worker<'p> {
         self.schedule.is_some()
     }
 
-    /// Whether a connection is opened when a request asks for it, and not before.
     fn opens_on_demand(&self) -> bool {
-        match &self.plan.workload {
-            Workload::Sessions(_) => true,
-            Workload::Http(http) => self.is_open_loop() && http.requests_per_connection == Some(1),
-            Workload::Cache(_) | Workload::Idle => false,
-        }
+        opens_on_demand(self.plan)
     }
 
     fn is_over(&self) -> bool {

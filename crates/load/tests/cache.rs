@@ -4,8 +4,9 @@ mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use load::Plan;
 use load::plan::{Arrivals, CacheProtocol};
+use load::verdict::Row;
+use load::{Errors, Plan};
 use world::{cache_of, cache_plan, cache_server, over_both};
 
 #[test]
@@ -105,26 +106,131 @@ fn an_open_loop_of_gets_and_sets_answers_every_arrival() {
     });
 }
 
-#[test]
-fn an_error_of_the_server_is_a_reply_of_its_class() {
-    let server = world::server(|mut stream, _| {
+/// Answers every line with these words.
+fn saying(words: &'static [u8]) -> world::Server {
+    world::server(move |mut stream, _| {
         use std::io::{BufRead, BufReader, Write};
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
         for _ in lines.map_while(Result::ok) {
-            if stream.write_all(b"SERVER_ERROR out of memory\r\n").is_err() {
+            if stream.write_all(words).is_err() {
                 return;
             }
         }
-    });
+    })
+}
+
+/// Seen: a cache that answered every get with an error, or with the reply to a set, was a cache without a
+/// fault that has nothing. Cause: every line that ends a reply was a good reply.
+#[test]
+fn what_is_no_answer_to_a_get_is_an_error_of_its_class() {
+    let unexpected = |errors: Errors| errors.unexpected_status;
+    type Case = (&'static [u8], usize, fn(Errors) -> u64);
+    let cases: [Case; 5] = [
+        (b"SERVER_ERROR out of memory\r\n", 5, unexpected),
+        (b"CLIENT_ERROR bad data chunk\r\n", 4, unexpected),
+        (b"ERROR\r\n", 4, unexpected),
+        (b"STORED\r\n", 2, |errors| errors.bad_reply),
+        (
+            b"VALUE key-0 0 1\r\nx\r\nVALUE key-0 0 1\r\nx\r\nEND\r\n",
+            2,
+            |errors| errors.bad_reply,
+        ),
+    ];
+    for (words, digit, count) in cases {
+        let server = saying(words);
+        let mut plan = Plan {
+            verify: false,
+            ..cache_plan(server.address)
+        };
+        cache_of(&mut plan).populate = false;
+        cache_of(&mut plan).set_percent = 0.0;
+        over_both(&plan, |outcome| {
+            let said = String::from_utf8_lossy(words);
+            let total = &outcome.total;
+            let by_status = total.classes[0].replies_by_status;
+            assert!(by_status[digit] > 0, "{said}: {by_status:?}");
+            assert_eq!(
+                count(total.errors),
+                by_status[digit],
+                "{said}: {:?}",
+                total.errors
+            );
+            assert_eq!(
+                (total.replies(), outcome.verdict().row),
+                (0, Row::NothingCame),
+                "{said}"
+            );
+        });
+    }
+}
+
+#[test]
+fn a_set_that_is_not_stored_is_an_error() {
+    let server = saying(b"NOT_STORED\r\n");
     let mut plan = cache_plan(server.address);
     cache_of(&mut plan).populate = false;
-    cache_of(&mut plan).set_percent = 0.0;
+    cache_of(&mut plan).set_percent = 100.0;
+    cache_of(&mut plan).value_bytes = "0".parse().unwrap();
     over_both(&plan, |outcome| {
-        let replies = outcome.total.replies();
-        assert_eq!(
-            outcome.total.classes[0].replies_by_status,
-            [0, 0, 0, 0, 0, replies]
-        );
-        assert_eq!((outcome.total.hits, outcome.total.misses), (0, 0));
+        assert!(outcome.total.errors.unexpected_status > 0);
+        assert_eq!(outcome.total.classes[1].service_ns.len(), 0);
     });
+}
+
+/// Seen: a cache that has lost everything, or gives each key the value of another, passed --verify.
+#[test]
+fn keys_that_were_stored_are_there_and_have_their_own_values() {
+    let lost = saying(b"END\r\n");
+    let mut plan = cache_plan(lost.address);
+    cache_of(&mut plan).set_percent = 0.0;
+    cache_of(&mut plan).populate = false;
+    over_both(&plan, |outcome| {
+        assert_eq!(outcome.total.errors.total(), 0, "nobody stored them");
+        assert_eq!(outcome.verdict().row, Row::NothingCompared);
+    });
+    // Each is right by itself, and none of them is what was asked for.
+    let server = cache_server(|_| {});
+    let first = key_and_value(&server, &plan);
+    let one = saying(Box::leak(first.into_boxed_slice()));
+    plan.targets = vec![one.address];
+    over_both(&plan, |outcome| {
+        let total = &outcome.total;
+        assert!(total.errors.wrong_bytes > 0, "{:?}", total.errors);
+        assert_eq!(
+            outcome.verdict().row,
+            Row::WrongReplies,
+            "one key in a thousand is right"
+        );
+    });
+}
+
+/// What a cache says of the first key that the plan stores.
+fn key_and_value(server: &world::Server, plan: &Plan) -> Vec<u8> {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let mut stored = Plan {
+        targets: vec![server.address],
+        ..plan.clone()
+    };
+    cache_of(&mut stored).populate = true;
+    cache_of(&mut stored).keys = 1;
+    assert!(world::run(&stored).total.hits > 0);
+    let stream = std::net::TcpStream::connect(server.address).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    for length in 14..=40 {
+        let key = format!("key-0000000000{}", "x".repeat(length - 14));
+        (&stream)
+            .write_all(format!("get {key}\r\n").as_bytes())
+            .unwrap();
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        if let Some(bytes) = line
+            .strip_prefix("VALUE ")
+            .and_then(|rest| rest.split_whitespace().nth(2))
+        {
+            let mut rest = vec![0; bytes.parse::<usize>().unwrap() + b"\r\nEND\r\n".len()];
+            lines.read_exact(&mut rest).unwrap();
+            return [line.as_bytes(), &rest].concat();
+        }
+    }
+    panic!("the key is not there");
 }

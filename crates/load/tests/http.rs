@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use load::plan::{Arrivals, Burst, Expected, Idle, Script, Sessions, Workload};
+use load::verdict::Row;
 use load::{LoadError, Plan};
 use world::{Then, http_of, http_plan, http_server, over_both, reply, run, send};
 
@@ -107,6 +108,7 @@ fn replies_of_every_framing_are_told_apart() {
     for verify in [false, true] {
         let plan = Plan {
             verify,
+            expect: "2xx,404".parse().unwrap(),
             connections: 1,
             ..http_plan(server.address, &paths)
         };
@@ -192,6 +194,149 @@ fn a_changed_body_is_wrong_bytes() {
     });
     http_of(&mut known).pages = Arc::new([page]);
     over_both(&known, |outcome| assert_eq!(outcome.total.replies(), 0));
+}
+
+/// Issue 10 B. Seen: a run of nothing but 404 had no errors. Cause: a whole reply was a good reply, whatever its
+/// status. Cure: other statuses than the expected ones are errors of their class, beside the replies by status.
+#[test]
+fn a_reply_of_another_status_than_expected_is_an_error() {
+    const STATUSES: [&str; 4] = ["200 OK", "302 Found", "404 Not Found", "503 Busy"];
+    let server = http_server(|_, number, stream| {
+        let status = STATUSES[number as usize % 4];
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno");
+        send(stream, head.as_bytes())
+    });
+    let cases: [(&str, &[usize]); 4] = [
+        ("2xx,3xx", &[4, 5]),
+        ("200,404", &[3, 5]),
+        ("100-599", &[]),
+        ("404", &[2, 3, 5]),
+    ];
+    for (expect, wrong) in cases {
+        let plan = Plan {
+            expect: expect.parse().unwrap(),
+            connections: 1,
+            ..http_plan(server.address, &["/"])
+        };
+        over_both(&plan, |outcome| {
+            let total = &outcome.total;
+            let by_status = total.classes[0].replies_by_status;
+            let errors: u64 = wrong.iter().map(|&digit| by_status[digit]).sum();
+            assert_eq!(
+                total.errors.unexpected_status, errors,
+                "{expect}: {by_status:?}"
+            );
+            assert_eq!(total.errors.total(), errors, "{expect}: {:?}", total.errors);
+            assert_eq!(total.replies() + errors, by_status.iter().sum::<u64>());
+            let is_failed = outcome
+                .faults()
+                .iter()
+                .any(|(row, _)| *row == Row::WrongReplies);
+            assert_eq!(is_failed, errors > 0);
+        });
+    }
+}
+
+#[test]
+fn the_reply_to_head_has_nothing_to_compare() {
+    let mut plan = Plan {
+        verify: true,
+        ..http_plan("127.0.0.1:9".parse().unwrap(), &["/"])
+    };
+    let mut page = http_of(&mut plan).pages[0].clone();
+    page.expected = Some(Expected { bytes: 5, crc32: 0 });
+    http_of(&mut plan).pages = Arc::new([page]);
+    assert!(plan.check().is_ok());
+    http_of(&mut plan).method = "HEAD".to_owned();
+    let error = plan.check().unwrap_err().to_string();
+    assert!(
+        error.contains("no body that --verify could compare"),
+        "{error}"
+    );
+}
+
+#[test]
+fn limits_that_nobody_means_are_refused_and_their_neighbours_are_not() {
+    type Change = fn(&mut Plan);
+    let cases: [(Change, Change); 8] = [
+        (
+            |p| p.arrivals = Arrivals::Fixed { rate_per_s: 1e7 },
+            |p| p.arrivals = Arrivals::Fixed { rate_per_s: 1.1e7 },
+        ),
+        (
+            |p| p.arrivals = Arrivals::Poisson { rate_per_s: 1e7 },
+            |p| p.arrivals = Arrivals::Poisson { rate_per_s: 1e300 },
+        ),
+        (|p| p.depth = 65_536, |p| p.depth = 65_537),
+        (
+            |p| p.interval = Duration::from_micros(3),
+            |p| p.interval = Duration::from_nanos(2_999),
+        ),
+        (
+            |p| p.request_timeout = DAY * 366,
+            |p| p.request_timeout = DAY * 367,
+        ),
+        (
+            |p| p.connect_timeout = DAY * 366,
+            |p| p.connect_timeout = Duration::MAX,
+        ),
+        (
+            |p| p.connect_rate_per_s = Some(1.0),
+            |p| p.connect_rate_per_s = Some(1e-8),
+        ),
+        (
+            |p| p.idle.byte_every = Some(DAY),
+            |p| p.idle.byte_every = Some(Duration::MAX),
+        ),
+    ];
+    for (at, (right, wrong)) in cases.into_iter().enumerate() {
+        let mut plan = http_plan("127.0.0.1:9".parse().unwrap(), &["/"]);
+        right(&mut plan);
+        assert!(plan.check().is_ok(), "{at}: {:?}", plan.check());
+        wrong(&mut plan);
+        assert!(plan.check().is_err(), "{at}");
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Issue 10 B. Seen: sessions that hold every connection while they think were the generator's fault, and were
+/// called kept up as long as there were as many replies as sessions. Cause: nothing counted what began.
+#[test]
+fn sessions_that_find_no_connection_are_counted_and_not_the_generators() {
+    let server = http_server(|_, _, stream| reply(stream, b"hello"));
+    let mut plan = http_plan(server.address, &["/a"]);
+    let thinking = Burst {
+        pages: vec![0],
+        think: Duration::from_secs(60),
+    };
+    let bursts = vec![thinking.clone(), thinking];
+    plan.workload = Workload::Sessions(Sessions {
+        http: http_of(&mut plan).clone(),
+        scripts: Arc::new([Script { bursts }]),
+    });
+    plan.arrivals = Arrivals::Fixed { rate_per_s: 100.0 };
+    plan.request_timeout = Duration::from_millis(300);
+    over_both(&plan, |outcome| {
+        let total = &outcome.total;
+        assert_eq!((total.intended, total.begun, total.waited), (30, 4, 26));
+        assert_eq!(outcome.achieved_share(), Some(4.0 / 30.0));
+        assert_eq!(total.lag_ns.len(), 30, "each was looked at once");
+    });
+}
+
+/// Every connection ends after its first reply, unannounced. The next request is lost with it.
+#[test]
+fn a_server_that_closes_after_every_reply_is_not_praised() {
+    let server = http_server(|_, _, stream| {
+        reply(stream, b"hello");
+        Then::Close
+    });
+    over_both(&http_plan(server.address, &["/"]), |outcome| {
+        assert!(outcome.total.replies() > 0);
+        let rows: Vec<Row> = outcome.faults().into_iter().map(|(row, _)| row).collect();
+        assert_eq!(rows, [Row::Failing], "{:?}", outcome.total.errors);
+    });
 }
 
 #[test]

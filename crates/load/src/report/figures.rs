@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::outcome::{IntervalRecord, Outcome, Tally};
+use crate::verdict::Verdict;
 
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -15,6 +16,9 @@ pub struct Figures {
     pub offered_rate_per_s: Option<f64>,
     /// Whole and right replies per second.
     pub achieved_rate_per_s: f64,
+    /// Which part of what was asked was achieved: see
+    /// [`Outcome::achieved_share`](crate::Outcome::achieved_share). Null in a closed loop.
+    pub achieved_share: Option<f64>,
     /// How long it was measured.
     pub elapsed_s: f64,
     /// Requests that the arrivals called for.
@@ -23,13 +27,15 @@ pub struct Figures {
     pub sent: u64,
     /// Requests that were never sent, because too many waited already.
     pub missed: u64,
+    /// Requests that found no free connection.
+    pub waited: u64,
     /// Whole and right replies.
     pub replies: u64,
     /// Over all classes of requests, in µs.
     pub latency_us: Pair,
     /// Class by class.
     pub classes: BTreeMap<&'static str, ClassFigures>,
-    /// By the first digit of their status.
+    /// Whole replies, right or wrong, by the first digit of their status.
     pub replies_by_status: BTreeMap<String, u64>,
     /// What went wrong, by httperf's classes and some more, and `total`.
     pub errors: BTreeMap<&'static str, u64>,
@@ -49,8 +55,12 @@ pub struct Figures {
     pub hits: u64,
     /// See `hits`.
     pub misses: u64,
+    /// Replies (of a cache: values) that were compared with what they should be.
+    pub compared: u64,
     /// Sessions that came to their end.
     pub sessions: u64,
+    /// Sessions that began before the time was over.
+    pub sessions_begun: u64,
     /// Bytes received, heads included.
     pub received_bytes: u64,
     /// Bytes sent.
@@ -63,6 +73,10 @@ pub struct Figures {
     pub generator_verdict: Option<String>,
     /// Why the run says nothing of the server, if no good reply came.
     pub without_replies: Option<String>,
+    /// What the run says, and of whom.
+    pub verdict: Verdict,
+    /// Why the run has failed; empty if it has not.
+    pub faults: Vec<String>,
     /// Whether the run was stopped before its time.
     pub stopped_early: bool,
     /// Interval by interval.
@@ -172,10 +186,12 @@ pub fn figures(outcome: &Outcome) -> Figures {
     Figures {
         offered_rate_per_s: outcome.offered_rate_per_s,
         achieved_rate_per_s: outcome.achieved_rate_per_s(),
+        achieved_share: outcome.achieved_share(),
         elapsed_s: outcome.elapsed.as_secs_f64(),
         intended: total.intended,
         sent: total.sent,
         missed: total.missed,
+        waited: total.waited,
         replies: total.replies(),
         latency_us: pair(&total.response_ns(), &total.service_ns()),
         classes: total.classes.iter().map(class).collect(),
@@ -189,13 +205,17 @@ pub fn figures(outcome: &Outcome) -> Figures {
         idle_closed: total.idle_closed,
         hits: total.hits,
         misses: total.misses,
+        compared: total.compared,
         sessions: total.sessions,
+        sessions_begun: total.begun,
         received_bytes: total.received_bytes,
         sent_bytes: total.sent_bytes,
         generator: GeneratorFigures::of(outcome),
         generator_limited: outcome.generator_limited().is_some(),
-        generator_verdict: outcome.generator.limited.clone(),
+        generator_verdict: outcome.generator_limited(),
         without_replies: outcome.without_replies(),
+        verdict: outcome.verdict(),
+        faults: outcome.faults().into_iter().map(|(_, said)| said).collect(),
         stopped_early: outcome.stopped_early,
         intervals: outcome.intervals.iter().map(IntervalFigures::of).collect(),
     }

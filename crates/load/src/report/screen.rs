@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
-use crate::outcome::Outcome;
+use crate::outcome::{Kind, Outcome};
+use crate::verdict::{KEPT_UP_SHARE, Row, Tone, Verdict};
 
 /// What the screen says above the figures.
 #[derive(Clone, Debug, Default)]
@@ -14,72 +15,135 @@ pub struct Heading {
     pub how: String,
 }
 
-/// The outcome for people. `colored` says whether escape sequences may be used.
-pub fn screen(outcome: &Outcome, heading: &Heading, colored: bool) -> String {
+/// How a screen looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Whether escape sequences may be used.
+    pub colored: bool,
+    /// Columns of the terminal; what does not fit goes on in the next line.
+    pub width: usize,
+}
+
+/// What stands in front of each line: its name.
+const NAME_COLUMNS: usize = 13;
+/// Narrower than this, lines are longer than the terminal.
+const WIDTH_MIN: usize = 40;
+
+/// The outcome for people.
+pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     let seen = figures(outcome);
-    let paint = Paint { colored };
+    let paint = Paint {
+        colored: look.colored,
+    };
+    let room = look.width.max(WIDTH_MIN) - NAME_COLUMNS;
     let mut text = String::new();
     let mut line = |name: &str, what: &str| {
-        let _ = writeln!(text, "  {} {what}", paint.dim(&format!("{name:<10}")));
+        for (at, row) in wrapped(what, room).iter().enumerate() {
+            let name = if at == 0 { name } else { "" };
+            let _ = writeln!(text, "  {} {row}", paint.dim(&format!("{name:<10}")));
+        }
     };
+    let kind = outcome.asked.kind;
     line("target", &heading.target);
     line("how", &heading.how);
-    line("rate", &rate_line(&seen, paint));
-    for (at, row) in latency_rows(&seen).iter().enumerate() {
-        line(if at == 0 { "latency" } else { "" }, row);
-    }
-    if seen.classes.len() > 1 {
-        for (name, class) in &seen.classes {
-            line(name, &class_line(class.replies, &class.latency_us.intended));
+    if kind != Kind::Idle {
+        line("rate", &rate_line(&seen, kind, paint));
+        // Of no reply there is no latency: a table of zeros would be one.
+        let rows = match seen.replies {
+            0 => Vec::new(),
+            _ => latency_rows(&seen, kind, room),
+        };
+        for (at, row) in rows.iter().enumerate() {
+            line(if at == 0 { "latency" } else { "" }, row);
         }
+        if seen.classes.len() > 1 {
+            for (name, class) in &seen.classes {
+                line(name, &class_line(class.replies, &class.latency_us.intended));
+            }
+        }
+        line("replies", &replies_line(&seen, outcome));
     }
-    line("replies", &replies_line(&seen));
+    if outcome.asked.idle_connections > 0 {
+        line("idle", &idle_line(&seen, outcome.asked.idle_connections));
+    }
     line("errors", &errors_line(&seen, paint));
     line("network", &network_line(&seen));
     line("generator", &generator_line(&seen));
-    if seen.offered_rate_per_s.is_some() {
+    if matches!(kind, Kind::Open | Kind::Sessions) {
         line("sending", &sending_line(&seen));
     }
-    if seen.intervals.len() > 1 {
-        line(
-            "replies/s",
-            &course(&seen, |interval| interval.achieved_per_s, rate_of),
-        );
-        line(
-            "p99",
-            &course(&seen, |interval| interval.p99_us, |us| ns_of(us * 1e3)),
-        );
+    if kind != Kind::Idle && seen.intervals.len() > 1 {
+        let width = room.saturating_sub(RANGE_COLUMNS).min(SPARK_WIDTH);
+        let rate = course(&seen, width, |i| i.achieved_per_s, rate_of);
+        line("replies/s", &rate);
+        let p99 = course(&seen, width, |i| i.p99_us, |us| ns_of(us * 1e3));
+        line("p99", &p99);
     }
-    line("verdict", &verdict(&seen, paint));
+    line("verdict", &verdict_line(&seen.verdict, paint));
+    for warning in &seen.verdict.warnings {
+        line("warning", &paint.warn_if(true, warning));
+    }
     text
 }
 
-fn rate_line(seen: &Figures, paint: Paint) -> String {
-    let achieved = format!(
-        "achieved {}",
-        paint.bold(&rate_of(seen.achieved_rate_per_s))
-    );
+/// Lines of at most so many columns, cut between words; colours take no room.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    if columns_of(text) <= room {
+        return vec![text.to_owned()];
+    }
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one from the start");
+        if line.is_empty() || columns_of(line) + 1 + columns_of(word) <= room {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        } else if word != "·" {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+fn columns_of(text: &str) -> usize {
+    let mut is_code = false;
+    let shown = text.chars().filter(|&c| {
+        let was_code = is_code;
+        is_code = c == '\x1b' || (is_code && c != 'm');
+        !is_code && !was_code
+    });
+    shown.count()
+}
+
+fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
     let stopped = if seen.stopped_early {
         ", stopped before its time"
     } else {
         ""
     };
     let over = format!("over {:.1} s{stopped}", seen.elapsed_s);
-    match seen.offered_rate_per_s {
-        // In sessions the rate is that of their beginnings; how many requests follow is their affair.
-        Some(offered) if seen.sessions > 0 => {
-            format!("asked {} sessions · {achieved} {over}", rate_of(offered))
-        }
-        Some(offered) => {
-            let percent = 100.0 * seen.achieved_rate_per_s / offered.max(1e-9);
-            let percent = paint.warn_if(percent < 99.0, &format!("{percent:.1} %"));
-            format!("asked {} · {achieved} ({percent}) {over}", rate_of(offered))
-        }
-        None => format!("{achieved} {over} (closed loop: as fast as replies come)"),
+    let achieved = paint.bold(&rate_of(seen.achieved_rate_per_s));
+    let share = seen.achieved_share.unwrap_or(0.0);
+    let percent = paint.warn_if(share < KEPT_UP_SHARE, &format!("{:.1} %", 100.0 * share));
+    match (kind, seen.offered_rate_per_s) {
+        // The rate is that of their beginnings; how many requests follow is their affair.
+        (Kind::Sessions, Some(offered)) => format!(
+            "asked {} sessions · {} began in time ({percent}) · replies {achieved} {over}",
+            rate_of(offered),
+            count_of(seen.sessions_begun)
+        ),
+        (_, Some(offered)) => format!(
+            "asked {} · achieved {achieved} ({percent}) {over}",
+            rate_of(offered)
+        ),
+        (_, None) => format!("achieved {achieved} {over} (closed loop: as fast as replies come)"),
     }
 }
 
-fn latency_rows(seen: &Figures) -> Vec<String> {
+const BAR_COLUMNS: usize = 24;
+
+fn latency_rows(seen: &Figures, kind: Kind, room: usize) -> Vec<String> {
     type Of = fn(&Latency) -> f64;
     let rows: [(&str, Of); 9] = [
         ("p50", |l| l.p50),
@@ -92,21 +156,22 @@ fn latency_rows(seen: &Figures) -> Vec<String> {
         ("max", |l| l.max),
         ("mean", |l| l.mean),
     ];
-    let head = format!("{:>9} {:>11} {:>11}", "", "intended", "raw");
     let (intended, raw) = (&seen.latency_us.intended, &seen.latency_us.raw);
+    // A closed loop has no intended times: there the two are the same.
+    let has_both = kind != Kind::Closed;
     let longest = intended.max.max(1e-9);
     let row = |(name, of): (&str, Of)| {
-        let (ours, theirs) = (of(intended), of(raw));
-        let bar = "▆".repeat((24.0 * ours / longest).ceil() as usize);
-        format!(
-            "{name:>9} {:>11} {:>11}  {bar}",
-            ns_of(ours * 1e3),
-            ns_of(theirs * 1e3)
-        )
+        let shown = |latency: &Latency| format!(" {:>9}", ns_of(of(latency) * 1e3));
+        let raw = if has_both { shown(raw) } else { String::new() };
+        let figures = format!("{name:>6}{}{raw}  ", shown(intended));
+        let bar = room
+            .saturating_sub(figures.chars().count())
+            .min(BAR_COLUMNS) as f64;
+        let bar = "▆".repeat((bar * of(intended) / longest).ceil() as usize);
+        (figures + &bar).trim_end().to_owned()
     };
-    std::iter::once(head)
-        .chain(rows.into_iter().map(row))
-        .collect()
+    let head = has_both.then(|| format!("{:>6} {:>9} {:>9}", "", "intended", "raw"));
+    head.into_iter().chain(rows.into_iter().map(row)).collect()
 }
 
 fn class_line(replies: u64, l: &Latency) -> String {
@@ -117,14 +182,15 @@ fn class_line(replies: u64, l: &Latency) -> String {
     )
 }
 
-fn replies_line(seen: &Figures) -> String {
-    let by_status = seen
-        .replies_by_status
-        .iter()
-        .filter(|(_, count)| **count > 0);
+fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
+    let by_status = outcome.total.replies_by_status().into_iter();
     let mut parts: Vec<_> = by_status
-        .map(|(status, count)| format!("{status} {}", count_of(*count)))
+        .filter(|(_, count)| *count > 0)
+        .map(|(status, count)| format!("{status} {}", count_of(count)))
         .collect();
+    if seen.compared > 0 {
+        parts.push(format!("{} compared", count_of(seen.compared)));
+    }
     if seen.hits + seen.misses > 0 {
         let percent = 100.0 * seen.hits as f64 / (seen.hits + seen.misses) as f64;
         parts.push(format!("{percent:.1} % of the keys were found"));
@@ -132,17 +198,19 @@ fn replies_line(seen: &Figures) -> String {
     if seen.sessions > 0 {
         parts.push(format!("{} sessions ended", count_of(seen.sessions)));
     }
-    if seen.idle_open + seen.idle_closed > 0 {
-        parts.push(format!(
-            "{} idle connections, {} closed by the server",
-            count_of(seen.idle_open),
-            count_of(seen.idle_closed)
-        ));
-    }
     match parts.is_empty() {
         true => "none".to_owned(),
         false => parts.join(" · "),
     }
+}
+
+fn idle_line(seen: &Figures, asked: u64) -> String {
+    format!(
+        "{} of {} connections open at the end · {} closed by the server",
+        count_of(seen.idle_open),
+        count_of(asked),
+        count_of(seen.idle_closed)
+    )
 }
 
 fn errors_line(seen: &Figures, paint: Paint) -> String {
@@ -183,8 +251,12 @@ fn generator_line(seen: &Figures) -> String {
     let made = &seen.generator;
     let percent = 100.0 * made.cpu_s / seen.elapsed_s.max(1e-9);
     let plural = if made.threads == 1 { "" } else { "s" };
-    let (io, threads, us) = (&made.io, made.threads, made.cpu_us_per_reply);
-    format!("{io} on {threads} thread{plural}, {percent:.0} % of a CPU, {us:.2} µs per reply")
+    let (io, threads) = (&made.io, made.threads);
+    let each = match seen.replies {
+        0 => String::new(),
+        _ => format!(", {:.2} µs per reply", made.cpu_us_per_reply),
+    };
+    format!("{io} on {threads} thread{plural}, {percent:.0} % of a CPU{each}")
 }
 
 fn sending_line(seen: &Figures) -> String {
@@ -197,28 +269,28 @@ fn sending_line(seen: &Figures) -> String {
     )
 }
 
-fn verdict(seen: &Figures, paint: Paint) -> String {
-    if let Some(reason) = &seen.without_replies {
-        return paint.bad(reason);
-    }
-    if let Some(reason) = &seen.generator_verdict {
-        return paint.bad(&format!(
-            "the generator was the limit, these figures are its own: {reason}"
-        ));
-    }
-    match seen.offered_rate_per_s {
-        Some(offered) if seen.sessions == 0 && seen.achieved_rate_per_s < 0.99 * offered => {
-            paint.warn_if(true, "the server did not keep up with what was asked")
-        }
-        Some(_) => paint.good("the server kept up, the generator had time to spare"),
-        None => paint.good("the server was the limit, not the generator"),
+fn verdict_line(verdict: &Verdict, paint: Paint) -> String {
+    let sentence = match verdict.row {
+        Row::NoRoom | Row::Late | Row::Busy => format!(
+            "the generator was the limit, these figures are its own: {}",
+            verdict.sentence
+        ),
+        _ => verdict.sentence.clone(),
+    };
+    match verdict.row.tone() {
+        Tone::Good => paint.good(&sentence),
+        Tone::Warning => paint.warn_if(true, &sentence),
+        Tone::Bad => paint.bad(&sentence),
     }
 }
 
 const SPARK_WIDTH: usize = 48;
+/// ` 100,000/s … 100,000/s` beside a row of blocks.
+const RANGE_COLUMNS: usize = 25;
 
 fn course(
     seen: &Figures,
+    width: usize,
     of: fn(&super::figures::IntervalFigures) -> f64,
     show: fn(f64) -> String,
 ) -> String {
@@ -226,12 +298,7 @@ fn course(
     let (low, high) = values
         .iter()
         .fold((f64::MAX, 0.0_f64), |(l, h), &v| (l.min(v), h.max(v)));
-    format!(
-        "{} {} … {}",
-        spark(&values, SPARK_WIDTH),
-        show(low),
-        show(high)
-    )
+    format!("{} {} … {}", spark(&values, width), show(low), show(high))
 }
 
 /// A row of blocks, as high as the values; at most `width` of them, each the mean of its part.

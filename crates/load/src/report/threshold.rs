@@ -17,7 +17,7 @@ use crate::outcome::{Outcome, Tally};
 /// | `get.p99`, `set.raw.max` | a time, of one class |
 /// | `errors`, `errors.refused` | a number, or a share of the requests: `0.1%` |
 /// | `missed` | a number, or a share of the intended requests |
-/// | `achieved` | replies per second, such as `50k`, or a share of the offered rate: `99%` |
+/// | `achieved` | replies per second, such as `50k`, or a share of what was asked (of sessions, of those that should begin): `99%` |
 /// | `status.5xx` | a number, or a share of the replies |
 /// | `hits` | a number, or a share of the keys asked for |
 /// | `generator_limited` | `>0`: the generator was the limit |
@@ -73,6 +73,11 @@ pub fn failed(thresholds: &[Threshold], outcome: &Outcome) -> Vec<String> {
 }
 
 impl Threshold {
+    /// Whether it says how many errors are too many.
+    pub fn is_about_errors(&self) -> bool {
+        matches!(self.metric, Metric::Errors(_))
+    }
+
     /// A sentence if the condition holds, which means failure.
     pub fn failure(&self, outcome: &Outcome) -> Option<String> {
         let (seen, limit) = match self.value {
@@ -93,7 +98,8 @@ impl Threshold {
         }
         let seen = match self.value {
             Value::Ns(_) => ns_of(seen),
-            Value::Number(_) => format!("{seen:.0}"),
+            Value::Number(_) if seen.fract() != 0.0 => format!("{seen:.1}"),
+            Value::Number(_) => format!("{seen}"),
             Value::Share(_) => format!("{:.3} %", seen * 100.0),
         };
         Some(format!("{}: it was {seen}", self.text))
@@ -119,11 +125,7 @@ impl Metric {
             }
             Metric::Missed => total.missed as f64,
             Metric::Achieved => outcome.achieved_rate_per_s(),
-            Metric::Status(digit) => total
-                .classes
-                .iter()
-                .map(|class| class.replies_by_status[*digit])
-                .sum::<u64>() as f64,
+            Metric::Status(digit) => total.replies_by_status()[*digit - 1].1 as f64,
             Metric::Hits => total.hits as f64,
             Metric::GeneratorLimited => f64::from(u8::from(outcome.generator_limited().is_some())),
         })
@@ -135,8 +137,11 @@ impl Metric {
             Metric::Time(..) | Metric::GeneratorLimited => return None,
             Metric::Errors(_) => (total.replies() + total.errors.total()) as f64,
             Metric::Missed => total.intended as f64,
-            Metric::Achieved => outcome.offered_rate_per_s?,
-            Metric::Status(_) => total.replies() as f64,
+            Metric::Achieved => return outcome.achieved_share(),
+            Metric::Status(_) => {
+                let all = total.replies_by_status().map(|(_, count)| count);
+                all.iter().sum::<u64>() as f64
+            }
             Metric::Hits => (total.hits + total.misses) as f64,
         };
         Some(self.number(outcome)? / whole).filter(|share| share.is_finite())
@@ -378,8 +383,15 @@ mod tests {
         ] {
             assert!(!holds(text, &outcome), "{text}");
         }
-        outcome.generator.limited = Some("busy".into());
+        outcome.total.errors.fd_unavailable = 1;
         assert!(holds("generator_limited>0", &outcome));
+    }
+
+    #[test]
+    fn a_condition_on_errors_is_known_as_one() {
+        let is = |text: &str| text.parse::<Threshold>().unwrap().is_about_errors();
+        assert!(is("errors>1%") && is("errors.refused>3"));
+        assert!(!is("missed>1%") && !is("p99>5ms"));
     }
 
     #[test]

@@ -15,17 +15,22 @@ impl Worker<'_> {
             let next = self.schedule.as_mut().and_then(Schedule::next_ns);
             self.left -= 1;
             self.next_arrival_ns = next.filter(|_| self.left > 0).unwrap_or(u64::MAX);
-            self.tally.intended += u64::from(self.is_measured(intended_ns));
-            match self.next_free() {
-                Some(slot) => {
-                    record(&mut self.tally.lag_ns, self.now_ns - intended_ns);
-                    self.assign(slot, intended_ns);
-                }
-                None if self.backlog.len() < self.backlog_max => {
-                    self.backlog.push_back(intended_ns);
-                    self.tally.backlog_max = self.tally.backlog_max.max(self.backlog.len() as u64);
-                }
-                None => self.tally.missed += u64::from(self.is_measured(intended_ns)),
+            let is_measured = self.is_measured(intended_ns);
+            self.tally.intended += u64::from(is_measured);
+            if is_measured {
+                // Also of those that find no connection: seeing them late is the generator's own.
+                record(&mut self.tally.lag_ns, self.now_ns - intended_ns);
+            }
+            if let Some(slot) = self.next_free() {
+                self.assign(slot, intended_ns);
+                continue;
+            }
+            self.tally.waited += u64::from(is_measured);
+            if self.backlog.len() < self.backlog_max {
+                self.backlog.push_back(intended_ns);
+                self.tally.backlog_max = self.tally.backlog_max.max(self.backlog.len() as u64);
+            } else {
+                self.tally.missed += u64::from(is_measured);
             }
         }
     }
@@ -70,6 +75,8 @@ impl Worker<'_> {
         if let Workload::Sessions(sessions) = &self.plan.workload {
             let script = self.next_script % sessions.scripts.len();
             self.next_script = script + self.plan.threads as usize;
+            let is_in_time = self.now_ns < self.times.end_ns && self.is_measured(intended_ns);
+            self.tally.begun += u64::from(is_in_time);
             self.slots[slot as usize].session = Some(Session {
                 script,
                 burst: 0,

@@ -122,9 +122,8 @@ impl Worker<'_> {
                     return false;
                 };
                 self.in_flight -= 1;
-                let is_right = self.speaker.is_right(flight.what, &reply);
                 self.slots[slot as usize].served += 1;
-                self.count(&flight, &reply, is_right);
+                self.count(&flight, &reply);
                 if reply.closes {
                     self.ask_again_later(slot);
                     self.end_or_go_on(slot);
@@ -135,21 +134,23 @@ impl Worker<'_> {
         true
     }
 
-    pub(super) fn count(&mut self, flight: &Flight, reply: &Reply, is_right: bool) {
+    pub(super) fn count(&mut self, flight: &Flight, reply: &Reply) {
         if self.is_open_loop() && !self.is_measured(flight.intended_ns) {
             return;
         }
-        if !is_right {
-            self.tally.errors.wrong_bytes += 1;
+        let class = &mut self.tally.classes[usize::from(flight.class)];
+        class.replies_by_status[usize::from(reply.status / 100).min(5)] += 1;
+        let found = self.speaker.judge(flight.what, flight.class, reply);
+        self.tally.hits += u64::from(reply.found);
+        self.tally.misses += u64::from(found.missing);
+        self.tally.compared += u64::from(found.compared);
+        if let Some(fault) = found.fault {
+            *fault.counter(&mut self.tally.errors) += 1;
             return;
         }
         self.tally.drained += u64::from(self.now_ns >= self.times.end_ns);
-        let class = &mut self.tally.classes[usize::from(flight.class)];
-        class.replies_by_status[usize::from(reply.status_class.min(5))] += 1;
         record(&mut class.service_ns, self.now_ns - flight.sent_ns);
         record(&mut class.response_ns, self.now_ns - flight.intended_ns);
-        self.tally.hits += u64::from(reply.found);
-        self.tally.misses += u64::from(self.speaker.misses(flight.class, flight.what, reply));
     }
 
     pub(super) fn after_replies(&mut self, slot: u32) {

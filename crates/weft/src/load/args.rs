@@ -24,9 +24,11 @@ pub(crate) const SECTIONS: Sections = &[
     ),
     (
         "Exit status",
-        "0    every run was made, replies came, and no --fail-if holds\n\
-         1    a run could not be made (nobody answers, an agent died), not a single good reply came in it, \
-         a --fail-if holds, --knee found none, or a file could not be written\n\
+        "0    every run was made, its replies were right, and no --fail-if holds\n\
+         1    a run could not be made (nobody answers, too few descriptors, an agent died); not a single good \
+         reply came in it; a reply was wrong (a status outside --expect, what --verify refuses, another \
+         protocol) or more than 1 % of the requests of a single run failed, unless a --fail-if says how many \
+         errors are too many; a --fail-if holds; --knee found none; a file could not be written\n\
          2    the command line is wrong, or a file that it names cannot be read or written; nothing was sent\n\
          130  stopped by Ctrl-C (SIGINT): what was seen until then is shown and written; 143: by SIGTERM",
     ),
@@ -74,8 +76,8 @@ fn http() -> Command {
             switch("close", "A new connection for every request"),
             text("requests-per-connection", "N", "Close a connection after this many requests")
                 .conflicts_with("close"),
-            file("paths", "Ask for the paths of this list, or of this access log, in turn"),
-            file("fileset", "Ask for the files of this set (weft load fileset), by their shares"),
+            file("paths", "Ask for the paths of this list, or of this access log, in turn, below the URL's folder"),
+            file("fileset", "Ask for the files of this set (weft load fileset), by their shares, below the URL's folder"),
             file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in the name is each agent's number")
                 .conflicts_with_all([
                     "method", "body", "body-file", "paths", "fileset", "popularity", "close",
@@ -83,6 +85,11 @@ fn http() -> Command {
                 ]),
             text("think", "TIME", "The pause between bursts where the log has none").default_value("0s"),
             text("popularity", "LAW", "Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
+            text(
+                "expect",
+                "STATUSES",
+                "Statuses that are right, such as 200,206 or 2xx,404; others are errors [default: 2xx,3xx; with --verify 2xx]",
+            ),
         ]);
     common(command)
 }
@@ -290,7 +297,8 @@ fn how() -> Vec<Arg> {
         choice("io", &["auto", "uring", "epoll"], "What carries the bytes").default_value("auto"),
         switch(
             "verify",
-            "Compare every body with the first one, or with the file set's list",
+            "Compare every body with the first one, or with the file set's list; of a cache: every value with \
+             its key, and with --populate a key that is not found is an error",
         ),
         text("seed", "N", "What every random choice follows from").default_value("1"),
     ];

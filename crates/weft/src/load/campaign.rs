@@ -10,7 +10,7 @@ use clap::ArgMatches;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use super::live::View;
-use super::output::Output;
+use super::output::{Output, width};
 use super::tui::Screen;
 use super::wanted;
 use crate::Failure;
@@ -28,6 +28,8 @@ pub(super) type Engine =
 const MEETING_PATIENCE: Duration = Duration::from_secs(60);
 /// How much later than this agent the others may be through.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(30);
+/// More repetitions are a typing error.
+const REPETITIONS_MAX: u64 = 10_000;
 /// The knee is known to this part of its rate.
 const KNEE_PRECISION: f64 = 0.02;
 
@@ -123,7 +125,7 @@ pub(super) fn carry_out(
             if output.has_screen() {
                 let whole = matches.get_flag("tui");
                 let text = if whole {
-                    sweep.table()
+                    sweep.table(width())
                 } else {
                     sweep.knee_line()
                 };
@@ -188,10 +190,12 @@ enum Asked {
 impl Asked {
     fn of(matches: &ArgMatches, plan: &Plan) -> Result<Asked, String> {
         if let Some(rates) = matches.get_one::<String>("sweep") {
-            let rates: Result<Rates, _> = rates.parse();
-            return rates
-                .map(Asked::Sweep)
-                .map_err(|error| format!("--sweep: {error}"));
+            let rates: Rates = rates.parse().map_err(|error| format!("--sweep: {error}"))?;
+            for &rate_per_s in &rates.per_s {
+                let step = at_rate(plan, rate_per_s);
+                step.check().map_err(|error| format!("--sweep: {error}"))?;
+            }
+            return Ok(Asked::Sweep(rates));
         }
         Ok(match matches.get_flag("knee") {
             true => Asked::Knee {
@@ -207,7 +211,7 @@ impl Asked {
 fn manner(matches: &ArgMatches) -> Result<Manner, String> {
     let p99 = wanted::time(matches, "knee-p99")?;
     Ok(Manner {
-        repetitions: wanted::count(matches, "repeat")?.max(1),
+        repetitions: wanted::count_up_to(matches, "repeat", REPETITIONS_MAX)?.max(1) as u32,
         pause: wanted::time(matches, "pause")?,
         bound: Bound {
             p99,
@@ -237,7 +241,7 @@ fn view(
     let whole = match asked {
         Asked::Run => run,
         Asked::Sweep(rates) => planned(rates, manner, run),
-        Asked::Knee { .. } => (run + manner.pause) * 12,
+        Asked::Knee { .. } => run.saturating_add(manner.pause).saturating_mul(12),
     };
     Ok(View::line(whole, matches.get_flag("quiet")))
 }
@@ -265,7 +269,7 @@ impl Crew {
         sweep: &mut Sweep,
     ) -> Result<(), String> {
         if self.has_rows {
-            self.view.print(Step::HEAD);
+            self.view.print(&Step::head(width()));
         }
         match asked {
             Asked::Run => {
@@ -335,7 +339,7 @@ impl Runner for Crew {
         self.view
             .run_is_over(self.part.warm_up + self.part.duration);
         if self.has_rows {
-            self.view.print(&step.row());
+            self.view.print(&step.row(width()));
         }
         if let Some(outcome) = self.last.take() {
             self.output.add_run(step, &outcome);
@@ -465,7 +469,20 @@ mod tests {
                 .arg(clap::Arg::new("course"))
                 .try_get_matches_from([&["t"], words].concat())
         };
-        let asked = |words: &[&str]| Asked::of(&matches(words).unwrap(), &Plan::default()).unwrap();
+        let mut plan = Plan {
+            targets: vec!["127.0.0.1:9".parse().unwrap()],
+            ..Plan::default()
+        };
+        plan.workload = ::load::plan::Workload::Http(::load::plan::Http {
+            authority: String::new(),
+            method: "GET".to_owned(),
+            pages: [::load::plan::Page::new("/")].into(),
+            choice: ::load::plan::Choice::InTurn,
+            headers: Vec::new(),
+            body: [].into(),
+            requests_per_connection: None,
+        });
+        let asked = |words: &[&str]| Asked::of(&matches(words).unwrap(), &plan).unwrap();
         assert_eq!(asked(&[]), Asked::Run);
         assert_eq!(
             asked(&["--sweep", "1k,2k"]),

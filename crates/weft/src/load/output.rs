@@ -1,7 +1,7 @@
 //! Where an outcome goes: the screen, files, and the exit code.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
@@ -11,8 +11,9 @@ use crate::Failure;
 use crate::config::Color;
 use crate::paint::Paint;
 use ::load::Outcome;
-use ::load::report::{self, Heading, Threshold};
+use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};
+use ::load::verdict::Row;
 
 /// Where this run's outcome goes.
 pub(super) struct Output {
@@ -100,7 +101,8 @@ impl Output {
     pub(super) fn finish(mut self, outcome: &Outcome, heading: &Heading) -> Result<(), Failure> {
         if self.has_screen() {
             let colored = Paint::decide(self.color, &io::stdout()).is_on();
-            let text = report::screen(outcome, heading, colored);
+            let width = width();
+            let text = report::screen(outcome, heading, Look { colored, width });
             self.note(show(&text));
         }
         self.note(write_to(self.json.as_deref(), |out| {
@@ -111,7 +113,8 @@ impl Output {
             report::csv(outcome, &mut out)
         }));
         self.write_histograms(outcome, |path| path.to_owned());
-        self.failed.extend(outcome.without_replies());
+        let faults = self.faults(outcome, |_| true);
+        self.failed.extend(faults);
         self.failed
             .extend(report::failed(&self.thresholds, outcome));
         self.judge()
@@ -126,11 +129,15 @@ impl Output {
         // The search for the knee goes beyond it, and --overload twice as far, on purpose.
         let is_judged = step.purpose == "sweep" || (step.purpose == "knee" && step.kept_up);
         if is_judged && !outcome.stopped_early {
-            let failed = report::failed(&self.thresholds, outcome);
-            let failed = outcome.without_replies().into_iter().chain(failed);
+            // Requests that fail beyond what a server can do are what a sweep measures.
+            let mut failed = self.faults(outcome, |row| row != Row::Failing);
+            failed.extend(report::failed(&self.thresholds, outcome));
             let rate = report::rate_of(step.rate_per_s);
-            self.failed
-                .extend(failed.map(|sentence| format!("at {rate}: {sentence}")));
+            self.failed.extend(
+                failed
+                    .iter()
+                    .map(|sentence| format!("at {rate}: {sentence}")),
+            );
         }
     }
 
@@ -151,6 +158,17 @@ impl Output {
             self.failed.push(why.to_owned());
         }
         self.judge()
+    }
+
+    /// Why a run has failed without a condition. One of the user's own on errors takes the place of ours.
+    fn faults(&self, outcome: &Outcome, counts: impl Fn(Row) -> bool) -> Vec<String> {
+        let has_own = self.thresholds.iter().any(Threshold::is_about_errors);
+        let is_about_errors = |row| matches!(row, Row::WrongReplies | Row::Failing);
+        let faults = outcome.faults().into_iter();
+        faults
+            .filter(|(row, _)| counts(*row) && !(has_own && is_about_errors(*row)))
+            .map(|(_, sentence)| sentence)
+            .collect()
     }
 
     fn write_histograms(&mut self, outcome: &Outcome, name: impl Fn(&Path) -> PathBuf) {
@@ -181,6 +199,15 @@ impl Output {
             (None, true) => Ok(()),
             (None, false) => Err(Failure::Said(1)),
         }
+    }
+}
+
+/// Columns of the terminal; of something else, what is read well.
+pub(super) fn width() -> usize {
+    const USUAL: usize = 100;
+    match io::stdout().is_terminal() {
+        true => ratatui::crossterm::terminal::size().map_or(USUAL, |(columns, _)| columns.into()),
+        false => USUAL,
     }
 }
 

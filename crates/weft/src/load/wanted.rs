@@ -9,9 +9,10 @@ use ::load::Plan;
 use ::load::fileset::FileSet;
 use ::load::plan::{
     Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Page, Script,
-    Sessions, Stage, Workload,
+    Sessions, Stage, Statuses, Workload,
 };
 use ::load::replay::Replay;
+use ::load::report::count_of;
 use ::load::sweep;
 use clap::ArgMatches;
 
@@ -39,7 +40,7 @@ pub(crate) fn plan(
     let connections = count(matches, "connections")?;
     let is_idle = matches!(workload, Workload::Idle);
     let requests_max = match matches.get_one::<String>("requests") {
-        Some(_) => Some(u64::from(count(matches, "requests")?)),
+        Some(_) => Some(count_up_to(matches, "requests", REQUESTS_MAX)?),
         None => None,
     };
     let plan = Plan {
@@ -74,6 +75,7 @@ pub(crate) fn plan(
             "epoll" => Io::Epoll,
             _ => Io::Auto,
         },
+        expect: expect(matches)?,
         verify: matches.get_flag("verify"),
         seed: number(matches, "seed")?,
     };
@@ -93,11 +95,12 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
     let method = said(matches, "method").to_owned();
     let mut pages: Vec<Page> = parsed.iter().map(|(_, path)| Page::new(*path)).collect();
     let mut choice = Choice::InTurn;
+    let folder = folder(matches, &parsed)?;
     if let Some(path) = matches.get_one::<String>("paths") {
-        pages = paths(Path::new(path), &method)?;
+        pages = below(folder, paths(Path::new(path), &method)?);
     }
     if let Some(path) = matches.get_one::<String>("fileset") {
-        pages = fileset(Path::new(path))?;
+        pages = below(folder, fileset(Path::new(path))?);
         choice = Choice::Weighted;
     }
     if let Some(law) = optional(matches, "popularity", |text| text.parse().map_err(say))? {
@@ -126,11 +129,52 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
             // Each of many agents has a log of its own.
             let path = path.replace("{rank}", &format!("{rank:02}"));
             let (pages, scripts) = sessions(Path::new(&path), think)?;
-            http.pages = pages;
+            http.pages = below(folder, pages.to_vec()).into();
             Workload::Sessions(Sessions { http, scripts })
         }
     };
     Ok((targets, workload, name))
+}
+
+/// What says which paths are asked for; without any of them, the URLs do.
+const LISTS: [&str; 3] = ["paths", "fileset", "sessions"];
+
+/// The folder in which a list's paths lie, without the slash at its end: the URL's path.
+fn folder<'a>(matches: &ArgMatches, urls: &[(&str, &'a str)]) -> Result<&'a str, String> {
+    let is_given = |name: &&str| matches.get_one::<String>(name).is_some();
+    let Some(list) = LISTS.into_iter().find(is_given) else {
+        return Ok("");
+    };
+    match urls {
+        [(_, path)] if path.ends_with('/') && !path.contains('?') => {
+            Ok(path.strip_suffix('/').unwrap_or_default())
+        }
+        [(_, path)] => Err(format!(
+            "--{list} says what is asked for, so '{path}' would not be: the URL names the folder in which that \
+             lies, and ends with '/'"
+        )),
+        _ => Err(format!(
+            "--{list} says what is asked for: give one URL, of the folder in which that lies"
+        )),
+    }
+}
+
+fn below(folder: &str, mut pages: Vec<Page>) -> Vec<Page> {
+    for page in &mut pages {
+        page.path.insert_str(0, folder);
+    }
+    pages
+}
+
+/// What is right: with --verify, a redirection is not the body that was asked for.
+fn expect(matches: &ArgMatches) -> Result<Statuses, String> {
+    // The other protocols have no such flag.
+    let typed = matches.try_get_one::<String>("expect").unwrap_or_default();
+    match typed {
+        Some(text) => text.parse().map_err(of("expect")),
+        None if matches.get_flag("verify") => Ok(Statuses::content()),
+        None => Ok(Statuses::default()),
+    }
 }
 
 /// Authority and path of a URL.
@@ -392,18 +436,30 @@ fn time_of(text: &str) -> Result<Duration, String> {
 
 /// A count: `64`, `10k`, `1M`.
 pub(crate) fn count(matches: &ArgMatches, name: &str) -> Result<u32, String> {
+    count_up_to(matches, name, u64::from(u32::MAX)).map(|count| count as u32)
+}
+
+/// More is not told apart in 64 bits of a floating-point number.
+const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
+
+pub(crate) fn count_up_to(matches: &ArgMatches, name: &str, most: u64) -> Result<u64, String> {
     let text = said(matches, name);
-    let is_whole =
-        |count: &f64| *count >= 0.0 && *count <= f64::from(u32::MAX) && count.fract() == 0.0;
     let read = if text == "0" {
         Ok(0.0)
     } else {
         sweep::rate(text)
     };
-    read.ok()
-        .filter(is_whole)
-        .map(|count| count as u32)
-        .ok_or_else(|| format!("--{name}: '{text}' is no number; write one such as 64, 10k or 1M"))
+    let whole = read.ok().filter(|count| count.fract() == 0.0);
+    match whole {
+        Some(count) if count <= most as f64 => Ok(count as u64),
+        Some(_) => Err(format!(
+            "--{name}: '{text}' is too many; at most {}",
+            count_of(most)
+        )),
+        None => Err(format!(
+            "--{name}: '{text}' is no number; write one such as 64, 10k or 1M"
+        )),
+    }
 }
 
 pub(crate) fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {

@@ -1,0 +1,137 @@
+//! Whether this process may open as many connections as the plan wants: said before the run, not by a
+//! million failed system calls in it.
+
+use std::fs;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::LoadError;
+use crate::plan::Plan;
+use crate::report::count_of;
+use crate::worker::opens_on_demand;
+
+/// Descriptors of a thread that are no connections: its ring, or its epoll instance and its event.
+const PER_THREAD: u64 = 2;
+/// Files that are written, and what the process has besides.
+const SPARE: u64 = 16;
+
+/// Raises the soft limit of descriptors to the hard one, and says what does not fit.
+pub(crate) fn check(plan: &Plan) -> Result<(), LoadError> {
+    let open = fs::read_dir("/proc/self/fd").map_or(3, |files| files.count() as u64);
+    let ports = match opens_on_demand(plan) {
+        // How many of them there are at a time is the server's to say.
+        true => None,
+        false => ports_of_range(),
+    };
+    refusal(plan, open, raised_nofile(), ports).map_or(Ok(()), |no| Err(LoadError::Plan(no)))
+}
+
+fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<String> {
+    let connections = u64::from(plan.connections) + u64::from(plan.idle.connections);
+    let wanted = connections + u64::from(plan.threads) * PER_THREAD + open + SPARE;
+    let said = count_of(connections);
+    if nofile < wanted {
+        return Some(format!(
+            "{said} connections need {wanted} open files, and the limit is {nofile}: raise it \
+             (ulimit -n {wanted}, LimitNOFILE= in a systemd unit), or use fewer --connections"
+        ));
+    }
+    // Connection n goes from source n mod s to target n mod t, so that lcm(s, t) pairs are in use.
+    let (sources, targets) = (plan.sources.len().max(1) as u64, plan.targets.len() as u64);
+    let pairs = sources * targets / greatest_common_divisor(sources, targets);
+    let ports = ports?;
+    (ports * pairs < connections).then(|| {
+        format!(
+            "{said} connections need as many ports, and net.ipv4.ip_local_port_range has {} for each \
+             pair of addresses: add addresses (--source), or widen it",
+            count_of(ports)
+        )
+    })
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => greatest_common_divisor(b, a % b),
+    }
+}
+
+/// The soft limit of 1024 is there for programs that use select(2).
+fn raised_nofile() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Whether it worked is seen by what the limit is afterwards.
+    let _ = setrlimit(Resource::Nofile, raised);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How many ports connect(2) picks from; it holds for IPv6 as well. ip(7)
+fn ports_of_range() -> Option<u64> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut ends = text.split_whitespace().map(|end| end.parse::<u64>().ok());
+    let (first, last) = (ends.next()??, ends.next()??);
+    Some((last + 1).saturating_sub(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Idle;
+
+    fn plan(connections: u32, idle: u32, sources: usize, targets: usize) -> Plan {
+        Plan {
+            connections,
+            idle: Idle {
+                connections: idle,
+                byte_every: None,
+            },
+            sources: vec!["127.0.0.1".parse().unwrap(); sources],
+            targets: vec!["127.0.0.1:1".parse().unwrap(); targets],
+            threads: 2,
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn connections_and_what_else_is_open_have_descriptors() {
+        let needs = 900 + 100 + 2 * PER_THREAD + 3 + SPARE;
+        assert_eq!(refusal(&plan(900, 100, 0, 1), 3, needs, None), None);
+        let no = refusal(&plan(900, 100, 0, 1), 3, needs - 1, None).unwrap();
+        assert!(
+            no.contains("1,000 connections need 1023 open files"),
+            "{no}"
+        );
+        assert!(
+            no.contains("the limit is 1022") && no.contains("ulimit -n 1023"),
+            "{no}"
+        );
+        // As many as can be typed: no sum of them wraps.
+        assert!(refusal(&plan(u32::MAX, u32::MAX, 0, 1), 3, 20_000, None).is_some());
+    }
+
+    #[test]
+    fn each_pair_of_addresses_has_the_whole_range_of_ports() {
+        let no = |sources, targets, connections| {
+            refusal(
+                &plan(connections, 0, sources, targets),
+                3,
+                u64::MAX,
+                Some(100),
+            )
+        };
+        assert_eq!(no(0, 1, 100), None);
+        assert!(
+            no(0, 1, 101)
+                .unwrap()
+                .contains("101 connections need as many ports")
+        );
+        assert_eq!(no(3, 2, 600), None);
+        assert!(no(3, 2, 601).is_some());
+        // Two sources and two targets go by in step: two pairs, not four.
+        assert_eq!(no(2, 2, 200), None);
+        assert!(no(2, 2, 201).is_some());
+    }
+}

@@ -1,0 +1,422 @@
+//! What a run says, and of whom.
+//!
+//! | row | applies when | speaks of | exit code |
+//! |---|---|---|---|
+//! | nothing came | not a single good reply, or no idle connection | server or plan | 1 |
+//! | wrong replies | a status outside `--expect`, bytes that `--verify` refuses, another protocol | server | 1 |
+//! | nothing was compared | `--verify`, and no reply had anything to compare | plan | 1 |
+//! | no room | descriptors or ports ran out | generator | 0 |
+//! | late | open loop: the p99 of the lag is above 1 ms and a tenth of the intended p99 | generator | 0 |
+//! | busy | closed loop: a thread never rested | generator | 0 |
+//! | failing | more than 1 % of the requests ended in other errors | server | 1 |
+//! | idle lost | idle connections are not open at the end | server | 0 |
+//! | sessions waited | less than 99 % of the sessions began in time: others held all connections | plan | 0 |
+//! | behind | open loop: less than 99 % of what was asked was achieved | server | 0 |
+//! | held, kept up, server's limit | else | server | 0 |
+//!
+//! The first row that applies is the verdict. Rows that fail a run do so behind another one as well.
+//! That a thread waited for a processor does not decide: what was late because of it is in the lag. It
+//! is a warning beside the verdict.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::outcome::{Kind, Outcome, ThreadUse};
+use crate::report::{count_of, ns_of};
+
+/// Requests sent later than this are no longer at their intended times.
+const LAG_P99_MAX: Duration = Duration::from_millis(1);
+/// Lag that is a smaller part of the intended p99 than this explains nothing of it.
+const LAG_PART_OF_P99: u64 = 10;
+/// A thread of a closed loop that rests less than the other part of the time has no reserve.
+const BUSY_SHARE_MAX: f64 = 0.95;
+/// From this share of the time on, waiting for a processor is worth a warning.
+const DELAY_SHARE_WARNS: f64 = 0.10;
+/// Less than this part of what was asked is not keeping up.
+pub(crate) const KEPT_UP_SHARE: f64 = 0.99;
+/// More failed requests than this are not a measurement any more.
+const FAILED_SHARE_MAX: f64 = 0.01;
+/// Fewer replies have no p99.
+const REPLIES_MIN: u64 = 100;
+
+/// What a run says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The row of the table that applies.
+    pub row: Row,
+    /// How one can tell.
+    pub sentence: String,
+    /// What else makes the figures less than they seem.
+    pub warnings: Vec<String>,
+}
+
+/// A row of the table; see [the page of this file](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Row {
+    NothingCame,
+    WrongReplies,
+    NothingCompared,
+    NoRoom,
+    Late,
+    Busy,
+    Failing,
+    IdleLost,
+    SessionsWaited,
+    Behind,
+    IdleHeld,
+    KeptUp,
+    ServersLimit,
+}
+
+/// How a verdict is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// The figures are the server's, and it did what was asked.
+    Good,
+    /// The figures are true, and less than what was asked.
+    Warning,
+    /// The figures are not the server's, or it did something else than what was asked.
+    Bad,
+}
+
+impl Row {
+    /// How it is meant.
+    pub fn tone(self) -> Tone {
+        match self {
+            Row::IdleHeld | Row::KeptUp | Row::ServersLimit => Tone::Good,
+            Row::IdleLost | Row::SessionsWaited | Row::Behind => Tone::Warning,
+            _ => Tone::Bad,
+        }
+    }
+}
+
+type Test = fn(&Outcome) -> Option<String>;
+
+/// The table, in its order.
+const TABLE: [(Row, Test); 10] = [
+    (Row::NothingCame, nothing_came),
+    (Row::WrongReplies, wrong_replies),
+    (Row::NothingCompared, nothing_compared),
+    (Row::NoRoom, no_room),
+    (Row::Late, late),
+    (Row::Busy, busy),
+    (Row::Failing, failing),
+    (Row::IdleLost, idle_lost),
+    (Row::SessionsWaited, sessions_waited),
+    (Row::Behind, behind),
+];
+
+impl Outcome {
+    /// What the run says.
+    pub fn verdict(&self) -> Verdict {
+        let applies = |(row, test): &(Row, Test)| test(self).map(|sentence| (*row, sentence));
+        let (row, sentence) = TABLE.iter().find_map(applies).unwrap_or_else(|| well(self));
+        Verdict {
+            row,
+            sentence,
+            warnings: warnings(self),
+        }
+    }
+
+    /// Why the run has failed: the rows that say so, whatever else is said.
+    pub fn faults(&self) -> Vec<(Row, String)> {
+        let applies = |(row, test): &(Row, Test)| test(self).map(|sentence| (*row, sentence));
+        match nothing_came(self) {
+            Some(sentence) => vec![(Row::NothingCame, sentence)],
+            None => [
+                (Row::WrongReplies, wrong_replies as Test),
+                (Row::NothingCompared, nothing_compared),
+                (Row::Failing, failing),
+            ]
+            .iter()
+            .filter_map(applies)
+            .collect(),
+        }
+    }
+
+    /// Whether the generator, not the server, was the limit; the sentence says how one can tell.
+    pub fn generator_limited(&self) -> Option<String> {
+        [no_room, late, busy].iter().find_map(|test| test(self))
+    }
+
+    /// Why this run says nothing of the server, if not a single good reply came. Of idle connections no
+    /// replies are expected: then, if not a single one was opened.
+    pub fn without_replies(&self) -> Option<String> {
+        nothing_came(self)
+    }
+
+    /// Which part of what was asked was achieved: of the sessions, those that began in time; else of the
+    /// requests, those that were answered in time. No reply can come sooner than the fastest: that much of
+    /// the run is not held against the server. `None` in a closed loop, and if nothing was asked.
+    pub fn achieved_share(&self) -> Option<f64> {
+        let total = &self.total;
+        let (got, time_share) = match self.asked.kind {
+            Kind::Idle | Kind::Closed => return None,
+            Kind::Sessions => (total.begun, 1.0),
+            Kind::Open => {
+                let fastest_s = total.service_ns().min() as f64 / 1e9;
+                let elapsed_s = self.elapsed.as_secs_f64();
+                let time_share = 1.0 - (fastest_s / elapsed_s.max(1e-9)).min(1.0);
+                (total.replies() - total.drained, time_share)
+            }
+        };
+        let asked = total.intended as f64 * time_share;
+        (asked > 0.0).then(|| got as f64 / asked)
+    }
+}
+
+fn nothing_came(outcome: &Outcome) -> Option<String> {
+    let (total, errors) = (&outcome.total, &outcome.total.errors);
+    if outcome.asked.kind == Kind::Idle {
+        let opened = total.opened + total.idle_open + total.idle_closed;
+        return (opened == 0).then(|| match errors.total() {
+            0 => "no connection was opened in this time".to_owned(),
+            _ => format!("no connection was opened: {}", errors.sentence()),
+        });
+    }
+    if total.replies() > 0 {
+        return None;
+    }
+    Some(match (total.sent + total.intended, errors.total()) {
+        (0, 0) => {
+            "no request was due in this time; ask for a higher rate or a longer run".to_owned()
+        }
+        (_, 0) => format!(
+            "no reply came within {:.1} s; sent: {}",
+            outcome.elapsed.as_secs_f64(),
+            counted(total.sent, "request")
+        ),
+        _ => format!(
+            "no good reply came: {}{}",
+            errors.sentence(),
+            statuses(outcome)
+        ),
+    })
+}
+
+fn wrong_replies(outcome: &Outcome) -> Option<String> {
+    let wrong = outcome.total.errors.wrong_replies();
+    let all = outcome.total.replies() + wrong;
+    (wrong > 0).then(|| {
+        format!(
+            "{} of {} were not what was asked for: {}{}",
+            count_of(wrong),
+            counted(all, "reply"),
+            outcome.total.errors.wrong_sentence(),
+            statuses(outcome)
+        )
+    })
+}
+
+/// By which statuses replies were unexpected.
+fn statuses(outcome: &Outcome) -> String {
+    if outcome.total.errors.unexpected_status == 0 {
+        return String::new();
+    }
+    let names = outcome.total.replies_by_status();
+    let seen = names.into_iter().filter(|(_, count)| *count > 0);
+    let seen: Vec<_> = seen
+        .map(|(name, count)| format!("{name} {}", count_of(count)))
+        .collect();
+    format!(" (came: {})", seen.join(", "))
+}
+
+fn nothing_compared(outcome: &Outcome) -> Option<String> {
+    let is_nothing = outcome.asked.verify && outcome.total.compared == 0;
+    is_nothing.then(|| match outcome.total.hits + outcome.total.misses {
+        0 => "--verify compared nothing: no reply had a body to compare".to_owned(),
+        _ => "--verify compared nothing: no key was found; --populate stores them first".to_owned(),
+    })
+}
+
+fn no_room(outcome: &Outcome) -> Option<String> {
+    let errors = &outcome.total.errors;
+    match (errors.fd_unavailable, errors.address_unavailable) {
+        (0, 0) => None,
+        (0, ports) => Some(format!(
+            "no port was left for a connection, {}; add addresses (--source), or widen \
+             net.ipv4.ip_local_port_range",
+            counted(ports, "time")
+        )),
+        (descriptors, _) => Some(format!(
+            "no descriptor was left for a connection, {}; raise the limit of open files (ulimit -n), \
+             or use fewer --connections",
+            counted(descriptors, "time")
+        )),
+    }
+}
+
+fn late(outcome: &Outcome) -> Option<String> {
+    let lag_ns = outcome.total.lag_ns.value_at_quantile(0.99);
+    let p99_ns = outcome.total.response_ns().value_at_quantile(0.99);
+    let is_late = u128::from(lag_ns) > LAG_P99_MAX.as_nanos()
+        && lag_ns.saturating_mul(LAG_PART_OF_P99) > p99_ns;
+    is_late.then(|| {
+        format!(
+            "one request in a hundred was sent {} late or more; use more --threads or machines",
+            ns_of(lag_ns as f64)
+        )
+    })
+}
+
+fn busy(outcome: &Outcome) -> Option<String> {
+    if outcome.asked.kind != Kind::Closed {
+        // There the lag says whether a busy thread was late.
+        return None;
+    }
+    let threads = outcome.generator.threads.iter().enumerate();
+    let tired = threads.map(|(index, used)| (index, busy_share(used), delay_share(used)));
+    let (index, busy, _) = tired
+        .into_iter()
+        .find(|(_, busy, delay)| busy + delay >= BUSY_SHARE_MAX)?;
+    Some(match busy >= BUSY_SHARE_MAX {
+        true => format!(
+            "its thread {index} was busy {:.0} % of the time; use more --threads or machines",
+            busy * 100.0
+        ),
+        false => format!(
+            "its thread {index} never rested: it worked {:.0} % of the time and waited for a processor \
+             else; give it one of its own",
+            busy * 100.0
+        ),
+    })
+}
+
+fn busy_share(used: &ThreadUse) -> f64 {
+    share(used.cpu.saturating_sub(used.spun), used.elapsed)
+}
+
+fn delay_share(used: &ThreadUse) -> f64 {
+    share(used.run_delay, used.elapsed)
+}
+
+fn share(part: Duration, whole: Duration) -> f64 {
+    part.as_secs_f64() / whole.as_secs_f64().max(1e-9)
+}
+
+fn failing(outcome: &Outcome) -> Option<String> {
+    let errors = &outcome.total.errors;
+    let failed = errors.total() - errors.wrong_replies();
+    let all = outcome.total.replies() + outcome.total.idle_open + errors.total();
+    let failed_share = failed as f64 / all.max(1) as f64;
+    (failed_share > FAILED_SHARE_MAX).then(|| {
+        format!(
+            "{:.1} % of the requests failed: {}",
+            failed_share * 100.0,
+            errors.sentence()
+        )
+    })
+}
+
+fn idle_lost(outcome: &Outcome) -> Option<String> {
+    let (open, asked) = (outcome.total.idle_open, outcome.asked.idle_connections);
+    (outcome.asked.kind == Kind::Idle && open < asked).then(|| idle_sentence(outcome))
+}
+
+fn idle_sentence(outcome: &Outcome) -> String {
+    format!(
+        "{} of {} are open at the end; the server closed {}",
+        count_of(outcome.total.idle_open),
+        counted(outcome.asked.idle_connections, "idle connection"),
+        count_of(outcome.total.idle_closed)
+    )
+}
+
+fn sessions_waited(outcome: &Outcome) -> Option<String> {
+    let is_behind = outcome.achieved_share()? < KEPT_UP_SHARE;
+    (outcome.asked.kind == Kind::Sessions && is_behind).then(|| {
+        format!(
+            "{} of {} began in time: the others found all {} held; use more --connections",
+            count_of(outcome.total.begun),
+            counted(outcome.total.intended, "session"),
+            counted(outcome.asked.connections, "connection"),
+        )
+    })
+}
+
+fn behind(outcome: &Outcome) -> Option<String> {
+    let share = outcome.achieved_share()?;
+    if share >= KEPT_UP_SHARE {
+        return None;
+    }
+    let waited = outcome.total.waited as f64 / outcome.total.intended.max(1) as f64;
+    let how = match waited > 1.0 - KEPT_UP_SHARE {
+        true => format!(
+            "; all {} were busy: if it can serve more at a time, use more --connections",
+            counted(outcome.asked.connections, "connection")
+        ),
+        false => String::new(),
+    };
+    Some(format!(
+        "the server did not keep up: {:.1} % of what was asked{how}",
+        share * 100.0
+    ))
+}
+
+fn well(outcome: &Outcome) -> (Row, String) {
+    match outcome.asked.kind {
+        Kind::Idle => {
+            let held = counted(outcome.total.idle_open, "idle connection");
+            (Row::IdleHeld, format!("the server held {held} to the end"))
+        }
+        Kind::Closed => {
+            let connections = counted(outcome.asked.connections, "connection");
+            let what = format!("the server was the limit at {connections}, not the generator");
+            (Row::ServersLimit, what)
+        }
+        Kind::Open | Kind::Sessions => {
+            let what = "the server kept up, and the generator was punctual";
+            (Row::KeptUp, what.to_owned())
+        }
+    }
+}
+
+fn warnings(outcome: &Outcome) -> Vec<String> {
+    let total = &outcome.total;
+    let mut warnings = Vec::new();
+    let delays = outcome.generator.threads.iter().map(delay_share);
+    let delay = delays.fold(0.0, f64::max);
+    let is_idle = outcome.asked.kind == Kind::Idle;
+    if !is_idle && delay >= DELAY_SHARE_WARNS {
+        warnings.push(format!(
+            "the generator waited {:.0} % of the time for a processor, so latencies may be too long; \
+             give it one of its own",
+            delay * 100.0
+        ));
+    }
+    let asked = total.sent.max(total.intended);
+    if let Some(wanted) = outcome.asked.requests_max.filter(|max| asked < *max) {
+        warnings.push(format!(
+            "{} of {} were made when the time was over",
+            count_of(asked),
+            counted(wanted, "request")
+        ));
+    }
+    if !is_idle && total.idle_open < outcome.asked.idle_connections {
+        warnings.push(idle_sentence(outcome));
+    }
+    if !is_idle && (1..REPLIES_MIN).contains(&total.replies()) {
+        warnings.push(format!(
+            "{} are too few for a p99; measure longer",
+            counted(total.replies(), "reply")
+        ));
+    }
+    warnings
+}
+
+/// `1 reply`, `2 replies`, `3,000 connections`.
+fn counted(count: u64, one: &str) -> String {
+    let many = match one.strip_suffix('y') {
+        _ if count == 1 => one.to_owned(),
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{one}s"),
+    };
+    format!("{} {many}", count_of(count))
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -1,0 +1,594 @@
+//! Each row of the table has a run to which it applies, and its neighbour to which it does not.
+//!
+//! Seen (issue 10 B): a run of nothing but 404 was "the server was the limit", exit 0; so was one in which
+//! half of the connections had no descriptor. A stopped server, with a lag of 2 µs, was "the generator was
+//! the limit", because a processor had been waited for. Sessions in think time were blamed on the
+//! generator, and sessions per second compared with replies per second. Cause: one function looked at
+//! threads first, and only at them. Cure: this table.
+
+use super::*;
+use crate::Errors;
+use crate::outcome::{histogram, record};
+use crate::report::tests::sample;
+
+/// Ten thousand good replies in two seconds, of an open loop that asked for as many.
+fn good() -> Outcome {
+    sample(&["request"], 1, 10_000)
+}
+
+fn of_kind(kind: Kind) -> Outcome {
+    let mut outcome = good();
+    outcome.asked.kind = kind;
+    outcome
+}
+
+fn failed(errors: Errors) -> Outcome {
+    let mut outcome = good();
+    outcome.total.errors = errors;
+    outcome
+}
+
+/// The same of which nothing came.
+fn empty(errors: Errors) -> Outcome {
+    let mut outcome = sample(&["request"], 1, 0);
+    outcome.total.errors = errors;
+    outcome
+}
+
+fn idle(asked: u64, open: u64, closed: u64) -> Outcome {
+    let mut outcome = sample(&[], 1, 0);
+    outcome.asked.kind = Kind::Idle;
+    outcome.asked.idle_connections = asked;
+    (outcome.total.idle_open, outcome.total.idle_closed) = (open, closed);
+    outcome.total.opened = open + closed;
+    outcome
+}
+
+#[track_caller]
+fn says(outcome: &Outcome, row: Row, words: &str) {
+    let verdict = outcome.verdict();
+    assert_eq!(verdict.row, row, "{}", verdict.sentence);
+    assert!(verdict.sentence.contains(words), "{}", verdict.sentence);
+    assert_eq!(verdict.warnings, Vec::<String>::new());
+}
+
+#[track_caller]
+fn fails(outcome: &Outcome, rows: &[Row]) {
+    let faults: Vec<Row> = outcome.faults().into_iter().map(|(row, _)| row).collect();
+    assert_eq!(faults, rows);
+}
+
+#[test]
+fn a_run_in_which_nothing_came_says_why() {
+    let only = |errors| empty(errors);
+    for (errors, words) in [
+        (
+            Errors {
+                refused: 9,
+                ..Errors::default()
+            },
+            "no good reply came: 9 × refused; is the server still",
+        ),
+        (
+            Errors {
+                client_timeout: 9,
+                ..Errors::default()
+            },
+            "the server is silent",
+        ),
+        (
+            Errors {
+                fd_unavailable: 9,
+                ..Errors::default()
+            },
+            "ulimit -n",
+        ),
+        (
+            Errors {
+                address_unavailable: 9,
+                ..Errors::default()
+            },
+            "--source",
+        ),
+        (
+            Errors {
+                short_reply: 9,
+                ..Errors::default()
+            },
+            "--close",
+        ),
+        (
+            Errors {
+                bad_reply: 9,
+                ..Errors::default()
+            },
+            "does not speak this protocol",
+        ),
+        (
+            Errors {
+                wrong_bytes: 9,
+                ..Errors::default()
+            },
+            "another than expected",
+        ),
+        (
+            Errors {
+                missing_value: 9,
+                ..Errors::default()
+            },
+            "has it room for all keys",
+        ),
+        (
+            Errors {
+                socket_timeout: 9,
+                ..Errors::default()
+            },
+            "the network or the system failed",
+        ),
+        (
+            Errors {
+                other: 9,
+                ..Errors::default()
+            },
+            "the network or the system failed",
+        ),
+    ] {
+        says(&only(errors), Row::NothingCame, words);
+        fails(&only(errors), &[Row::NothingCame]);
+    }
+    says(
+        &empty(Errors::default()),
+        Row::NothingCame,
+        "no request was due",
+    );
+    let mut silent = empty(Errors::default());
+    silent.total.sent = 1;
+    says(
+        &silent,
+        Row::NothingCame,
+        "no reply came within 2.0 s; sent: 1 request",
+    );
+    let mut waiting = empty(Errors::default());
+    waiting.total.intended = 3;
+    says(
+        &waiting,
+        Row::NothingCame,
+        "no reply came within 2.0 s; sent: 0 requests",
+    );
+    says(
+        &idle(10, 0, 0),
+        Row::NothingCame,
+        "no connection was opened in this time",
+    );
+    let mut refused = idle(10, 0, 0);
+    refused.total.errors.refused = 10;
+    says(
+        &refused,
+        Row::NothingCame,
+        "no connection was opened: 10 × refused",
+    );
+    assert_eq!(good().without_replies(), None);
+}
+
+#[test]
+fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
+    let mut missing = empty(Errors {
+        unexpected_status: 70,
+        ..Errors::default()
+    });
+    missing.total.classes[0].replies_by_status[4] = 70;
+    says(
+        &missing,
+        Row::NothingCame,
+        "is this the right path? --expect says which",
+    );
+    says(&missing, Row::NothingCame, "(came: 4xx 70)");
+    for errors in [
+        Errors {
+            unexpected_status: 1,
+            ..Errors::default()
+        },
+        Errors {
+            wrong_bytes: 1,
+            ..Errors::default()
+        },
+        Errors {
+            missing_value: 1,
+            ..Errors::default()
+        },
+        Errors {
+            bad_reply: 1,
+            ..Errors::default()
+        },
+    ] {
+        // A single one among ten thousand.
+        says(
+            &failed(errors),
+            Row::WrongReplies,
+            "1 of 10,001 replies were not what was asked for: 1 ×",
+        );
+        fails(&failed(errors), &[Row::WrongReplies]);
+        assert_eq!(errors.wrong_replies(), 1);
+    }
+    // Neither the generator's lateness nor the time-outs beside them hide them.
+    let mut both = failed(Errors {
+        wrong_bytes: 1,
+        client_timeout: 5_000,
+        ..Errors::default()
+    });
+    record(&mut both.total.lag_ns, 60_000_000_000);
+    says(&both, Row::WrongReplies, "1 × wrong bytes");
+    fails(&both, &[Row::WrongReplies, Row::Failing]);
+    assert!(both.generator_limited().is_some());
+}
+
+#[test]
+fn a_comparison_without_anything_to_compare_fails_the_run() {
+    let mut outcome = good();
+    outcome.asked.verify = true;
+    says(
+        &outcome,
+        Row::NothingCompared,
+        "no reply had a body to compare",
+    );
+    fails(&outcome, &[Row::NothingCompared]);
+    outcome.total.misses = 7;
+    says(
+        &outcome,
+        Row::NothingCompared,
+        "no key was found; --populate",
+    );
+    (outcome.total.misses, outcome.total.hits) = (0, 7);
+    says(
+        &outcome,
+        Row::NothingCompared,
+        "no key was found; --populate",
+    );
+    outcome.total.compared = 1;
+    says(&outcome, Row::KeptUp, "kept up");
+    outcome.asked.verify = false;
+    outcome.total.compared = 0;
+    fails(&outcome, &[]);
+}
+
+#[test]
+fn descriptors_and_ports_that_run_out_are_the_generators() {
+    for kind in [Kind::Open, Kind::Closed, Kind::Sessions] {
+        let mut outcome = of_kind(kind);
+        outcome.total.begun = outcome.total.intended;
+        outcome.total.errors.fd_unavailable = 5_000;
+        says(
+            &outcome,
+            Row::NoRoom,
+            "no descriptor was left for a connection, 5,000 times",
+        );
+        assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
+        fails(&outcome, &[Row::Failing]);
+    }
+    let ports = failed(Errors {
+        address_unavailable: 1,
+        ..Errors::default()
+    });
+    says(
+        &ports,
+        Row::NoRoom,
+        "no port was left for a connection, 1 time; add addresses",
+    );
+    fails(&ports, &[]);
+}
+
+/// An open loop in which one request in a hundred and its successors are late by so much.
+fn lagging(lag_ns: u64, p99_ns: u64) -> Outcome {
+    let mut outcome = good();
+    let class = &mut outcome.total.classes[0];
+    class.response_ns = histogram();
+    (0..10_000).for_each(|_| record(&mut class.response_ns, p99_ns));
+    (0..9_800).for_each(|_| record(&mut outcome.total.lag_ns, 100));
+    (0..200).for_each(|_| record(&mut outcome.total.lag_ns, lag_ns));
+    outcome
+}
+
+#[test]
+fn lag_decides_in_an_open_loop() {
+    says(
+        &lagging(5_000_000, 9_000_000),
+        Row::Late,
+        "one request in a hundred was sent 5.00 ms late or more",
+    );
+    let said = lagging(5_000_000, 9_000_000).generator_limited().unwrap();
+    assert!(said.contains("5.00 ms late"), "{said}");
+    // The histogram knows three digits: a little above and below a millisecond.
+    says(&lagging(1_005_000, 2_000_000), Row::Late, "late");
+    says(&lagging(995_000, 2_000_000), Row::KeptUp, "kept up");
+    // A server that stops for 200 ms in a second is not the generator's 5 ms.
+    says(&lagging(5_000_000, 200_000_000), Row::KeptUp, "kept up");
+    says(&lagging(21_000_000, 200_000_000), Row::Late, "late");
+    says(&lagging(19_000_000, 200_000_000), Row::KeptUp, "kept up");
+    assert_eq!(lagging(2_000, 200_000_000).generator_limited(), None);
+}
+
+fn worked(kind: Kind, cpu_ms: u64, spun_ms: u64, run_delay_ms: u64) -> Outcome {
+    let mut outcome = of_kind(kind);
+    outcome.total.begun = outcome.total.intended;
+    let (rested, second) = (outcome.generator.threads[0], Duration::from_secs(1));
+    let used = ThreadUse {
+        cpu: Duration::from_millis(cpu_ms),
+        spun: Duration::from_millis(spun_ms),
+        run_delay: Duration::from_millis(run_delay_ms),
+        elapsed: second,
+    };
+    outcome.generator.threads = vec![rested, used];
+    outcome
+}
+
+#[test]
+fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
+    says(
+        &worked(Kind::Closed, 950, 0, 0),
+        Row::Busy,
+        "its thread 1 was busy 95 % of the time",
+    );
+    says(
+        &worked(Kind::Closed, 949, 0, 0),
+        Row::ServersLimit,
+        "the server was the limit at 64 connections",
+    );
+    // What it spun, it would have given away.
+    says(
+        &worked(Kind::Closed, 990, 100, 0),
+        Row::ServersLimit,
+        "not the generator",
+    );
+    let shared = worked(Kind::Closed, 600, 0, 350);
+    let verdict = shared.verdict();
+    assert_eq!(verdict.row, Row::Busy);
+    assert!(
+        verdict
+            .sentence
+            .contains("never rested: it worked 60 % of the time"),
+        "{verdict:?}"
+    );
+    assert_eq!(
+        worked(Kind::Closed, 600, 0, 349).verdict().row,
+        Row::ServersLimit
+    );
+    // In the others the lag says whether it was too much.
+    for kind in [Kind::Open, Kind::Sessions] {
+        says(
+            &worked(kind, 1_000, 0, 0),
+            Row::KeptUp,
+            "kept up, and the generator was punctual",
+        );
+        assert_eq!(worked(kind, 1_000, 0, 0).generator_limited(), None);
+    }
+}
+
+#[test]
+fn waiting_for_a_processor_is_a_warning_and_no_verdict() {
+    for kind in [Kind::Open, Kind::Closed, Kind::Sessions] {
+        let verdict = worked(kind, 500, 0, 100).verdict();
+        assert_eq!(verdict.row.tone(), Tone::Good, "{verdict:?}");
+        assert_eq!(verdict.warnings.len(), 1);
+        assert!(
+            verdict.warnings[0].contains("waited 10 % of the time for a processor"),
+            "{verdict:?}"
+        );
+        assert_eq!(
+            worked(kind, 500, 0, 99).verdict().warnings,
+            Vec::<String>::new()
+        );
+        assert_eq!(worked(kind, 500, 0, 100).generator_limited(), None);
+    }
+    let mut held = worked(Kind::Idle, 500, 0, 100);
+    held.total.opened = 1;
+    assert_eq!(
+        held.verdict().warnings,
+        Vec::<String>::new(),
+        "nothing was timed"
+    );
+}
+
+#[test]
+fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
+    let refused = |count| {
+        failed(Errors {
+            refused: count,
+            ..Errors::default()
+        })
+    };
+    says(
+        &refused(102),
+        Row::Failing,
+        "1.0 % of the requests failed: 102 × refused",
+    );
+    fails(&refused(102), &[Row::Failing]);
+    // 101 of 10,101 are less than a hundredth.
+    says(&refused(101), Row::KeptUp, "kept up");
+    fails(&refused(101), &[]);
+    let mut closed = refused(3_000);
+    closed.asked.kind = Kind::Closed;
+    says(&closed, Row::Failing, "23.1 % of the requests failed");
+    // Idle connections that could not be opened.
+    let mut idle = idle(100, 98, 0);
+    idle.total.errors.reset = 2;
+    says(
+        &idle,
+        Row::Failing,
+        "2.0 % of the requests failed: 2 × reset",
+    );
+    idle.total.errors.reset = 0;
+    fails(&idle, &[]);
+}
+
+#[test]
+fn idle_connections_that_are_gone_are_said() {
+    says(
+        &idle(10, 10, 0),
+        Row::IdleHeld,
+        "the server held 10 idle connections to the end",
+    );
+    says(
+        &idle(10, 9, 1),
+        Row::IdleLost,
+        "9 of 10 idle connections are open at the end; the server closed 1",
+    );
+    fails(&idle(10, 9, 1), &[]);
+    // Beside others that ask, they are a warning.
+    let mut beside = good();
+    (beside.asked.idle_connections, beside.total.idle_open) = (10, 10);
+    says(&beside, Row::KeptUp, "kept up");
+    beside.total.idle_open = 9;
+    let verdict = beside.verdict();
+    assert_eq!(verdict.row, Row::KeptUp);
+    assert!(
+        verdict.warnings[0].contains("9 of 10 idle connections"),
+        "{verdict:?}"
+    );
+}
+
+#[test]
+fn sessions_are_compared_with_sessions() {
+    // Two requests for each of 5,000 sessions: more replies than sessions, whatever the server does.
+    let sessions = |begun| {
+        let mut outcome = of_kind(Kind::Sessions);
+        (outcome.total.intended, outcome.total.begun) = (5_000, begun);
+        outcome
+    };
+    says(&sessions(4_950), Row::KeptUp, "kept up");
+    says(
+        &sessions(4_949),
+        Row::SessionsWaited,
+        "4,949 of 5,000 sessions began in time",
+    );
+    says(
+        &sessions(4_949),
+        Row::SessionsWaited,
+        "all 64 connections held; use more --connections",
+    );
+    assert_eq!(sessions(2_500).achieved_share(), Some(0.5));
+    assert_eq!(sessions(2_500).generator_limited(), None);
+    fails(&sessions(2_500), &[]);
+}
+
+/// An open loop that asked for so many requests, of which `waited` found no connection.
+fn asked(intended: u64, waited: u64) -> Outcome {
+    let mut outcome = good();
+    (outcome.total.intended, outcome.total.waited) = (intended, waited);
+    outcome
+}
+
+#[test]
+fn less_than_what_was_asked_is_not_keeping_up() {
+    says(&asked(10_100, 0), Row::KeptUp, "kept up");
+    says(
+        &asked(10_102, 0),
+        Row::Behind,
+        "the server did not keep up: 99.0 % of what was asked",
+    );
+    assert!(
+        !asked(20_000, 200)
+            .verdict()
+            .sentence
+            .contains("connections")
+    );
+    says(
+        &asked(20_000, 201),
+        Row::Behind,
+        "all 64 connections were busy: if it can serve more at a time",
+    );
+    // What came after the end was not achieved.
+    let mut drained = good();
+    drained.total.drained = 200;
+    says(&drained, Row::Behind, "98.0 % of what was asked");
+    fails(&drained, &[]);
+    assert_eq!(of_kind(Kind::Closed).achieved_share(), None);
+    assert_eq!(of_kind(Kind::Idle).achieved_share(), None);
+    assert_eq!(asked(0, 0).achieved_share(), None);
+    let share = asked(20_000, 0).achieved_share().unwrap();
+    assert!((share - 0.5).abs() < 1e-3, "{share}");
+}
+
+/// Seen: a server that answers each request after one second, and all of them, "did not keep up" in a run of
+/// two: what is asked in the last second is answered behind the end. Nothing can come before the fastest
+/// reply, so that time is not counted against the server.
+#[test]
+fn a_server_that_is_slow_and_keeps_up_is_not_behind() {
+    let slow = |fastest_ns| {
+        let mut outcome = good();
+        let class = &mut outcome.total.classes[0];
+        class.service_ns = histogram();
+        (0..10_000).for_each(|_| record(&mut class.service_ns, fastest_ns));
+        outcome.total.drained = 5_000;
+        outcome
+    };
+    says(&slow(1_000_000_000), Row::KeptUp, "kept up");
+    says(&slow(900_000_000), Row::Behind, "90.9 % of what was asked");
+    // Slower than the run is long: nothing could have been achieved.
+    assert_eq!(slow(3_000_000_000).achieved_share(), None);
+}
+
+#[test]
+fn a_number_of_requests_that_was_not_reached_is_said() {
+    let mut outcome = good();
+    outcome.asked.requests_max = Some(10_000);
+    assert_eq!(outcome.verdict().warnings, Vec::<String>::new());
+    outcome.asked.requests_max = Some(10_001);
+    let warnings = outcome.verdict().warnings;
+    assert_eq!(
+        warnings,
+        ["10,000 of 10,001 requests were made when the time was over"]
+    );
+    outcome.total.sent += 1;
+    assert_eq!(outcome.verdict().warnings, Vec::<String>::new());
+}
+
+#[test]
+fn too_few_replies_for_a_percentile_are_said() {
+    assert_eq!(
+        sample(&["request"], 1, 100).verdict().warnings,
+        Vec::<String>::new()
+    );
+    let warnings = sample(&["request"], 1, 99).verdict().warnings;
+    assert_eq!(
+        warnings,
+        ["99 replies are too few for a p99; measure longer"]
+    );
+    assert_eq!(sample(&["request"], 1, 1).verdict().warnings.len(), 1);
+    assert_eq!(
+        sample(&["request"], 1, 0).verdict().warnings,
+        Vec::<String>::new()
+    );
+    assert_eq!(idle(10, 10, 0).verdict().warnings, Vec::<String>::new());
+}
+
+#[test]
+fn rows_have_a_tone() {
+    for row in [Row::IdleHeld, Row::KeptUp, Row::ServersLimit] {
+        assert_eq!(row.tone(), Tone::Good);
+    }
+    for row in [Row::IdleLost, Row::SessionsWaited, Row::Behind] {
+        assert_eq!(row.tone(), Tone::Warning);
+    }
+    for row in [
+        Row::NothingCame,
+        Row::WrongReplies,
+        Row::NothingCompared,
+        Row::NoRoom,
+        Row::Late,
+        Row::Busy,
+        Row::Failing,
+    ] {
+        assert_eq!(row.tone(), Tone::Bad);
+    }
+}
+
+#[test]
+fn the_page_of_the_table_has_a_line_for_every_row() {
+    let page = include_str!("verdict.rs");
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("//! | "))
+        .count();
+    // The head, and the three rows of what is well share a line.
+    assert_eq!(rows, 1 + TABLE.len() + 1);
+}

@@ -9,8 +9,8 @@ from world import free_port, wait_for
 class nginx:
     """An nginx of one process, that logs path, agent and status of every request."""
 
-    def __init__(self, world, folder=None):
-        self.world, self.port = world, free_port()
+    def __init__(self, world, folder=None, more=""):
+        self.world, self.port, self.more = world, free_port(), more
         self.folder = folder or world.folder("nginx", a__txt=b"some text\n" * 40)
         self.log = world.scratch / "access.log"
 
@@ -25,6 +25,7 @@ http {{
     log_format seen '$uri $http_user_agent $status';
     access_log {self.log} seen;
     keepalive_requests 1000000000;
+    {self.more}
     client_body_temp_path {self.world.scratch}; proxy_temp_path {self.world.scratch};
     fastcgi_temp_path {self.world.scratch}; uwsgi_temp_path {self.world.scratch}; scgi_temp_path {self.world.scratch};
     server {{ listen 127.0.0.1:{self.port}; root {self.folder}; }}

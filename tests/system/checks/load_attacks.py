@@ -114,18 +114,13 @@ def every_bad_manner_of_a_server_has_its_class(world):
             for io in ("uring", "epoll"):
                 with Badly(manner) as server:
                     report = load(world, "http", server.url(), *words, "-c", 4, "-d", "600ms", "--timeout", "400ms",
-                                  "--io", io, status=(1 if manner is not more_than_announced else report_status(words)))
+                                  "--io", io, status=1)
                 name = f"{manner.__name__}, {'open' if words else 'closed'} loop, {io}"
                 expect(set(report.errors) and set(report.errors) <= classes, f"{name}: {report.errors}, not {classes}")
                 expect(report.took_s < 0.6 + 0.4 + GRACE_S, f"{name} took {report.took_s:.1f} s")
                 if words:
                     known = report["replies"] + sum(report.errors.values())
                     expect(known >= report["intended"], f"{name}: {known} of {report['intended']} requests are accounted for")
-
-
-def report_status(_):
-    # The announced bytes are a whole reply; what follows is not.
-    return 0
 
 
 @check(limit_s=60)
@@ -138,7 +133,8 @@ def a_server_that_is_killed_in_the_middle(world):
             wait_for("it is under load", lambda: server.metric("weft_http_replies_total") > 50)
             server.process.kill()
             server.process.wait()
-            report = finished(process, file, began, 0, 30)
+            # What it answered was right; more than one request in a hundred had no answer.
+            report = finished(process, file, began, 1, 30)
             expect(report["replies"] > 0, "replies from before are kept")
             expect(report.errors.get("refused", 0) > 0, f"{io} {words}: {report.errors}")
             # In the open loop what waits for a connection gives up after its time-out.
@@ -160,7 +156,7 @@ def a_cache_that_is_killed_in_the_middle(world):
     wait_for("it is under load", lambda: int(server.stats()["cmd_get"]) > 100)
     server.process.kill()
     server.process.wait()
-    report = finished(process, file, began, 0, 20)
+    report = finished(process, file, began, 1, 20)
     expect(report["replies"] > 0 and report.errors.get("refused", 0) > 0, f"{report.errors}")
 
 
@@ -195,14 +191,13 @@ def ipv6_is_spoken(world):
 
 
 @check(limit_s=60)
-def descriptors_that_run_out_are_counted(world):
+def more_connections_than_descriptors_are_refused_at_once(world):
     with world.server() as server:
         for io in ("uring", "epoll"):
-            report = load(world, "http", server.url("/style.css"), "-c", 200, "-d", "1s", "--io", io,
+            report = load(world, "http", server.url("/style.css"), "-c", 200, "-d", "40s", "--io", io, status=1,
                           preexec_fn=lambda: limit_descriptors(64))
-            expect(report.errors.get("fd_unavailable", 0) > 0, f"{io}: {report.errors}")
-            expect_equal("other errors", set(report.errors) - {"fd_unavailable"}, set())
-            expect(report["replies"] > 0, "those that were opened are used")
+            expect("200 connections need" in report.said and "the limit is 64" in report.said, report.said)
+            expect(report.took_s < GRACE_S, f"it took {report.took_s:.1f} s")
 
 
 def limit_descriptors(count):
@@ -233,8 +228,9 @@ exit $status
         began = time.monotonic()
         process = world.start("unshare", "--net", script, world.binary, "load", "http", "http://127.0.0.1:8080/style.css",
                               "--rate", 100, "--close", "-d", "1s", "--connect-timeout", "2s", "--io", io, "--json", file)
-        report = finished(process, file, began, 0, 20)
+        report = finished(process, file, began, 1, 20)
         expect(report.errors.get("address_unavailable", 0) > 0, f"{report.errors}")
+        expect("no port was left" in report["generator_verdict"], report["generator_verdict"])
         expect_equal("accounted for", report["replies"] + sum(report.errors.values()), 100)
 
 
@@ -304,6 +300,9 @@ WRONG = [
     [*HTTP, "--requests-per-connection", "0"], [*HTTP, "--requests-per-connection", "1", "--close"],
     [*HTTP, "--paths", "/nowhere"], [*HTTP, "--paths", "/dev/null"], [*HTTP, "--fileset", "/nowhere"],
     [*HTTP, "--sessions", "/nowhere", "--rate", "1"], [*HTTP, "--sessions", "/dev/null", "--rate", "1"],
+    [*HTTP, "--expect", ""], [*HTTP, "--expect", "2000"], [*HTTP, "--rate", "30M"], [*HTTP, "--depth", "3M"],
+    [*HTTP, "--interval", "1ms", "-d", "3h"], [*HTTP, "--timeout", "3000d"], [*HTTP, "--sweep", "1k", "--repeat", "30k"],
+    ["http", "http://127.0.0.1:9/a.txt", "--paths", "/dev/stdin"], [*CACHE, "--multi-get", "30k"],
     [*HTTP, "--think", "long"], [*HTTP, "--popularity", "zipf:x"], [*HTTP, "--popularity", "hot:2"],
     [*HTTP, "--fail-if", "p99"], [*HTTP, "--fail-if", "p101>1ms"], [*HTTP, "--fail-if", "errors.none>1"],
     [*HTTP, "--fail-if", "p99>5%"], [*HTTP, "--color", "red"], [*HTTP, "--json", "-", "--csv", "-"], [*HTTP, "--tui", "--quiet"],

@@ -2,8 +2,11 @@
 
 import json
 import os
+import random
+import re
 import resource
 import signal
+import statistics
 import threading
 import time
 
@@ -95,7 +98,7 @@ def the_report_is_what_weft_serve_counted(world):
 def the_report_is_what_nginx_logged(world):
     with nginx(world) as (url, log):
         report = load(world, "http", f"{url}/a.txt", f"{url}/none", "--rate", 1000, "--arrivals", "poisson", "--close",
-                      "-c", 200, "-d", "3s", "-H", "User-Agent: measured")
+                      "-c", 200, "-d", "3s", "-H", "User-Agent: measured", "--expect", "200,404")
         expect_equal("errors", report.errors, {})
         lines = wait_for("nginx logs all", lambda: logged(log, report["replies"]))
         by_status = {status: sum(line.endswith(f" {status}") for line in lines) for status in ("200", "404")}
@@ -135,7 +138,9 @@ def the_report_is_what_weft_cache_counted(world):
 
 def compare(world, server, name, words):
     populate = [] if name == "misses" else ["--populate"]
-    common = ["--keys", "5k", "--rate", "4k", "-c", 100, "-d", "2s", "--verify"]
+    # A run that finds nothing has nothing to compare, and says so.
+    verify = [] if name == "misses" else ["--verify"]
+    common = ["--keys", "5k", "--rate", "4k", "-c", 100, "-d", "2s", *verify]
     if "--keys" in words:
         common = common[2:]
     before = server.stats()
@@ -153,6 +158,48 @@ def compare(world, server, name, words):
     expect_equal(f"{name}: sets", counted["cmd_set"], classes["set"] + stored)
     expect_equal(f"{name}: hits", counted["get_hits"], report["hits"])
     expect_equal(f"{name}: misses", counted["get_misses"], report["misses"])
+
+
+# ---- other generators
+
+GZIP = "gzip on; gzip_comp_level 6; gzip_types text/plain;"
+PAIRS_MIN, PAIRS_MAX, APART_MAX = 3, 9, 0.05
+
+
+@check(limit_s=120)
+def a_closed_loop_finds_the_rate_that_wrk_finds(world):
+    """Where the server is the limit: nginx compresses 64 KB for each reply, which takes it longer than either generator."""
+    folder = world.folder("text", a__txt=random.Random(1).randbytes(32768).hex().encode())
+    with nginx(world, folder, GZIP) as (url, _):
+        ratios, reports = [], []
+        while len(ratios) < PAIRS_MAX:
+            # Neighbours in time: a drift of the machine falls on both.
+            out = world.output_of("wrk", "-t1", "-c64", "-d2s", "-H", "Accept-Encoding: gzip", f"{url}/a.txt", seconds=20).decode()
+            report = load(world, "http", f"{url}/a.txt", "-c", 64, "-d", "2s", "-H", "Accept-Encoding: gzip")
+            expect_equal("errors", report.errors, {})
+            ratios.append(report["achieved_rate_per_s"] / float(re.search(r"Requests/sec:\s+([\d.]+)", out)[1]))
+            reports.append(report)
+            apart = abs(statistics.median(ratios) - 1)
+            if len(ratios) >= PAIRS_MIN and apart <= APART_MAX:
+                break
+        world.note = f"weft load / wrk: {statistics.median(ratios):.3f} of {len(ratios)} pairs"
+        disturbed = [report for report in reports if report["verdict"]["row"] != "servers_limit" or report["verdict"]["warnings"]]
+        # Others on the machine: then the reports say so.
+        if disturbed:
+            world.note += f", {len(disturbed)} reports say that they were disturbed"
+        expect(apart <= APART_MAX or disturbed, f"{ratios}, and no report says that it was disturbed")
+
+
+@check(limit_s=60)
+def what_is_not_there_is_no_good_reply(world):
+    """As wrk's "Non-2xx or 3xx responses", and in the exit code."""
+    with world.server() as server:
+        report = load(world, "http", server.url("/none"), "-c", 4, "-d", "500ms", status=1)
+        expect_equal("good replies and row", (report["replies"], report["verdict"]["row"]), (0, "nothing_came"))
+        expect_equal("errors", report.errors, {"unexpected_status": report["replies_by_status"]["4xx"]})
+        report = load(world, "http", server.url("/none"), server.url("/style.css"), "-c", 4, "-d", "500ms", status=1)
+        expect_equal("row", report["verdict"]["row"], "wrong_replies")
+        load(world, "http", server.url("/none"), "-c", 4, "-d", "500ms", "--expect", "404")
 
 
 # ---- many connections

@@ -258,7 +258,9 @@ impl Server {
     /// Ends all waits for connections, and the listening of sockets that are ours alone: those who connect
     /// from now on are refused, not left to wait. An inherited socket goes on listening for whoever gets it next.
     fn stop_listening(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return; // Drained already.
+        }
         let ours = || self.bound.iter().filter(|bound| !bound.is_inherited());
         // Deaf first, so that nobody gets into the queue who would be reset with it; then time for those in it.
         let deaf = || ours().filter(|bound| matches!(bound.address, Address::Tcp(_)));
@@ -303,10 +305,11 @@ const DRAIN_GRACE: Duration = Duration::from_millis(250);
 const QUEUE_PATIENCE: Duration = Duration::from_millis(20);
 const QUEUE_PATIENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Whether somebody waits in the listen queue.
-fn has_connections(bound: &Bound) -> bool {
-    let mut fds = [PollFd::new(bound, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+/// Whether a connection waits in the listen queue. A socket that was shut down has no queue, and is readable all the same.
+fn has_connections(listener: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&listener, PollFlags::IN)];
+    let _ = poll(&mut fds, Some(&Timespec::default()));
+    fds[0].revents() == PollFlags::IN
 }
 
 /// How often a drain looks.
@@ -830,4 +833,21 @@ impl Drop for Registered {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: every stop on TCP took 1.3 s, without a single connection. Cause: the server was drained, and dropped
+    /// after it; the second look at the listen queue took the hang-up of a closed socket for a client that waits.
+    #[test]
+    fn a_listener_that_was_shut_down_has_no_connections() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!has_connections(&listener));
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(has_connections(&listener));
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
+        assert!(!has_connections(&listener));
+    }
 }

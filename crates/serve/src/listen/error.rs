@@ -97,8 +97,8 @@ fn in_use(tried: SocketAddr) -> String {
         }
         Some(holder) => format!("the port is in use by {holder}; stop it or choose another port"),
         None => format!(
-            "the port is in use; `sudo ss -ltnp 'sport = :{port}'` shows by what: stop it or \
-             choose another port"
+            "the port is in use, and was for a second more; `sudo ss -ltnp 'sport = :{port}'` shows by what: \
+             stop it or choose another port"
         ),
     }
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use session::{Chunk, GiveUp, Next, Now, Outbox, Phase, Session};
+use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Session};
 
 use crate::access_log::AccessLog;
 use crate::clock;
 use crate::conversation::{Conversation, PooledOutbox};
 use crate::counters::{Closed, Counters};
 use crate::limits::Limits;
-use crate::stream::{FILE_PIECE_LEN_MAX, Stream};
+use crate::stream::Stream;
 
 /// What all connections of a server share.
 pub(crate) struct Shared {
@@ -31,8 +31,12 @@ pub(crate) struct Shared {
 /// Chunks in memory that one send carries.
 const GATHERED_MAX: usize = 16;
 
-/// A look at a file that is not older than this is as good as one now: about what sending a piece takes.
-const FILE_LOOK_AGE_MAX: Duration = Duration::from_millis(1);
+/// How much of a file's end is held back until the peer has taken the rest.
+const HELD_BACK_LEN: u64 = 16 * 1024;
+
+/// How often to look whether it has.
+const TAKEN_LOOK_MIN: Duration = Duration::from_micros(100);
+const TAKEN_LOOK_MAX: Duration = Duration::from_millis(20);
 
 /// How long a peer that was refused may go on sending before the connection is closed on it, and how much.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -186,7 +190,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
         let mut pace = None;
         let mut now = now.monotonic;
         while !out.is_empty() {
-            let sent = self.send_some(out, now, pace.as_ref())?;
+            let sent = self.send_some(out, now, pace.as_mut())?;
             self.shared.counters.sent(sent as usize);
             out.consume(sent);
             if !out.is_empty() {
@@ -199,28 +203,15 @@ impl<S: Session, T: Stream> Driver<S, T> {
     }
 
     /// Sends the chunks in memory up to the next file, or a piece of a file.
-    fn send_some(&self, out: &Outbox, now: Instant, pace: Option<&Pace>) -> Result<u64, Closed> {
+    fn send_some(
+        &self,
+        out: &Outbox,
+        now: Instant,
+        pace: Option<&mut Pace>,
+    ) -> Result<u64, Closed> {
         let deadline = now + self.shared.limits.send_timeout;
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::TimedOut => Closed::TooSlow,
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Closed::Peer,
-            _ => Closed::Error,
-        };
         if let Some(Chunk::File(range)) = out.front() {
-            // Its length has been announced: a file that ends early or was written to meanwhile can only
-            // be cut off, so that nobody takes it for whole. The session looked when it made the header;
-            // if that is a while ago, we do before the last piece.
-            let may_be_last = range.len() <= FILE_PIECE_LEN_MAX;
-            let is_stale = pace.is_some_and(|pace| now - pace.since > FILE_LOOK_AGE_MAX);
-            if may_be_last && is_stale && !range.file.is_unchanged().unwrap_or(false) {
-                return Err(Closed::Error);
-            }
-            let sent = self.stream().send_file(range, deadline).map_err(failed)?;
-            return if sent > 0 {
-                Ok(sent)
-            } else {
-                Err(Closed::Error)
-            };
+            return self.send_file(range, deadline, pace);
         }
         let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
         let count = out.gather(&mut slices);
@@ -228,8 +219,71 @@ impl<S: Session, T: Stream> Driver<S, T> {
         let sent = self
             .stream()
             .send(&slices[..count], file_follows, deadline)
-            .map_err(failed)?;
+            .map_err(|error| send_failed(&error))?;
         Ok(sent as u64)
+    }
+
+    /// Sends a piece of a file. Its length has been announced: a file that ends early or was written to meanwhile can
+    /// only be cut off, so that it is not taken for whole.
+    ///
+    /// What `sendfile(2)` queues are the page cache's own pages, so a write changes bytes that were sent but not yet
+    /// taken. A write into a settled file shows in its stamp: once a reply has been too much for the socket
+    /// (`pace`), its end is held back until the rest was taken and the stamp is still the same. Where that cannot be
+    /// told, every piece is a copy. docs/serve.md says what is left.
+    fn send_file(
+        &self,
+        range: &FileRange,
+        deadline: Instant,
+        pace: Option<&mut Pace>,
+    ) -> Result<u64, Closed> {
+        let stream = self.stream();
+        let sent = match pace {
+            _ if !range.settled => stream.send_file_copy(range, deadline),
+            None => stream.send_file(range, deadline),
+            Some(_) if !range.file.is_unchanged().unwrap_or(false) => return Err(Closed::Error),
+            Some(_) if range.len() > HELD_BACK_LEN => {
+                let mut before = range.clone();
+                before.range.end -= HELD_BACK_LEN;
+                stream.send_file(&before, deadline)
+            }
+            Some(pace) => {
+                self.wait_until_taken(pace)?;
+                stream.send_file_copy(range, deadline)
+            }
+        };
+        match sent {
+            Ok(0) => Err(Closed::Error),
+            Ok(sent) => Ok(sent),
+            Err(error) => Err(send_failed(&error)),
+        }
+    }
+
+    /// Waits until the peer's system has acknowledged everything. There is no event for that; but the peer has just been
+    /// slow, so it may as well wait for our next look.
+    fn wait_until_taken(&self, pace: &mut Pace) -> Result<(), Closed> {
+        let limits = &self.shared.limits;
+        let mut deadline = Instant::now() + limits.send_timeout;
+        let mut left = u64::MAX;
+        let mut look_after = TAKEN_LOOK_MIN;
+        loop {
+            let now_left = self
+                .stream()
+                .untaken_len()
+                .map_err(|error| send_failed(&error))?;
+            if now_left == 0 {
+                return Ok(());
+            }
+            if now_left < left {
+                let taken = if left == u64::MAX { 0 } else { left - now_left };
+                pace.check(taken, limits)?;
+                deadline = Instant::now() + limits.send_timeout;
+                left = now_left;
+            } else if Instant::now() > deadline {
+                return Err(Closed::TooSlow);
+            }
+            fiber::sleep(look_after);
+            look_after = (look_after * 2).min(TAKEN_LOOK_MAX);
+        }
     }
 
     /// Counts and logs the replies that have just been sent, or could not be, with the time from the first byte of the
@@ -297,6 +351,14 @@ impl<S: Session, T: Stream> Driver<S, T> {
                 Ok(len) => discarded += len,
             }
         }
+    }
+}
+
+fn send_failed(error: &io::Error) -> Closed {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Closed::TooSlow,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Closed::Peer,
+        _ => Closed::Error,
     }
 }
 

@@ -4,12 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
 use fiber::net::{TcpStream, UnixStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -46,6 +47,20 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// # Errors
     /// As [`send`](Stream::send).
     fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64>;
+
+    /// As [`send_file`](Stream::send_file), but sends a copy, whose last bytes leave only if the file's stamp is
+    /// still the same after they were read.
+    ///
+    /// # Errors
+    /// As [`send`](Stream::send); `InvalidData` if the file has changed.
+    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64>;
+
+    /// How many of the bytes that were sent the peer's side has not taken: over TCP not acknowledged, on a Unix socket
+    /// not read.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if it will never take more.
+    fn untaken_len(&self) -> io::Result<u64>;
 
     /// Ends reading, writing or both, and wakes who waits in them. From any thread.
     ///
@@ -111,9 +126,17 @@ impl Stream for FiberStream {
             && !fiber::fs::is_cached(file, start..piece_end)
             && let Some(direct) = range.file.direct()
         {
-            return self.send_direct(direct, start, piece_end - start, deadline);
+            return self.send_by_reading(direct, range, DIRECT_PIECE_LEN, deadline);
         }
         either!(self, stream => stream.send_file(file, start, len, deadline))
+    }
+
+    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
+        self.send_by_reading(range.file.as_fd(), range, COPIED_PIECE_LEN, Some(deadline))
+    }
+
+    fn untaken_len(&self) -> io::Result<u64> {
+        either!(self, stream => untaken_len(stream.as_fd()))
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -126,6 +149,30 @@ impl Stream for FiberStream {
             FiberStream::Unix(_) => None,
         }
     }
+}
+
+/// The bytes in a socket's send queue, as long as somebody may take them.
+pub(crate) fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    // Reset, or shut down both ways: reported whether it is asked for or not. poll(2)
+    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+    if poll(&mut fds, Some(&Timespec::default()))? > 0 {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    let mut len: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ writes an int. tcp(7), unix(7)
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut len) } {
+        0 => Ok(len as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether what was read of `range` up to `end` may leave: its last bytes only if the file is still the same.
+pub(crate) fn check_last(range: &FileRange, end: u64) -> io::Result<()> {
+    if end < range.range.end || range.file.is_unchanged()? {
+        return Ok(());
+    }
+    let message = "the file has changed while it was sent";
+    Err(io::Error::new(io::ErrorKind::InvalidData, message))
 }
 
 /// Files up to this length are looked at whole.
@@ -152,25 +199,31 @@ fn is_cached_whole(range: &FileRange) -> bool {
     is_cached
 }
 
+/// How much of a file that may still change is read and sent at a time.
+const COPIED_PIECE_LEN: u64 = 64 * 1024;
+
 /// How much of a rare file is read and sent at a time.
 const DIRECT_PIECE_LEN: u64 = 256 * 1024;
 
 impl FiberStream {
-    fn send_direct(
+    /// Reads a piece through `file`, which may be open for direct I/O, and sends it.
+    fn send_by_reading(
         &self,
         file: BorrowedFd<'_>,
-        start: u64,
-        len: u64,
+        range: &FileRange,
+        piece_len_max: u64,
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
         const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
         let mut buffer = DirectBuffer::take();
-        let len = len.min(buffer.piece_len());
+        let start = range.range.start;
+        let len = range.len().min(piece_len_max).min(buffer.piece_len());
         let aligned_start = start / ALIGNMENT * ALIGNMENT;
         let skipped = (start - aligned_start) as usize;
         let wanted = (skipped as u64 + len).next_multiple_of(ALIGNMENT) as usize;
         let read = fiber::fs::read_at(file, &mut buffer.bytes()[..wanted], aligned_start)?;
         let piece_end = read.min(skipped + len as usize);
+        check_last(range, aligned_start + piece_end as u64)?;
         let mut at = skipped;
         while at < piece_end {
             let piece = [IoSlice::new(&buffer.bytes()[at..piece_end])];
@@ -336,6 +389,20 @@ impl Stream for ThreadStream {
             rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)
         })?;
         Ok(sent as u64)
+    }
+
+    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
+        let mut piece = vec![0; range.len().min(COPIED_PIECE_LEN) as usize];
+        let len = ThreadStream::call(|| {
+            rustix::io::pread(range.file.as_fd(), &mut piece[..], range.range.start)
+        })?;
+        check_last(range, range.range.start + len as u64)?;
+        let piece = [IoSlice::new(&piece[..len])];
+        Ok(self.send(&piece, false, deadline)? as u64)
+    }
+
+    fn untaken_len(&self) -> io::Result<u64> {
+        untaken_len(self.fd.as_fd())
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

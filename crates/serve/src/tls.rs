@@ -26,7 +26,7 @@ use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiCli
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite};
 use session::FileRange;
 
-use crate::stream::Stream;
+use crate::stream::{Stream, check_last};
 
 /// How TLS is spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -441,8 +441,19 @@ impl<T: Stream> Stream for TlsStream<T> {
     fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
         let mut piece = vec![0; range.len().min(SEALED_LEN_MAX as u64) as usize];
         let len = fiber::fs::read_at(range.file.as_fd(), &mut piece, range.range.start)?;
+        check_last(range, range.range.start + len as u64)?;
         let sent = self.send(&[IoSlice::new(&piece[..len])], false, deadline)?;
         Ok(sent as u64)
+    }
+
+    /// Records are copies.
+    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
+        self.send_file(range, deadline)
+    }
+
+    /// Copies need not be waited for.
+    fn untaken_len(&self) -> io::Result<u64> {
+        Ok(0)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

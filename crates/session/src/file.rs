@@ -18,6 +18,9 @@ pub struct FileRange {
     /// Whether the bytes are worth a place in the page cache. If not, a driver that misses there
     /// reads past it (`O_DIRECT`), so that rare files do not push out popular ones.
     pub keep: bool,
+    /// Whether the file had been left alone for so long that any later write shows in its stamp. If not, a driver
+    /// does not hand the page cache's own pages to the kernel: a write would change them on their way to the peer.
+    pub settled: bool,
 }
 
 impl FileRange {

@@ -331,6 +331,7 @@ mod tests {
             file,
             range: 0..len,
             keep: true,
+            settled: true,
         }
     }
 

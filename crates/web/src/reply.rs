@@ -221,11 +221,16 @@ impl Replier<'_> {
                     self.out.put_shared(bytes.slice(part));
                 }
             }
-            Body::File { file, keep } => {
+            Body::File {
+                file,
+                keep,
+                settled,
+            } => {
                 self.out.put_file(FileRange {
                     file: file.clone(),
                     range,
                     keep: *keep,
+                    settled: *settled,
                 });
             }
         }

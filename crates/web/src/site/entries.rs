@@ -46,9 +46,15 @@ impl Site {
                 None => return Ok(None),
             },
         };
+        let is_at_rest = || record.settled || head::is_at_rest(file.stamp(), moment.since_epoch);
+        // Cut to nothing just now: what it is to hold may be on its way.
+        if file.stamp().len == 0 && !is_at_rest() {
+            return Err(Miss::Restless);
+        }
         match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
             Worth::Held(entry) => Ok(Some(entry)),
             Worth::Changed => Ok(None),
+            Worth::Not if !is_at_rest() => Err(Miss::Restless),
             Worth::Not => Ok(Some(
                 self.entry_with_file(record, id, file, estimate, moment),
             )),
@@ -125,15 +131,21 @@ impl Site {
             .ledger()
             .keeps(&self.table, id, len, estimate, &self.sketch);
         drop(garbage);
+        let settled = record.settled;
+        let body = |file| Body::File {
+            file,
+            keep,
+            settled,
+        };
         let known = record.entry(id.encoding);
         let entry = match known {
             Some(entry) if matches!(entry.body, Body::File { keep: kept, .. } if kept == keep) => {
                 return Arc::clone(entry);
             }
-            Some(entry) => Arc::new(head::with_body(entry, Body::File { file, keep })),
+            Some(entry) => Arc::new(head::with_body(entry, body(file))),
             None => {
                 let stamp = file.stamp();
-                self.make_entry(record, id, stamp, Body::File { file, keep }, moment)
+                self.make_entry(record, id, stamp, body(file), moment)
             }
         };
         let garbage = self.ledger().open(&self.table, record, id, &entry);

@@ -38,8 +38,13 @@ pub(crate) struct Entry {
 pub(crate) enum Body {
     /// In memory, read at the time of the entry's stamp.
     Memory(Bytes),
-    /// In an open file; `keep` says whether it is popular enough for the page cache.
-    File { file: Arc<SharedFile>, keep: bool },
+    /// In an open file; `keep` says whether it is popular enough for the page cache, `settled` whether a
+    /// write since would show in its stamp.
+    File {
+        file: Arc<SharedFile>,
+        keep: bool,
+        settled: bool,
+    },
 }
 
 /// What a look-up found.

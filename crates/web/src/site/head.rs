@@ -40,6 +40,26 @@ pub(super) fn is_settled(stamp: FileStamp, since_epoch: Duration) -> bool {
     (now_ns - stamp.ctime_ns).unsigned_abs() > STAMP_GRAIN.as_nanos()
 }
 
+/// How long a file must have been left alone before it is sent from its open file. A write in progress leaves no
+/// trace: the kernel sets the time before it copies the bytes. What began this long ago is over, unless a single
+/// `write(2)` takes longer.
+pub(super) const REST: Duration = Duration::from_millis(50);
+
+/// Whether no write into the file is likely to be under way.
+pub(super) fn is_at_rest(stamp: FileStamp, since_epoch: Duration) -> bool {
+    since_epoch.as_nanos() as i128 - stamp.ctime_ns >= REST.as_nanos() as i128
+}
+
+/// How soon a file that is not settled is looked at again: after as long as it was left alone before. So what was caught
+/// between two writes does not stand for long, and a file that is done is soon looked at no more.
+pub(super) fn look_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
+    let age_ns = since_epoch.as_nanos() as i128 - stamp.ctime_ns;
+    Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(LOOK_AGAIN_MIN)
+}
+
+/// A tick of the kernel's coarse clock, by which files are stamped.
+const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
+
 /// `"len-mtime"` in hexadecimal, `-br` and the like behind it for variants. Neither inode nor change
 /// time is in it, so that replicas with the same files (`rsync -t`) agree. RFC 9110 8.8.3
 ///
@@ -178,6 +198,23 @@ mod tests {
         );
         assert!(!is_settled(stamp(0, 1001), NOW));
         assert!(is_settled(stamp(0, 2000), NOW), "a clock that is wrong");
+    }
+
+    #[test]
+    fn a_young_file_is_looked_at_again_after_its_own_age() {
+        let after = |age_ns: i128| {
+            let ctime_ns = NOW.as_nanos() as i128 - age_ns;
+            look_again_after(
+                FileStamp {
+                    ctime_ns,
+                    ..stamp(0, 0)
+                },
+                NOW,
+            )
+        };
+        assert_eq!(after(300_000_000), Duration::from_millis(300));
+        assert_eq!(after(0), LOOK_AGAIN_MIN);
+        assert_eq!(after(-1_000_000_000), LOOK_AGAIN_MIN);
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //! **Freshness.** Each record is compared with the disk when it is used and was last compared more than
 //! half of `recheck_every` ago, and so is the root directory itself; so a change is served at the latest
 //! `recheck_every` after it. An open file is compared at each use. Bytes in memory were read between two
-//! equal stamps and never change, and an entry's header is made from the same stamp. What changes
+//! equal stamps and never change, and an entry's header is made from the same stamp. A file that is sent from
+//! its open file has been left alone for a moment first ([`head::REST`]), and says whether a write would show. What changes
 //! through a shared writable mapping shows when the kernel notes it (`msync(2)`), not before.
 //!
 //! **Memory.** Small files are held in memory and all files in the page cache under one budget each,
@@ -60,7 +61,7 @@ use listing::Listings;
 use open::{Blocking, Miss, Root};
 use rules::Rules;
 use sketch::Sketch;
-use table::{Key, Table};
+use table::{Key, Record, Table};
 
 /// The files of one directory, ready to be served to any number of connections: put it in an `Arc`.
 #[derive(Debug)]
@@ -74,6 +75,8 @@ pub struct Site {
     opened_at: Instant,
     /// Makes the readings of unsettled files distinct, also from those of an earlier process.
     readings: AtomicU64,
+    /// How many requests wait for a file to be left alone.
+    resting: AtomicU64,
     opened_since_epoch: Duration,
     table: Table,
     sketch: Sketch,
@@ -102,6 +105,15 @@ struct Moment {
     since_epoch: Duration,
 }
 
+impl Moment {
+    fn after(self, wait: Duration) -> Moment {
+        Moment {
+            ns: self.ns + wait.as_nanos() as u64,
+            since_epoch: self.since_epoch + wait,
+        }
+    }
+}
+
 /// For the sketch: what a file in memory weighs, about.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
@@ -128,6 +140,7 @@ impl Site {
             recheck_ns: u64::try_from(config.recheck_every.as_nanos() / 2).unwrap_or(u64::MAX),
             opened_at: now.monotonic,
             readings: AtomicU64::new(0),
+            resting: AtomicU64::new(0),
             opened_since_epoch: now.since_epoch,
             table: Table::new(),
             sketch: Sketch::new(config.memory_budget / MEAN_FILE_LEN),
@@ -146,7 +159,7 @@ impl Site {
     pub(crate) fn find(&self, lookup: &Lookup<'_>, now: Now) -> Found {
         let moment = self.moment(now);
         let key = self.key(lookup.path);
-        let is_fresh = |checked_ns| !self.is_due(checked_ns, moment);
+        let is_fresh = |record: &Record| !self.is_record_due(record, moment);
         if let Some((entry, id)) = self.table.hit(key, lookup.accepts, is_fresh) {
             self.sketch.touch(id.hash(), moment.ns);
             return Found::Entry(entry);
@@ -304,7 +317,7 @@ impl Site {
                 self.counts.not_found.fetch_add(1, Relaxed);
                 Found::NotFound
             }
-            Miss::WouldBlock => {
+            Miss::WouldBlock | Miss::Restless => {
                 self.counts.would_block.fetch_add(1, Relaxed);
                 Found::WouldBlock
             }
@@ -336,6 +349,11 @@ impl Site {
     /// Whether what was last looked at then has to be looked at again.
     fn is_due(&self, checked_ns: u64, moment: Moment) -> bool {
         self.recheck_ns == 0 || moment.ns.saturating_sub(checked_ns) > self.recheck_ns
+    }
+
+    fn is_record_due(&self, record: &Record, moment: Moment) -> bool {
+        let checked_ns = record.checked_ns();
+        self.is_due(checked_ns, moment) || moment.ns.saturating_sub(checked_ns) > record.stands_ns
     }
 
     /// Tries again once with some files closed when there is no descriptor left.

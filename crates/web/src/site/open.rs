@@ -52,6 +52,8 @@ pub(super) enum Miss {
     Directory,
     /// Only the disk knows.
     WouldBlock,
+    /// Somebody is writing into the file, or has just now.
+    Restless,
     /// No descriptor is to be had.
     OutOfDescriptors,
     /// The reply's status, and a sentence for the log.

@@ -12,6 +12,9 @@ use crate::lookup::{Encoding, Encodings};
 /// A file that changes faster than it can be opened is tried this often.
 const CHANGING_MAX: u32 = 4;
 
+/// How many requests wait at once for a file to be left alone: each holds a thread that others want for the disk.
+const RESTING_MAX: u64 = 8;
+
 /// From a path to its record: what lies on disk for it.
 impl Site {
     /// The entry that answers for a path, through the table.
@@ -22,6 +25,7 @@ impl Site {
         moment: Moment,
         blocking: Blocking,
     ) -> Result<Arc<Entry>, Miss> {
+        let mut moment = moment;
         for _ in 0..CHANGING_MAX {
             let record = self.record_at(key, moment, blocking)?;
             let id = record.best(accepts);
@@ -29,6 +33,13 @@ impl Site {
                 // A variant that may not be read takes nothing from those who may read the original.
                 Err(Miss::Forbidden) if id.encoding.is_some() => {
                     self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)?
+                }
+                Err(Miss::Restless) if blocking == Blocking::Never => {
+                    return Err(Miss::WouldBlock);
+                }
+                Err(Miss::Restless) => {
+                    moment = self.wait_for_rest(moment)?;
+                    None
                 }
                 done => done?,
             };
@@ -41,6 +52,19 @@ impl Site {
             503,
             "changes faster than it can be read".to_owned(),
         ))
+    }
+
+    /// Lets a moment go by, so that what is being written may come to an end.
+    fn wait_for_rest(&self, moment: Moment) -> Result<Moment, Miss> {
+        let ahead = self.resting.fetch_add(1, Relaxed);
+        if ahead < RESTING_MAX {
+            std::thread::sleep(head::REST);
+        }
+        self.resting.fetch_sub(1, Relaxed);
+        if ahead >= RESTING_MAX {
+            return Err(Miss::Failed(503, "is being written to".to_owned()));
+        }
+        Ok(moment.after(head::REST))
     }
 
     /// What a path stands for: as the table knows it, if that is fresh or still true.
@@ -64,7 +88,7 @@ impl Site {
         };
         // Only from the second request on: files asked for once go first.
         known.refer();
-        if !self.is_due(known.checked_ns(), moment) {
+        if !self.is_record_due(&known, moment) {
             return Ok(known);
         }
         self.counts.rechecks.fetch_add(1, Relaxed);
@@ -145,14 +169,18 @@ impl Site {
     }
 
     fn enroll(&self, key: Key<'_>, survey: Survey, root: &Root, moment: Moment) -> Arc<Record> {
-        let settled = survey
+        // Whether another change may hide behind the same stamp, so that the record has to be made anew, and how soon.
+        let unsettled = survey
             .stamps()
-            .all(|stamp| head::is_settled(stamp, moment.since_epoch));
+            .filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
+        let look_again_after = unsettled
+            .map(|stamp| head::look_again_after(stamp, moment.since_epoch))
+            .min();
         let record = Arc::new(Record::new(
             key,
             survey,
             root.generation,
-            settled,
+            look_again_after,
             moment.ns,
         ));
         let garbage = self.ledger().enroll(&self.table, Arc::clone(&record));

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use foldhash::quality::RandomState;
 use session::FileStamp;
@@ -76,6 +77,8 @@ pub(super) struct Record {
     /// Whether no file changed just before the survey. If one did, another change may hide behind
     /// the same time stamp, so the record is not confirmed at the next check but made anew.
     pub(super) settled: bool,
+    /// How long it stands before it is made anew; for ever if it is settled.
+    pub(super) stands_ns: u64,
     /// When the survey was last known to be true, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
     /// When somebody last took it upon himself to look where blocking is allowed.
@@ -108,14 +111,14 @@ impl Table {
         &self,
         key: Key<'_>,
         accepts: Encodings,
-        is_fresh: impl FnOnce(u64) -> bool,
+        is_fresh: impl FnOnce(&Record) -> bool,
     ) -> Option<(Arc<Entry>, Id)> {
         let shard = self.shard(key.hash);
         let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
         let record = records
             .get(&key.hash)
             .filter(|record| *record.path == *key.path)?;
-        if !is_fresh(record.checked_ns.load(Relaxed)) {
+        if !is_fresh(record) {
             return None;
         }
         let id = record.best(accepts);
@@ -224,7 +227,7 @@ impl Record {
         key: Key<'_>,
         survey: Survey,
         generation: u64,
-        settled: bool,
+        look_again_after: Option<Duration>,
         now_ns: u64,
     ) -> Record {
         Record {
@@ -232,7 +235,8 @@ impl Record {
             path: key.path.into(),
             survey: Arc::new(survey),
             generation,
-            settled,
+            settled: look_again_after.is_none(),
+            stands_ns: look_again_after.map_or(u64::MAX, |after| after.as_nanos() as u64),
             checked_ns: AtomicU64::new(now_ns),
             claimed_ns: AtomicU64::new(0),
             referenced: AtomicBool::new(false),
@@ -279,6 +283,7 @@ impl Record {
             survey: Arc::clone(&self.survey),
             generation: self.generation,
             settled: self.settled,
+            stands_ns: self.stands_ns,
             checked_ns: AtomicU64::new(self.checked_ns()),
             claimed_ns: AtomicU64::new(self.claimed_ns.load(Relaxed)),
             referenced: AtomicBool::new(self.referenced.load(Relaxed)),

@@ -1,7 +1,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use session::FileStamp;
+use session::{FileStamp, Now};
 
 use super::entry::Entry;
 use super::open::{Blocking, Kind, Miss, Root, is_hidden};
@@ -13,7 +14,7 @@ use crate::lookup::{Encoding, Encodings};
 const CHANGING_MAX: u32 = 4;
 
 /// How many requests wait at once for a file to be left alone: each holds a thread that others want for the disk.
-const RESTING_MAX: u64 = 8;
+const RESTING_MAX: u64 = 16;
 
 /// From a path to its record: what lies on disk for it.
 impl Site {
@@ -54,11 +55,17 @@ impl Site {
         ))
     }
 
-    /// Lets a moment go by, so that what is being written may come to an end.
+    /// Lets a moment go by, so that what is being written may come to an end. What a request has waited for a thread
+    /// counts, or a crowd would wait one after the other.
     fn wait_for_rest(&self, moment: Moment) -> Result<Moment, Miss> {
+        let now = self.moment(Now::read());
+        let elapsed = Duration::from_nanos(now.ns.saturating_sub(moment.ns));
+        if elapsed >= head::REST {
+            return Ok(moment.after(elapsed));
+        }
         let ahead = self.resting.fetch_add(1, Relaxed);
         if ahead < RESTING_MAX {
-            std::thread::sleep(head::REST);
+            std::thread::sleep(head::REST - elapsed);
         }
         self.resting.fetch_sub(1, Relaxed);
         if ahead >= RESTING_MAX {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A client that asks for one small value again and again, and at the end of its input prints how many times, and the longest wait in
-milliseconds. A process of its own: what else a check does must not look like a stall of the server.
+"""A client that asks for one small value again and again. At each line of its input it prints how many times since the last one, and the
+longest wait in milliseconds, and ends unless the line is `lap`. A process of its own: what else a check does must not look like a stall of
+the server.
 
     tests/system/pulse.py PORT
 """
@@ -16,6 +17,12 @@ def main():
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ask(connection, b"set pulse 0 0 4\r\nbeat\r\n")
     print("ready", flush=True)
+    while lap(connection) == "lap":
+        pass
+
+
+def lap(connection):
+    """Asks until a line comes, and returns it."""
     count, longest = 0, 0.0
     while not select.select([sys.stdin], [], [], 0.002)[0]:
         began = time.perf_counter()
@@ -23,6 +30,7 @@ def main():
         longest = max(longest, time.perf_counter() - began)
         count += 1
     print(count, round(longest * 1000, 1), flush=True)
+    return sys.stdin.readline().strip()
 
 
 def ask(connection, request):

@@ -91,7 +91,7 @@ pub(crate) fn group_of(service: &Service, group: &[u8], now: Seconds, sink: &mut
             .iter()
             .for_each(|class| items(class, sink)),
         b"slabs" => slabs(service, now, sink),
-        b"sizes" => sizes(service, now, sink),
+        b"sizes" => sizes(service, sink),
         b"sizes_enable" => sizes_status(service, true, sink),
         b"sizes_disable" => sizes_status(service, false, sink),
         b"conns" => conns(service, now, sink),
@@ -325,12 +325,12 @@ fn slabs(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     );
 }
 
-/// The sizes are counted when they are asked for; the switch only keeps to memcached's order of things.
-fn sizes(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
+/// The sizes are counted all the time; the switch only keeps to memcached's order of things.
+fn sizes(service: &Service, sink: &mut Sink<'_>) {
     if !service.tuning.tracks_sizes.load(Ordering::Relaxed) {
         return sink("sizes_status", "disabled");
     }
-    for (size, count) in service.store().sizes(now) {
+    for (size, count) in service.store().sizes() {
         sink(&size.to_string(), &count.to_string());
     }
 }

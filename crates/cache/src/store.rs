@@ -39,6 +39,7 @@ mod mover;
 mod pool;
 mod queue;
 mod rule;
+mod sizes;
 mod slab;
 mod snapshot;
 mod stats;
@@ -49,7 +50,6 @@ mod write;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub use config::Config;
@@ -102,13 +102,15 @@ impl Store {
         lens.map(|len| (*len, PAGE_LEN / len)).collect()
     }
 
-    /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes, ascending. Walks over all.
-    pub fn sizes(&self, now: Seconds) -> Vec<(u64, u64)> {
+    /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes, ascending.
+    pub fn sizes(&self) -> Vec<(u64, u64)> {
+        let pool = self.pool();
         let mut sizes = BTreeMap::new();
-        self.crawl(Cursor::START, usize::MAX, now, |item| {
-            *sizes.entry(item.size().next_multiple_of(32)).or_default() += 1;
-            ControlFlow::Continue(())
-        });
+        for id in pool.class_ids() {
+            for (size, count) in pool.class(id).sizes.all() {
+                *sizes.entry(size).or_default() += count;
+            }
+        }
         sizes.into_iter().collect()
     }
 

@@ -217,7 +217,7 @@ impl World {
         let found = turn.get(&key_bytes(key)).ok();
         assert_eq!(found.is_some(), expected.is_some(), "key {key}");
         if let (Some(item), Some(expected)) = (found, expected) {
-            let shared: Vec<_> = item.shared().collect();
+            let shared: Vec<_> = item.shared().unwrap().collect();
             assert!(
                 value_of(&item) == expected.value,
                 "key {key}: another value"

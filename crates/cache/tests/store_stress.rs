@@ -84,7 +84,7 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
             turn.get(&key_of(key)).ok().map(|item| {
                 let number = number_in(item.slices());
                 if random.below(50) == 0 {
-                    kept.push((number, item.shared().collect()));
+                    kept.push((number, item.shared().unwrap().collect()));
                 }
                 number
             })

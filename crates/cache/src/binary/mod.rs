@@ -301,6 +301,10 @@ fn get(
 fn put_item(out: &mut Outbox, header: &Header, key: &[u8], item: &Item<'_>) {
     let len = item.len();
     let is_shared = len >= SHARED_LEN_MIN;
+    let pieces = is_shared.then(|| item.shared()).flatten();
+    if is_shared && pieces.is_none() {
+        return say(out, header, Status::NoMemory);
+    }
     out.put_with(|to| {
         to.reserve(HEADER_LEN + 4 + key.len() + if is_shared { 0 } else { len });
         to.extend_from_slice(&head(header, Status::Done, 4, key.len(), len, item.cas()));
@@ -310,8 +314,8 @@ fn put_item(out: &mut Outbox, header: &Header, key: &[u8], item: &Item<'_>) {
             item.slices().for_each(|slice| to.extend_from_slice(slice));
         }
     });
-    if is_shared {
-        item.shared().for_each(|piece| out.put_shared(piece));
+    if let Some(pieces) = pieces {
+        pieces.for_each(|piece| out.put_shared(piece));
     }
 }
 

@@ -7,7 +7,7 @@ use crate::number::push_decimal;
 use crate::service::Service;
 use crate::session::Context;
 use crate::store::{Item, Miss, Mode, NEVER, Rule, Seconds, Turn};
-use crate::text::retrieval::SHARED_LEN_MIN;
+use crate::text::retrieval::{SHARED_LEN_MIN, TOO_MANY_READERS};
 use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
 
 /// `mg <key> <flags>*`
@@ -139,7 +139,11 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, exptime: Seconds)
 fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Seconds, is_made: bool) {
     let has_value = asked.flags.has(b'v');
     let len = item.len();
-    let is_shared = len >= SHARED_LEN_MIN;
+    let is_shared = has_value && len >= SHARED_LEN_MIN;
+    let pieces = is_shared.then(|| item.shared()).flatten();
+    if is_shared && pieces.is_none() {
+        return out.put(TOO_MANY_READERS);
+    }
     out.put_with(|to| {
         if has_value {
             to.reserve(len.min(SHARED_LEN_MIN) + 128);
@@ -156,8 +160,8 @@ fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Secon
             to.extend_from_slice(b"\r\n");
         }
     });
-    if has_value && is_shared {
-        item.shared().for_each(|piece| out.put_shared(piece));
+    if let Some(pieces) = pieces {
+        pieces.for_each(|piece| out.put_shared(piece));
         out.put(b"\r\n");
     }
 }

@@ -1,15 +1,19 @@
 //! Walks over the whole table: flush, the crawler, `lru_crawler metadump`, `stats sizes`.
 //!
-//! `flush_all` is one step: each item carries the generation in which it was stored, and a flush begins the next.
-//! What is of an older one is dead at once, and is taken out when somebody meets it: a get, an eviction, or
-//! the crawler. Generations have 8 bits, so before they come round again the crawler must have been everywhere.
+//! `flush_all` is one step: each item carries the generation in which it was stored, and a flush begins the next, if
+//! anything was stored since the last one. What is of an older one is dead at once, and is taken out when
+//! somebody meets it: a get, an eviction, or the crawler.
+//!
+//! Generations have 15 bits, so before they come round again the crawler must have been everywhere. If it has not
+//! for half of them, each further flush walks over its share of the table, so that no flush ever pays for all.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use super::counters::add;
 use super::pool::{Pool, thread_stripe};
-use super::slab::{Clock, Victim};
+use super::slab::{Clock, GENERATIONS, Victim};
 use super::{Item, Seconds, Store};
 
 /// Where a crawl goes on.
@@ -27,17 +31,42 @@ pub(super) struct Sweep {
     /// Where it is, if it walks.
     cursor: Option<Cursor>,
     /// The generation when it began.
-    began_in: u8,
+    began_in: u16,
     /// No item is of a generation before this one.
-    oldest: u8,
+    oldest: u16,
     next_at: Seconds,
 }
 
 /// Seconds between two walks of the crawler when nothing was flushed.
 const SWEEP_EVERY: Seconds = 60;
 
-/// So many flushes without a whole walk between them, and the flush walks itself.
-const GENERATIONS_MAX: u8 = 200;
+/// So many generations since the oldest item's, and each flush walks over its share.
+const SHARED_FROM: u16 = GENERATIONS / 2;
+
+/// By so many, the shares have been everywhere.
+const SHARED_UNTIL: u16 = GENERATIONS - 1;
+
+/// The word of `Pool::flush`: the generation in the low 15 bits, then whether anything was stored in it; above, when
+/// the next flush is due, or 0.
+#[derive(Clone, Copy)]
+struct Flush(u64);
+
+impl Flush {
+    const STORED: u64 = 1 << 15;
+
+    fn generation(self) -> u16 {
+        self.0 as u16 % GENERATIONS
+    }
+
+    fn due(self) -> u64 {
+        self.0 >> 16
+    }
+}
+
+/// How many flushes lie between two generations.
+fn between(older: u16, newer: u16) -> u16 {
+    newer.wrapping_sub(older) % GENERATIONS
+}
 
 impl Store {
     /// Flushes all items that are there at the time `at`; at once when that is not in the future
@@ -133,7 +162,7 @@ impl Store {
         sweep.cursor = self.walk(cursor, budget, now, &mut |_| ControlFlow::Continue(()));
         if sweep.cursor.is_none() {
             sweep.oldest = sweep.began_in;
-            sweep.next_at = now + SWEEP_EVERY;
+            sweep.next_at = now.saturating_add(SWEEP_EVERY);
         }
         sweep.cursor.is_some() || sweep.oldest != generation
     }
@@ -143,31 +172,47 @@ impl Pool {
     /// By what items are alive at this time. Carries out a flush that has become due.
     #[inline]
     pub(super) fn clock(&self, now: Seconds) -> Clock {
-        let word = self.flush.load(Acquire);
-        let due = word >> 8;
-        if due != 0 && due <= u64::from(now) {
+        let flush = Flush(self.flush.load(Acquire));
+        if flush.due() != 0 && flush.due() <= u64::from(now) {
             self.settle_flush(now);
-            return Clock {
-                now,
-                generation: self.flush.load(Acquire) as u8,
-            };
+            return self.clock_as_is(now);
         }
         Clock {
             now,
-            generation: word as u8,
+            generation: flush.generation(),
         }
     }
 
     fn clock_as_is(&self, now: Seconds) -> Clock {
-        Clock {
-            now,
-            generation: self.flush.load(Acquire) as u8,
+        let generation = Flush(self.flush.load(Acquire)).generation();
+        Clock { now, generation }
+    }
+
+    /// When a flush is due, or 0.
+    pub(super) fn flush_due(&self) -> Seconds {
+        Flush(self.flush.load(Acquire)).due() as Seconds
+    }
+
+    /// The generation for an item that is about to be published: noted, so that the next flush begins another.
+    #[inline]
+    pub(super) fn generation_to_store_in(&self, now: Seconds) -> u16 {
+        self.clock(now);
+        let mut word = self.flush.load(Acquire);
+        // Once in each generation. The item becomes visible after the note, and a flush that misses the note
+        // comes before the item.
+        while word & Flush::STORED == 0 {
+            let stored = word | Flush::STORED;
+            match self.flush.compare_exchange(word, stored, AcqRel, Acquire) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
         }
+        Flush(word).generation()
     }
 
     #[cold]
     fn settle_flush(&self, now: Seconds) {
-        let due = self.flush.load(Acquire) >> 8;
+        let due = Flush(self.flush.load(Acquire)).due();
         if due != 0 && due <= u64::from(now) {
             self.flush_now(due);
         }
@@ -175,51 +220,67 @@ impl Pool {
 
     /// Begins the next generation. `due` is the delayed flush which that settles, or 0 for a flush of its own.
     fn flush_now(&self, due: u64) {
-        let mut sweep = self
-            .sweep
-            .lock()
-            .expect("no panic under the crawler's lock");
-        let word = self.flush.load(Acquire);
-        if due != 0 && word >> 8 != due {
+        let mut sweep = self.lock_sweep();
+        let begin = |word| {
+            let flush = Flush(word);
+            let next = match word & Flush::STORED {
+                0 => flush.generation(),
+                _ => (flush.generation() + 1) % GENERATIONS,
+            };
+            (due == 0 || flush.due() == due).then_some(u64::from(next))
+        };
+        let Ok(_) = self.flush.fetch_update(AcqRel, Acquire, begin) else {
+            // Another thread has settled it.
             return;
-        }
-        let next = (word as u8).wrapping_add(1);
-        // Only flushes write the word, under the crawler's lock.
-        self.flush
-            .store(u64::from(next), std::sync::atomic::Ordering::Release);
-        if next.wrapping_sub(sweep.oldest) >= GENERATIONS_MAX {
-            self.sweep_whole(next);
-            (sweep.oldest, sweep.cursor) = (next, None);
-        }
+        };
+        self.walk_share(&mut sweep);
     }
 
     fn delay_flush(&self, at: Seconds) {
-        let _sweep = self
-            .sweep
-            .lock()
-            .expect("no panic under the crawler's lock");
-        let generation = self.flush.load(Acquire) & 0xff;
-        self.flush.swap(u64::from(at) << 8 | generation, AcqRel);
+        let _sweep = self.lock_sweep();
+        let delay = |word| Some(u64::from(at) << 16 | word & 0xffff);
+        self.flush
+            .fetch_update(AcqRel, Acquire, delay)
+            .expect("the closure returns Some");
     }
 
-    /// Takes out all that is not of this generation.
-    fn sweep_whole(&self, generation: u8) {
-        let clock = Clock { now: 0, generation };
-        let mut number = 0;
-        while self.index.has_bucket(number) {
+    fn lock_sweep(&self) -> MutexGuard<'_, Sweep> {
+        let sweep = self.sweep.lock();
+        sweep.expect("no panic under the crawler's lock")
+    }
+
+    /// A flush's share of the crawler's walk, when the crawler is far behind.
+    fn walk_share(&self, sweep: &mut Sweep) {
+        let clock = self.clock_as_is(0);
+        let age = between(sweep.oldest, clock.generation);
+        if age < SHARED_FROM {
+            return;
+        }
+        // A walk that began long ago would leave too few generations for the next.
+        let is_old = between(sweep.oldest, sweep.began_in) < SHARED_FROM;
+        let cursor = match sweep.cursor {
+            Some(cursor) if !is_old => cursor,
+            _ => {
+                sweep.began_in = clock.generation;
+                Cursor::START
+            }
+        };
+        let left = self.index.bucket_count().saturating_sub(cursor.0);
+        let end = cursor.0 + left / u64::from(SHARED_UNTIL.saturating_sub(age).max(1)) + 1;
+        let checked = &self.counters.stripe(thread_stripe()).crawler_items_checked;
+        for number in (cursor.0..end).take_while(|number| self.index.has_bucket(*number)) {
             let _pinned = self.pin();
             for chunk in self.index.chunks(number) {
-                if clock.is_flushed(self.arena.header(chunk).state.load(Relaxed)) {
-                    self.take_out_dead(
-                        Victim {
-                            chunk,
-                            is_dead: true,
-                        },
-                        clock,
-                    );
+                add(checked);
+                if clock.is_flushed(self.arena.header(chunk)) {
+                    let is_dead = true;
+                    self.take_out_dead(Victim { chunk, is_dead }, clock);
                 }
             }
-            number += 1;
+        }
+        sweep.cursor = self.index.has_bucket(end).then_some(Cursor(end));
+        if sweep.cursor.is_none() {
+            sweep.oldest = sweep.began_in;
         }
     }
 

@@ -1,10 +1,12 @@
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
 use super::arena::Chunk;
 use super::layout::Layout;
+use super::mark::READERS_MAX;
 use super::pool::Pool;
 use super::slab::item_len;
 use super::{Seconds, Store, mark};
@@ -25,9 +27,9 @@ pub(super) struct Held<S: AsRef<Pool>> {
     pub(super) chunk: Chunk,
 }
 
-/// A piece of a value that is sent from where it lies.
+/// A piece of a value that is sent from where it lies. All pieces of a reply share one reference.
 struct Piece {
-    held: Held<Store>,
+    held: Arc<Held<Store>>,
     at: usize,
 }
 
@@ -86,15 +88,17 @@ impl<'t> Item<'t> {
     }
 
     /// The value without a copy, in as many pieces as it lies in. The pieces keep the item's memory until they are
-    /// dropped, so they are for values which are worth it: 16 KiB and more.
-    pub fn shared(&self) -> impl Iterator<Item = Bytes> + use<'t> {
-        let (store, chunk) = (self.store, self.chunk);
-        let layout = Layout::of(&store.pool().arena, chunk);
-        (0..layout.pieces()).map(move |at| match Held::take(store.clone(), chunk) {
-            Some(held) => Bytes::from_owner(Piece { held, at }),
-            // Tens of thousands send this very item: one more gets a copy.
-            None => Bytes::copy_from_slice(store.pool().piece(chunk, &layout, at)),
-        })
+    /// dropped, so they are for values which are worth it: 16 KiB and more. None when so many replies send
+    /// this very item (61,440) that one more is refused.
+    pub fn shared(&self) -> Option<impl Iterator<Item = Bytes> + use<'t>> {
+        let held = Held::take(self.store.clone(), self.chunk, READERS_MAX)?;
+        let layout = Layout::of(&self.pool().arena, self.chunk);
+        let held = Arc::new(held);
+        let piece = move |at| Piece {
+            held: held.clone(),
+            at,
+        };
+        Some((0..layout.pieces()).map(move |at| Bytes::from_owner(piece(at))))
     }
 
     /// The client's flags.
@@ -171,10 +175,12 @@ impl fmt::Debug for Item<'_> {
 }
 
 impl<S: AsRef<Pool>> Held<S> {
-    /// The caller has pinned the epoch since before it found the item, or holds the lock of its bucket.
-    pub(super) fn take(pool: S, chunk: Chunk) -> Option<Held<S>> {
-        let taken = mark::reference(&pool.as_ref().arena.header(chunk).state);
-        taken.then_some(Held { pool, chunk })
+    /// None when the item has `count_max` references. The caller has pinned the epoch since before it found the
+    /// item, or holds the lock of its bucket.
+    pub(super) fn take(pool: S, chunk: Chunk, count_max: u32) -> Option<Held<S>> {
+        let taken = mark::reference(&pool.as_ref().arena.header(chunk).state, count_max);
+        // Made only when it was taken: a `Held` gives a reference back when it is dropped.
+        taken.then(|| Held { pool, chunk })
     }
 }
 

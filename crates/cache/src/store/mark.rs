@@ -1,38 +1,45 @@
 //! The word of a header that readers may write.
 //!
 //! ```text
-//!  31      24 23 22 21       20   19    18      17 16 15        0
-//! ┌──────────┬─────┬─────────┬───┬─────┬───────┬─────┬────────────┐
-//! │generation│  0  │ retired │win│stale│fetched│ use │ references │
-//! └──────────┴─────┴─────────┴───┴─────┴───────┴─────┴────────────┘
+//!  31      22 21       20   19    18      17 16 15        0
+//! ┌──────────┬─────────┬───┬─────┬───────┬─────┬────────────┐
+//! │generation│ retired │win│stale│fetched│ use │ references │
+//! └──────────┴─────────┴───┴─────┴───────┴─────┴────────────┘
 //! ```
 //!
-//! *References* are of those who send the value from where it lies; *use* counts hits up to 3, for
+//! *References* are of the replies that send the value from where it lies, one each, and of the writes that
+//! make a new version from it; *use* counts hits up to 3, for
 //! eviction. Both marks of a hit change rarely (the third hit of an item writes nothing), so the lines of hot
-//! items stay shared between processors.
+//! items stay shared between processors. The *generation* has 15 bits: the low 10 are here, the others beside
+//! the chunk's use (`slab::Use`).
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// More references than this on one item are refused, and the value is copied instead. Far below 2^16, so
-/// that threads which count up before they look cannot overflow into the marks.
-const REFERENCES_MAX: u32 = 32_768;
 const REFERENCES: u32 = 0xffff;
+/// A reply that would be the next one after so many of one item is refused.
+pub(super) const READERS_MAX: u32 = 0xf000;
+/// A write is refused later: what clients hold by reading slowly must not keep others from writing. A write
+/// holds its reference for one call, so there are never more than threads.
+pub(super) const WRITERS_MAX: u32 = REFERENCES;
 const USE_SHIFT: u32 = 16;
 const USE: u32 = 3 << USE_SHIFT;
 pub(super) const FETCHED: u32 = 1 << 18;
 pub(super) const STALE: u32 = 1 << 19;
 pub(super) const WIN: u32 = 1 << 20;
 const RETIRED: u32 = 1 << 21;
-const GENERATION_SHIFT: u32 = 24;
+const GENERATION_SHIFT: u32 = 22;
+/// How many bits of the generation are in this word.
+pub(super) const GENERATION_BITS: u32 = 32 - GENERATION_SHIFT;
 
 /// A new item's state: no references, no marks.
-pub(super) fn fresh(generation: u8) -> u32 {
+pub(super) fn fresh(generation: u16) -> u32 {
     u32::from(generation) << GENERATION_SHIFT
 }
 
-pub(super) fn generation(state: u32) -> u8 {
-    (state >> GENERATION_SHIFT) as u8
+/// The generation's low bits.
+pub(super) fn generation(state: u32) -> u16 {
+    (state >> GENERATION_SHIFT) as u16
 }
 
 pub(super) fn used(state: u32) -> u32 {
@@ -71,14 +78,15 @@ pub(super) fn set_use(state: &AtomicU32, used: u32) {
         .expect("the closure returns Some");
 }
 
-/// Takes a reference. Refused when there are too many.
-pub(super) fn reference(state: &AtomicU32) -> bool {
-    let before = state.fetch_add(1, Relaxed);
-    if before & REFERENCES >= REFERENCES_MAX {
-        state.fetch_sub(1, Relaxed);
-        return false;
-    }
-    true
+/// Takes a reference. Refused when there are `count_max`.
+pub(super) fn reference(state: &AtomicU32, count_max: u32) -> bool {
+    // Nothing is added before the look: a refused reference that is taken back could be the one that a retired
+    // item waits for.
+    state
+        .fetch_update(Relaxed, Relaxed, |state| {
+            (state & REFERENCES < count_max).then_some(state + 1)
+        })
+        .is_ok()
 }
 
 /// Gives a reference back. True when the memory is now the caller's to free.
@@ -105,7 +113,7 @@ mod tests {
     #[test]
     fn the_last_reference_frees_what_was_retired() {
         let state = AtomicU32::new(fresh(9));
-        assert!(reference(&state) && reference(&state));
+        assert!(reference(&state, READERS_MAX) && reference(&state, READERS_MAX));
         assert!(!unreference(&state));
         assert!(!retire(&state));
         assert!(unreference(&state));
@@ -117,11 +125,15 @@ mod tests {
     }
 
     #[test]
-    fn references_never_reach_the_marks() {
+    fn references_never_reach_the_marks_and_a_write_has_room_above_the_readers() {
         let state = AtomicU32::new(fresh(0));
-        let taken = (0..70_000).filter(|_| reference(&state)).count();
-        assert_eq!(taken as u32, REFERENCES_MAX);
-        assert_eq!(state.load(Relaxed), REFERENCES_MAX);
+        let readers = (0..70_000).filter(|_| reference(&state, READERS_MAX));
+        assert_eq!(readers.count() as u32, READERS_MAX);
+        let writers = (0..70_000).filter(|_| reference(&state, WRITERS_MAX));
+        assert_eq!(writers.count() as u32, WRITERS_MAX - READERS_MAX);
+        assert_eq!(state.load(Relaxed), WRITERS_MAX);
+        assert!((1..WRITERS_MAX).all(|_| !unreference(&state)) && !retire(&state));
+        assert!(unreference(&state));
     }
 
     #[test]

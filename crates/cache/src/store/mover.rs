@@ -18,7 +18,7 @@ use super::draft::RawDraft;
 use super::layout::Layout;
 use super::mark;
 use super::pool::{Pool, thread_stripe};
-use super::slab::{Clock, Use, Victim};
+use super::slab::{Clock, Use, Victim, generation, set_generation};
 
 #[derive(Debug)]
 pub(super) struct Mover {
@@ -46,11 +46,30 @@ enum Step {
     GaveUp,
 }
 
+/// What became of the attempt to take a page from another class.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stolen {
+    /// It is there.
+    Page,
+    /// It comes when readers have left, or another thread has finished a move.
+    Later,
+    /// Something on the page stays: an upload, or a reply on its way out. Another page may do.
+    GaveUp,
+    /// No other class has a page.
+    Nothing,
+}
+
+/// How many pages of a class are looked at for one that can be emptied.
+const PAGES_LOOKED_AT: usize = 16;
+
 /// How many chunks a class looks at of the page on its way, for each time it evicts.
 const CHUNKS_PER_EVICTION: u32 = 16;
 
-/// How often a page is gone over before another is tried: a slow upload or a slow reader holds a chunk.
+/// How often a page is gone over before another is tried.
 const ROUNDS_MAX: u32 = 64;
+
+/// And where an upload or a reply on its way out holds a chunk: a short one is over by then.
+const STUCK_ROUNDS_MAX: u32 = 4;
 
 /// A class looks at the balance after it evicted so many bytes.
 const BALANCE_AFTER: u64 = PAGE_LEN as u64;
@@ -121,10 +140,7 @@ impl Pool {
             .expect("there are classes");
         let (free, pages) = free_pages(&most);
         let is_surplus = (is_above && pages > 0) || (free > FREE_PAGES_MAX && pages > 1);
-        if is_surplus {
-            self.begin_move(mover, most, None);
-        }
-        is_surplus
+        is_surplus && self.begin_move(mover, most, None)
     }
 
     fn look_at_balance(&self, mover: &mut Mover, clock: Clock) {
@@ -155,14 +171,18 @@ impl Pool {
         }
     }
 
-    fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>) {
+    /// False when the class has no page that can be emptied.
+    fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>) -> bool {
         let mut class = self.class(from);
-        if class.page_count() == 0 {
-            return;
-        }
         let next = &mut mover.next_page[usize::from(from)];
-        *next = next.wrapping_add(1);
-        let page = class.page_number(*next);
+        let page = (0..class.page_count().min(PAGES_LOOKED_AT)).find_map(|_| {
+            *next = next.wrapping_add(1);
+            let page = class.page_number(*next);
+            (!class.is_stuck(&self.arena, &self.owners, page)).then_some(page)
+        });
+        let Some(page) = page else {
+            return false;
+        };
         class.set_leaving(&self.owners, page, true);
         mover.current = Some(Move {
             page,
@@ -172,36 +192,37 @@ impl Pool {
             rounds: 0,
         });
         self.is_moving.store(true, Relaxed);
+        true
     }
 
-    /// For a class that has nothing to evict: a page of another class, now. False when none gives one up.
-    pub(super) fn steal_page(&self, to: u8, clock: Clock) -> bool {
+    /// For a class that has nothing to evict: a page of another class, now. `given_up` pages were tried already.
+    pub(super) fn steal_page(&self, to: u8, given_up: u32, clock: Clock) -> Stolen {
         let Some(mut mover) = self.mover() else {
             // Somebody moves a page: it may be for us.
-            return true;
+            return Stolen::Later;
         };
         if mover.current.is_none() {
-            let richest = |id: &u8| {
-                if *id == to {
-                    0
-                } else {
-                    self.class(*id).page_count()
-                }
+            let page_count = |id: u8| (self.class(id).page_count(), id);
+            let mut donors: Vec<_> = self.class_ids().map(page_count).collect();
+            // Its own pages have nothing to evict, but may be full of what waits for others.
+            donors.retain(|(pages, id)| *pages > 0 && *id != to);
+            donors.sort_unstable_by(|a, b| b.cmp(a));
+            let Some((_, from)) = donors.get(given_up as usize % donors.len().max(1)) else {
+                return Stolen::Nothing;
             };
-            let from = self
-                .class_ids()
-                .max_by_key(richest)
-                .expect("there are classes");
-            if richest(&from) == 0 {
-                return false;
+            if !self.begin_move(&mut mover, *from, Some(to)) {
+                return Stolen::GaveUp;
             }
-            self.begin_move(&mut mover, from, Some(to));
         }
         if let Some(current) = &mut mover.current {
             current.to = Some(to);
         }
         // One round over the whole page: some ten thousand evictions at most, of 200 ns.
-        self.step(&mut mover, u32::MAX, clock) != Step::GaveUp
+        match self.step(&mut mover, u32::MAX, clock) {
+            Step::Moved => Stolen::Page,
+            Step::GoesOn => Stolen::Later,
+            Step::GaveUp => Stolen::GaveUp,
+        }
     }
 
     /// Goes over the chunks of the page on its way, at most once over all of them.
@@ -228,12 +249,17 @@ impl Pool {
     }
 
     fn end_round(&self, mover: &mut Mover, mut current: Move) -> Step {
-        while self.epochs.try_advance() && self.reap_some(current.from) {}
+        // Long items wait in the last class, whatever page their chunks lie on.
+        let reap = || self.reap_some(current.from) | self.reap_some(self.lens.last());
+        while self.epochs.try_advance() && reap() {}
         let mut class = self.class(current.from);
         if class.remove_page(&self.owners, current.page) {
             drop(class);
             self.hand_over(current);
-        } else if current.rounds < ROUNDS_MAX {
+        } else if current.rounds < STUCK_ROUNDS_MAX
+            || (current.rounds < ROUNDS_MAX
+                && !class.is_stuck(&self.arena, &self.owners, current.page))
+        {
             (current.at, current.rounds) = (0, current.rounds + 1);
             mover.current = Some(current);
             return Step::GoesOn;
@@ -292,11 +318,15 @@ impl Pool {
             },
             _ => return,
         };
-        let is_used = mark::used(self.arena.header(item).state.load(Relaxed)) > 0
-            || self.uses(item) == Use::Main;
+        let state = self.arena.header(item).state.load(Relaxed);
+        let is_used = mark::used(state) > 0 || self.uses(item) == Use::Main;
         let is_dead = clock.is_dead(&self.arena, item);
         drop(class);
         let is_kept = !is_dead && (is_used || is_spare);
+        if mark::is_referenced(state) && !is_dead {
+            // Its memory would not come back now, and a write may be about to change it.
+            return;
+        }
         if is_kept && ((item == chunk && self.rescue(chunk, from)) || is_spare) {
             return;
         }
@@ -341,6 +371,7 @@ impl Pool {
         };
         // Under the bucket's lock: marks that matter (stale, win, expiry, cas) change only under it.
         let copied = arena.header(new);
+        set_generation(copied, generation(header, header.state.load(Relaxed)));
         copied
             .state
             .store(mark::inherited(header.state.load(Relaxed)), Relaxed);

@@ -7,6 +7,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, available_parallelism};
+use std::time::Duration;
 
 use foldhash::quality::RandomState;
 
@@ -19,8 +20,8 @@ use super::epoch::{Epochs, Pin};
 use super::index::{At, Index, Locked};
 use super::layout::Layout;
 use super::mark;
-use super::mover::Mover;
-use super::slab::{Class, Clock, Owners, Use, Victim, is_long, item_len};
+use super::mover::{Mover, Stolen};
+use super::slab::{Class, Clock, HELD_MAX, Owners, Use, Victim, is_long, item_len};
 use super::{Config, Eviction, Seconds, StoreError};
 
 pub(super) struct Pool {
@@ -36,7 +37,7 @@ pub(super) struct Pool {
     pages_limit: AtomicU32,
     hasher: RandomState,
     cas: AtomicU64,
-    /// The generation in the low 8 bits; above, when the next flush is due, or 0.
+    /// The generation and when the next flush is due: see `crawl::Flush`.
     pub(super) flush: AtomicU64,
     pub(super) sweep: Mutex<Sweep>,
     pub(super) mover: Mutex<Mover>,
@@ -69,8 +70,20 @@ const EVICT_AT_ONCE_MAX: usize = 16;
 /// How many items are passed over, because they were used, until one goes all the same: some 20 µs.
 const EVICT_STEPS_MAX: u32 = 256;
 
-/// How often an allocation lets others run when all that it could have waits for readers: some milliseconds.
-const YIELDS_MAX: u32 = 2000;
+/// How often an allocation lets others run when all that it could have waits for readers. A reader looks for
+/// microseconds; only one that the kernel took off its processor is waited for longer, asleep, so that it gets on.
+const YIELDS_MAX: u32 = 1200;
+const YIELDS_BEFORE_NAPS: u32 = 200;
+const NAP: Duration = Duration::from_micros(50);
+
+/// How often it does so before it evicts more than what waits already: some microseconds.
+const WAITS_MAX: u32 = 16;
+
+/// How many pages an allocation tries to empty for a class that has nothing to evict.
+const STEALS_MAX: u32 = 64;
+
+/// How many of the items that are next to go are looked at for dead ones before a class gets another page.
+const DEAD_LOOKS_MAX: usize = 32;
 
 impl Pool {
     pub(super) fn new(config: Config) -> io::Result<Pool> {
@@ -82,8 +95,10 @@ impl Pool {
         let wanted = (4 * pages_limit).clamp(PAGES_WANTED_MIN, PAGES_MAX);
         let arena = Arena::reserve(pages_limit as u32, wanted as u32, config.huge_pages)?;
         let lens = ChunkLens::new(&config);
-        let class =
-            |(at, len): (usize, &usize)| ClassCell(Mutex::new(Class::new(at as u8 + 1, *len)));
+        let class = |(at, len): (usize, &usize)| {
+            let len_below = at.checked_sub(1).map_or(0, |below| lens.as_slice()[below]);
+            ClassCell(Mutex::new(Class::new(at as u8 + 1, len_below, *len)))
+        };
         // A writer that wants memory back looks at all of them.
         let stripes = (4 * available_parallelism().map_or(16, NonZero::get)).clamp(8, STRIPES_MAX);
         Ok(Pool {
@@ -197,6 +212,11 @@ impl Pool {
         self.pages().in_use
     }
 
+    /// Whether there is a page that no class has.
+    fn has_page(&self) -> bool {
+        self.pages().in_use < self.pages_limit()
+    }
+
     fn take_page(&self) -> Option<u32> {
         let mut pages = self.pages();
         if pages.in_use >= self.pages_limit() {
@@ -230,38 +250,85 @@ impl Pool {
 
     /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and no pin.
     pub(super) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
-        let mut yields = 0;
-        while yields < YIELDS_MAX {
+        let (mut yields, mut waits, mut given_up) = (0, 0, 0);
+        while yields < YIELDS_MAX && given_up < STEALS_MAX {
             let mut class = self.class(id);
             if let Some(chunk) = self.take_or_reap(&mut class) {
                 return Ok(chunk);
             }
-            if let Some(page) = self.take_page() {
-                class.add_page(&self.owners, page);
+            drop(class);
+            // What is dead comes before memory that was never used; a full class finds it as it evicts.
+            let looks_for_dead = self.has_page() || !self.config.evicts;
+            let may_reuse =
+                looks_for_dead && (self.evict_dead(id, clock) || id == self.lens.last());
+            if may_reuse && self.advance() && self.reap_limbo(id) == Reaped::Some {
                 continue;
             }
-            let has_limbo = self.reap_long_after(class);
-            if has_limbo == Reaped::Some {
+            if let Some(page) = self.take_page() {
+                self.class(id).add_page(&self.owners, page);
+                continue;
+            }
+            // What was taken out lately comes back as soon as what would be evicted now: it comes first.
+            let limbo = self.reap_limbo(id);
+            if limbo == Reaped::Some {
+                continue;
+            }
+            if limbo == Reaped::Later && waits < WAITS_MAX {
+                waits += 1;
+                if !self.advance() {
+                    thread::yield_now();
+                }
                 continue;
             }
             let evicted = self.config.evicts && self.evict_some(id, clock);
             self.balance(id, clock);
-            let advanced = self.epochs.try_advance() && self.epochs.try_advance();
+            let advanced = self.advance();
             if evicted && advanced {
                 continue;
             }
-            if !evicted
-                && (!self.config.evicts || !self.steal_page(id, clock))
-                && has_limbo == Reaped::Nothing
-            {
-                break;
+            if !evicted && limbo == Reaped::Nothing {
+                let stolen = match self.config.evicts {
+                    true => self.steal_page(id, given_up, clock),
+                    false => Stolen::Nothing,
+                };
+                match stolen {
+                    Stolen::Page => continue,
+                    Stolen::Later => {}
+                    Stolen::GaveUp => given_up += 1,
+                    // Further items may be free of references.
+                    Stolen::Nothing if self.class(id).items() > u64::from(HELD_MAX) => {
+                        given_up += 1;
+                    }
+                    Stolen::Nothing => break,
+                }
             }
             // What there is waits for readers, or for those who have a victim in hand.
             yields += 1;
-            thread::yield_now();
+            match yields < YIELDS_BEFORE_NAPS {
+                true => thread::yield_now(),
+                false => thread::sleep(NAP),
+            }
         }
         self.class(id).counts.out_of_memory += 1;
         Err(StoreError::OutOfMemory)
+    }
+
+    /// Two epochs on: what was taken out before is free now. False when a reader holds the epoch.
+    fn advance(&self) -> bool {
+        self.epochs.try_advance() && self.epochs.try_advance()
+    }
+
+    /// Reaps what a chunk of this class may come from: the class itself, and the last one, where long items are, whose
+    /// last chunks lie in any class.
+    fn reap_limbo(&self, id: u8) -> Reaped {
+        let own = self.reap_long_after(self.class(id));
+        if own == Reaped::Some || id == self.lens.last() {
+            return own;
+        }
+        match self.reap_long_after(self.class(self.lens.last())) {
+            Reaped::Nothing => own,
+            reaped => reaped,
+        }
     }
 
     fn take_or_reap(&self, class: &mut Class) -> Option<Chunk> {
@@ -329,6 +396,26 @@ impl Pool {
     }
 
     // ---- eviction
+
+    /// Takes out dead items at the tails of a class's queues. False when there is none.
+    fn evict_dead(&self, id: u8, clock: Clock) -> bool {
+        let pinned = self.pin();
+        let mut class = self.class(id);
+        let dead = class.take_dead(&self.arena, clock, DEAD_LOOKS_MAX, EVICT_AT_ONCE_MAX);
+        drop(class);
+        for chunk in &dead {
+            let is_dead = true;
+            self.evict(
+                Victim {
+                    chunk: *chunk,
+                    is_dead,
+                },
+                clock,
+            );
+        }
+        drop(pinned);
+        !dead.is_empty()
+    }
 
     /// Evicts an item or a few of a class. False when there is none.
     fn evict_some(&self, id: u8, clock: Clock) -> bool {

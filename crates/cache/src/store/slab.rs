@@ -18,14 +18,19 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::arena::{Arena, Chunk, HEADER_LEN, PAGE_LEN};
+use super::arena::{Arena, Chunk, HEADER_LEN, Header, PAGE_LEN};
 use super::epoch::Epochs;
 use super::ghost::Ghosts;
 use super::mark;
 use super::queue::Queue;
+use super::sizes::Sizes;
 use super::{ClassStats, NEVER, Seconds};
 
-/// What a chunk is used for (`Header::place`).
+/// So many items that are held are passed over in the search for one to evict.
+pub(super) const HELD_MAX: u32 = 256;
+
+/// What a chunk is used for: the low 3 bits of `Header::place`. The others are the high bits of an item's
+/// generation, which are written before it is published, and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Use {
@@ -44,7 +49,7 @@ pub(super) enum Use {
 
 impl Use {
     pub(super) fn of(arena: &Arena, chunk: Chunk) -> Use {
-        match arena.header(chunk).place.load(Relaxed) {
+        match arena.header(chunk).place.load(Relaxed) & USE_MASK {
             0 => Use::Free,
             1 => Use::Draft,
             2 => Use::Small,
@@ -57,20 +62,42 @@ impl Use {
     }
 
     pub(super) fn set(self, arena: &Arena, chunk: Chunk) {
-        arena.header(chunk).place.store(self as u8, Relaxed);
+        let place = &arena.header(chunk).place;
+        place.store(place.load(Relaxed) & !USE_MASK | self as u8, Relaxed);
     }
+}
+
+const USE_BITS: u32 = 3;
+const USE_MASK: u8 = (1 << USE_BITS) - 1;
+
+/// How many generations there are before they come round again.
+pub(super) const GENERATIONS: u16 = 1 << (mark::GENERATION_BITS + 8 - USE_BITS);
+
+/// The generation in which an item was stored; `state` is its header's.
+#[inline]
+pub(super) fn generation(header: &Header, state: u32) -> u16 {
+    let high = header.place.load(Relaxed) >> USE_BITS;
+    u16::from(high) << mark::GENERATION_BITS | mark::generation(state)
+}
+
+/// Writes the generation of a draft, or of a copy that is not yet published; the low bits are in `mark::fresh`.
+pub(super) fn set_generation(header: &Header, generation: u16) {
+    let high = (generation >> mark::GENERATION_BITS) as u8;
+    let used_for = header.place.load(Relaxed) & USE_MASK;
+    header.place.store(high << USE_BITS | used_for, Relaxed);
 }
 
 /// The time and the generation by which items are alive or dead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     pub(super) now: Seconds,
-    pub(super) generation: u8,
+    pub(super) generation: u16,
 }
 
 impl Clock {
-    pub(super) fn is_flushed(self, state: u32) -> bool {
-        mark::generation(state) != self.generation
+    #[inline]
+    pub(super) fn is_flushed(self, header: &Header) -> bool {
+        generation(header, header.state.load(Relaxed)) != self.generation
     }
 
     pub(super) fn is_expired(self, exptime: Seconds) -> bool {
@@ -79,7 +106,7 @@ impl Clock {
 
     pub(super) fn is_dead(self, arena: &Arena, chunk: Chunk) -> bool {
         let header = arena.header(chunk);
-        self.is_flushed(header.state.load(Relaxed)) || self.is_expired(header.exptime.load(Relaxed))
+        self.is_flushed(header) || self.is_expired(header.exptime.load(Relaxed))
     }
 }
 
@@ -137,6 +164,7 @@ pub(super) struct Class {
     /// Counters; what can be counted at once is filled in by `stats`.
     pub(super) counts: ClassStats,
     pub(super) mem_requested: u64,
+    pub(super) sizes: Sizes,
     /// Bytes evicted lately, for the balance between classes.
     pub(super) evicted_lately: u64,
 }
@@ -149,7 +177,8 @@ pub(super) struct Victim {
 }
 
 impl Class {
-    pub(super) fn new(id: u8, chunk_len: usize) -> Class {
+    /// `len_below` is the chunk length of the class before, or 0.
+    pub(super) fn new(id: u8, len_below: usize, chunk_len: usize) -> Class {
         Class {
             id,
             chunk_len,
@@ -166,6 +195,7 @@ impl Class {
             ghosts: Ghosts::default(),
             counts: ClassStats::default(),
             mem_requested: 0,
+            sizes: Sizes::new(len_below, chunk_len),
             evicted_lately: 0,
         }
     }
@@ -276,8 +306,7 @@ impl Class {
             Use::Main => self.main.push_head(arena, chunk),
             _ => self.small.push_head(arena, chunk),
         }
-        self.mem_requested += item_len(arena, chunk);
-        self.counts.stored += 1;
+        self.count_in(item_len(arena, chunk));
     }
 
     /// Puts an item into the place of its older version.
@@ -290,7 +319,12 @@ impl Class {
         }
         place.set(arena, new);
         Use::Floating.set(arena, old);
-        self.mem_requested += item_len(arena, new);
+        self.count_in(item_len(arena, new));
+    }
+
+    fn count_in(&mut self, size: u64) {
+        self.mem_requested += size;
+        self.sizes.add(size);
         self.counts.stored += 1;
     }
 
@@ -303,7 +337,9 @@ impl Class {
             Use::Floating => {}
             other => unreachable!("{chunk:?} is {other:?} and was in the table"),
         }
-        self.mem_requested -= item_len(arena, chunk);
+        let size = item_len(arena, chunk);
+        self.mem_requested -= size;
+        self.sizes.remove(size);
         Use::Limbo.set(arena, chunk);
         let stamp = epochs.stamp();
         let lane = (stamp % 3) as usize;
@@ -379,7 +415,10 @@ impl Class {
     ) -> Option<Victim> {
         let items_max = self.pages.len() * self.per_page as usize;
         self.ghosts.fit(items_max);
-        while *steps > 0 || must {
+        // What is being sent, or copied from by a write, gives no memory back now. A write must above all not
+        // evict what it is about to change.
+        let mut held = 0;
+        while (*steps > 0 || must) && held < HELD_MAX {
             *steps = steps.saturating_sub(1);
             let small_is_due = self.small.len * 10 >= self.small.len + self.main.len;
             let from_small = self.small.len > 0 && (small_is_due || self.main.len == 0);
@@ -391,19 +430,21 @@ impl Class {
             let chunk = queue.pop_tail(arena)?;
             let state = arena.header(chunk).state.load(Relaxed);
             let is_dead = clock.is_dead(arena, chunk);
-            let used = mark::used(state) + u32::from(mark::is_referenced(state));
+            let is_held = mark::is_referenced(state) && !is_dead;
+            let used = mark::used(state);
             let stays = if from_small { used > 1 } else { used > 0 };
-            if is_dead || !stays || (*steps == 0 && must) {
+            if is_dead || !is_held && (!stays || (*steps == 0 && must)) {
                 Use::Floating.set(arena, chunk);
                 if from_small && !is_dead {
                     self.ghosts.insert(hash_of(chunk));
                 }
                 return Some(Victim { chunk, is_dead });
             }
+            held += u32::from(is_held);
             let left = if from_small {
                 0
             } else {
-                mark::used(state).saturating_sub(1)
+                used.saturating_sub(1)
             };
             mark::set_use(&arena.header(chunk).state, left);
             self.counts.promoted += u64::from(from_small);
@@ -411,6 +452,43 @@ impl Class {
             self.main.push_head(arena, chunk);
         }
         None
+    }
+
+    /// Takes up to `count_max` dead items in hand among those that are next to go.
+    pub(super) fn take_dead(
+        &mut self,
+        arena: &Arena,
+        clock: Clock,
+        looks_max: usize,
+        count_max: usize,
+    ) -> Vec<Chunk> {
+        let small = self.small.tail_first(arena).take(looks_max);
+        let tails = small.chain(self.main.tail_first(arena).take(looks_max));
+        let dead = tails.filter(|chunk| clock.is_dead(arena, *chunk));
+        let dead: Vec<_> = dead.take(count_max).collect();
+        for chunk in &dead {
+            self.take_in_hand(arena, *chunk);
+        }
+        dead
+    }
+
+    /// Whether a page has a chunk that would not become free soon, whatever is evicted: of an upload, or of a reply
+    /// on its way out. A guess, since chunks of other classes are looked at without their lock.
+    pub(super) fn is_stuck(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
+        let (_, at) = owners.at(number);
+        let is_held = |chunk| mark::is_referenced(arena.header(chunk).state.load(Relaxed));
+        let is_stuck = |chunk| match Use::of(arena, chunk) {
+            Use::Draft => true,
+            Use::Free => false,
+            Use::Part => match Chunk::from_units(arena.header(chunk).cas.load(Relaxed)) {
+                Some(owner) => Use::of(arena, owner) == Use::Draft || is_held(owner),
+                None => true,
+            },
+            Use::Small | Use::Main | Use::Floating | Use::Limbo => is_held(chunk),
+        };
+        (0..self.pages[at].carved)
+            .map(|chunk| Chunk::new(number, chunk as usize * self.chunk_len))
+            .any(is_stuck)
     }
 
     /// Takes a certain item in hand, if it stands in a queue.

@@ -102,7 +102,7 @@ impl Store {
         options.write(true).create(true).truncate(true);
         let file = std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600).open(path)?;
         let mut blocks = BlockWriter::new(BufWriter::new(file));
-        let flush_at = (pool.flush.load(Relaxed) >> 8) as u32;
+        let flush_at = pool.flush_due();
         blocks
             .file
             .write_all(&head(time, pool.last_cas(), flush_at))?;

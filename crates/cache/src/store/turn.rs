@@ -138,7 +138,7 @@ impl<'s> Turn<'s> {
     pub(super) fn alive(&self, chunk: Chunk) -> Result<Chunk, Miss> {
         let header = self.pool().arena.header(chunk);
         let clock = self.clock();
-        if clock.is_flushed(header.state.load(Relaxed)) {
+        if clock.is_flushed(header) {
             return Err(Miss::Flushed);
         }
         match clock.is_expired(header.exptime.load(Relaxed)) {

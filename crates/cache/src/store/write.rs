@@ -12,8 +12,9 @@ use super::draft::{Draft, RawDraft};
 use super::index::{At, Locked};
 use super::item::Held;
 use super::layout::Layout;
+use super::mark::WRITERS_MAX;
 use super::pool::Pool;
-use super::slab::{Clock, Use, Victim};
+use super::slab::{Clock, Use, Victim, set_generation};
 use super::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
     Turn, mark,
@@ -169,7 +170,11 @@ impl<'s> Turn<'s> {
         let (pool, clock) = (self.pool(), self.clock());
         let outcome = loop {
             let key = pool.key(raw.chunk);
-            let Some(old) = self.hold(key, pool.hash(key))? else {
+            let old = match self.hold(key, pool.hash(key)) {
+                Ok(old) => old,
+                Err(error) => break Err(error),
+            };
+            let Some(old) = old else {
                 if rule.vivify && rule.cas.is_none() {
                     // Only if nothing was put there meanwhile.
                     let add = Rule {
@@ -215,7 +220,7 @@ impl<'s> Turn<'s> {
         let pool = self.pool();
         let held = found
             .ok()
-            .map(|chunk| Held::take(pool, chunk).ok_or(StoreError::OutOfMemory));
+            .map(|chunk| Held::take(pool, chunk, WRITERS_MAX).ok_or(StoreError::OutOfMemory));
         self.unpin();
         held.transpose()
     }
@@ -300,8 +305,14 @@ impl<'s> Turn<'s> {
     /// Replaces an item by one without value and flags, for meta `x`. False when it has to be looked at again.
     fn clear(&mut self, key: &[u8], rule: DeleteRule) -> bool {
         let (pool, clock) = (self.pool(), self.clock());
-        let Ok(Some(old)) = self.hold(key, pool.hash(key)) else {
-            return false;
+        let old = match self.hold(key, pool.hash(key)) {
+            Ok(Some(old)) => old,
+            Ok(None) => return false,
+            // Looking again would change nothing: who has the references may wait for this very thread.
+            Err(_) => {
+                self.forget(key);
+                return true;
+            }
         };
         let header = pool.arena.header(old.chunk);
         if rule.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
@@ -411,7 +422,8 @@ impl Pool {
         let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
         let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
         // The generation as it is now, under the lock: a flush that came during the upload spares the item.
-        let generation = self.clock(new.clock.now).generation;
+        let generation = self.generation_to_store_in(new.clock.now);
+        set_generation(header, generation);
         // An item that is stored over has been used: its older version's hits and this store count.
         let used = match (found, old_state) {
             (Some((_, old)), Some(state)) if !new.clock.is_dead(&self.arena, old) => {

@@ -20,6 +20,9 @@ pub(crate) struct Retrieval {
 /// From here on a value is sent where it lies; below, copying it behind its header is cheaper.
 pub(crate) const SHARED_LEN_MIN: usize = 16 * 1024;
 
+/// Tens of thousands of replies send this very item: one more is refused. memcached's words.
+pub(crate) const TOO_MANY_READERS: &[u8] = b"SERVER_ERROR refcount overflow during fetch\r\n";
+
 impl Retrieval {
     pub(crate) const GET: Retrieval = Retrieval {
         with_cas: false,
@@ -133,8 +136,8 @@ pub(crate) fn whole_line(
                 next: Some(Next::Flush),
             }
         }
-        Ran::KeyTooLong => {
-            cx.out.put(BAD_FORMAT);
+        Ran::Refused(why) => {
+            cx.out.put(why);
             *state = State::Command;
             Step::used(end + 1)
         }
@@ -167,8 +170,11 @@ pub(crate) fn go_on(
             used: whole,
             next: Some(Next::Receive(Phase::Head)),
         },
-        Ran::All | Ran::KeyTooLong => {
-            cx.out.put(BAD_FORMAT);
+        ran @ (Ran::All | Ran::Refused(_)) => {
+            cx.out.put(match ran {
+                Ran::Refused(why) => why,
+                _ => BAD_FORMAT,
+            });
             *state = State::SkipLine;
             Step::used(0)
         }
@@ -190,7 +196,7 @@ fn rest_of_line(
             };
         }
         Ran::All => cx.out.put(b"END\r\n"),
-        Ran::KeyTooLong => cx.out.put(BAD_FORMAT),
+        Ran::Refused(why) => cx.out.put(why),
     }
     *state = State::Command;
     Step::used(end + 1)
@@ -201,7 +207,8 @@ enum Ran {
     All,
     /// The outbox is full; this much of the line was used.
     Full(usize),
-    KeyTooLong,
+    /// This is said instead of the rest.
+    Refused(&'static [u8]),
 }
 
 /// Answers keys until the outbox is full.
@@ -219,33 +226,41 @@ fn run(cx: &mut Context<'_>, retrieval: Retrieval, keys: &[u8]) -> Ran {
         let rest = &keys[at..];
         let len = memchr::memchr(b' ', rest).unwrap_or(rest.len());
         if len > KEY_LEN_MAX {
-            return Ran::KeyTooLong;
+            return Ran::Refused(BAD_FORMAT);
         }
-        one(cx, retrieval, &rest[..len]);
+        if !one(cx, retrieval, &rest[..len]) {
+            return Ran::Refused(TOO_MANY_READERS);
+        }
         at += len;
     }
     Ran::All
 }
 
+/// False when the item is there and must not be sent.
 #[inline]
-fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) {
+fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) -> bool {
     let found = match retrieval.exptime {
         None => cx.items.get(key),
         Some(exptime) => cx.items.get_and_touch(key, exptime),
     };
     cx.saw_get(key, &found);
-    if let Ok(item) = &found {
-        put_value(cx.out, key, item, retrieval.with_cas);
+    match &found {
+        Ok(item) => put_value(cx.out, key, item, retrieval.with_cas),
+        Err(_) => true,
     }
 }
 
-/// `VALUE <key> <flags> <bytes> [<cas>]`, and the value.
+/// `VALUE <key> <flags> <bytes> [<cas>]`, and the value. False, and nothing is put, when too many send the item.
 #[inline]
-fn put_value(out: &mut Outbox, key: &[u8], item: &Item<'_>, with_cas: bool) {
+fn put_value(out: &mut Outbox, key: &[u8], item: &Item<'_>, with_cas: bool) -> bool {
     /// The words and numbers of the line, at their longest.
     const HEAD_LEN_MAX: usize = 80;
     let len = item.len();
     let is_shared = len >= SHARED_LEN_MIN;
+    let pieces = is_shared.then(|| item.shared()).flatten();
+    if is_shared && pieces.is_none() {
+        return false;
+    }
     out.put_with(|to| {
         to.reserve(HEAD_LEN_MAX + key.len() + if is_shared { 0 } else { len });
         to.extend_from_slice(b"VALUE ");
@@ -264,8 +279,9 @@ fn put_value(out: &mut Outbox, key: &[u8], item: &Item<'_>, with_cas: bool) {
             to.extend_from_slice(b"\r\n");
         }
     });
-    if is_shared {
-        item.shared().for_each(|piece| out.put_shared(piece));
+    if let Some(pieces) = pieces {
+        pieces.for_each(|piece| out.put_shared(piece));
         out.put(b"\r\n");
     }
+    true
 }

@@ -178,7 +178,8 @@ impl World {
 
     fn site_count(&self, name: &str) -> u64 {
         let site = self.handle.site();
-        site.counters().find(|(of, _)| *of == name).unwrap().1
+        let mut counters = site.counters();
+        counters.find(|(of, ..)| *of == name).unwrap().2
     }
 }
 

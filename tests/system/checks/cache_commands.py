@@ -237,7 +237,13 @@ def datagrams_are_answered(world):
         # Too short for its header: dropped, and nothing breaks.
         datagrams.socket.send(b"short")
         expect_equal("after a short one", datagrams.ask(b"mn\r\n"), b"MN\r\n")
-        expect(server.metric("weft_datagrams_received_total") >= 5, "datagrams are not counted")
+        # A number in a value this long ended its receiver once, and ten of them the service.
+        with server.client() as client:
+            client.must_set(b"number", b"1".ljust(70_001))
+        for number in range(2, 22):
+            expect_equal("a count in a long value", datagrams.ask(b"incr number 1\r\n"), b"%d\r\n" % number)
+        expect(server.metric("weft_datagrams_received_total") >= 25, "datagrams are not counted")
+        expect_equal("panics", server.metric("weft_datagrams_panicked_total"), 0)
 
 
 @check()

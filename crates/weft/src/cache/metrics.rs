@@ -197,6 +197,11 @@ fn write_datagrams(datagrams: &[Arc<DatagramCounters>], out: &mut MetricsWriter)
             "Datagrams that could not be sent.",
             sum(DatagramCounters::unsent),
         ),
+        (
+            "weft_datagrams_panicked_total",
+            "Datagrams whose answer ended in a panic, which is a mistake in this program.",
+            sum(DatagramCounters::panicked),
+        ),
     ] {
         out.counter(name, help, &[], value);
     }

@@ -58,7 +58,8 @@ fn parse_digits(text: &[u8]) -> Option<u64> {
     for &byte in text {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            return (count > 0 && is_space(byte)).then_some(value);
+            // strtoul reads a string of C, which ends at a NUL.
+            return (count > 0 && (is_space(byte) || byte == 0)).then_some(value);
         }
         value = value.checked_mul(10)?.checked_add(digit.into())?;
         count += 1;
@@ -107,6 +108,8 @@ mod tests {
         assert_eq!(parse_u64(b" +12"), Some(12));
         assert_eq!(parse_u64(b"12\tx"), Some(12));
         assert_eq!(parse_u64(b"12x"), None);
+        assert_eq!(parse_u64(b"12\0x"), Some(12));
+        assert_eq!(parse_u64(b"\x0012"), None);
         assert_eq!(parse_u64(b""), None);
         assert_eq!(parse_u64(b"-"), None);
         assert_eq!(parse_u64(b"-1"), None);

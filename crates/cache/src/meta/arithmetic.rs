@@ -8,7 +8,7 @@ use crate::counters::Count;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
 use crate::session::Context;
 use crate::store::{
-    Arithmetic, Counted, Direction, EXPIRED, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
+    Arithmetic, Counted, Direction, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
 };
 use crate::text::arithmetic::NOT_A_NUMBER;
 use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
@@ -32,15 +32,30 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         return cx.out.put(BAD_FLAG);
     };
     let direction = match flags.mode {
-        None | Some(b'I' | b'i' | b'+') => Direction::Up,
-        Some(b'D' | b'd' | b'-') => Direction::Down,
+        None | Some(b'I' | b'+') => Direction::Up,
+        Some(b'D' | b'-') => Direction::Down,
         Some(_) => return cx.out.put(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
     };
-    match count(cx, key, &flags, direction) {
+    if let Err(reply) = flags.check_opaque() {
+        return cx.out.put(reply);
+    }
+    // `t` before `T` tells the time that the item had.
+    let old_exptime = match flags.has(b't') {
+        true => cx.items.peek(key).map(|item| item.exptime()),
+        false => None,
+    };
+    match count(cx, key, words, &flags, direction) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {
             // A number that begins is told also to who wants to hear nothing, as memcached has it.
             if has_begun || !flags.has(b'q') {
-                say(cx, key, key_word, words, &flags, number, cas);
+                let exptime = old_exptime.filter(|_| !has_begun).unwrap_or(NEVER);
+                let new = New {
+                    number,
+                    cas,
+                    has_begun,
+                    exptime,
+                };
+                say(cx, key_word, words, &flags, &new);
             }
         }
         Ok((Counted::NotFound, _)) => say_code(cx, b"NF", words, key_word, &flags),
@@ -57,18 +72,20 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
 fn count(
     cx: &mut Context<'_>,
     key: &[u8],
+    words: &[&[u8]],
     flags: &Flags,
     direction: Direction,
 ) -> Result<(Counted, bool), StoreError> {
     let by = Arithmetic {
         direction,
         delta: flags.delta,
-        cas: flags.cas,
+        // As in the binary protocol, 0 is none.
+        cas: flags.cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
         exptime: flags.exptime,
     };
     match (cx.items.count(key, by)?, flags.vivify) {
-        (Counted::NotFound, Some(exptime)) => begin(cx, key, flags, by, exptime),
+        (Counted::NotFound, Some(_)) => begin(cx, key, words, flags, by),
         (counted, _) => Ok((counted, false)),
     }
 }
@@ -77,9 +94,9 @@ fn count(
 fn begin(
     cx: &mut Context<'_>,
     key: &[u8],
+    words: &[&[u8]],
     flags: &Flags,
     by: Arithmetic,
-    exptime: Seconds,
 ) -> Result<(Counted, bool), StoreError> {
     let rule = Rule {
         mode: Mode::Add,
@@ -88,12 +105,9 @@ fn begin(
     };
     let mut room = [0; DECIMAL_LEN_MAX];
     let text = decimal(flags.initial, &mut room);
+    let exptime = flags.new_exptime(words);
     match cx.items.store(key, text, 0, exptime, rule)? {
         Outcome::Stored { cas } => {
-            // `T` goes over what `N` gave.
-            if let Some(exptime) = flags.exptime {
-                let _ = cx.items.touch(key, exptime);
-            }
             let number = flags.initial;
             Ok((Counted::Stored { number, cas }, true))
         }
@@ -102,22 +116,19 @@ fn begin(
     }
 }
 
-fn say(
-    cx: &mut Context<'_>,
-    key: &[u8],
-    key_word: &[u8],
-    words: &[&[u8]],
-    flags: &Flags,
+/// What is told of a number that was counted.
+struct New {
     number: u64,
     cas: u64,
-) {
-    let exptime = match flags.has(b't') {
-        // Gone already: its time is over.
-        true => cx.items.peek(key).map_or(EXPIRED, |item| item.exptime()),
-        false => NEVER,
-    };
+    has_begun: bool,
+    /// What the item had before the flags gave it another.
+    exptime: Seconds,
+}
+
+fn say(cx: &mut Context<'_>, key_word: &[u8], words: &[&[u8]], flags: &Flags, new: &New) {
+    let mut exptime = new.exptime;
     let mut room = [0; DECIMAL_LEN_MAX];
-    let text = decimal(number, &mut room);
+    let text = decimal(new.number, &mut room);
     let has_value = flags.has(b'v');
     cx.out.put_with(|to| {
         if has_value {
@@ -127,8 +138,11 @@ fn say(
             to.extend_from_slice(b"HD");
         }
         for word in words {
+            exptime = flags
+                .given_exptime(word[0], new.has_begun)
+                .unwrap_or(exptime);
             match word[0] {
-                b'c' => push_flag(b'c', cas, to),
+                b'c' => push_flag(b'c', new.cas, to),
                 b't' => push_ttl(exptime, cx.seconds, to),
                 _ => push_echo(word, key_word, flags, to),
             }

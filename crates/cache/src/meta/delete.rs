@@ -24,6 +24,9 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     else {
         return cx.out.put(BAD_FLAG);
     };
+    if let Err(reply) = flags.check_opaque() {
+        return cx.out.put(reply);
+    }
     let rule = DeleteRule {
         cas: flags.cas,
         new_cas: flags.new_cas,

@@ -24,8 +24,10 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         return cx.out.put(b"CLIENT_ERROR options flags are too long\r\n");
     }
     let mut room = [0; KEY_LEN_MAX];
-    let read =
-        Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)));
+    let read = Flags::read(words, cx).and_then(|flags| {
+        flags.check_opaque()?;
+        Ok((flags, key(key_word, &flags, &mut room)?))
+    });
     match read {
         Ok((flags, key)) => find(cx, key, key_word, words, &flags),
         Err(reply) => cx.out.put(reply),
@@ -47,7 +49,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
     cx.saw_get(key, &found);
     match (&found, flags.vivify) {
         (Ok(item), _) => hit(cx.out, item, &asked, cx.seconds, false),
-        (Err(_), Some(exptime)) => vivify(cx, key, &asked, exptime),
+        (Err(_), Some(_)) => vivify(cx, key, &asked),
         (Err(_), None) => miss(cx, &asked),
     }
 }
@@ -68,7 +70,11 @@ fn lookup<'i>(
     flags: &Flags,
 ) -> Result<Item<'i>, Miss> {
     if flags.has(b'u') {
-        let found = items.peek(key).ok_or(Miss::NotFound);
+        let found = match flags.exptime {
+            None => items.peek(key),
+            Some(exptime) => items.peek_and_touch(key, exptime),
+        };
+        let found = found.ok_or(Miss::NotFound);
         let count = match found {
             Ok(_) => Count::PeekHits,
             Err(_) => Count::PeekMisses,
@@ -90,7 +96,8 @@ fn miss(cx: &mut Context<'_>, asked: &Asked<'_>) {
 
 /// Makes an empty item, whose maker wins.
 #[cold]
-fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, exptime: Seconds) {
+fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>) {
+    let exptime = asked.flags.new_exptime(asked.words);
     let rule = Rule {
         mode: Mode::Add,
         new_cas: asked.flags.new_cas,
@@ -111,6 +118,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, exptime: Seconds)
         Some(item) => hit(cx.out, item, asked, cx.seconds, is_ours),
         // Made, and gone again: somebody flushed, or it was made with a time that is over.
         None => {
+            let mut shown = NEVER;
             cx.out.put_with(|to| {
                 let code: &[u8] = if asked.flags.has(b'v') {
                     b"VA 0"
@@ -119,9 +127,10 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, exptime: Seconds)
                 };
                 to.extend_from_slice(code);
                 for word in asked.words {
+                    shown = asked.flags.given_exptime(word[0], true).unwrap_or(shown);
                     match word[0] {
                         b's' | b'f' | b'c' | b'h' | b'l' => push_flag(word[0], 0, to),
-                        b't' => push_ttl(exptime, cx.seconds, to),
+                        b't' => push_ttl(shown, cx.seconds, to),
                         _ => push_echo(word, asked.key_word, asked.flags, to),
                     }
                 }
@@ -152,7 +161,7 @@ fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Secon
         } else {
             to.extend_from_slice(b"HD");
         }
-        let wins = push_flags(item, asked, now, to);
+        let wins = push_flags(item, asked, now, is_made, to);
         push_marks(item, wins, is_made, to);
         to.extend_from_slice(b"\r\n");
         if has_value && !is_shared {
@@ -168,12 +177,24 @@ fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Secon
 
 /// Appends what each flag wants, in their order. Returns whether the item is due for a new one (`R`).
 #[inline]
-fn push_flags(item: &Item<'_>, asked: &Asked<'_>, now: Seconds, to: &mut Vec<u8>) -> bool {
-    let mut exptime = asked.old_exptime.unwrap_or_else(|| item.exptime());
+fn push_flags(
+    item: &Item<'_>,
+    asked: &Asked<'_>,
+    now: Seconds,
+    is_made: bool,
+    to: &mut Vec<u8>,
+) -> bool {
+    let mut exptime = match is_made {
+        true => NEVER,
+        false => asked.old_exptime.unwrap_or_else(|| item.exptime()),
+    };
     let mut is_due = false;
     for word in asked.words {
         match word[0] {
-            b'T' => exptime = item.exptime(),
+            b'T' | b'N' => {
+                let given = asked.flags.given_exptime(word[0], is_made);
+                exptime = given.unwrap_or(exptime);
+            }
             b'R' => {
                 let recache = asked.flags.recache.unwrap_or(NEVER);
                 is_due = exptime != NEVER && exptime < recache;
@@ -183,7 +204,7 @@ fn push_flags(item: &Item<'_>, asked: &Asked<'_>, now: Seconds, to: &mut Vec<u8>
             b'c' => push_flag(b'c', item.cas(), to),
             b'f' => push_flag(b'f', item.flags().into(), to),
             b'l' => push_flag(b'l', idle_s(item, now), to),
-            b'h' => push_flag(b'h', item.was_fetched().into(), to),
+            b'h' => push_flag(b'h', (item.was_fetched() && !is_made).into(), to),
             _ => push_echo(word, asked.key_word, asked.flags, to),
         }
     }

@@ -47,6 +47,9 @@ pub(crate) struct Flags {
     pub(crate) delta: u64,
     /// `M`
     pub(crate) mode: Option<u8>,
+    /// `O` has more than [`OPAQUE_LEN_MAX`] bytes. It is said last of all that may be wrong.
+    is_opaque_too_long: bool,
+    are_client_flags_good: bool,
 }
 
 impl Flags {
@@ -65,15 +68,18 @@ impl Flags {
             initial: 0,
             delta: 1,
             mode: None,
+            is_opaque_too_long: false,
+            are_client_flags_good: true,
         };
         let mut bad = None;
         for word in words {
             let letter = word[0];
             let bit = letter.wrapping_sub(b'A');
-            if bit >= 64 {
+            if bit >= 64 && letter < 127 {
                 return Err(b"CLIENT_ERROR invalid flag\r\n");
             }
-            if flags.seen & 1 << bit != 0 {
+            // memcached's table of seen flags ends at 126.
+            if letter >= 127 || flags.seen & 1 << bit != 0 {
                 return Err(b"CLIENT_ERROR duplicate flag\r\n");
             }
             flags.seen |= 1 << bit;
@@ -89,6 +95,8 @@ impl Flags {
                 return Err(b"CLIENT_ERROR invalid flag\r\n");
             }
         }
+        // A bad `F` is named only when no other token is bad.
+        let bad = bad.or((!flags.are_client_flags_good).then_some(BAD_FORMAT));
         bad.map_or(Ok(flags), Err)
     }
 
@@ -110,17 +118,25 @@ impl Flags {
             b'R' => self.recache = exptime()?,
             b'C' => self.cas = Some(number()?),
             b'E' => self.new_cas = Some(number()?),
-            b'J' => self.initial = number()?,
-            b'D' => self.delta = number()?,
-            b'F' => self.client_flags = parse_u32(token).ok_or(BAD_FORMAT)?,
-            b'O' if word.len() > OPAQUE_LEN_MAX => {
-                return Err(b"CLIENT_ERROR opaque token too long\r\n");
+            b'J' => {
+                let bad = b"CLIENT_ERROR invalid numeric initial value\r\n";
+                self.initial = parse_u64(token).ok_or(&bad[..])?;
             }
+            b'D' => {
+                let bad = b"CLIENT_ERROR invalid numeric delta value\r\n";
+                self.delta = parse_u64(token).ok_or(&bad[..])?;
+            }
+            b'F' => match parse_u32(token) {
+                Some(client_flags) => self.client_flags = client_flags,
+                None => self.are_client_flags_good = false,
+            },
+            b'O' => self.is_opaque_too_long = word.len() > OPAQUE_LEN_MAX,
             b'M' => match token {
                 &[mode] => self.mode = Some(mode),
                 _ => return Err(b"CLIENT_ERROR incorrect length for M token\r\n"),
             },
-            b'O' | b'I' => {}
+            // `P` and `L` are for proxies on the way; protocol.txt
+            b'I' | b'P' | b'L' => {}
             _ => return Err(UNKNOWN),
         }
         Ok(())
@@ -129,6 +145,30 @@ impl Flags {
     #[inline]
     pub(crate) fn has(&self, letter: u8) -> bool {
         self.seen & 1 << (letter - b'A') != 0
+    }
+
+    /// What is wrong with the opaque.
+    pub(crate) fn check_opaque(&self) -> Result<(), &'static [u8]> {
+        match self.is_opaque_too_long {
+            true => Err(b"CLIENT_ERROR opaque token too long\r\n"),
+            false => Ok(()),
+        }
+    }
+
+    /// The expiry time that a flag gives an item: `T` any, `N` one that is new. Flags work in their order, so `t`
+    /// tells what was given before it.
+    pub(crate) fn given_exptime(&self, letter: u8, is_new: bool) -> Option<Seconds> {
+        match letter {
+            b'T' => self.exptime,
+            b'N' if is_new => self.vivify,
+            _ => None,
+        }
+    }
+
+    /// The expiry time of a new item, after all flags.
+    pub(crate) fn new_exptime(&self, words: &[&[u8]]) -> Seconds {
+        let given = |word: &&[u8]| self.given_exptime(word[0], true);
+        words.iter().rev().find_map(given).unwrap_or(NEVER)
     }
 }
 

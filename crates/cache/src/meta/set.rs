@@ -42,6 +42,7 @@ pub(crate) fn read<'a>(
     let flags = Flags::read(words, cx).map_err(bad)?;
     let key = key(key_word, &flags, key_room).map_err(bad)?;
     let (name, mode) = mode(&flags).ok_or(bad(b"CLIENT_ERROR invalid mode for ms M token\r\n"))?;
+    flags.check_opaque().map_err(bad)?;
     let reply = Reply {
         key_word,
         flags,
@@ -56,8 +57,9 @@ pub(crate) fn read<'a>(
         value_len,
         rule: Rule {
             mode,
-            cas: flags.cas,
-            invalidate: flags.has(b'I'),
+            // Where there is a value to join, 0 is none.
+            cas: flags.cas.filter(|&cas| cas != 0 || !is_joined),
+            invalidate: flags.has(b'I') && flags.cas != Some(0),
             new_cas: flags.new_cas,
             vivify: vivify.is_some(),
             win_taken: false,

@@ -16,7 +16,8 @@ pub const EXPIRED: Seconds = 1;
 pub struct Rule {
     /// What the write does.
     pub mode: Mode,
-    /// Only if the item's cas is this one; a missing item is then [`Outcome::NotFound`].
+    /// Only if the item's cas is this one; a set or replace of a missing item is then [`Outcome::NotFound`]. An
+    /// add does not look at it.
     pub cas: Option<u64>,
     /// Meta `I`: where `cas` is older (less) than the item's, store all the same, and mark as stale.
     pub invalidate: bool,

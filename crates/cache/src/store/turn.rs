@@ -75,10 +75,19 @@ impl<'s> Turn<'s> {
         Some(Item::new(self.store, chunk))
     }
 
-    /// Sets an item's expiry time.
+    /// Sets an item's expiry time, which is a use of it (`touch`).
     pub fn touch(&mut self, key: &[u8], exptime: Seconds) -> Result<(), Miss> {
         self.pin();
-        self.touch_found(key, exptime).map(drop)
+        let chunk = self.touch_found(key, exptime)?;
+        Item::hit(self.store, chunk, self.now);
+        Ok(())
+    }
+
+    /// The same, and leaves no mark (`mg` with `u` and `T`).
+    pub fn peek_and_touch(&self, key: &[u8], exptime: Seconds) -> Option<Item<'_>> {
+        let item = self.peek(key)?;
+        let _ = self.touch_found(key, exptime);
+        Some(item)
     }
 
     /// Under the bucket's lock: an item that is being copied to another place must not lose its new time.

@@ -19,7 +19,7 @@ use super::{
     Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
     Turn, mark,
 };
-use crate::number::parse_u64;
+use crate::number::{DECIMAL_LEN_MAX, parse_u64, push_decimal};
 
 impl<'s> Turn<'s> {
     /// Stores a value that has arrived whole.
@@ -107,7 +107,11 @@ impl<'s> Turn<'s> {
                 return refused;
             }
         };
-        let mut marks = if rule.win_taken { mark::WIN } else { 0 };
+        // The get that makes an item also fetches it.
+        let mut marks = match rule.win_taken {
+            true => mark::WIN | mark::FETCHED,
+            false => 0,
+        };
         if let (true, Some(live)) = (stale, live) {
             // A stale value keeps the time of what it replaces, and who has won stays so.
             let old = pool.arena.header(live);
@@ -137,13 +141,18 @@ impl<'s> Turn<'s> {
     fn permit(&self, live: Option<Chunk>, rule: Rule) -> Result<bool, Outcome> {
         let pool = self.pool();
         let mut stale = false;
-        if let Some(cas) = rule.cas {
+        // As in memcached, an add has nothing to compare with, and a join needs an item before its cas.
+        let is_join = matches!(rule.mode, Mode::Append | Mode::Prepend);
+        if let Some(cas) = rule.cas.filter(|_| rule.mode != Mode::Add) {
             let Some(live) = live else {
+                if is_join {
+                    return Err(Outcome::NotStored);
+                }
                 add(&self.stripe().cas_misses);
                 return Err(Outcome::NotFound);
             };
             let current = pool.arena.header(live).cas.load(Relaxed);
-            stale = rule.invalidate && cas < current;
+            stale = rule.invalidate && cas < current && !is_join;
             let mut class = pool.class_of(live);
             match cas == current {
                 true => class.counts.cas_hits += 1,
@@ -155,8 +164,9 @@ impl<'s> Turn<'s> {
         }
         match (rule.mode, live) {
             (Mode::Add, Some(_)) => {
-                // memcached counts a refused add as a use of the item.
-                mark::hit(&pool.arena.header(live.expect("matched")).state);
+                // memcached counts a refused add as a use of the item, and not as a fetch.
+                let state = &pool.arena.header(live.expect("matched")).state;
+                mark::set_use(state, mark::used(state.load(Relaxed)) + 1);
                 Err(Outcome::NotStored)
             }
             (Mode::Replace, None) => Err(Outcome::NotStored),
@@ -187,10 +197,9 @@ impl<'s> Turn<'s> {
                 let refused = self.permit(None, rule).err();
                 break Ok(refused.unwrap_or(Outcome::NotStored));
             };
-            let stale = match self.permit(Some(old.chunk), rule) {
-                Ok(stale) => stale,
-                Err(refused) => break Ok(refused),
-            };
+            if let Err(refused) = self.permit(Some(old.chunk), rule) {
+                break Ok(refused);
+            }
             let value = match rule.mode {
                 Mode::Append => [old.chunk, raw.chunk],
                 _ => [raw.chunk, old.chunk],
@@ -199,9 +208,8 @@ impl<'s> Turn<'s> {
                 Ok(joined) => joined,
                 Err(error) => break Err(error),
             };
-            let marks = if stale { mark::STALE } else { 0 };
             let change = Change {
-                marks,
+                marks: 0,
                 new_cas: rule.new_cas,
                 exptime: None,
                 in_set: true,
@@ -354,25 +362,38 @@ impl<'s> Turn<'s> {
                 return Ok(Counted::NotFound);
             };
             let header = pool.arena.header(old.chunk);
+            let layout = Layout::of(&pool.arena, old.chunk);
+            let text = pool.piece(old.chunk, &layout, 0);
+            // What can hold no number is told before the cas is looked at, and what holds none after.
+            if text.is_empty() || layout.parts > 0 {
+                return Ok(Counted::NotANumber);
+            }
             if by.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
                 return Ok(Counted::Exists);
             }
-            let layout = Layout::of(&pool.arena, old.chunk);
-            let text = pool.piece(old.chunk, &layout, 0);
-            let Some(number) = parse_u64(text).filter(|_| layout.parts == 0) else {
+            let Some(number) = parse_u64(text) else {
                 return Ok(Counted::NotANumber);
             };
             let number = match by.direction {
                 Direction::Up => number.wrapping_add(by.delta),
                 Direction::Down => number.saturating_sub(by.delta),
             };
-            let value = format!("{number:<len$}", len = text.len());
+            // Not format!: a width above 65,535 panics there, and a client chooses this one.
+            let mut value = Vec::with_capacity(text.len().max(DECIMAL_LEN_MAX));
+            push_decimal(number, &mut value);
+            value.resize(value.len().max(text.len()), b' ');
             let flags = header.flags.load(Relaxed);
             let mut new = pool.begin(key, value.len(), flags, 0, clock)?;
-            new.fill(pool, value.as_bytes(), clock)
-                .expect("a number lies in one chunk");
+            if let Err(error) = new.fill(pool, &value, clock) {
+                new.discard(pool);
+                return Err(error);
+            }
             let kept = mark::inherited(header.state.load(Relaxed));
-            let marks = kept & (mark::STALE | mark::WIN | mark::FETCHED);
+            // A longer number is a new item in memcached, and a new one begins without marks.
+            let marks = match value.len() > text.len() {
+                true => 0,
+                false => kept & (mark::STALE | mark::WIN | mark::FETCHED),
+            };
             let (new_cas, exptime) = (by.new_cas, by.exptime);
             let change = Change {
                 marks,

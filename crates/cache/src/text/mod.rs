@@ -31,6 +31,8 @@ pub(crate) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\
 pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(crate) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
+const STORED: &[u8] = b"STORED\r\n";
+const BAD_PASSWORD_FORMAT: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated\r\n";
 
 /// Takes one command, if its line is whole.
@@ -141,7 +143,11 @@ pub(crate) fn authenticate(
     let Some(end) = memchr::memchr(b'\n', input) else {
         return match input.len() <= LINE_LEN_MAX {
             true => Step::wait(Phase::Head),
-            false => refuse_unauthenticated(cx, state),
+            false => {
+                cx.out.put(UNAUTHENTICATED);
+                *state = State::Refused;
+                Step::used(0)
+            }
         };
     };
     let tokens = Tokens::split(without_cr(&input[..end]));
@@ -150,32 +156,37 @@ pub(crate) fn authenticate(
         _ => None,
     };
     let Some(len) = len.and_then(|len| usize::try_from(len).ok()) else {
-        return refuse_unauthenticated(cx, state);
+        cx.out.put(UNAUTHENTICATED);
+        return Step::used(end + 1);
     };
     if len > PASSWORD_LEN_MAX {
-        return refuse_unauthenticated(cx, state);
+        *state = storage::swallow(len + 2, BAD_PASSWORD_FORMAT);
+        return Step::used(end + 1);
     }
     let rest = &input[end + 1..];
     if rest.len() < len + 2 {
         return Step::wait(Phase::Body);
     }
-    let Access::Ascii(users) = &cx.service.settings.access else {
-        return refuse_unauthenticated(cx, state);
-    };
-    cx.service.counters.add(Count::AuthCommands, 1);
-    if !users.knows_text(&rest[..len]) || &rest[len..len + 2] != b"\r\n" {
-        cx.service.counters.add(Count::AuthErrors, 1);
-        return refuse_unauthenticated(cx, state);
-    }
-    *may_ask = true;
-    cx.out.put(b"STORED\r\n");
+    let reply = log_in(cx, &rest[..len], &rest[len..len + 2]);
+    *may_ask = reply == STORED;
+    cx.out.put(reply);
     Step::used(end + 1 + len + 2)
 }
 
-fn refuse_unauthenticated(cx: &mut Context<'_>, state: &mut State) -> Step {
-    cx.out.put(UNAUTHENTICATED);
-    *state = State::Refused;
-    Step::used(0)
+/// A refused client may try again: memcached does not close.
+fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
+    if line_end != b"\r\n" {
+        return UNAUTHENTICATED;
+    }
+    cx.service.counters.add(Count::AuthCommands, 1);
+    match &cx.service.settings.access {
+        Access::Ascii(users) if users.knows_text(password) => return STORED,
+        _ => cx.service.counters.add(Count::AuthErrors, 1),
+    }
+    match password.contains(&b' ') {
+        true => b"CLIENT_ERROR authentication failure\r\n",
+        false => BAD_PASSWORD_FORMAT,
+    }
 }
 
 /// `delete <key> [0] [noreply]`

@@ -24,9 +24,11 @@ pub(crate) enum Count {
     PeekMisses,
     /// Crawls that clients asked for.
     CrawlerStarts,
+    /// Conversations that gave way to others, with commands still to answer.
+    Yields,
 }
 
-const COUNT: usize = Count::CrawlerStarts as usize + 1;
+const COUNT: usize = Count::Yields as usize + 1;
 
 /// Counters that any number of kernel threads add to. Each thread has a shard, so that a count costs
 /// one uncontended atomic addition and no cache line travels between processors.

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::watch::push_plain;
+
 /// How many prefixes are counted; keys with others are counted in [`Detail::uncounted`] only.
 pub(crate) const PREFIXES_MAX: usize = 65_536;
 
@@ -82,7 +84,7 @@ impl Detail {
     pub(crate) fn dump(&self, to: &mut Vec<u8>) {
         for (prefix, counts) in self.lock().iter() {
             to.extend_from_slice(b"PREFIX ");
-            to.extend_from_slice(prefix);
+            push_plain(prefix, to);
             let text = format!(
                 " get {} hit {} set {} del {}\r\n",
                 counts.gets, counts.hits, counts.sets, counts.deletes

@@ -8,7 +8,7 @@ use crate::base64;
 use crate::number::{parse_u32, push_decimal};
 use crate::session::Context;
 use crate::store::{Cursor, Item, NEVER, Seconds};
-use crate::watch::push_encoded;
+use crate::watch::{push_encoded, push_plain};
 
 /// A listing on its way out.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ fn mgdump(item: &Item<'_>, to: &mut Vec<u8>) {
 fn cachedump(item: &Item<'_>, epoch: u64, to: &mut Vec<u8>) {
     let exptime: Seconds = item.exptime();
     to.extend_from_slice(b"ITEM ");
-    to.extend_from_slice(item.key());
+    push_plain(item.key(), to);
     to.extend_from_slice(b" [");
     push_decimal(item.len() as u64, to);
     to.extend_from_slice(b" b; ");

@@ -53,11 +53,12 @@ pub(crate) fn store(cx: &Context<'_>, stored: &Stored<'_>) {
         Err(StoreError::OutOfMemory) => "no_memory",
     };
     let kept = cx.items.peek(stored.key);
-    let (class, len) = match (&stored.result, &kept) {
-        (Ok(_), Some(item)) => (item.class_id(), item.len()),
-        _ => (0, stored.value_len),
+    let (class, len, exptime) = match (&stored.result, &kept) {
+        (Ok(Outcome::Stored { .. }), Some(item)) => (item.class_id(), item.len(), item.exptime()),
+        (Ok(_), Some(item)) => (item.class_id(), stored.value_len, stored.exptime),
+        _ => (0, stored.value_len, stored.exptime),
     };
-    let ttl = match stored.exptime {
+    let ttl = match exptime {
         0 => 0,
         at => at.saturating_sub(cx.seconds),
     };

@@ -29,6 +29,8 @@ pub struct Settings {
     pub unix_socket: Option<String>,
     /// `-a`, the Unix socket's permissions.
     pub unix_mask: u32,
+    /// `-e`
+    pub memory_file: Option<String>,
     /// `-t`
     pub threads: u32,
     /// `-b`
@@ -97,6 +99,7 @@ impl Default for Settings {
             interface: None,
             unix_socket: None,
             unix_mask: 0o700,
+            memory_file: None,
             threads: 4,
             backlog: 1024,
             requests_per_turn: 20,
@@ -172,8 +175,6 @@ pub struct Process {
     pub listen_disabled_num: u64,
     /// For how long, in all.
     pub time_in_listen_disabled: Duration,
-    /// Conversations that gave way to others.
-    pub conn_yields: u64,
     /// Connections closed because they were idle.
     pub idle_kicks: u64,
 }
@@ -217,6 +218,8 @@ pub(crate) struct Tuning {
     pub(crate) crawl_pause_us: AtomicU32,
     pub(crate) crawl_items_max: AtomicU32,
     pub(crate) tracks_sizes: AtomicBool,
+    /// Crawls of clients that are under way.
+    pub(crate) client_crawls: AtomicU32,
 }
 
 /// The store's time when the server starts: below are [`NEVER`](crate::store::NEVER) and
@@ -255,6 +258,7 @@ impl Service {
                 crawl_pause_us: AtomicU32::new(CRAWL_PAUSE_US),
                 crawl_items_max: AtomicU32::new(0),
                 tracks_sizes,
+                client_crawls: AtomicU32::new(0),
             },
         }
     }
@@ -321,19 +325,18 @@ impl Service {
     }
 
     /// Logs that a connection opened or closed, if somebody watches.
-    pub(crate) fn log_connection(&self, what: &str, peer: Peer, id: u64, now: Now) {
+    pub(crate) fn log_connection(&self, what: ConnEvent, peer: Peer, id: u64, now: Now) {
         use std::fmt::Write as _;
         if self.watchers.kinds().overlap(Kinds::CONNEVENTS) {
             self.watchers.log(Kinds::CONNEVENTS, now, |line| {
                 let (ip, port, transport) = (peer.ip(), peer.port(), peer.transport());
-                let reason = if what == "conn_close" {
-                    "reason=normal "
-                } else {
-                    ""
+                let (kind, reason) = match what {
+                    ConnEvent::New => ("conn_new", String::new()),
+                    ConnEvent::Close(reason) => ("conn_close", format!("reason={reason} ")),
                 };
                 let _ = write!(
                     line,
-                    "type={what} rip={ip} rport={port} transport={transport} {reason}cfd={id}"
+                    "type={kind} rip={ip} rport={port} transport={transport} {reason}cfd={id}"
                 );
             });
         }
@@ -355,6 +358,14 @@ impl Service {
             });
         }
     }
+}
+
+/// What is logged of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ConnEvent {
+    New,
+    /// With memcached's word for the reason.
+    Close(&'static str),
 }
 
 /// What is logged of an item that was evicted.

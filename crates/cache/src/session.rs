@@ -5,8 +5,9 @@ use std::time::Duration;
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
 use crate::connections::{Connection, Peer};
+use crate::counters::Count;
 use crate::detail::Event;
-use crate::service::{Access, Binding, Service};
+use crate::service::{Access, Binding, ConnEvent, Service};
 use crate::store::{self, Cursor, Draft, Item, Miss, Seconds, StoreError};
 use crate::text::retrieval::Retrieval;
 use crate::watch::{Kinds, Watcher};
@@ -36,6 +37,8 @@ pub struct Session {
     dialect: Dialect,
     may_ask: bool,
     is_draining: bool,
+    /// Why the driver ended the conversation, if it did.
+    gave_up: Option<GiveUp>,
 }
 
 /// The protocol of a conversation. Its first byte decides.
@@ -107,12 +110,13 @@ impl Session {
     pub fn new(service: Arc<Service>, peer: Peer) -> Session {
         let now = Now::read();
         let connection = service.connections.open(peer, service.seconds(now));
-        service.log_connection("conn_new", peer, connection.id, now);
+        service.log_connection(ConnEvent::New, peer, connection.id, now);
         Session {
             may_ask: matches!(service.settings.access, Access::Open),
             dialect: Dialect::Unknown,
             state: State::Command,
             is_draining: false,
+            gave_up: None,
             connection,
             service,
         }
@@ -127,8 +131,14 @@ impl Drop for Session {
         }
         let Connection { peer, id, .. } = *self.connection;
         if self.service.watchers.kinds().overlap(Kinds::CONNEVENTS) {
+            let reason = match self.gave_up {
+                Some(GiveUp::TimedOut(_)) => "idle_timeout",
+                Some(GiveUp::Overloaded | GiveUp::TooLong) => "error",
+                None if self.is_draining => "shutdown",
+                None => "normal",
+            };
             self.service
-                .log_connection("conn_close", peer, id, Now::read());
+                .log_connection(ConnEvent::Close(reason), peer, id, Now::read());
         }
     }
 }
@@ -140,6 +150,7 @@ impl session::Session for Session {
         loop {
             let rest = &input[used..];
             if cx.out.is_full() && (!rest.is_empty() || self.state.has_output()) {
+                self.service.counters.add(Count::Yields, 1);
                 return Received {
                     used,
                     next: Next::Flush,
@@ -162,7 +173,12 @@ impl session::Session for Session {
                         next,
                     };
                 }
-                Some(next) => return Received { used, next },
+                Some(next) => {
+                    if next == Next::Flush {
+                        self.service.counters.add(Count::Yields, 1);
+                    }
+                    return Received { used, next };
+                }
             }
         }
     }
@@ -173,12 +189,15 @@ impl session::Session for Session {
             State::Crawl => {
                 let seconds = self.service.seconds(Now::read());
                 let store = self.service.store();
+                let crawls = &self.service.tuning.client_crawls;
+                crawls.fetch_add(1, Ordering::Relaxed);
                 let mut cursor = Some(Cursor::START);
                 while let Some(at) = cursor {
                     cursor = store.crawl(at, CRAWL_STEP, seconds, |_| {
                         std::ops::ControlFlow::Continue(())
                     });
                 }
+                crawls.fetch_sub(1, Ordering::Relaxed);
                 self.state = State::Crawled;
             }
             _ => {}
@@ -214,6 +233,7 @@ impl session::Session for Session {
             out.put(b"ERROR Too many open connections\r\n");
         }
         self.state = State::Closed;
+        self.gave_up = Some(reason);
     }
 
     fn drain(&mut self) {
@@ -459,7 +479,6 @@ impl<'a> Context<'a> {
     /// Counts a store that failed for want of room.
     #[cold]
     pub(crate) fn count_failed(&self, error: StoreError) {
-        use crate::counters::Count;
         self.service.counters.add(
             match error {
                 StoreError::TooLarge => Count::StoreTooLarge,

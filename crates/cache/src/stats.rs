@@ -1,5 +1,5 @@
-//! `stats`, by memcached's names. A name is there when what it says is true here; what only memcached's own
-//! insides could fill (its segmented lists, its extstore) is left out.
+//! `stats`, by memcached's names. All of 1.6.18's are there, because monitors read them: what only memcached's own
+//! insides could fill (its segmented lists, its buffers, its extstore) is 0.
 
 use std::sync::atomic::Ordering;
 
@@ -12,6 +12,83 @@ use crate::store::{ClassStats, Seconds};
 use crate::text::{ERROR, Tokens};
 
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line\r\n";
+
+/// What nothing here corresponds to: always 0.
+const ZEROS: &[&str] = &[
+    "response_obj_oom",
+    "response_obj_count",
+    "response_obj_bytes",
+    "read_buf_count",
+    "read_buf_bytes",
+    "read_buf_bytes_free",
+    "read_buf_oom",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_evictions_nomem",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_global_page_pool",
+    "malloc_fails",
+    "unexpected_napi_ids",
+    "round_robin_fallback",
+    "lru_maintainer_juggles",
+    "lru_bumps_dropped",
+    "lrutail_reflocked",
+    "evicted_active",
+    "moves_to_cold",
+    "moves_to_warm",
+    "moves_within_lru",
+    "direct_reclaims",
+];
+
+/// The same of `stats items`.
+const ITEM_ZEROS: &[&str] = &[
+    "age_hot",
+    "age_warm",
+    "evicted_active",
+    "crawler_items_checked",
+    "lrutail_reflocked",
+    "moves_to_cold",
+    "moves_within_lru",
+    "direct_reclaims",
+    "hits_to_hot",
+    "hits_to_warm",
+    "hits_to_cold",
+    "hits_to_temp",
+];
+
+/// The same of `stats settings`.
+const SETTING_ZEROS: &[&str] = &[
+    "num_threads_per_udp",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_automove_freeratio",
+    "slab_chunk_max",
+    "tail_repair_time",
+    "hot_lru_pct",
+    "warm_lru_pct",
+    "hot_max_factor",
+    "warm_max_factor",
+    "temporary_ttl",
+    "worker_logbuf_size",
+    "read_buf_mem_limit",
+    "num_napi_ids",
+    "ext_item_size",
+    "ext_item_age",
+    "ext_low_ttl",
+    "ext_recache_rate",
+    "ext_wbuf_size",
+    "ext_compact_under",
+    "ext_drop_under",
+    "ext_max_sleep",
+    "ext_max_frag",
+    "ssl_wbuf_size",
+    "ssl_verify_mode",
+    "ssl_keyformat",
+];
+
+/// Settings of TLS that are not shown: files, and names of ciphers.
+const SETTING_NULLS: &[&str] = &["ssl_chain_cert", "ssl_key", "ssl_ciphers", "ssl_ca_cert"];
 
 /// Takes one name and value.
 pub(crate) type Sink<'a> = dyn FnMut(&str, &str) + 'a;
@@ -119,6 +196,7 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
         "uptime": now - 2,
         "time": service.unix_seconds(now),
         "version": settings.version,
+        "libevent": "none",
         "pointer_size": usize::BITS,
         "rusage_user": seconds(process.rusage_user),
         "rusage_system": seconds(process.rusage_system),
@@ -138,7 +216,7 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
         "listen_disabled_num": process.listen_disabled_num,
         "time_in_listen_disabled_us": process.time_in_listen_disabled.as_micros(),
         "threads": settings.threads,
-        "conn_yields": process.conn_yields,
+        "conn_yields": service.counters.get(Count::Yields),
         "idle_kicks": process.idle_kicks,
     );
     memory(service, sink);
@@ -151,6 +229,7 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
         "log_watchers": watchers.count(),
         "detail_uncounted": service.detail.uncounted(),
     );
+    ZEROS.iter().for_each(|name| sink(name, "0"));
 }
 
 fn commands(service: &Service, sink: &mut Sink<'_>) {
@@ -188,6 +267,8 @@ fn commands(service: &Service, sink: &mut Sink<'_>) {
 
 fn memory(service: &Service, sink: &mut Sink<'_>) {
     let stats = service.store().stats();
+    let crawls = service.tuning.client_crawls.load(Ordering::Relaxed);
+    let is_crawling = crawls > 0 || service.store().is_sweeping();
     show!(sink,
         "hash_power_level": stats.hash_power_level,
         "hash_bytes": stats.hash_bytes,
@@ -197,7 +278,7 @@ fn memory(service: &Service, sink: &mut Sink<'_>) {
         "slab_reassign_rescues": stats.slab_reassign_rescues,
         "slab_reassign_running": u8::from(stats.slab_reassign_running),
         "slabs_moved": stats.slabs_moved,
-        "lru_crawler_running": u8::from(service.crawl_pause().is_some()),
+        "lru_crawler_running": u8::from(is_crawling),
         "lru_crawler_starts": service.counters.get(Count::CrawlerStarts),
         "bytes": stats.bytes,
         "curr_items": stats.curr_items,
@@ -262,7 +343,15 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
         "track_sizes": yes(service.tuning.tracks_sizes.load(Ordering::Relaxed)),
         "inline_ascii_response": "no",
         "ssl_enabled": yes(settings.tls),
+        "ssl_session_cache": "no",
+        "ssl_kernel_tls": "no",
+        "ssl_min_version": "tlsv1.2",
+        "ext_drop_unread": "no",
+        "hash_algorithm": "foldhash",
+        "memory_file": or_null(&settings.memory_file),
     );
+    SETTING_ZEROS.iter().for_each(|name| sink(name, "0"));
+    SETTING_NULLS.iter().for_each(|name| sink(name, "NULL"));
 }
 
 /// Writes `prefix:name value` of anything that can be displayed.
@@ -296,6 +385,9 @@ fn items(class: &ClassStats, sink: &mut Sink<'_>) {
         "moves_to_warm": class.promoted,
         "ghost_hits": class.ghost_hits,
     );
+    for name in ITEM_ZEROS {
+        sink(&format!("items:{}:{name}", class.id), "0");
+    }
 }
 
 fn slabs(service: &Service, now: Seconds, sink: &mut Sink<'_>) {

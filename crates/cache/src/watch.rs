@@ -163,7 +163,7 @@ impl Watcher {
             return false;
         }
         if queue.skipped > 0 {
-            let missed = format!("[skipped: {}]\n", std::mem::take(&mut queue.skipped));
+            let missed = format!("skipped={}\n", std::mem::take(&mut queue.skipped));
             queue.lines.extend_from_slice(missed.as_bytes());
         }
         queue.lines.extend_from_slice(line);
@@ -207,6 +207,17 @@ pub(crate) fn push_encoded(key: &[u8], to: &mut String) {
     }
 }
 
+/// Writes a key on a line of text: as it is, or encoded if it holds what would end the line or the word. A key of the
+/// binary protocol may hold any byte.
+pub(crate) fn push_plain(key: &[u8], to: &mut Vec<u8>) {
+    if key.iter().all(|&byte| byte > b' ' && byte != 0x7f) {
+        return to.extend_from_slice(key);
+    }
+    let mut encoded = String::new();
+    push_encoded(key, &mut encoded);
+    to.extend_from_slice(encoded.as_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,7 +249,7 @@ mod tests {
         watchers.log(Kinds::FETCHERS, test_now(), |line| line.push('x'));
         let mut lines = Vec::new();
         watcher.take(&mut lines);
-        assert!(lines.starts_with(b"[skipped: 2]\n"));
+        assert!(lines.starts_with(b"skipped=2\n"));
     }
 
     #[test]
@@ -256,5 +267,10 @@ mod tests {
         let mut shown = String::new();
         push_encoded(b"w%\x01n,a-b", &mut shown);
         assert_eq!(shown, "w%25%01n%2Ca-b");
+        for (key, expected) in [(&b"a%\xff"[..], &b"a%\xff"[..]), (b"a\r\nb", b"a%0D%0Ab")] {
+            let mut plain = Vec::new();
+            push_plain(key, &mut plain);
+            assert_eq!(plain, expected);
+        }
     }
 }

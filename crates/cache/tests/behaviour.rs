@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use cache::store::{Config, Store};
 use cache::{Host, Peer, Process, Service, Session, Settings, Shutdown, transcript};
 use session::replay::test_now;
-use session::{Next, Outbox, Phase, Received, Session as _};
+use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
 
 fn service() -> Arc<Service> {
     transcript::service(Settings::default()).expect("a store")
@@ -228,4 +228,82 @@ fn a_datagram_cannot_watch() {
     // Whoever answers datagrams would wait for the end of a log that has none.
     let reply = ask(&mut session, "watch mutations\r\n");
     assert!(reply.starts_with("CLIENT_ERROR "), "{reply:?}");
+}
+
+/// Seen: `stats cachedump` wrote a key with a line end as it is, and a reader of its lines took what followed for a line
+/// of its own. Cause: the binary protocol's keys hold any byte. Cure: such a key is encoded, as in `metadump`.
+#[test]
+fn a_key_with_a_line_end_stays_on_its_line() {
+    let service = service();
+    let key = b"p\r\nEND:\r\n";
+    let mut set = vec![
+        0x80,
+        1,
+        0,
+        key.len() as u8,
+        8,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        8 + key.len() as u8,
+    ];
+    set.extend_from_slice(&[0; 20]);
+    set.extend_from_slice(key);
+    let mut session = open(&service);
+    ask(&mut session, "stats detail on\r\n");
+    open(&service).receive(&set, test_now(), &mut Outbox::new());
+    let dump = ask(&mut session, "stats cachedump 1 0\r\n");
+    assert_eq!(dump, "ITEM p%0D%0AEND%3A%0D%0A [0 b; 0 s]\r\nEND\r\n");
+    let dump = ask(&mut session, "lru_crawler metadump all\r\n");
+    assert!(dump.starts_with("key=p%0D%0AEND%3A%0D%0A exp=-1"), "{dump}");
+    let dump = ask(&mut session, "stats detail dump\r\n");
+    assert_eq!(dump, "PREFIX p%0D%0AEND get 0 hit 0 set 1 del 0\r\nEND\r\n");
+}
+
+/// Seen: `conn_yields` was always 0 and `lru_crawler_running` always 1. Cause: the one was asked of the host, which cannot
+/// know, and the other told whether the crawler may run. Cure: both are counted where they happen.
+#[test]
+fn stats_tell_of_yields_and_of_crawls_when_there_are_any() {
+    let service = service();
+    let mut session = open(&service);
+    let value = "x".repeat(50_000);
+    ask(&mut session, &format!("set a 0 0 50000\r\n{value}\r\n"));
+    let quiet = ask(&mut session, "stats\r\n");
+    let names = ["conn_yields", "lru_crawler_running"];
+    assert_eq!(names.map(|name| number(&quiet, name)), [0, 0]);
+    let line = format!("get{}\r\n", " a".repeat(100));
+    let received = session.receive(line.as_bytes(), test_now(), &mut Outbox::new());
+    assert_eq!(received.next, Next::Flush);
+    assert_eq!(
+        number(&ask(&mut open(&service), "stats\r\n"), "conn_yields"),
+        1
+    );
+}
+
+#[test]
+fn a_watcher_is_told_why_a_connection_closed() {
+    let service = service();
+    let mut watcher = open(&service);
+    let mut out = Outbox::new();
+    watcher.receive(b"watch connevents\r\n", test_now(), &mut out);
+    for reason in ["idle_timeout", "error", "shutdown", "normal"] {
+        let mut session = open(&service);
+        match reason {
+            "idle_timeout" => session.give_up(GiveUp::TimedOut(Phase::Idle), test_now(), &mut out),
+            "error" => session.give_up(GiveUp::TooLong, test_now(), &mut out),
+            "shutdown" => session.drain(),
+            _ => {}
+        }
+        drop(session);
+        take(&mut out);
+        watcher.receive(b"", test_now(), &mut out);
+        let lines = take(&mut out);
+        assert!(
+            lines.contains(&format!(" reason={reason} ")),
+            "{reason}: {lines}"
+        );
+    }
 }

@@ -135,6 +135,12 @@ impl Store {
         None
     }
 
+    /// Whether a sweep for dead items is on its way through the table.
+    pub fn is_sweeping(&self) -> bool {
+        let sweep = self.pool().sweep.try_lock();
+        sweep.map_or(true, |sweep| sweep.cursor.is_some())
+    }
+
     /// Does up to `budget` steps of housekeeping: takes out dead items, moves pages to the classes that
     /// need them, gives memory back. Returns whether there is more to do now. For an idle moment.
     pub fn maintain(&self, budget: usize, now: Seconds) -> bool {

@@ -234,6 +234,10 @@ fn service_settings(
         interface: config.interface.clone(),
         unix_mask: unix.as_ref().map_or(0o700, |(_, mode)| *mode),
         unix_socket: unix.map(|(path, _)| path),
+        memory_file: config
+            .memory_file
+            .as_ref()
+            .map(|file| file.display().to_string()),
         threads: config.processors.unwrap_or_else(cpus) as u32,
         backlog: config.backlog,
         binding: match config.protocol {

@@ -222,6 +222,9 @@ pub(crate) fn read(list: &str) -> Result<Vec<Given<'_>>, String> {
         .collect()
 }
 
+/// The one option that memcached takes with and without its value.
+const VALUE_OPTIONAL: &str = "slab_automove";
+
 fn read_one(word: &str) -> Result<Given<'_>, String> {
     let (typed, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -232,7 +235,7 @@ fn read_one(word: &str) -> Result<Given<'_>, String> {
         return Err(format!("-o {typed} cannot be had: {why}"));
     }
     let value = match (row.value, value) {
-        (Some(what), None | Some("")) if is_on => {
+        (Some(what), None | Some("")) if is_on && row.name != VALUE_OPTIONAL => {
             return Err(format!("-o {typed} needs a value: {typed}=<{what}>"));
         }
         (None, Some(_)) => return Err(format!("-o {typed} takes no value")),
@@ -274,7 +277,8 @@ mod tests {
 
     #[test]
     fn a_list_is_names_with_and_without_values() {
-        let given = read("no_maxconns_fast,idle_timeout=10,,modern,no_slab_automove").unwrap();
+        let given = read("no_maxconns_fast,idle_timeout=10,,modern,no_slab_automove,slab_automove")
+            .unwrap();
         let said: Vec<_> = given
             .iter()
             .map(|one| (one.name, one.is_on, one.value))
@@ -286,6 +290,7 @@ mod tests {
                 ("idle_timeout", true, "10"),
                 ("modern", true, ""),
                 ("slab_automove", false, ""),
+                ("slab_automove", true, ""),
             ]
         );
     }
@@ -299,6 +304,7 @@ mod tests {
         check("modern,lru_crawller", "did you mean lru_crawler?");
         check("xyzzy", "-o xyzzy: there is no such option; weft cache -h");
         check("idle_timeout", "idle_timeout=<seconds>");
+        check("slab_automove_ratio", "slab_automove_ratio=<num>");
         check("idle_timeout=", "idle_timeout=<seconds>");
         check("modern=1", "takes no value");
         check("ext_path=/mnt/x:1G", "no external storage");

@@ -37,10 +37,12 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
             for row in EXTENDED.iter().filter(|row| row.fate == Fate::Works) {
                 write_row(out, "   - ", &usage(row), EXTENDED_COLUMN, row.help)?;
             }
-            write_names(out, "   taken, with nothing to change here:", |fate| {
-                matches!(fate, Fate::Idle(_))
+            write_names(out, "   taken, with nothing to change here:", |row| {
+                matches!(row.fate, Fate::Idle(_))
             })?;
-            write_names(out, "   refused:", |fate| matches!(fate, Fate::Refused(_)))?;
+            write_names(out, "   refused, as is all external storage:", |row| {
+                matches!(row.fate, Fate::Refused(_)) && !is_external(row)
+            })?;
         }
     }
     writeln!(out, "\nExamples:")?;
@@ -78,10 +80,20 @@ fn describe(opt: &Opt) -> String {
     }
 }
 
-fn write_names(out: &mut impl Write, title: &str, has: impl Fn(Fate) -> bool) -> io::Result<()> {
+/// Options of external storage are not named: there are programs that look for their names here, to know whether
+/// they may be given.
+fn is_external(row: &Extended) -> bool {
+    row.name.starts_with("ext_")
+}
+
+fn write_names(
+    out: &mut impl Write,
+    title: &str,
+    has: impl Fn(&Extended) -> bool,
+) -> io::Result<()> {
     let names: Vec<_> = EXTENDED
         .iter()
-        .filter(|row| has(row.fate))
+        .filter(|row| has(row))
         .map(|row| row.name)
         .collect();
     writeln!(out, "{title}")?;
@@ -142,7 +154,7 @@ mod tests {
             assert!(text.contains(&opt.usage()), "{}", opt.long);
         }
         for row in EXTENDED {
-            assert!(text.contains(row.name), "{}", row.name);
+            assert_eq!(text.contains(row.name), !is_external(row), "{}", row.name);
         }
         let longest = text.lines().max_by_key(|line| line.len()).unwrap();
         assert!(longest.len() <= WIDTH, "{longest}");

@@ -233,17 +233,28 @@ fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failu
     let udp = datagrams
         .iter()
         .filter_map(|socket| Some(("UDP", socket.local_addr().ok()?)));
-    let mut text = String::new();
-    for (transport, address) in tcp.chain(udp) {
-        let six = if address.is_ipv6() { "6" } else { "" };
-        text += &format!("{transport} INET{six}: {}\n", address.port());
-    }
+    let text: String = tcp
+        .chain(udp)
+        .map(|(transport, address)| port_lines(transport, address))
+        .collect();
     write_whole(&file, text.as_bytes()).map_err(|error| {
         Failure::Running(format!(
             "cannot write MEMCACHED_PORT_FILENAME={}: {error}",
             file.display()
         ))
     })
+}
+
+/// A line for each family. A socket on every interface takes connections of both; ipv6(7), `IPV6_V6ONLY`
+fn port_lines(transport: &str, address: SocketAddr) -> String {
+    let port = address.port();
+    match address {
+        SocketAddr::V4(_) => format!("{transport} INET: {port}\n"),
+        SocketAddr::V6(six) if six.ip().is_unspecified() => {
+            format!("{transport} INET: {port}\n{transport} INET6: {port}\n")
+        }
+        SocketAddr::V6(_) => format!("{transport} INET6: {port}\n"),
+    }
 }
 
 /// Under another name first: who waits for the file finds all of it.
@@ -256,4 +267,19 @@ fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn running(error: impl ToString) -> Failure {
     Failure::Running(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: without `-l` the file of ports had no `TCP INET` line, which clients look for. Cause: the one socket for
+    /// both families is of IPv6. Cure: it gets the line of each family that it serves.
+    #[test]
+    fn a_socket_on_every_interface_has_a_line_for_each_family() {
+        let lines = |address: &str| port_lines("TCP", address.parse().unwrap());
+        assert_eq!(lines("[::]:7"), "TCP INET: 7\nTCP INET6: 7\n");
+        assert_eq!(lines("[::1]:7"), "TCP INET6: 7\n");
+        assert_eq!(lines("0.0.0.0:7"), "TCP INET: 7\n");
+    }
 }

@@ -27,6 +27,7 @@ pub(crate) enum Restored {
 /// # Errors
 /// Why the server must not start with this file.
 pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<Restored, String> {
+    check_folder(file)?;
     match store.restore(file, time) {
         Ok(restored) => Ok(Restored::Items(restored)),
         Err(RestoreError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
@@ -44,6 +45,19 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
             put_aside(file, format!("it is damaged or cut off near byte {at}"))
         }
     }
+}
+
+/// A folder that is missing, or where this user may not write, is found now and not at the end, with the items at stake.
+fn check_folder(file: &Path) -> Result<(), String> {
+    let mut probe = file.as_os_str().to_owned();
+    probe.push(".probe");
+    let made = fs::File::create(&probe).and_then(|_| fs::remove_file(&probe));
+    made.map_err(|error| {
+        format!(
+            "-e: cannot write to {}, where the items are to be kept: {error}",
+            file.parent().unwrap_or(file).display()
+        )
+    })
 }
 
 fn put_aside(file: &Path, why: String) -> Result<Restored, String> {
@@ -99,6 +113,17 @@ mod tests {
             restore(&empty(), &file, TIME),
             Ok(Restored::Nothing)
         ));
+    }
+
+    /// Seen: a folder that is not there was found at the stop, when the items were to be saved, and they were lost.
+    /// Cause: a missing file is the usual start of an empty cache. Cure: a file is made beside it at the start.
+    #[test]
+    fn a_folder_that_is_missing_is_found_at_the_start() {
+        let (folder, _) = saved();
+        let why = restore(&empty(), &folder.path().join("none/items"), TIME).unwrap_err();
+        assert!(why.contains("none, where"), "{why}");
+        assert!(restore(&empty(), &folder.path().join("new"), TIME).is_ok());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -28,6 +28,7 @@ DIFFERENCES = """
 * A line longer than memcached's buffer is refused in words here.
 * An item stored with a Base64 key is shown so by memcached also to whoever asks in plain.
 * lru tune and mode are refused here, and say why.
+* Of all that it refuses in one packet before a login memcached tells the last only; here each is answered.
 * An unknown binary opcode makes 1.6.18 hang; here it is answered.
 """
 
@@ -225,39 +226,25 @@ BINARY = {
         header(0x20, b"x"), header(8, extras=b"\0\0")))},
 }
 
+# Each request is sent when the one before was answered.
 ASCII_AUTH = {
-    "nobody": text("get a", "version"),
-    "nobody quits": text("quit"),
-    "joe": text("set a 0 0 10", "joe secret", "get a", "version"),
-    "joe with odd numbers": text("set a x y 10 z", "joe secret", "get a"),
-    "not joe": text("set a 0 0 10", "joe secre2", "get a"),
-    "ann": text("set a 0 0 7", "ann p:w", "set b 0 0 1", "x", "get b"),
-    "noreply": text("set a 0 0 7 noreply", "ann p:w", "get a"),
-    "without a space": text("set a 0 0 9", "joesecret", "get a"),
-    "another command": text("add a 0 0 10", "joe secret", "get a"),
-    "too few words": text("set a 0 0", "ann p:w", "get a"),
-    "a length below 0": text("set a 0 0 -1", "ann p:w"),
+    "nobody": [b"get a\r\n", b"version\r\n", b"quit\r\n", b"\r\n"],
+    "nobody goes on": [b"get a\r\n", b"mn\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
+    "joe": [b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
+    "joe with odd numbers": [b"set a x y 10 z\r\njoe secret\r\n", b"get a\r\n"],
+    "not joe": [b"set a 0 0 10\r\njoe secre2\r\n", b"get a\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
+    "ann": [b"set a 0 0 7\r\nann p:w\r\n", b"set b 0 0 1\r\nx\r\n", b"get b\r\n"],
+    "noreply": [b"set a 0 0 7 noreply\r\nann p:w\r\n", b"get a\r\n"],
+    "without a space": [b"set a 0 0 9\r\njoesecret\r\n", b"get a\r\n"],
+    "another command": [b"add a 0 0 10\r\n", b"joe secret\r\n", b"get a\r\n"],
+    "too few words": [b"set a 0 0\r\n", b"ann p:w\r\n"],
+    "a length below 0": [b"set a 0 0 -1\r\n", b"ann p:w\r\n"],
+    "too long a password": [b"set a 0 0 2049\r\n" + b"x" * 2049 + b"\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
     "binary": header(0xA),
 }
 
-# Numbers whose names must be there, whatever they say. What only memcached's own insides can fill is left out.
-STATS = {
-    b"stats\r\n": """pid uptime time version pointer_size rusage_user rusage_system max_connections curr_connections
-        total_connections rejected_connections connection_structures reserved_fds cmd_get cmd_set cmd_flush cmd_touch
-        cmd_meta get_hits get_misses get_expired get_flushed delete_misses delete_hits incr_misses incr_hits decr_misses
-        decr_hits cas_misses cas_hits cas_badval touch_hits touch_misses store_too_large store_no_memory auth_cmds
-        auth_errors bytes_read bytes_written limit_maxbytes accepting_conns listen_disabled_num
-        time_in_listen_disabled_us threads conn_yields hash_power_level hash_bytes hash_is_expanding
-        slab_reassign_rescues slab_reassign_running slabs_moved lru_crawler_running lru_crawler_starts
-        log_worker_dropped log_worker_written log_watcher_skipped log_watcher_sent log_watchers bytes curr_items
-        total_items expired_unfetched evicted_unfetched evictions reclaimed crawler_reclaimed crawler_items_checked""",
-    b"stats settings\r\n": """maxbytes maxconns tcpport udpport inter verbosity oldest evictions domain_socket umask
-        shutdown_command growth_factor chunk_size num_threads stat_key_prefix detail_enabled reqs_per_event cas_enabled
-        tcp_backlog binding_protocol auth_enabled_sasl auth_enabled_ascii item_size_max maxconns_fast hashpower_init
-        slab_reassign slab_automove lru_crawler lru_crawler_sleep lru_crawler_tocrawl flush_enabled dump_enabled
-        lru_maintainer_thread lru_segmented temp_lru idle_timeout watcher_logbuf_size track_sizes
-        inline_ascii_response ssl_enabled""",
-}
+# Groups of numbers: monitors read their names, so all of memcached's must be there, whatever they say.
+STATS = [b"stats\r\n", b"stats settings\r\n", b"stats items\r\n", b"stats slabs\r\n"]
 
 
 def connect(address):
@@ -301,6 +288,17 @@ def converse(address, sent, cuts=()):
     return bytes(replied)
 
 
+def in_turns(address, requests):
+    """Sends each request when the one before was answered; returns the answers."""
+    with connect(address) as peer:
+        peer.settimeout(10)
+        replies = []
+        for request in requests:
+            peer.sendall(request)
+            replies.append(peer.recv(1 << 16))
+        return b"".join(replies)
+
+
 def same_text(replied):
     """Without what differs between two servers."""
     replied = re.sub(rb"VERSION [^\r]*", b"VERSION", replied)
@@ -325,8 +323,10 @@ def same_binary(replied):
 
 
 def stat_names(address, command):
-    lines = converse(address, command).split(b"\r\n")
-    return {line.split()[1].decode() for line in lines if line.startswith(b"STAT ")}
+    """The names of a group of numbers, without those of single classes, over a cache of one item."""
+    lines = converse(address, b"flush_all\r\nset stats 0 0 1\r\nx\r\n" + command).split(b"\r\n")
+    names = (line.split()[1].decode() for line in lines if line.startswith(b"STAT "))
+    return {re.sub(r"^(items:)?\d+:", r"\1CLASS:", name) for name in names}
 
 
 def show(replied):
@@ -342,6 +342,11 @@ def fresh(kind, address, sent, cuts=()):
 
 def compare(kind, name, sent, same, addresses):
     """With memcached, with ours, and with ours in pieces. Returns whether all were the same."""
+    if isinstance(sent, list):
+        theirs, ours = (in_turns(address, sent) for address in addresses)
+        if same(ours) != same(theirs):
+            print(f"FAIL {kind}: {name}\n  sent      {sent}\n  memcached {show(theirs)}\n  ours      {show(ours)}")
+        return same(ours) == same(theirs)
     draw = random.Random(name)
     cuts = sorted(draw.randrange(len(sent)) for _ in range(min(12, len(sent) // 2)))
     # Times to live are among the replies: a second may have ended in one conversation and not in the other.
@@ -361,7 +366,7 @@ def run(addresses, groups):
     done = failed = 0
     for kind, conversations, same in groups:
         for name, sent in conversations.items():
-            sent = sent if isinstance(sent, bytes) else b"".join(sent)
+            sent = b"".join(sent) if isinstance(sent, list) and kind == "binary" else sent
             done += 1
             failed += not compare(kind, name, sent, same, addresses)
     return done, failed
@@ -369,13 +374,11 @@ def run(addresses, groups):
 
 def run_stats(addresses):
     failed = 0
-    for command, names in STATS.items():
-        expected = set(names.split())
-        for who, address in zip(("memcached", "ours"), addresses):
-            missing = expected - stat_names(address, command)
-            if missing:
-                failed += 1
-                print(f"FAIL {command}: {who} lacks {sorted(missing)}")
+    for command in STATS:
+        missing = stat_names(addresses[0], command) - stat_names(addresses[1], command)
+        if missing:
+            failed += 1
+            print(f"FAIL {command}: ours lacks {sorted(missing)}")
     return len(STATS), failed
 
 

@@ -302,7 +302,7 @@ fn a_path_as_long_as_a_line_may_be_is_looked_up(engine: &Engine) {
 }
 
 fn slow_clients_end_in_every_phase(engine: &Engine) {
-    let timeout = Duration::from_millis(150);
+    let timeout = Duration::from_secs(1);
     let world = World::new(engine, &[], |setup| {
         setup.limits.head_timeout = timeout;
         setup.limits.body_timeout = timeout;

@@ -1,8 +1,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
-use session::{FileStamp, Now};
+use session::FileStamp;
 
 use super::entry::Entry;
 use super::open::{Blocking, Kind, Miss, Root, is_hidden};
@@ -55,17 +54,11 @@ impl Site {
         ))
     }
 
-    /// Lets a moment go by, so that what is being written may come to an end. What a request has waited for a thread
-    /// counts, or a crowd would wait one after the other.
+    /// Lets a moment go by, so that what is being written may come to an end.
     fn wait_for_rest(&self, moment: Moment) -> Result<Moment, Miss> {
-        let now = self.moment(Now::read());
-        let elapsed = Duration::from_nanos(now.ns.saturating_sub(moment.ns));
-        if elapsed >= head::REST {
-            return Ok(moment.after(elapsed));
-        }
         let ahead = self.resting.fetch_add(1, Relaxed);
         if ahead < RESTING_MAX {
-            std::thread::sleep(head::REST - elapsed);
+            std::thread::sleep(head::REST);
         }
         self.resting.fetch_sub(1, Relaxed);
         if ahead >= RESTING_MAX {

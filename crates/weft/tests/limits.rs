@@ -395,7 +395,7 @@ fn pipelined_requests_that_are_not_read_wait(engine: &Engine) {
             // Nothing is read before everybody's replies have begun.
             stream.peek(&mut [0]).unwrap();
             begun.fetch_add(1, Ordering::Relaxed);
-            while begun.load(Ordering::Relaxed) % CROWD != 0 {
+            while !begun.load(Ordering::Relaxed).is_multiple_of(CROWD) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let mut replies = std::io::BufReader::new(&mut stream);

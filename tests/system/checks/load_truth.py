@@ -168,8 +168,8 @@ PAIRS_MIN, PAIRS_MAX, APART_MAX = 3, 9, 0.05
 
 @check(limit_s=120)
 def a_closed_loop_finds_the_rate_that_wrk_finds(world):
-    """Where the server is the limit: nginx compresses 64 KB for each reply, which takes it longer than either generator."""
-    folder = world.folder("text", a__txt=random.Random(1).randbytes(32768).hex().encode())
+    """Where the server is the limit: nginx compresses 16 KB for each reply, which takes it longer than either generator."""
+    folder = world.folder("text", a__txt=random.Random(1).randbytes(8192).hex().encode())
     with nginx(world, folder, GZIP) as (url, _):
         ratios, reports = [], []
         while len(ratios) < PAIRS_MAX:

@@ -168,6 +168,8 @@ fn a_run_in_which_nothing_came_says_why() {
         "no connection was opened: 10 × refused",
     );
     assert_eq!(good().without_replies(), None);
+    let why = empty(Errors::default()).without_replies();
+    assert!(why.unwrap().contains("no request was due"));
 }
 
 #[test]

@@ -196,6 +196,7 @@ mod tests {
             file: Arc::clone(&file),
             range,
             keep: true,
+            settled: true,
         };
         assert_eq!(range(3..10).len(), 7);
         assert!(!range(3..4).is_empty() && range(4..4).is_empty());

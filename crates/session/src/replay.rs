@@ -439,6 +439,7 @@ mod tests {
                 file: Arc::clone(&self.0),
                 range: 2..6,
                 keep: true,
+                settled: true,
             });
             out.put(b">");
             Received {

@@ -433,8 +433,10 @@ fn model_store(
     exptime: Seconds,
     rule: Rule,
 ) -> (&'static str, Option<Entry>) {
-    match (&old, rule.cas) {
-        (None, Some(_)) => return ("not found", None),
+    // As in memcached: an add compares no cas, and a join needs an item first.
+    let is_join = matches!(rule.mode, Mode::Append | Mode::Prepend);
+    match (&old, rule.cas.filter(|_| rule.mode != Mode::Add)) {
+        (None, Some(_)) if !is_join => return ("not found", None),
         (Some(old), Some(cas)) if old.cas != cas => return ("exists", None),
         _ => {}
     }

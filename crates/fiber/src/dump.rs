@@ -543,8 +543,10 @@ mod tests {
             waits_for: Some(waits_for.to_owned()),
             ..waiting(id)
         };
-        let mut dump = Dump::default();
-        dump.fibers = (1..=64).map(|id| fiber(id, "accept")).collect();
+        let mut dump = Dump {
+            fibers: (1..=64).map(|id| fiber(id, "accept")).collect(),
+            ..Dump::default()
+        };
         dump.fibers[7] = fiber(8, "a disk");
         let owned = |id| DumpedFiber {
             waits_for_fiber: Some(8),

@@ -14,18 +14,26 @@ use crate::{FileRange, Log};
 ///  ┌──────────────────────┬──────────────────┬───────────────────┬──────────────────────┐
 ///  │ Bytes, written here  │ Shared, counted  │ File, a range     │ Bytes                │
 ///  └──────────────────────┴──────────────────┴───────────────────┴──────────────────────┘
-///  ▲ consume(n) moves this edge
+///  ▲ released             ▲ sent
 /// ```
+///
+/// It has two edges. A kernel's socket copies what it takes, so [`consume`](Outbox::consume) moves both at once. A network
+/// stack needs the bytes until the peer acknowledges them: it moves the one by [`mark_sent`](Outbox::mark_sent), the other by
+/// [`release`](Outbox::release). What is behind the sent edge counts for back-pressure.
 ///
 /// Small bytes are copied: a header and a small body behind it become one piece of memory, which one
 /// `send` carries. Above some 16 KB a shared piece is cheaper, and far above that a file range.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Small bytes of all `Part::Bytes`, in order; the first part begins at `bytes_sent`.
+    /// Small bytes of all `Part::Bytes`, in order; those of the first part begin at `bytes_released`, those of the first
+    /// part that is not sent at `bytes_sent`.
     bytes: Vec<u8>,
+    bytes_released: usize,
     bytes_sent: usize,
+    /// The first `parts_sent` are sent and not released: the sent edge lies between two parts.
     parts: VecDeque<Part>,
-    /// INVARIANT: the sum of the lengths of all parts.
+    parts_sent: usize,
+    /// INVARIANT: the sum of the lengths of the parts that are not sent.
     queued_len: u64,
     watermark: u64,
     /// Whole replies queued since the driver last asked.
@@ -71,8 +79,10 @@ impl Outbox {
     pub fn with_watermark(watermark: u64) -> Outbox {
         Outbox {
             bytes: Vec::new(),
+            bytes_released: 0,
             bytes_sent: 0,
             parts: VecDeque::new(),
+            parts_sent: 0,
             queued_len: 0,
             watermark,
             replies: 0,
@@ -84,7 +94,7 @@ impl Outbox {
 
     /// Whether the session should stop and return [`Next::Flush`](crate::Next::Flush).
     pub fn is_full(&self) -> bool {
-        self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
+        self.queued_len >= self.watermark || self.parts.len() - self.parts_sent >= PARTS_MAX
     }
 
     /// Copies small bytes behind what is queued.
@@ -151,6 +161,11 @@ impl Outbox {
     /// Whether nothing is left to send.
     #[inline]
     pub fn is_empty(&self) -> bool {
+        self.parts.len() == self.parts_sent
+    }
+
+    /// Whether nothing is left to send or to release.
+    pub fn is_released(&self) -> bool {
         self.parts.is_empty()
     }
 
@@ -164,10 +179,24 @@ impl Outbox {
         self.chunks().next()
     }
 
-    /// All chunks, in order.
+    /// All chunks that are to be sent, in order.
+    #[inline]
     pub fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
-        let mut at = self.bytes_sent;
-        self.parts.iter().map(move |part| match part {
+        self.chunks_of(self.parts.range(self.parts_sent..), self.bytes_sent)
+    }
+
+    /// All chunks that were sent and are not released, in order: what a network stack sends again.
+    pub fn sent_chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+        self.chunks_of(self.parts.range(..self.parts_sent), self.bytes_released)
+    }
+
+    #[inline]
+    fn chunks_of<'a>(
+        &'a self,
+        parts: impl Iterator<Item = &'a Part>,
+        mut at: usize,
+    ) -> impl Iterator<Item = Chunk<'a>> {
+        parts.map(move |part| match part {
             Part::Bytes { len } => {
                 at += len;
                 Chunk::Bytes(&self.bytes[at - len..at])
@@ -193,16 +222,17 @@ impl Outbox {
         filled
     }
 
-    /// Forgets the first `len` bytes: they were sent.
+    /// Forgets the first `len` bytes: they were sent, and whoever took them has a copy.
     ///
     /// # Panics
-    /// If fewer than `len` bytes were queued.
+    /// If fewer than `len` bytes were queued, or some were sent and not released.
     pub fn consume(&mut self, len: u64) {
         assert!(
             len <= self.queued_len,
             "consumed {len} of {} queued",
             self.queued_len
         );
+        assert_eq!(self.parts_sent, 0, "consumed behind what is not released");
         self.queued_len -= len;
         let mut left = len;
         while left > 0 {
@@ -215,17 +245,71 @@ impl Outbox {
                 self.parts.pop_front();
             }
         }
-        if self.parts.is_empty() {
-            self.reset_bytes();
+        self.bytes_released = self.bytes_sent;
+        self.reclaim();
+    }
+
+    /// Moves the first `len` bytes behind the sent edge; they stay until they are [released](Outbox::release).
+    ///
+    /// # Panics
+    /// If fewer than `len` bytes were queued.
+    pub fn mark_sent(&mut self, len: u64) {
+        assert!(
+            len <= self.queued_len,
+            "sent {len} of {} queued",
+            self.queued_len
+        );
+        self.queued_len -= len;
+        let mut left = len;
+        while left > 0 {
+            let part = &mut self.parts[self.parts_sent];
+            let part_len = part.len().min(left);
+            if let Part::Bytes { .. } = part {
+                self.bytes_sent += part_len as usize;
+            }
+            if part_len < part.len() {
+                let sent = part.split_to(part_len);
+                self.parts.insert(self.parts_sent, sent);
+            }
+            self.parts_sent += 1;
+            left -= part_len;
         }
+    }
+
+    /// Forgets the first `len` bytes of those that were sent: the peer has them.
+    ///
+    /// # Panics
+    /// If fewer than `len` bytes are sent and not released.
+    pub fn release(&mut self, len: u64) {
+        let mut left = len;
+        while left > 0 {
+            assert!(
+                self.parts_sent > 0,
+                "released {left} bytes that were not sent"
+            );
+            let part = &mut self.parts[0];
+            left -= part.consume(left, &mut self.bytes_released);
+            if part.is_empty() {
+                self.parts.pop_front();
+                self.parts_sent -= 1;
+            }
+        }
+        self.reclaim();
     }
 
     /// Forgets everything that is queued: the connection is gone.
     pub fn clear(&mut self) {
         self.parts.clear();
+        self.parts_sent = 0;
         self.queued_len = 0;
         self.replies = 0;
         self.reset_bytes();
+    }
+
+    /// How many replies were queued whole since they were last taken.
+    #[inline]
+    pub fn replies(&self) -> usize {
+        self.replies
     }
 
     /// How many replies were queued whole since the last call.
@@ -246,15 +330,32 @@ impl Outbox {
             return;
         }
         self.queued_len += len as u64;
+        let has_unsent = !self.is_empty();
         match self.parts.back_mut() {
-            Some(Part::Bytes { len: part_len }) => *part_len += len,
+            Some(Part::Bytes { len: part_len }) if has_unsent => *part_len += len,
             _ => self.parts.push_back(Part::Bytes { len }),
+        }
+    }
+
+    /// Gives back the room of small bytes that were released, so that a peer which never lets the outbox run empty
+    /// does not make it grow. What is moved is no more than what is given back.
+    #[inline]
+    fn reclaim(&mut self) {
+        if self.parts.is_empty() {
+            self.reset_bytes();
+        } else if self.bytes_released >= KEPT_CAPACITY
+            && self.bytes_released * 2 >= self.bytes.len()
+        {
+            self.bytes.drain(..self.bytes_released);
+            self.bytes_sent -= self.bytes_released;
+            self.bytes_released = 0;
         }
     }
 
     fn reset_bytes(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_CAPACITY);
+        self.bytes_released = 0;
         self.bytes_sent = 0;
     }
 }
@@ -279,6 +380,31 @@ impl Part {
                 range.range.start += taken;
                 taken
             }
+        }
+    }
+
+    /// Takes the first `len` bytes off, as a part of their own.
+    fn split_to(&mut self, len: u64) -> Part {
+        match self {
+            Part::Bytes { len: part_len } => {
+                *part_len -= len as usize;
+                Part::Bytes { len: len as usize }
+            }
+            Part::Shared(bytes) => Part::Shared(bytes.split_to(len as usize)),
+            Part::File(range) => {
+                let mut front = range.clone();
+                range.range.start += len;
+                front.range.end = range.range.start;
+                Part::File(front)
+            }
+        }
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Part::Bytes { len } => *len as u64,
+            Part::Shared(bytes) => bytes.len() as u64,
+            Part::File(range) => range.len(),
         }
     }
 
@@ -323,6 +449,7 @@ impl fmt::Display for Chunk<'_> {
 mod tests {
     use super::*;
     use crate::SharedFile;
+    use crate::replay::Random;
     use std::sync::Arc;
 
     fn file_range(len: u64) -> FileRange {
@@ -368,6 +495,110 @@ mod tests {
         assert_eq!(text(&out), "tail");
         out.consume(4);
         assert!(out.is_empty() && out.queued_len() == 0);
+    }
+
+    #[test]
+    fn a_peer_that_keeps_pipelining_does_not_make_it_grow() {
+        // Seen: room was given back only when the outbox was empty, and a peer that always has a reply on its way
+        // never lets it be. Cure: what was sent is reclaimed when it is as much as what is kept.
+        let mut out = Outbox::new();
+        out.put(&[0; 1000]);
+        for _ in 0..10_000 {
+            out.put(&[1; 1000]);
+            out.consume(1000);
+        }
+        assert_eq!(out.queued_len(), 1000);
+        let capacity = out.bytes.capacity();
+        assert!(capacity <= 4 * KEPT_CAPACITY, "{capacity} bytes kept");
+    }
+
+    #[test]
+    fn what_is_sent_and_not_released_is_no_back_pressure() {
+        let mut out = Outbox::with_watermark(100);
+        out.put(&[b'x'; 100]);
+        assert!(out.is_full());
+        out.mark_sent(60);
+        assert!(!out.is_full() && out.queued_len() == 40);
+        out.mark_sent(40);
+        assert!(out.is_empty() && !out.is_released());
+        out.release(100);
+        assert!(out.is_released());
+    }
+
+    #[test]
+    #[should_panic(expected = "released 1 bytes that were not sent")]
+    fn releasing_what_was_not_sent_is_our_mistake() {
+        let mut out = Outbox::new();
+        out.put(b"ab");
+        out.mark_sent(1);
+        out.release(2);
+    }
+
+    /// Everything in some chunks; a file's bytes are its offsets.
+    fn flat<'a>(chunks: impl Iterator<Item = Chunk<'a>>) -> Vec<u8> {
+        chunks
+            .flat_map(|chunk| match chunk {
+                Chunk::Bytes(bytes) => bytes.to_vec(),
+                Chunk::Shared(bytes) => bytes.to_vec(),
+                Chunk::File(range) => range.range.clone().map(|at| at as u8).collect(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn both_edges_move_as_in_a_plain_vector() {
+        for seed in 0..30 {
+            let mut random = Random(seed);
+            let (mut out, mut all) = (Outbox::new(), Vec::new());
+            let (mut sent, mut released) = (0, 0);
+            let file = file_range(0).file;
+            for step in 0..150 {
+                match random.below(6) {
+                    0 | 1 => {
+                        let bytes = vec![step as u8; random.below(5000) as usize];
+                        out.put(&bytes);
+                        all.extend(bytes);
+                    }
+                    2 => {
+                        let bytes = vec![step as u8; random.below(300) as usize];
+                        all.extend(&bytes);
+                        out.put_shared(bytes.into());
+                    }
+                    3 => {
+                        let range = FileRange {
+                            file: Arc::clone(&file),
+                            range: 0..random.below(100),
+                            keep: true,
+                            settled: true,
+                        };
+                        all.extend(range.range.clone().map(|at| at as u8));
+                        out.put_file(range);
+                    }
+                    4 => {
+                        let len = random.below((all.len() - sent) as u64 + 1);
+                        out.mark_sent(len);
+                        sent += len as usize;
+                    }
+                    _ => {
+                        let len = random.below((sent - released) as u64 + 1);
+                        out.release(len);
+                        released += len as usize;
+                    }
+                }
+                assert_eq!(out.queued_len(), (all.len() - sent) as u64, "seed {seed}");
+                if step % 10 > 0 {
+                    continue;
+                }
+                assert!(
+                    flat(out.chunks()) == all[sent..],
+                    "seed {seed}, step {step}"
+                );
+                assert!(
+                    flat(out.sent_chunks()) == all[released..sent],
+                    "seed {seed}, step {step}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -259,10 +259,12 @@ fn show(bytes: &[u8]) -> String {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one seed replays a run.
-struct Random(u64);
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    /// The next number, from 0 up to and without `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -77,7 +77,7 @@ fn binary_get(key: &str) -> String {
 }
 
 fn fill(service: &Arc<Service>, set: impl Fn(&str) -> String) {
-    let mut session = Session::new(Arc::clone(service), Peer::Unix);
+    let mut session = Session::new(Arc::clone(service), Peer::Unix, Now::read());
     for number in 0..ITEMS {
         let text = set(&key(number));
         receive(
@@ -98,7 +98,7 @@ fn measure(
     if std::env::args().nth(1).is_some_and(|wanted| wanted != name) {
         return;
     }
-    let mut session = Session::new(Arc::clone(service), Peer::Unix);
+    let mut session = Session::new(Arc::clone(service), Peer::Unix, Now::read());
     let mut out = Outbox::new();
     let mut number = 0;
     let batches = items.min(REQUESTS) / depth;

@@ -107,8 +107,7 @@ const CRAWL_STEP: usize = 4096;
 
 impl Session {
     /// A new conversation with `peer`.
-    pub fn new(service: Arc<Service>, peer: Peer) -> Session {
-        let now = Now::read();
+    pub fn new(service: Arc<Service>, peer: Peer, now: Now) -> Session {
         let connection = service.connections.open(peer, service.seconds(now));
         service.log_connection(ConnEvent::New, peer, connection.id, now);
         Session {
@@ -128,17 +127,6 @@ impl Drop for Session {
         self.service.connections.close(&self.connection);
         if let State::Watch(watcher) = &self.state {
             self.service.watchers.remove(watcher);
-        }
-        let Connection { peer, id, .. } = *self.connection;
-        if self.service.watchers.kinds().overlap(Kinds::CONNEVENTS) {
-            let reason = match self.gave_up {
-                Some(GiveUp::TimedOut(_)) => "idle_timeout",
-                Some(GiveUp::Overloaded | GiveUp::TooLong) => "error",
-                None if self.is_draining => "shutdown",
-                None => "normal",
-            };
-            self.service
-                .log_connection(ConnEvent::Close(reason), peer, id, Now::read());
         }
     }
 }
@@ -183,11 +171,11 @@ impl session::Session for Session {
         }
     }
 
-    fn work(&mut self) {
+    fn work(&mut self, now: Now) {
         match &self.state {
             State::Watch(watcher) => watcher.wait(WATCH_WAIT),
             State::Crawl => {
-                let seconds = self.service.seconds(Now::read());
+                let seconds = self.service.seconds(now);
                 let store = self.service.store();
                 let crawls = &self.service.tuning.client_crawls;
                 crawls.fetch_add(1, Ordering::Relaxed);
@@ -227,17 +215,26 @@ impl session::Session for Session {
         Next::Receive(Phase::Idle)
     }
 
-    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
-        // memcached closes without a word when a client is slow; at its limit of connections it says so.
-        if reason == GiveUp::Overloaded {
-            out.put(b"ERROR Too many open connections\r\n");
-        }
+    /// memcached closes without a word when a client is slow.
+    fn give_up(&mut self, reason: GiveUp, _: Now, _: &mut Outbox) {
         self.state = State::Closed;
         self.gave_up = Some(reason);
     }
 
-    fn drain(&mut self) {
+    fn drain(&mut self, _: Now, _: &mut Outbox) {
         self.is_draining = true;
+    }
+
+    fn closed(&mut self, now: Now) {
+        let reason = match self.gave_up {
+            Some(GiveUp::TimedOut(_)) => "idle_timeout",
+            Some(GiveUp::TooLong) => "error",
+            None if self.is_draining => "shutdown",
+            None => "normal",
+        };
+        let Connection { peer, id, .. } = *self.connection;
+        self.service
+            .log_connection(ConnEvent::Close(reason), peer, id, now);
     }
 }
 

@@ -13,7 +13,7 @@ fn service() -> Arc<Service> {
 }
 
 fn open(service: &Arc<Service>) -> Session {
-    Session::new(Arc::clone(service), Peer::Unix)
+    Session::new(Arc::clone(service), Peer::Unix, test_now())
 }
 
 /// All that is in the outbox.
@@ -128,7 +128,7 @@ fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
         (Next::Work, "OK\r\n")
     );
     ask(&mut open(&service), "set a% 0 30 1\r\nx\r\nget a% b\r\n");
-    watcher.work();
+    watcher.work(test_now());
     watcher.receive(b"", test_now(), &mut out);
     let lines = take(&mut out);
     let ends: Vec<_> = lines
@@ -144,7 +144,7 @@ fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
         ]
     );
     service.end_watchers();
-    watcher.work();
+    watcher.work(test_now());
     assert_eq!(watcher.receive(b"", test_now(), &mut out).next, Next::Close);
 }
 
@@ -152,8 +152,8 @@ fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
 fn a_draining_server_closes_between_two_commands() {
     let service = service();
     let mut session = open(&service);
-    session.drain();
     let mut out = Outbox::new();
+    session.drain(test_now(), &mut out);
     let received = session.receive(b"version\r\nget a\r\n", test_now(), &mut out);
     assert_eq!(received.next, Next::Close);
     assert!(take(&mut out).ends_with("END\r\n"));
@@ -224,7 +224,7 @@ fn the_host_is_asked_for_its_numbers_and_told_to_end() {
 #[test]
 fn a_datagram_cannot_watch() {
     let from = "127.0.0.1:9".parse().unwrap();
-    let mut session = Session::new(service(), Peer::Udp(from));
+    let mut session = Session::new(service(), Peer::Udp(from), test_now());
     // Whoever answers datagrams would wait for the end of a log that has none.
     let reply = ask(&mut session, "watch mutations\r\n");
     assert!(reply.starts_with("CLIENT_ERROR "), "{reply:?}");
@@ -294,9 +294,10 @@ fn a_watcher_is_told_why_a_connection_closed() {
         match reason {
             "idle_timeout" => session.give_up(GiveUp::TimedOut(Phase::Idle), test_now(), &mut out),
             "error" => session.give_up(GiveUp::TooLong, test_now(), &mut out),
-            "shutdown" => session.drain(),
+            "shutdown" => session.drain(test_now(), &mut out),
             _ => {}
         }
+        session.closed(test_now());
         drop(session);
         take(&mut out);
         watcher.receive(b"", test_now(), &mut out);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cache::auth::Users;
 use cache::{Access, Binding, Peer, Session, Settings, transcript};
-use session::replay::{Outcome, Script, replay};
+use session::replay::{Outcome, Script, replay, test_now};
 
 const OPAQUE: u32 = 0xdead_beef;
 
@@ -94,7 +94,7 @@ fn done(opcode: u8, cas: u64) -> Vec<u8> {
 fn play_with(settings: &Settings, script: &Script) -> Outcome {
     let open = || {
         let service = transcript::service(settings.clone()).expect("a store");
-        Session::new(Arc::clone(&service), Peer::Unix)
+        Session::new(Arc::clone(&service), Peer::Unix, test_now())
     };
     replay(open, script)
 }

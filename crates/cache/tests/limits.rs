@@ -15,7 +15,7 @@ fn service() -> Arc<Service> {
 
 /// What is answered to `sent` as one conversation, and what is to happen next.
 fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
-    let mut session = Session::new(Arc::clone(service), Peer::Unix);
+    let mut session = Session::new(Arc::clone(service), Peer::Unix, test_now());
     let (mut out, mut replied, mut rest) = (Outbox::new(), Vec::new(), sent);
     loop {
         let received = session.receive(rest, test_now(), &mut out);
@@ -30,7 +30,7 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
         out.clear();
         match received.next {
             Next::Flush => {}
-            Next::Work => session.work(),
+            Next::Work => session.work(test_now()),
             next => break (replied, next),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cache::{Peer, Session, Settings, transcript};
-use session::replay::replay;
+use session::replay::{replay, test_now};
 
 fn check(file: &str, text: &str) {
     for (name, script) in transcript::parse(file, text) {
@@ -14,7 +14,7 @@ fn check(file: &str, text: &str) {
                 ..Settings::default()
             };
             let service = transcript::service(settings).expect("a store");
-            Session::new(Arc::clone(&service), Peer::Unix)
+            Session::new(Arc::clone(&service), Peer::Unix, test_now())
         };
         replay(open, &script);
     }

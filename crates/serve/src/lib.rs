@@ -1,24 +1,27 @@
 //! Drivers: what carries the bytes of a [`Session`](session::Session).
 //!
 //! A session takes input and writes output, and knows nothing of sockets. A driver receives, hands in, and
-//! sends: here from a fiber per connection or a kernel thread per connection, by the same straight-line code
-//! (`blocking.rs`, which is the page to read). Graceful drain, limits, counters and the access log are
-//! the same under each engine.
+//! sends: here from a fiber per connection or a kernel thread per connection. What belongs to a connection
+//! and is not I/O is a *carriage* (`carriage.rs`, which is the page to read): time-outs, drain, TLS, the
+//! reason of the close. So they are the same under each engine, and the driver is a short loop (`blocking.rs`).
 //!
-//! `blocking` (the driver) · `conversation` (a session and its unused input) · `stream` (what a driver needs
-//! of a connection) · [`server`] (listeners, carriers, connections) · [`listen`], [`limits`], [`counters`],
-//! [`tls`], [`datagrams`], [`clock`], [`access_log`], [`admin`], [`signals`].
+//! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a connection) ·
+//! `file` (how a file travels) · `registry` (the open connections) · [`server`] (listeners and carriers) ·
+//! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`admin`], [`signals`].
 
 pub mod access_log;
 pub mod admin;
 mod blocking;
+mod carriage;
 pub mod clock;
-mod conversation;
 pub mod counters;
 pub mod datagrams;
+mod file;
 pub mod limits;
 pub mod listen;
+mod registry;
 pub mod server;
+mod shared;
 pub mod signals;
 mod stream;
 pub mod tls;

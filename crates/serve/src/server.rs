@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,16 +16,20 @@ use fiber::{
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use session::Session;
+use session::{Now, Opening, Session, TlsFacts};
 
 use crate::access_log::AccessLog;
-use crate::blocking::{Connection, Driver, IdleSince, Shared, converse};
-use crate::counters::{AcceptError, Closed, Counters, Snapshot};
+use crate::blocking::{Driver, converse};
+use crate::carriage::{Carriage, DRAIN_GRACE, Secure};
+use crate::clock;
+use crate::counters::{AcceptError, Closed, Snapshot};
 use crate::datagrams::{self, DatagramCounters};
 use crate::limits::Limits;
 use crate::listen::{Address, Bound};
+use crate::registry::{Connection, Connections, IdleSince, Registered};
+use crate::shared::Shared;
 use crate::stream::{FiberStream, Stream, ThreadStream};
-use crate::tls::{Tls, TlsStream};
+use crate::tls::Tls;
 
 /// What carries the connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +80,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to accept. `open` makes the session of a new connection; it is told the peer's address if the
-    /// peer has one and somebody wants to know it.
+    /// Starts to accept. `open` makes the session of a new connection, once TLS is agreed on where it is spoken; it is
+    /// told the peer's address if the peer has one and the settings ask for it.
     ///
     /// # Errors
     /// What the kernel says to new threads, rings and descriptors.
     pub fn start<S, O>(settings: Settings, open: O) -> io::Result<Server>
     where
         S: Session + 'static,
-        O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
     {
         let Settings {
             engine,
@@ -94,12 +98,7 @@ impl Server {
             log,
             names_peers,
         } = settings;
-        let shared = Arc::new(Shared {
-            limits,
-            counters: Counters::new(),
-            log,
-            is_draining: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(limits, log));
         let connections = Arc::new(Connections::default());
         let runtime = match &engine {
             Engine::Fiber {
@@ -228,7 +227,7 @@ impl Server {
 
     /// Connections open now.
     pub fn connection_count(&self) -> usize {
-        lock(&self.connections.open).len()
+        self.connections.count()
     }
 
     /// Ends gracefully. For a quarter of a second all goes on, but every reply says that it is the last one of its
@@ -238,15 +237,16 @@ impl Server {
     pub fn drain(&self) -> usize {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;
-        self.shared.is_draining.store(true, Ordering::SeqCst);
+        self.shared.stage.drain();
         thread::sleep(DRAIN_GRACE.min(self.shared.limits.drain_deadline));
         self.stop_listening();
-        self.connections.close_idle();
+        self.connections.close_idle(self.shared.start.elapsed());
         while self.connection_count() > 0 && Instant::now() < deadline {
             thread::sleep(DRAIN_STEP);
             // Again: those that were accepted lately have their moment, too.
-            self.connections.close_idle();
+            self.connections.close_idle(self.shared.start.elapsed());
         }
+        self.shared.stage.cut();
         let cut = self.connections.cut();
         let deadline = Instant::now() + CUT_PATIENCE;
         while self.connection_count() > 0 && Instant::now() < deadline {
@@ -290,15 +290,12 @@ impl fmt::Debug for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.is_draining.store(true, Ordering::SeqCst);
+        self.shared.stage.drain();
         self.stop_listening();
+        self.shared.stage.cut();
         self.connections.cut();
     }
 }
-
-/// How long a drain goes on serving: longer than most round trips, so that a client that has just sent a request on
-/// an open connection gets a reply and not a reset.
-const DRAIN_GRACE: Duration = Duration::from_millis(250);
 
 /// How long the connections in the listen queue may take to be accepted: those whose handshake is not over yet, and, on a
 /// busy machine or at the limit of connections, those who are in it.
@@ -361,6 +358,8 @@ struct Crew<O> {
 struct Post {
     listener: Listener,
     tls: Option<Arc<Tls>>,
+    /// Which of the server's listeners it is.
+    number: usize,
     /// For fibers.
     processor: Option<usize>,
     idle: AtomicUsize,
@@ -369,7 +368,7 @@ struct Post {
 impl<S, O> Crew<O>
 where
     S: Session + 'static,
-    O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
 {
     fn start(
         self: &Arc<Self>,
@@ -379,12 +378,16 @@ where
     ) -> io::Result<()> {
         let processors = runtime.map_or(1, Runtime::processor_count);
         let posts: Vec<_> = (0..processors)
-            .flat_map(|index| listeners.iter().zip(tls).map(move |which| (index, which)))
-            .map(|(index, (listener, tls))| {
+            .flat_map(|index| {
+                let listeners = listeners.iter().zip(tls).enumerate();
+                listeners.map(move |which| (index, which))
+            })
+            .map(|(index, (number, (listener, tls)))| {
                 let processor = runtime.is_some().then_some(index);
                 Arc::new(Post {
                     listener: listener.clone(),
                     tls: tls.clone(),
+                    number,
                     processor,
                     idle: AtomicUsize::new(0),
                 })
@@ -452,7 +455,13 @@ where
         };
         while let Some(stream) = self.accept(post, || listener.accept()) {
             if self.admit(post, &stream) {
-                self.serve_whole(post, stream);
+                if let Some(mut serving) = self.welcome(post, stream) {
+                    serving.guard(|driver| {
+                        converse(driver, |stream, tls, now| {
+                            self.session(post, stream, tls, now)
+                        })
+                    });
+                }
                 self.dismiss();
             }
             if !self.is_to_stay(post) {
@@ -528,40 +537,50 @@ where
         }
     }
 
-    /// Serves a connection from its beginning to its end, blocking.
-    fn serve_whole<T: Stream>(self: &Arc<Self>, post: &Post, stream: T) {
-        match &post.tls {
-            None => self.converse(stream),
-            Some(tls) => match TlsStream::new(stream, Arc::clone(tls)) {
-                Ok(stream) => self.converse(stream),
-                Err(_) => self.shared.counters.closed(Closed::Error),
-            },
-        }
+    /// Begins to serve a connection. `None` if it has failed already.
+    fn welcome<T: Stream>(self: &Arc<Self>, post: &Post, stream: T) -> Option<Serving<S, T>> {
+        let now = clock::now();
+        let secure = match post.tls.as_ref().map(Secure::new).transpose() {
+            Ok(secure) => secure,
+            Err(_) => {
+                self.shared.counters.closed(Closed::Error);
+                return None;
+            }
+        };
+        let connection = Arc::new(Connection {
+            stream,
+            idle: IdleSince::default(),
+        });
+        let registered = self.connections.register(&connection);
+        let carriage = Carriage::new(Arc::clone(&self.shared), secure, now);
+        let driver = Driver {
+            carriage,
+            connection,
+        };
+        Some(Serving {
+            driver: Some((driver, registered)),
+        })
     }
 
-    fn converse<T: Stream>(self: &Arc<Self>, stream: T) {
-        self.welcome(stream).guard(|driver| Err(converse(driver)));
-    }
-
-    /// Begins to serve a connection.
-    fn welcome<T: Stream>(self: &Arc<Self>, stream: T) -> Serving<S, T> {
+    /// Makes the session of a connection.
+    fn session<T: Stream>(
+        &self,
+        post: &Post,
+        stream: &T,
+        tls: Option<TlsFacts<'_>>,
+        now: Now,
+    ) -> S {
         let peer = if self.names_peers {
             stream.peer()
         } else {
             None
         };
-        let connection = Arc::new(Connection {
-            stream,
-            idle: IdleSince::new(),
-        });
-        let registered = self
-            .connections
-            .register(Arc::clone(&connection) as Arc<dyn Ended>);
-        let session = (self.open)(peer);
-        let driver = Driver::new(connection, session, Arc::clone(&self.shared));
-        Serving {
-            driver: Some((driver, registered)),
-        }
+        (self.open)(Opening {
+            now,
+            peer,
+            listener: post.number,
+            tls,
+        })
     }
 
     /// Few are left who wait: more should, up to the limit. When nobody waits, accepting pauses until a
@@ -597,11 +616,8 @@ impl<S: Session, T: Stream> Serving<S, T> {
         match gone_on.unwrap_or(Err(Closed::Error)) {
             Ok(()) => true,
             Err(closed) => {
-                if closed == Closed::Session || closed == Closed::Drained {
-                    driver.stream().say_goodbye();
-                }
                 // The descriptor first, then the count: who counts connections may count descriptors too.
-                let shared = Arc::clone(driver.shared());
+                let shared = Arc::clone(driver.carriage.shared());
                 self.driver = None;
                 shared.counters.closed(closed);
                 false
@@ -621,7 +637,7 @@ struct FiberCarrier<S: Session, O> {
 impl<S, O> FiberCarrier<S, O>
 where
     S: Session + 'static,
-    O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
 {
     fn accept(&mut self) -> Flow {
         loop {
@@ -631,13 +647,10 @@ where
                 return Flow::Done;
             };
             if self.crew.admit(&self.post, &stream) {
-                if self.post.tls.is_none() {
-                    self.serving = Some(self.crew.welcome(stream));
+                self.serving = self.crew.welcome(&self.post, stream);
+                if self.go_on(|_| clock::now()) {
                     return Flow::Receive;
                 }
-                // Records are not input: beneath TLS a connection keeps its stack.
-                self.crew.serve_whole(&self.post, stream);
-                self.crew.dismiss();
             }
             if !self.crew.is_to_stay(&self.post) {
                 return Flow::Done;
@@ -645,40 +658,62 @@ where
         }
     }
 
-    fn serving(&self) -> &Serving<S, FiberStream> {
-        self.serving.as_ref().expect("who receives serves")
+    /// Tells the driver what came and does what follows; `false` if the connection has ended.
+    fn go_on(&mut self, tell: impl FnOnce(&mut Driver<S, FiberStream>) -> Now) -> bool {
+        let FiberCarrier {
+            crew,
+            post,
+            serving,
+        } = self;
+        let goes_on = serving.as_mut().is_some_and(|serving| {
+            serving.guard(|driver| {
+                let now = tell(driver);
+                let until =
+                    driver.drive(now, |stream, tls, now| crew.session(post, stream, tls, now));
+                until.map(drop)
+            })
+        });
+        if !goes_on {
+            *serving = None;
+            crew.dismiss();
+        }
+        goes_on
+    }
+
+    fn driver(&self) -> &Driver<S, FiberStream> {
+        self.serving
+            .as_ref()
+            .expect("it serves while it receives")
+            .driver()
     }
 }
 
 impl<S, O> Steps for FiberCarrier<S, O>
 where
     S: Session + 'static,
-    O: Fn(Option<SocketAddr>) -> S + Send + Sync + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
 {
     fn begin(&mut self) -> Flow {
         self.accept()
     }
 
     fn source(&self) -> Source<'_> {
-        self.serving().driver().stream().source()
+        self.driver().connection.stream.source()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        Some(self.serving().driver().deadline())
+        Some(self.driver().carriage.deadline())
     }
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
-        let serving = self.serving.as_mut().expect("who receives serves");
-        let goes_on = serving.guard(|driver| {
+        let goes_on = self.go_on(|driver| match input {
             // The input's buffer goes back before anything is sent.
-            let taken = input.map(|input| driver.take(&input));
-            driver.arrived(taken)
+            Ok(input) => driver.received(&input),
+            Err(error) => driver.receive_failed(error),
         });
         if goes_on {
             return Flow::Receive;
         }
-        self.serving = None;
-        self.crew.dismiss();
         if self.crew.is_to_stay(&self.post) {
             self.accept()
         } else {
@@ -768,66 +803,6 @@ impl ThreadListener {
     fn close(&self) {
         // Never read, so it stays readable for everybody.
         let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
-    }
-}
-
-/// The open connections, so that a drain finds them.
-#[derive(Default)]
-struct Connections {
-    open: Mutex<slab::Slab<Arc<dyn Ended>>>,
-}
-
-/// A connection that can be ended from outside.
-trait Ended: Send + Sync {
-    fn close_if_idle(&self);
-    fn cut(&self);
-}
-
-impl<T: Stream> Ended for Connection<T> {
-    fn close_if_idle(&self) {
-        if self.idle.has_been_idle_for(DRAIN_GRACE) {
-            // Wakes the reader as an end of the stream would. A request that crosses this is read first.
-            let _ = self.stream.shutdown(Shutdown::Read);
-        }
-    }
-
-    fn cut(&self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-}
-
-impl Connections {
-    fn register(self: &Arc<Self>, connection: Arc<dyn Ended>) -> Registered {
-        let key = lock(&self.open).insert(connection);
-        Registered {
-            connections: Arc::clone(self),
-            key,
-        }
-    }
-
-    fn close_idle(&self) {
-        lock(&self.open)
-            .iter()
-            .for_each(|(_, connection)| connection.close_if_idle());
-    }
-
-    fn cut(&self) -> usize {
-        let open = lock(&self.open);
-        open.iter().for_each(|(_, connection)| connection.cut());
-        open.len()
-    }
-}
-
-/// Takes the connection off the list when dropped, also by a panic.
-struct Registered {
-    connections: Arc<Connections>,
-    key: usize,
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let connection = lock(&self.connections.open).remove(self.key);
-        drop(connection);
     }
 }
 

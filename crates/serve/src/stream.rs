@@ -1,24 +1,22 @@
 //! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's and a
 //! kernel thread's.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
-use fiber::net::{TcpStream, UnixStream};
+use fiber::net::{FILE_PIECE_LEN_MAX, TcpStream, UnixStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use session::FileRange;
+use session::{Chunk, FileRange, Outbox};
 
-/// How much of a file goes out in one call: between two calls others get their turn, and a change of the
-/// file is noticed.
-pub(crate) const FILE_PIECE_LEN_MAX: u64 = fiber::net::FILE_PIECE_LEN_MAX;
+use crate::carriage::{FilePiece, SEALED_LEN_MAX};
+use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
@@ -41,26 +39,38 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize>;
 
-    /// Sends what it can of a range of a file, at most [`FILE_PIECE_LEN_MAX`] at a time. 0 if the file ends
-    /// there.
+    /// Sends what it can of a piece of a file. 0 if the file ends there, or has changed.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
-    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64>;
+    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64>;
 
     /// As [`send_file`](Stream::send_file), but sends a copy, whose last bytes leave only if the file's stamp is
     /// still the same after they were read.
     ///
     /// # Errors
     /// As [`send`](Stream::send); `InvalidData` if the file has changed.
-    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64>;
+    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
+        let piece = file::read(range, Way::Read, COPIED_PIECE_LEN)?;
+        match piece.is_empty() {
+            true => Ok(0),
+            false => Ok(self.send(&[IoSlice::new(&piece)], false, deadline)? as u64),
+        }
+    }
 
-    /// How many of the bytes that were sent the peer's side has not taken: over TCP not acknowledged, on a Unix socket
-    /// not read.
+    /// How many of the bytes that were sent the peer's side has not taken, so much later: over TCP not acknowledged, on a
+    /// Unix socket not read.
     ///
     /// # Errors
     /// `BrokenPipe` if it will never take more.
-    fn untaken_len(&self) -> io::Result<u64>;
+    fn untaken_len(&self, after: Duration) -> io::Result<u64>;
+
+    /// Reads the beginning of a range of a file, as far as TLS makes records of it at a time. Nothing if the file
+    /// ends there.
+    ///
+    /// # Errors
+    /// What `pread(2)` reports.
+    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece>;
 
     /// Ends reading, writing or both, and wakes who waits in them. From any thread.
     ///
@@ -68,12 +78,27 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// What `shutdown(2)` reports: the peer may be gone already.
     fn shutdown(&self, how: Shutdown) -> io::Result<()>;
 
-    /// Tells the peer that nothing more comes, where that takes more than closing. By the carrier, before a close or a
-    /// shutdown.
-    fn say_goodbye(&self) {}
-
     /// The peer's address, if it has one.
     fn peer(&self) -> Option<SocketAddr>;
+}
+
+/// Chunks in memory that one send carries.
+const GATHERED_MAX: usize = 16;
+
+/// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether that is all.
+#[inline]
+pub(crate) fn send_out<T: Stream>(
+    stream: &T,
+    out: &Outbox,
+    until: Instant,
+) -> (io::Result<u64>, bool) {
+    let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
+    let count = out.gather(&mut slices);
+    let file_follows = matches!(out.chunks().nth(count), Some(Chunk::File(_)));
+    let offered: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+    let sent = stream.send(&slices[..count], file_follows, until);
+    let is_all = matches!(sent, Ok(len) if len == offered);
+    (sent.map(|len| len as u64), is_all)
 }
 
 /// A connection that a fiber carries.
@@ -112,31 +137,42 @@ impl Stream for FiberStream {
         either!(self, stream => stream.send(slices, more, Some(deadline)))
     }
 
-    /// A hit in the page cache goes by `sendfile(2)`. A miss is read by the back end: past the page
-    /// cache if the file is not worth a place in it, so that a crowd of rare files does not push out the
-    /// popular ones, and without the price of inserting and evicting pages.
-    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        let (file, start, len) = (range.file.as_fd(), range.range.start, range.len());
-        let deadline = Some(deadline);
-        if is_cached_whole(range) {
-            return either!(self, stream => stream.send_cached_file(file, start, len, deadline));
+    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64> {
+        if file::has_changed(piece) {
+            return Ok(0);
         }
-        let piece_end = start + len.min(DIRECT_PIECE_LEN);
-        if !range.keep
-            && !fiber::fs::is_cached(file, start..piece_end)
-            && let Some(direct) = range.file.direct()
-        {
-            return self.send_by_reading(direct, range, DIRECT_PIECE_LEN, deadline);
+        let FilePiece {
+            range,
+            len,
+            until: deadline,
+            ..
+        } = *piece;
+        let (file, start) = (range.file.as_fd(), range.range.start);
+        match file::way(range) {
+            Way::Cached => {
+                either!(self, stream => stream.send_cached_file(file, start, len, Some(deadline)))
+            }
+            Way::Read => {
+                either!(self, stream => stream.send_file(file, start, len, Some(deadline)))
+            }
+            way @ Way::Direct(_) => {
+                let piece = file::read(range, way, len)?;
+                let mut at = 0;
+                while at < piece.len() {
+                    at += self.send(&[IoSlice::new(&piece[at..])], false, deadline)?;
+                }
+                Ok(at as u64)
+            }
         }
-        either!(self, stream => stream.send_file(file, start, len, deadline))
     }
 
-    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        self.send_by_reading(range.file.as_fd(), range, COPIED_PIECE_LEN, Some(deadline))
-    }
-
-    fn untaken_len(&self) -> io::Result<u64> {
+    fn untaken_len(&self, after: Duration) -> io::Result<u64> {
+        fiber::sleep(after);
         either!(self, stream => untaken_len(stream.as_fd()))
+    }
+
+    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece> {
+        file::read(range, file::way(range), SEALED_LEN_MAX as u64)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -152,7 +188,7 @@ impl Stream for FiberStream {
 }
 
 /// The bytes in a socket's send queue, as long as somebody may take them.
-pub(crate) fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
+fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
     // Reset, or shut down both ways: reported whether it is asked for or not. poll(2)
     let mut fds = [PollFd::new(&socket, PollFlags::empty())];
     if poll(&mut fds, Some(&Timespec::default()))? > 0 {
@@ -163,132 +199,6 @@ pub(crate) fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut len) } {
         0 => Ok(len as u64),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Whether what was read of `range` up to `end` may leave: its last bytes only if the file is still the same.
-pub(crate) fn check_last(range: &FileRange, end: u64) -> io::Result<()> {
-    if end < range.range.end || range.file.is_unchanged()? {
-        return Ok(());
-    }
-    let message = "the file has changed while it was sent";
-    Err(io::Error::new(io::ErrorKind::InvalidData, message))
-}
-
-/// Files up to this length are looked at whole.
-const LOOKED_AT_LEN_MAX: u64 = 4 * 1024 * 1024;
-
-/// What was in the page cache this long ago, and is being asked for, still is: the kernel evicts what has not been
-/// used for seconds. (If it ever is not, one request waits for the disk with the processor.)
-const CACHED_AGE_MAX: Duration = Duration::from_millis(50);
-
-/// Whether all of a file of moderate length is in the page cache.
-fn is_cached_whole(range: &FileRange) -> bool {
-    let (file, len) = (&range.file, range.file.stamp().len);
-    if len > LOOKED_AT_LEN_MAX {
-        return false;
-    }
-    let now = Instant::now();
-    if file.was_cached(now, CACHED_AGE_MAX) {
-        return true;
-    }
-    let is_cached = fiber::fs::is_cached(file.as_fd(), 0..len);
-    if is_cached {
-        file.note_cached(now);
-    }
-    is_cached
-}
-
-/// How much of a file that may still change is read and sent at a time.
-const COPIED_PIECE_LEN: u64 = 64 * 1024;
-
-/// How much of a rare file is read and sent at a time.
-const DIRECT_PIECE_LEN: u64 = 256 * 1024;
-
-impl FiberStream {
-    /// Reads a piece through `file`, which may be open for direct I/O, and sends it.
-    fn send_by_reading(
-        &self,
-        file: BorrowedFd<'_>,
-        range: &FileRange,
-        piece_len_max: u64,
-        deadline: Option<Instant>,
-    ) -> io::Result<u64> {
-        const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
-        let mut buffer = DirectBuffer::take();
-        let start = range.range.start;
-        let len = range.len().min(piece_len_max).min(buffer.piece_len());
-        let aligned_start = start / ALIGNMENT * ALIGNMENT;
-        let skipped = (start - aligned_start) as usize;
-        let wanted = (skipped as u64 + len).next_multiple_of(ALIGNMENT) as usize;
-        let read = fiber::fs::read_at(file, &mut buffer.bytes()[..wanted], aligned_start)?;
-        let piece_end = read.min(skipped + len as usize);
-        check_last(range, aligned_start + piece_end as u64)?;
-        let mut at = skipped;
-        while at < piece_end {
-            let piece = [IoSlice::new(&buffer.bytes()[at..piece_end])];
-            at += either!(self, stream => stream.send(&piece, false, deadline))?;
-        }
-        Ok(piece_end.saturating_sub(skipped) as u64)
-    }
-}
-
-/// An aligned buffer of this thread, taken while a piece is read and sent.
-struct DirectBuffer(Option<AlignedBuffer>);
-
-/// A piece of the largest size at any offset.
-const DIRECT_BUFFER_LEN: usize = DIRECT_PIECE_LEN as usize + DIRECT_ALIGNMENT;
-
-/// How many large buffers a thread has out at once. Peers that do not read pin theirs until they time out; beyond
-/// these, pieces and buffers are small.
-const DIRECT_BUFFERS_OUT_MAX: usize = 64;
-const SMALL_DIRECT_PIECE_LEN: usize = 16 * 1024;
-
-/// As many as misses are usually under way; more are allocated and freed.
-const DIRECT_BUFFERS_KEPT_MAX: usize = 16;
-
-thread_local! {
-    static DIRECT_BUFFERS: RefCell<Vec<AlignedBuffer>> = const { RefCell::new(Vec::new()) };
-    static DIRECT_BUFFERS_OUT: Cell<usize> = const { Cell::new(0) };
-}
-
-impl DirectBuffer {
-    fn take() -> DirectBuffer {
-        let out = DIRECT_BUFFERS_OUT.get();
-        if out >= DIRECT_BUFFERS_OUT_MAX {
-            let small = SMALL_DIRECT_PIECE_LEN + DIRECT_ALIGNMENT;
-            return DirectBuffer(Some(AlignedBuffer::new(small)));
-        }
-        DIRECT_BUFFERS_OUT.set(out + 1);
-        let kept = DIRECT_BUFFERS.with_borrow_mut(Vec::pop);
-        DirectBuffer(Some(
-            kept.unwrap_or_else(|| AlignedBuffer::new(DIRECT_BUFFER_LEN)),
-        ))
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        self.0.as_mut().expect("taken only by drop")
-    }
-
-    /// The longest piece that fits at any offset.
-    fn piece_len(&mut self) -> u64 {
-        (self.bytes().len() - DIRECT_ALIGNMENT) as u64
-    }
-}
-
-impl Drop for DirectBuffer {
-    fn drop(&mut self) {
-        let buffer = self
-            .0
-            .take()
-            .filter(|buffer| buffer.len() == DIRECT_BUFFER_LEN);
-        let Some(buffer) = buffer else { return };
-        DIRECT_BUFFERS_OUT.set(DIRECT_BUFFERS_OUT.get() - 1);
-        DIRECT_BUFFERS.with_borrow_mut(|kept| {
-            if kept.len() < DIRECT_BUFFERS_KEPT_MAX {
-                kept.push(buffer);
-            }
-        });
     }
 }
 
@@ -381,9 +291,13 @@ impl Stream for ThreadStream {
         })
     }
 
-    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        self.prepare(Timeout::Send, deadline)?;
-        let len = range.len().min(FILE_PIECE_LEN_MAX) as usize;
+    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64> {
+        if file::has_changed(piece) {
+            return Ok(0);
+        }
+        self.prepare(Timeout::Send, piece.until)?;
+        let range = piece.range;
+        let len = piece.len.min(FILE_PIECE_LEN_MAX) as usize;
         let mut at = range.range.start;
         let sent = ThreadStream::call(|| {
             rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)
@@ -391,18 +305,13 @@ impl Stream for ThreadStream {
         Ok(sent as u64)
     }
 
-    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        let mut piece = vec![0; range.len().min(COPIED_PIECE_LEN) as usize];
-        let len = ThreadStream::call(|| {
-            rustix::io::pread(range.file.as_fd(), &mut piece[..], range.range.start)
-        })?;
-        check_last(range, range.range.start + len as u64)?;
-        let piece = [IoSlice::new(&piece[..len])];
-        Ok(self.send(&piece, false, deadline)? as u64)
+    fn untaken_len(&self, after: Duration) -> io::Result<u64> {
+        std::thread::sleep(after);
+        untaken_len(self.fd.as_fd())
     }
 
-    fn untaken_len(&self) -> io::Result<u64> {
-        untaken_len(self.fd.as_fd())
+    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece> {
+        file::read(range, Way::Read, SEALED_LEN_MAX as u64)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

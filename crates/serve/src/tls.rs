@@ -1,32 +1,18 @@
-//! TLS over any stream, by rustls: certificates that can be read again while the server runs, and a stream
-//! that a driver uses like any other.
-//!
-//! ```text
-//!   driver ── receive / send ──▶ TlsStream ── records ──▶ FiberStream or ThreadStream ──▶ socket
-//!                                    │
-//!                                   Tls   the certificate of now; one for all connections
-//! ```
-//!
-//! The handshake is part of the first receive, so the time-out of that wait holds for it, and so does a time-out of
-//! its own: a server that lets idle clients wait for hours does not let them begin to speak TLS for hours.
+//! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server runs. The records are made
+//! and opened in the carriage of each connection (`carriage/secure.rs`).
 
-use std::cell::Cell;
-use std::io::{self, BufRead, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite};
-use session::FileRange;
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
-use crate::stream::{Stream, check_last};
+use crate::admin::MetricsWriter;
 
 /// How TLS is spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +31,9 @@ pub struct TlsOptions {
     pub only_1_3: bool,
     /// Whether sessions can be resumed.
     pub resumes: bool,
+    /// The protocols that may be spoken inside, the preferred one first (ALPN), such as `http/1.1`. A client
+    /// that names only others is refused; one that names none is served. Empty: clients are not asked.
+    pub protocols: Vec<Vec<u8>>,
 }
 
 /// Whether clients show certificates. The file has the certificates of those who may have signed them.
@@ -104,7 +93,7 @@ impl Tls {
 
     /// How long ago the files were read.
     pub fn age(&self) -> Duration {
-        self.current().1.elapsed()
+        self.current().since.elapsed()
     }
 
     /// How many handshakes came to their end.
@@ -117,9 +106,42 @@ impl Tls {
         self.failed_handshake_count.load(Ordering::Relaxed)
     }
 
-    fn current(&self) -> (Arc<ServerConfig>, Instant) {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        (Arc::clone(&current.config), current.since)
+    /// Writes its counters for `/metrics`.
+    pub fn write_metrics(&self, out: &mut MetricsWriter) {
+        let help = "TLS handshakes.";
+        out.counter(
+            "weft_tls_handshakes_total",
+            help,
+            &[],
+            self.handshake_count(),
+        );
+        let help = "Connections that failed for what TLS has to say.";
+        out.counter(
+            "weft_tls_failures_total",
+            help,
+            &[],
+            self.failed_handshake_count(),
+        );
+        let help = "Seconds since the certificate was read.";
+        let age = self.age().as_secs_f64();
+        out.gauge("weft_tls_certificate_age_seconds", help, &[], age);
+    }
+
+    /// What a new connection goes by.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current().config)
+    }
+
+    pub(crate) fn count_handshake(&self) {
+        self.handshake_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_failure(&self) {
+        self.failed_handshake_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn current(&self) -> RwLockReadGuard<'_, Current> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,6 +178,7 @@ impl Current {
                 let chain = options.chain.display();
                 format!("certificate and key of {chain} do not make a pair: {error}")
             })?;
+        config.alpn_protocols.clone_from(&options.protocols);
         if options.resumes {
             config.session_storage = ServerSessionMemoryCache::new(SESSIONS_KEPT_MAX);
         } else {
@@ -252,225 +275,5 @@ fn openssl_name(suite: &SupportedCipherSuite) -> String {
             .replace("AES_", "AES")
             .replace("_POLY1305_SHA256", "_POLY1305")
             .replace('_', "-"),
-    }
-}
-
-/// How long a handshake may take: three round trips and a few lost packets.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How much is put into records before it is sent. A peer that takes less than this within the send time-out is
-/// too slow: some 500 bytes a second.
-const SEALED_LEN_MAX: usize = 32 * 1024;
-
-/// How long a goodbye may wait for room in the socket's buffer.
-const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
-
-/// A stream inside TLS.
-#[derive(Debug)]
-pub(crate) struct TlsStream<T> {
-    stream: T,
-    tls: Arc<Tls>,
-    handshake_deadline: Instant,
-    /// One carrier uses it; locked only while records are made or opened, never while waiting.
-    wire: Mutex<Wire>,
-}
-
-/// The state of TLS, and what has arrived for it.
-#[derive(Debug)]
-struct Wire {
-    connection: ServerConnection,
-    /// Records that it had no room for yet.
-    pending: Vec<u8>,
-    is_ended: bool,
-}
-
-/// What a look at the received records finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plain {
-    Ready,
-    Ended,
-    NeedsMore,
-}
-
-thread_local! {
-    /// Sealed bytes on their way out, kept for the next time.
-    static SEALED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-impl<T: Stream> TlsStream<T> {
-    /// # Errors
-    /// What rustls says to a new connection, which concerns its memory only.
-    pub(crate) fn new(stream: T, tls: Arc<Tls>) -> io::Result<TlsStream<T>> {
-        let connection = ServerConnection::new(tls.current().0).map_err(io::Error::other)?;
-        let wire = Wire {
-            connection,
-            pending: Vec::new(),
-            is_ended: false,
-        };
-        Ok(TlsStream {
-            stream,
-            tls,
-            handshake_deadline: Instant::now() + HANDSHAKE_TIMEOUT,
-            wire: Mutex::new(wire),
-        })
-    }
-
-    fn wire(&self) -> MutexGuard<'_, Wire> {
-        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until there are bytes for the driver, or the end. Does what the handshake needs on the way.
-    fn wait_for_plain(&self, deadline: Instant) -> io::Result<()> {
-        loop {
-            let was_handshaking = self.wire().connection.is_handshaking();
-            let opened = self.wire().open();
-            let is_handshaking = self.wire().connection.is_handshaking();
-            // Also after an error: the peer gets to know which one.
-            let said = self.send_sealed(deadline);
-            if was_handshaking && !is_handshaking {
-                self.tls.handshake_count.fetch_add(1, Ordering::Relaxed);
-            }
-            let plain = opened.inspect_err(|_| {
-                self.tls
-                    .failed_handshake_count
-                    .fetch_add(1, Ordering::Relaxed);
-            })?;
-            said?;
-            if plain != Plain::NeedsMore {
-                return Ok(());
-            }
-            let deadline = match is_handshaking {
-                true => deadline.min(self.handshake_deadline),
-                false => deadline,
-            };
-            self.stream
-                .receive(deadline, |input| self.wire().take(input))?;
-        }
-    }
-
-    /// Sends the records that were made.
-    fn send_sealed(&self, deadline: Instant) -> io::Result<()> {
-        if !self.wire().connection.wants_write() {
-            return Ok(());
-        }
-        let mut sealed = SEALED.take();
-        sealed.clear();
-        let result = self.wire().seal_into(&mut sealed).and_then(|()| {
-            let mut at = 0;
-            while at < sealed.len() {
-                at += self
-                    .stream
-                    .send(&[IoSlice::new(&sealed[at..])], false, deadline)?;
-            }
-            Ok(())
-        });
-        SEALED.set(sealed);
-        result
-    }
-}
-
-impl Wire {
-    /// Takes what has arrived; nothing is the end.
-    fn take(&mut self, input: &[u8]) {
-        self.is_ended |= input.is_empty();
-        self.pending.extend_from_slice(input);
-    }
-
-    /// Opens the records that are there, as far as there is room for what is in them.
-    fn open(&mut self) -> io::Result<Plain> {
-        let mut at = 0;
-        // Nothing would count as the end.
-        while at < self.pending.len() {
-            match self.connection.read_tls(&mut &self.pending[at..]) {
-                // What was opened before must be taken first, or a goodbye has come.
-                Err(_) | Ok(0) => break,
-                Ok(len) => at += len,
-            }
-            self.connection
-                .process_new_packets()
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        }
-        self.pending.drain(..at);
-        if self.pending.is_empty() {
-            // Idle connections keep no buffer.
-            self.pending = Vec::new();
-        }
-        Ok(match self.connection.reader().fill_buf() {
-            Ok([]) => Plain::Ended,
-            Ok(_) => Plain::Ready,
-            // An end without a goodbye, which many clients make.
-            Err(_) if self.is_ended => Plain::Ended,
-            Err(_) => Plain::NeedsMore,
-        })
-    }
-
-    fn seal_into(&mut self, sealed: &mut Vec<u8>) -> io::Result<()> {
-        while self.connection.wants_write() {
-            self.connection.write_tls(sealed)?;
-        }
-        Ok(())
-    }
-}
-
-impl<T: Stream> Stream for TlsStream<T> {
-    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
-        self.wait_for_plain(deadline)?;
-        let mut wire = self.wire();
-        let mut reader = wire.connection.reader();
-        let plain = reader.fill_buf().unwrap_or_default();
-        let (len, result) = (plain.len(), f(plain));
-        reader.consume(len);
-        Ok(result)
-    }
-
-    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {
-        self.wait_for_plain(deadline)?;
-        Ok(self.wire().connection.reader().read(room).unwrap_or(0))
-    }
-
-    fn send(&self, slices: &[IoSlice<'_>], _more: bool, deadline: Instant) -> io::Result<usize> {
-        let mut taken = 0;
-        for slice in slices {
-            let len = slice.len().min(SEALED_LEN_MAX - taken);
-            taken += self.wire().connection.writer().write(&slice[..len])?;
-        }
-        self.send_sealed(deadline)?;
-        Ok(taken)
-    }
-
-    fn send_file(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        let mut piece = vec![0; range.len().min(SEALED_LEN_MAX as u64) as usize];
-        let len = fiber::fs::read_at(range.file.as_fd(), &mut piece, range.range.start)?;
-        check_last(range, range.range.start + len as u64)?;
-        let sent = self.send(&[IoSlice::new(&piece[..len])], false, deadline)?;
-        Ok(sent as u64)
-    }
-
-    /// Records are copies.
-    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        self.send_file(range, deadline)
-    }
-
-    /// Copies need not be waited for.
-    fn untaken_len(&self) -> io::Result<u64> {
-        Ok(0)
-    }
-
-    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // Ending only what we say is the carrier's to do, so nobody else is at the records.
-        if how == Shutdown::Write {
-            self.say_goodbye();
-        }
-        self.stream.shutdown(how)
-    }
-
-    fn say_goodbye(&self) {
-        self.wire().connection.send_close_notify();
-        // It is a courtesy: a peer that takes nothing more goes without.
-        let _ = self.send_sealed(Instant::now() + GOODBYE_PATIENCE);
-    }
-
-    fn peer(&self) -> Option<SocketAddr> {
-        self.stream.peer()
     }
 }

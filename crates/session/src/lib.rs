@@ -1,8 +1,8 @@
 //! The seam between a protocol and what carries its bytes.
 //!
 //! A server is a [`Session`]: bytes in, output out, no sockets, no clock, never blocking. A *driver*
-//! (crate `serve`) carries the bytes: from a fiber, a kernel thread, an event loop, a pipeline or a
-//! user-space network stack. The same protocol code runs under each.
+//! (crate `serve`: the carriage of a connection, and the engine that moves its bytes) does the rest. The
+//! same protocol code runs under every engine.
 //!
 //! ```text
 //!             bytes                              chunks
@@ -10,7 +10,8 @@
 //!                                                                Bytes | Shared | File
 //! ```
 //!
-//! The conversation between the two is short. The driver shows what has arrived; the session says
+//! The conversation between the two is short. The session is opened with what it may need to know
+//! ([`Opening`]). The driver shows what has arrived; the session says
 //! how much of it it used, writes its replies into the [`Outbox`], and says what comes next:
 //!
 //! | [`Next`] | the driver |
@@ -39,6 +40,7 @@ mod log;
 mod outbox;
 pub mod replay;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub use echo::Echo;
@@ -62,7 +64,9 @@ pub trait Session: Send {
 
     /// Does what may block, after the session returned [`Next::Work`]: opening a file whose directory
     /// entry is not in memory, listing a directory. The only method that may block.
-    fn work(&mut self) {}
+    fn work(&mut self, now: Now) {
+        let _ = now;
+    }
 
     /// Room of the session's own for the next bytes of a long request body, asked for while it waits
     /// in [`Phase::Body`]. Empty (the default) when the session wants them as input.
@@ -82,9 +86,39 @@ pub trait Session: Send {
         let _ = (reason, now, out);
     }
 
-    /// Asks the session to end the conversation at the next request boundary (HTTP: the next reply
-    /// says `Connection: close`). Called once, when the server drains.
-    fn drain(&mut self) {}
+    /// Asks the session to end the conversation at the next request boundary (HTTP/1.1: the next reply
+    /// says `Connection: close`). Called once, when the server drains, without waiting for input; the
+    /// session may write (HTTP/2: `GOAWAY`).
+    fn drain(&mut self, now: Now, out: &mut Outbox) {
+        let _ = (now, out);
+    }
+
+    /// Tells the session that the connection is over. The last call, except after a panic.
+    fn closed(&mut self, now: Now) {
+        let _ = now;
+    }
+}
+
+/// What a session is opened with: all that it may need to know of its connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// When the connection is ready for a conversation.
+    pub now: Now,
+    /// The peer's address, if it has one and the server wants to know it.
+    pub peer: Option<SocketAddr>,
+    /// Which of the server's listeners accepted the connection, counted from 0.
+    pub listener: usize,
+    /// What the TLS handshake agreed on, if TLS is spoken.
+    pub tls: Option<TlsFacts<'a>>,
+}
+
+/// What a TLS handshake agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsFacts<'a> {
+    /// The protocol that both sides speak inside (ALPN, RFC 7301), such as `http/1.1`.
+    pub alpn: Option<&'a [u8]>,
+    /// The host that the client wants (SNI, RFC 6066 3).
+    pub server_name: Option<&'a str>,
 }
 
 /// What [`Session::receive`] did.
@@ -129,8 +163,6 @@ pub enum Phase {
 pub enum GiveUp {
     /// The peer was too slow in this phase.
     TimedOut(Phase),
-    /// The server has no room for the connection.
-    Overloaded,
     /// The peer sent more than the driver holds without the session using any of it.
     TooLong,
 }

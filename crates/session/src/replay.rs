@@ -163,7 +163,7 @@ fn deliver<S: Session>(
                 return phase;
             }
             Next::Flush => send(out, outcome),
-            Next::Work => session.work(),
+            Next::Work => session.work(test_now()),
             Next::Close | Next::Linger => {
                 send(out, outcome);
                 outcome.closed = true;

@@ -73,7 +73,7 @@ fn receive(session: &mut Session, input: &[u8], now: Now, out: &mut Outbox) -> u
         used += received.used;
         match received.next {
             Next::Receive(Phase::Idle) => break,
-            Next::Work => session.work(),
+            Next::Work => session.work(now),
             other => panic!("{other:?} after {used} of {} bytes", input.len()),
         }
     }

@@ -145,7 +145,7 @@ impl session::Session for Session {
         }
     }
 
-    fn work(&mut self) {
+    fn work(&mut self, _: Now) {
         if let State::Answering(kept) = &mut self.state {
             let service = self.handle.service();
             let head = kept_head(&kept.head);
@@ -159,7 +159,6 @@ impl session::Session for Session {
         let status = match reason {
             GiveUp::TimedOut(Phase::Idle) => return,
             GiveUp::TimedOut(Phase::Head | Phase::Body) => Status::RequestTimeout,
-            GiveUp::Overloaded => Status::ServiceUnavailable,
             GiveUp::TooLong => Status::FieldsTooLarge,
         };
         let mut replier = Replier {
@@ -169,20 +168,16 @@ impl session::Session for Session {
             now,
             out,
         };
-        let lines = match status {
-            Status::ServiceUnavailable => service.retry_after_line(),
-            _ => Vec::new(),
-        };
         match std::mem::replace(&mut self.state, State::Closed) {
-            State::Between { .. } => replier.page(status, Asked::unparsed(b""), &lines, None),
+            State::Between { .. } => replier.page(status, Asked::unparsed(b""), &[], None),
             State::Body(kept, _) | State::Answering(kept) => {
-                replier.page(status, asked(&kept_head(&kept.head), false), &lines, None);
+                replier.page(status, asked(&kept_head(&kept.head), false), &[], None);
             }
             State::Closed | State::Refused => {}
         }
     }
 
-    fn drain(&mut self) {
+    fn drain(&mut self, _: Now, _: &mut Outbox) {
         self.is_draining = true;
     }
 }

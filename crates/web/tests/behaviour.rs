@@ -49,7 +49,7 @@ fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
         let received = session.receive(&input[used..], test_now(), out);
         used += received.used;
         match received.next {
-            Next::Work => session.work(),
+            Next::Work => session.work(test_now()),
             next => return Received { used, next },
         }
     }
@@ -163,30 +163,13 @@ fn a_slow_client_is_told_before_it_is_left() {
 }
 
 #[test]
-fn an_overloaded_server_says_when_to_come_again() {
-    let world = World::new();
-    let mut out = Outbox::new();
-    world
-        .session()
-        .give_up(GiveUp::Overloaded, test_now(), &mut out);
-    let reply = text(&out);
-    assert!(
-        reply.starts_with("HTTP/1.1 503 Service Unavailable\r\n"),
-        "{reply}"
-    );
-    assert!(
-        reply.contains("\r\nRetry-After: 5\r\n") && reply.contains("\r\nConnection: close\r\n")
-    );
-}
-
-#[test]
 fn a_draining_session_answers_once_more_and_closes() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
     receive(&mut session, GET, &mut out);
     out.clear();
-    session.drain();
+    session.drain(test_now(), &mut out);
     let received = receive(&mut session, &GET.repeat(3), &mut out);
     assert_eq!(received.next, Next::Close);
     let replies = text(&out);

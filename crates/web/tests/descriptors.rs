@@ -65,7 +65,7 @@ fn get(handle: &Arc<Handle>, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut received = session.receive(request.as_bytes(), test_now(), &mut out);
     if received.next == Next::Work {
-        session.work();
+        session.work(test_now());
         received = session.receive(&request.as_bytes()[received.used..], test_now(), &mut out);
     }
     assert!(matches!(received.next, Next::Receive(_)), "{received:?}");

@@ -169,8 +169,11 @@ fn start(
         log,
         names_peers: false,
     };
-    Server::start(settings, move |peer| {
-        Session::new(Arc::clone(&handle), peer.map_or(Peer::Unix, Peer::Tcp))
+    Server::start(settings, move |opening| {
+        Session::new(
+            Arc::clone(&handle),
+            opening.peer.map_or(Peer::Unix, Peer::Tcp),
+        )
     })
     .unwrap()
 }

@@ -17,7 +17,7 @@ use serve::counters::Closed;
 use serve::limits::Limits;
 use serve::listen::{Address, bind};
 use serve::{Engine, Server, Settings};
-use session::Phase;
+use session::{Opening, Phase};
 use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 
 /// Makes a test of each limit on each engine.
@@ -110,8 +110,9 @@ impl World {
             names_peers: false,
         };
         let opened = Arc::clone(&handle);
-        let open = move |peer: Option<SocketAddr>| {
-            Session::new(Arc::clone(&opened), peer.map_or(Peer::Unix, Peer::Tcp))
+        let open = move |opening: Opening<'_>| {
+            let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);
+            Session::new(Arc::clone(&opened), peer)
         };
         World {
             server: Server::start(settings, open).unwrap(),

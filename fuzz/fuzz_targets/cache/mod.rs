@@ -44,5 +44,5 @@ fn play(input: &[u8], cutting: Cutting) -> Outcome {
     };
     let store = Store::new(config).expect("a store");
     let service = Service::new(store, Settings::default(), NoHost, test_now());
-    run(Session::new(Arc::new(service), Peer::Unix), input, cutting)
+    run(Session::new(Arc::new(service), Peer::Unix, test_now()), input, cutting)
 }

@@ -18,7 +18,7 @@ use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
 use cache::{Access, Binding, Evicted, Peer, Service};
-use session::Now;
+use session::{Now, Opening};
 
 use super::config::{CacheConfig, Protocol};
 use super::host::ProcessHost;
@@ -312,9 +312,10 @@ fn start_server(
             backend: config.io,
         },
     };
-    let is_unix = listeners
+    let are_unix: Vec<_> = listeners
         .iter()
-        .all(|bound| matches!(bound.address, Address::Unix { .. }));
+        .map(|bound| matches!(bound.address, Address::Unix { .. }))
+        .collect();
     let service = Arc::clone(service);
     let settings = Settings {
         engine,
@@ -324,12 +325,12 @@ fn start_server(
         log: None,
         names_peers: true,
     };
-    let open = move |peer: Option<_>| {
-        let peer = match peer {
-            None if is_unix => Peer::Unix,
+    let open = move |opening: Opening<'_>| {
+        let peer = match opening.peer {
+            None if are_unix[opening.listener] => Peer::Unix,
             address => Peer::Tcp(address),
         };
-        Overheard::new(&service, peer)
+        Overheard::new(&service, peer, opening.now)
     };
     Server::start(settings, open)
         .map_err(|error| Failure::Running(format!("cannot start the server: {error}")))

@@ -21,7 +21,7 @@ pub(crate) fn write(
     write_classes(service, out);
     write_datagrams(datagrams, out);
     if let Some(tls) = tls {
-        write_tls(tls, out);
+        tls.write_metrics(out);
     }
 }
 
@@ -205,27 +205,4 @@ fn write_datagrams(datagrams: &[Arc<DatagramCounters>], out: &mut MetricsWriter)
     ] {
         out.counter(name, help, &[], value);
     }
-}
-
-fn write_tls(tls: &Tls, out: &mut MetricsWriter) {
-    out.counter(
-        "weft_tls_handshakes_total",
-        "TLS handshakes.",
-        &[],
-        tls.handshake_count(),
-    );
-    let help = "Connections that failed for what TLS has to say.";
-    out.counter(
-        "weft_tls_failures_total",
-        help,
-        &[],
-        tls.failed_handshake_count(),
-    );
-    let help = "Seconds since the certificate was read.";
-    out.gauge(
-        "weft_tls_certificate_age_seconds",
-        help,
-        &[],
-        tls.age().as_secs_f64(),
-    );
 }

@@ -34,7 +34,13 @@ pub(crate) fn answer(
 
 fn converse(service: &Arc<Service>, request: &[u8], from: SocketAddr) -> Vec<u8> {
     const { assert!(ANSWER_LEN_MAX <= REPLY_LEN_MAX) };
-    let mut session = Session::new(Arc::clone(service), Peer::Udp(from));
+    let mut session = Session::new(Arc::clone(service), Peer::Udp(from), Now::read());
+    let reply = replies(&mut session, request);
+    session.closed(Now::read());
+    reply
+}
+
+fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
     let (mut out, mut reply) = (Outbox::new(), Vec::new());
     let mut rest = request;
     loop {
@@ -53,7 +59,7 @@ fn converse(service: &Arc<Service>, request: &[u8], from: SocketAddr) -> Vec<u8>
         }
         match received.next {
             Next::Flush => {}
-            Next::Work => fiber::offload(|| session.work()),
+            Next::Work => fiber::offload(|| session.work(Now::read())),
             Next::Receive(_) | Next::Close | Next::Linger => return reply,
         }
     }

@@ -36,9 +36,9 @@ struct Lines {
 }
 
 impl Overheard {
-    pub(crate) fn new(service: &Arc<Service>, peer: Peer) -> Overheard {
+    pub(crate) fn new(service: &Arc<Service>, peer: Peer, now: Now) -> Overheard {
         let new = Overheard {
-            session: Session::new(Arc::clone(service), peer),
+            session: Session::new(Arc::clone(service), peer, now),
             service: Arc::clone(service),
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             asked: Lines::default(),
@@ -87,8 +87,8 @@ impl session::Session for Overheard {
         received
     }
 
-    fn work(&mut self) {
-        self.session.work();
+    fn work(&mut self, now: Now) {
+        self.session.work(now);
     }
 
     fn body_room(&mut self) -> &mut [u8] {
@@ -108,8 +108,12 @@ impl session::Session for Overheard {
         self.session.give_up(reason, now, out);
     }
 
-    fn drain(&mut self) {
-        self.session.drain();
+    fn drain(&mut self, now: Now, out: &mut Outbox) {
+        self.session.drain(now, out);
+    }
+
+    fn closed(&mut self, now: Now) {
+        self.session.closed(now);
     }
 }
 

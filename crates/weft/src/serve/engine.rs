@@ -10,6 +10,7 @@ use ::serve::admin::{Admin, MetricsWriter, Route};
 use ::serve::listen::Bound;
 use ::serve::{Server, Settings};
 use fiber::{BackendChoice, ProcessorCounters};
+use session::Opening;
 use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 
 use super::prepare::Limits;
@@ -178,8 +179,9 @@ fn start_server(
         names_peers: false,
     };
     let handle = Arc::clone(handle);
-    let open = move |peer: Option<_>| {
-        Session::new(Arc::clone(&handle), peer.map_or(Peer::Unix, Peer::Tcp))
+    let open = move |opening: Opening<'_>| {
+        let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);
+        Session::new(Arc::clone(&handle), peer)
     };
     Server::start(settings, open)
         .map_err(|error| Failure::Running(format!("cannot start the server: {error}")))

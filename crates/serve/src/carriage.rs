@@ -1,0 +1,262 @@
+//! A connection as a machine without I/O and without a clock.
+//!
+//! A carriage owns all that belongs to one connection except its socket: the session, input that the session has
+//! not used, replies on their way out, TLS, deadlines, and the reason of the close. An engine owns the socket. It
+//! asks the carriage what it [`Want`]s, does that, and tells it what came of it and what time it is:
+//!
+//! ```text
+//!          input · end_of_input · filled · sent · untaken · file_bytes · finished · failed · expired ·
+//!          opened · go_on · worked · drain · cut
+//!  engine ─────────────────────────────────────────────────────────────────────▶ Carriage ── Session
+//!         ◀─────────────────────────────────────────────────────────────────────
+//!          want: Open · Receive · Fill · Send · File · Copy · Untaken · Read · Turn · Work · Nothing · Finish · Close
+//! ```
+//!
+//! The engine decides how bytes move and on which thread; the carriage decides everything else: time-outs, the
+//! minimum rate of a slow reader, back-pressure, draining, what is logged and counted, and how a connection is closed
+//! so that the peer sees its last reply. So every engine behaves the same, and all of it is tested with a scripted peer
+//! in virtual time (`carriage/tests.rs`).
+//!
+//! What it wants next follows from two fields. As long as something is on its way out, it wants that sent. Then
+//! comes its stage:
+//!
+//! ```text
+//!  Handshake ──▶ Open ──▶ Receive, Fill ◀──────┐
+//!  (with TLS)               │ input             │ the session waits for more
+//!                           ▼                   │
+//!                        session.receive ───────┤
+//!                           │                   │
+//!                           ├─▶ Turn ───────────┤ it filled the outbox
+//!                           ├─▶ Work ▶ Working ─┘ it must do what may block
+//!                           ├─▶ Finish ▶ Discard ─▶ Close    it refused the peer, which may still be sending
+//!                           └─▶ Close
+//! ```
+//!
+//! Asking twice gives the same answer, so an engine may ask whenever it likes. It may tell what was not asked for: input
+//! while a reply waits is shown or held, a deadline that has not come changes nothing. Between two requests a carriage
+//! holds no buffer: what is on its way out is lent from a pool of the thread.
+
+mod ending;
+mod input;
+mod outgoing;
+mod output;
+mod secure;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use session::{FileRange, Now, Outbox, Phase, Session, TlsFacts};
+
+use crate::counters::Closed;
+use crate::shared::Shared;
+use outgoing::Outgoing;
+pub(crate) use secure::{SEALED_LEN_MAX, Secure};
+
+/// What a carriage wants from its engine next.
+pub(crate) enum Want<'a> {
+    /// A session. Then [`Carriage::opened`].
+    Open { tls: Option<TlsFacts<'a>> },
+    /// Input. Then [`Carriage::input`], with none at its end.
+    Receive { until: Instant },
+    /// Input, put at the start of this room. Then [`Carriage::filled`], 0 at its end.
+    Fill { room: &'a mut [u8], until: Instant },
+    /// The chunks at the front of `out` sent, as many as lie in memory. Then [`Carriage::sent`].
+    Send { out: &'a Outbox, until: Instant },
+    /// As much as is convenient of this piece of a file sent. Then [`Carriage::sent`], 0 if the file ends there.
+    File(FilePiece<'a>),
+    /// The same, with bytes that are a copy; the last ones of the range only if the file has not changed after they were
+    /// read. Then [`Carriage::sent`].
+    Copy {
+        range: &'a FileRange,
+        until: Instant,
+    },
+    /// A look, so much later, at how many bytes of what was sent the peer has not taken. Then [`Carriage::untaken`].
+    Untaken { after: Duration },
+    /// The beginning of this range of a file, at most 32 KiB, as bytes, because TLS makes records of them; the last
+    /// ones of the range as in [`Want::Copy`]. Then [`Carriage::file_bytes`].
+    Read { range: &'a FileRange },
+    /// A turn for the session, when others have had theirs. Then [`Carriage::go_on`].
+    Turn,
+    /// Work that may block, done where blocking is allowed: [`Carriage::begin_work`], then [`Carriage::worked`].
+    Work,
+    /// Nothing until the work is done.
+    Nothing,
+    /// The end of our side of the stream: `shutdown(2)` for writing. Then [`Carriage::finished`].
+    Finish,
+    /// The end. The engine closes the socket and counts the reason.
+    Close(Closed),
+}
+
+/// A piece of a file, to be sent as the page cache has it.
+pub(crate) struct FilePiece<'a> {
+    /// It is the first `len` bytes of this.
+    pub(crate) range: &'a FileRange,
+    pub(crate) len: u64,
+    /// Whether to make sure first that the file has not changed. If it has, nothing is sent.
+    pub(crate) look: bool,
+    pub(crate) until: Instant,
+}
+
+/// One connection. See the [module page](self).
+pub(crate) struct Carriage<S> {
+    shared: Arc<Shared>,
+    /// `None` before it is opened, while it is out at work, and after the end.
+    session: Option<S>,
+    secure: Option<Box<Secure>>,
+    /// INVARIANT: between two calls it is `Some` only with something to send in it.
+    outgoing: Option<Box<Outgoing>>,
+    /// Input that the session has not used: the beginning of a request, as a rule nothing.
+    held: Vec<u8>,
+    /// When the present wait for input ends.
+    deadline: Instant,
+    /// When the first byte came of the request that is to be answered next, and how much later the last input came.
+    begun: Instant,
+    arrived_after_us: u32,
+    stage: Stage,
+    phase: Phase,
+    drain: Drain,
+    /// The peer has sent all that it will.
+    is_ended: bool,
+}
+
+/// What comes when nothing is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Handshake,
+    Open,
+    Receive,
+    Fill,
+    Turn,
+    Work,
+    Working,
+    Finish(Closed),
+    Discard { closed: Closed, len: u32 },
+    Close(Closed),
+}
+
+/// Whether the server drains, and whether the session knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    No,
+    Untold,
+    Told,
+}
+
+/// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the connection ends
+/// meanwhile, the job may be dropped as well as brought back.
+pub(crate) struct Job<S>(S);
+
+impl<S: Session> Job<S> {
+    pub(crate) fn run(mut self, now: Now) -> Job<S> {
+        self.0.work(now);
+        self
+    }
+}
+
+/// More input than this is held for no session: each has smaller limits of its own.
+const HELD_LEN_MAX: usize = 1024 * 1024;
+
+/// What an idle carriage keeps allocated for unused input.
+const HELD_LEN_KEPT: usize = 512;
+
+/// How long a handshake may take: three round trips and a few lost packets.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a peer that was refused may go on sending before the connection is closed on it, and how much.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+const LINGER_LEN_MAX: u32 = 1024 * 1024;
+
+/// How long the goodbye of TLS may wait for room in the socket's buffer. It is a courtesy: a peer that takes nothing
+/// more goes without.
+const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long a drain leaves an idle connection open: longer than most round trips, so that a client that has just sent a
+/// request on it gets a reply and not a reset.
+pub(crate) const DRAIN_GRACE: Duration = Duration::from_millis(250);
+
+/// What a carriage wants.
+impl<S: Session> Carriage<S> {
+    /// A connection that was accepted just now.
+    pub(crate) fn new(shared: Arc<Shared>, secure: Option<Box<Secure>>, now: Now) -> Carriage<S> {
+        let (stage, patience) = match secure {
+            None => (Stage::Open, shared.limits.head_timeout),
+            Some(_) => (
+                Stage::Handshake,
+                shared.limits.head_timeout.min(HANDSHAKE_TIMEOUT),
+            ),
+        };
+        Carriage {
+            shared,
+            session: None,
+            secure,
+            outgoing: None,
+            held: Vec::new(),
+            deadline: now.monotonic + patience,
+            begun: now.monotonic,
+            arrived_after_us: 0,
+            stage,
+            phase: Phase::Idle,
+            drain: Drain::No,
+            is_ended: false,
+        }
+    }
+
+    /// What it wants next. Asking changes nothing.
+    #[inline]
+    pub(crate) fn want(&mut self) -> Want<'_> {
+        if let Some(outgoing) = &self.outgoing {
+            return outgoing.want(self.secure.is_some());
+        }
+        let until = self.deadline;
+        match self.stage {
+            Stage::Receive | Stage::Handshake | Stage::Discard { .. } => Want::Receive { until },
+            Stage::Fill => {
+                let room = self.session.as_mut().map(S::body_room).unwrap_or_default();
+                Want::Fill { room, until }
+            }
+            Stage::Turn => Want::Turn,
+            Stage::Work => Want::Work,
+            Stage::Working => Want::Nothing,
+            Stage::Open => Want::Open {
+                tls: self.secure.as_ref().map(|secure| secure.facts()),
+            },
+            Stage::Finish(_) => Want::Finish,
+            Stage::Close(closed) => Want::Close(closed),
+        }
+    }
+
+    /// Whether it wants to know when what is on its way was sent, also if that took no time to speak of.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.outgoing
+            .as_ref()
+            .is_some_and(|outgoing| outgoing.out.replies() > 0)
+    }
+
+    /// Until when it wants to receive, for an engine that waits for input elsewhere than it asks.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Whether it waits, and not for the rest of a request.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle && matches!(self.stage, Stage::Receive | Stage::Handshake)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+/// What is on its way out, or will be.
+#[inline]
+fn outgoing<'a>(
+    outgoing: &'a mut Option<Box<Outgoing>>,
+    shared: &Shared,
+    now: Now,
+) -> &'a mut Outgoing {
+    outgoing.get_or_insert_with(|| Outgoing::take(shared.log.is_some(), now.monotonic))
+}

@@ -1,0 +1,187 @@
+//! What a carriage is told: its session, and input.
+
+use session::{GiveUp, Next, Now, Phase, Received, Session};
+
+use super::{
+    Carriage, DRAIN_GRACE, Drain, HELD_LEN_KEPT, HELD_LEN_MAX, LINGER_LEN_MAX, Stage, outgoing,
+};
+use crate::counters::Closed;
+
+impl<S: Session> Carriage<S> {
+    /// Here is its session.
+    pub(crate) fn opened(&mut self, session: S, now: Now) {
+        debug_assert_eq!(self.stage, Stage::Open, "opened once");
+        self.session = Some(session);
+        self.deadline = now.monotonic + self.shared.limits.head_timeout;
+        self.stage = match self.held.is_empty() {
+            true => Stage::Receive,
+            false => Stage::Turn,
+        };
+        self.tell_drain(now);
+        self.settle(now);
+    }
+
+    /// Input has come; none is the end.
+    #[inline]
+    pub(crate) fn input(&mut self, input: &[u8], now: Now) {
+        match self.secure {
+            _ if input.is_empty() => self.is_ended = true,
+            None => self.take(input, now),
+            Some(_) => self.take_records(input, now),
+        }
+        self.settle(now);
+    }
+
+    /// The peer has sent all that it will.
+    pub(crate) fn end_of_input(&mut self, now: Now) {
+        self.is_ended = true;
+        self.settle(now);
+    }
+
+    /// `len` bytes of input were put into the room; none is the end.
+    pub(crate) fn filled(&mut self, len: usize, now: Now) {
+        if len == 0 {
+            return self.end_of_input(now);
+        }
+        self.shared.counters.received(len);
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+        let next = session.body_filled(len, now, out);
+        self.follow(Received { used: len, next }, now);
+        self.settle(now);
+    }
+
+    /// Shows input to the session, or holds it until the session has its turn.
+    #[inline]
+    pub(super) fn take(&mut self, input: &[u8], now: Now) {
+        self.note_arrival(now);
+        match (self.stage, &mut self.session) {
+            (Stage::Receive | Stage::Fill, Some(session)) => {
+                self.shared.counters.received(input.len());
+                let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+                if self.held.is_empty() {
+                    let received = session.receive(input, now, out);
+                    self.held.extend_from_slice(&input[received.used..]);
+                    self.follow(received, now);
+                } else {
+                    self.held.extend_from_slice(input);
+                    self.show_held(now);
+                }
+            }
+            (Stage::Discard { closed, len }, _) => {
+                let len = len.saturating_add(input.len() as u32);
+                self.stage = match len < LINGER_LEN_MAX {
+                    true => Stage::Discard { closed, len },
+                    false => Stage::Close(closed),
+                };
+            }
+            (Stage::Finish(_) | Stage::Close(_), _) => {}
+            _ => {
+                self.shared.counters.received(input.len());
+                self.held.extend_from_slice(input);
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn take_records(&mut self, input: &[u8], now: Now) {
+        if let Stage::Discard { .. } = self.stage {
+            return self.take(input, now);
+        }
+        let Some(mut secure) = self.secure.take() else {
+            return;
+        };
+        let opened = secure.open(input, |plain| self.take(plain, now));
+        // What TLS has to say itself: handshake, tickets, alerts. Records keep the order in which they were made.
+        secure.take_records(&mut outgoing(&mut self.outgoing, &self.shared, now).sealed);
+        match opened {
+            Err(_) => {
+                secure.has_ended = true;
+                self.stage = Stage::Close(Closed::Error);
+            }
+            Ok(has_peer_ended) => self.is_ended |= has_peer_ended,
+        }
+        if self.stage == Stage::Handshake && !secure.is_handshaking() {
+            self.stage = Stage::Open;
+        }
+        self.secure = Some(secure);
+    }
+
+    /// Notes when input came, to the microsecond, and up to an hour after the request began.
+    #[inline]
+    fn note_arrival(&mut self, now: Now) {
+        self.arrived_after_us = 0;
+        if self.phase == Phase::Idle {
+            self.begun = now.monotonic;
+        } else {
+            let after = now.monotonic.saturating_duration_since(self.begun);
+            self.arrived_after_us = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Shows the session its unused input again.
+    pub(super) fn show_held(&mut self, now: Now) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
+        let received = session.receive(&self.held, now, out);
+        let len = self.held.len();
+        assert!(
+            received.used <= len,
+            "a session used {} of {len} bytes",
+            received.used
+        );
+        self.held.drain(..received.used);
+        self.follow(received, now);
+    }
+
+    /// Goes to the stage that the session's answer leads to.
+    #[inline]
+    pub(super) fn follow(&mut self, received: Received, now: Now) {
+        self.stage = match received.next {
+            Next::Receive(phase) => {
+                self.wait_in(phase, received.used > 0, now);
+                if self.held.is_empty() && self.held.capacity() > HELD_LEN_KEPT {
+                    self.held = Vec::new();
+                }
+                if self.held.len() > HELD_LEN_MAX {
+                    return self.give_up(GiveUp::TooLong, Stage::Finish(Closed::TooLong), now);
+                }
+                match phase {
+                    Phase::Body if self.lends_room() => Stage::Fill,
+                    _ => Stage::Receive,
+                }
+            }
+            Next::Flush => Stage::Turn,
+            Next::Work => Stage::Work,
+            Next::Close => Stage::Close(Closed::Session),
+            Next::Linger => Stage::Finish(Closed::Session),
+        };
+    }
+
+    /// Sets the deadline of a wait. A head has one deadline for all of it, however its bytes are spread;
+    /// `is_new` says that bytes were used, so it is another head than before.
+    #[inline]
+    pub(super) fn wait_in(&mut self, phase: Phase, is_new: bool, now: Now) {
+        let limits = &self.shared.limits;
+        let timeout = match phase {
+            Phase::Idle if self.drain == Drain::Told => limits.idle_timeout.min(DRAIN_GRACE),
+            Phase::Idle => limits.idle_timeout,
+            Phase::Body => limits.body_timeout,
+            Phase::Head if self.phase == Phase::Head && !is_new => return,
+            Phase::Head => limits.head_timeout,
+        };
+        self.phase = phase;
+        self.deadline = now.monotonic + timeout;
+    }
+
+    /// Whether the session has room of its own for what comes. Under TLS input comes as records.
+    pub(super) fn lends_room(&mut self) -> bool {
+        self.held.is_empty()
+            && self.secure.is_none()
+            && (self.session.as_mut()).is_some_and(|session| !session.body_room().is_empty())
+    }
+}

@@ -1,0 +1,190 @@
+//! What a connection has on its way out: lent by a pool of the thread for as long as there is something to
+//! send, because a connection that waits for a request needs none of it.
+//!
+//! ```text
+//!  the session ── put ──▶ out ───────── without TLS ──────────▶ Want::Send, Want::File
+//!                          └─ Secure ──▶ sealed ── with TLS ──▶ Want::Send
+//! ```
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use session::{Chunk, Outbox};
+
+use super::{FilePiece, Want};
+use crate::limits::Limits;
+
+/// Output, and how fast the peer takes it.
+pub(crate) struct Outgoing {
+    /// What the session wrote.
+    pub(super) out: Outbox,
+    /// The same as TLS records, some 32 KiB at a time.
+    pub(super) sealed: Outbox,
+    /// When the peer must have taken something.
+    pub(super) until: Instant,
+    /// Since when the peer's rate is measured, and what it has taken since then.
+    since: Instant,
+    taken: u64,
+    is_begun: bool,
+    /// A file was too much for the socket.
+    is_slow: bool,
+    /// What of it the peer had not taken at the last look, and when to look again.
+    untaken: Option<u64>,
+    look_after: Duration,
+}
+
+/// How much of a slow file's end is held back until the peer has taken the rest.
+pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
+
+/// How often to look whether it has. There is no event for that; but the peer has just been slow, so it may as well
+/// wait for the next look.
+const UNTAKEN_LOOK_MIN: Duration = Duration::from_micros(100);
+const UNTAKEN_LOOK_MAX: Duration = Duration::from_millis(20);
+
+/// What a thread keeps for the next replies.
+const KEPT_MAX: usize = 64;
+
+thread_local! {
+    #[expect(clippy::vec_box, reason = "a connection holds the box, and moves it as one word")]
+    static KEPT: RefCell<Vec<Box<Outgoing>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Outgoing {
+    /// An empty one.
+    #[inline]
+    pub(super) fn take(is_logged: bool, now: Instant) -> Box<Outgoing> {
+        let kept = KEPT.with_borrow_mut(Vec::pop);
+        let mut outgoing = kept.unwrap_or_else(|| Outgoing::new(now));
+        outgoing.out.set_logged(is_logged);
+        outgoing
+    }
+
+    #[cold]
+    fn new(now: Instant) -> Box<Outgoing> {
+        Box::new(Outgoing {
+            out: Outbox::new(),
+            sealed: Outbox::new(),
+            until: now,
+            since: now,
+            taken: 0,
+            is_begun: false,
+            is_slow: false,
+            untaken: None,
+            look_after: Duration::ZERO,
+        })
+    }
+
+    /// Gives it back. What it still holds is not sent.
+    #[inline]
+    pub(super) fn put_back(mut self: Box<Outgoing>) {
+        self.is_begun = false;
+        if !self.is_empty() {
+            self.out.clear();
+            self.sealed.clear();
+        }
+        KEPT.with_borrow_mut(|kept| {
+            if kept.len() < KEPT_MAX {
+                kept.push(self);
+            }
+        });
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty() && self.sealed.is_empty()
+    }
+
+    /// Starts the clock of a sending, unless one is under way.
+    #[inline]
+    pub(super) fn begin(&mut self, now: Instant, limits: &Limits) {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.is_slow = false;
+            self.untaken = None;
+            (self.since, self.taken) = (now, 0);
+            self.until = now + limits.send_timeout;
+        }
+    }
+
+    /// What is to be sent next. Never empty.
+    #[inline]
+    pub(super) fn want(&self, is_secure: bool) -> Want<'_> {
+        let until = self.until;
+        if !self.sealed.is_empty() {
+            let out = &self.sealed;
+            return Want::Send { out, until };
+        }
+        let out = &self.out;
+        let Some(Chunk::File(range)) = out.front() else {
+            return Want::Send { out, until };
+        };
+        if is_secure {
+            return Want::Read { range };
+        }
+        // Its length has been announced: a file that ends early or was written to meanwhile can only be cut off, so
+        // that it is not taken for whole. What `sendfile(2)` queues are the page cache's own pages, so a write changes
+        // bytes that were sent but not yet taken. A write into a settled file shows in its stamp: once a file was too
+        // much for the socket, its end is held back until the rest was taken and the stamp is still the same. Where
+        // that cannot be told, every piece is a copy. docs/serve.md says what is left.
+        let len = range.len();
+        let piece = |len, look| {
+            Want::File(FilePiece {
+                range,
+                len,
+                look,
+                until,
+            })
+        };
+        match (self.is_slow, self.untaken) {
+            _ if !range.settled => Want::Copy { range, until },
+            (false, _) => piece(len, false),
+            (true, _) if len > HELD_BACK_LEN => piece(len - HELD_BACK_LEN, true),
+            (true, Some(0)) => Want::Copy { range, until },
+            (true, _) => Want::Untaken {
+                after: self.look_after,
+            },
+        }
+    }
+
+    /// So much of what was sent the peer has not taken. `false` if it takes too little.
+    pub(super) fn look(&mut self, untaken: u64, now: Instant, limits: &Limits) -> bool {
+        let before = self.untaken.replace(untaken);
+        self.look_after = (self.look_after * 2).clamp(UNTAKEN_LOOK_MIN, UNTAKEN_LOOK_MAX);
+        match before {
+            _ if untaken == 0 => true,
+            Some(before) if untaken >= before => now <= self.until,
+            before => {
+                self.taken += before.map_or(0, |before| before - untaken);
+                self.keeps_pace(now, limits)
+            }
+        }
+    }
+
+    /// The peer has taken `len` bytes.
+    #[inline]
+    pub(super) fn consume(&mut self, len: u64) {
+        self.taken += len;
+        if !self.sealed.is_empty() {
+            return self.sealed.consume(len);
+        }
+        if let Some(Chunk::File(range)) = self.out.front() {
+            self.is_slow |= len < range.len();
+            (self.untaken, self.look_after) = (None, Duration::ZERO);
+        }
+        self.out.consume(len);
+    }
+
+    /// Looks at the rate, with something left to send; `false` if a whole window has brought less than the
+    /// minimum.
+    pub(super) fn keeps_pace(&mut self, now: Instant, limits: &Limits) -> bool {
+        self.until = now + limits.send_timeout;
+        let elapsed = now.saturating_duration_since(self.since);
+        if elapsed < limits.send_rate_window {
+            return true;
+        }
+        let taken_min = (limits.send_rate_min as f64 * elapsed.as_secs_f64()) as u64;
+        let keeps = self.taken >= taken_min;
+        (self.since, self.taken) = (now, 0);
+        keeps
+    }
+}

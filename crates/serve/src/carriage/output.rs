@@ -1,0 +1,193 @@
+//! What a carriage is told: output, turns and work.
+
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use session::{Now, Outbox, Session};
+
+use super::{
+    Carriage, Drain, GOODBYE_PATIENCE, Job, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, outgoing,
+};
+use crate::counters::Closed;
+
+impl<S: Session> Carriage<S> {
+    /// The peer took the first `len` bytes of what was to be sent; 0 if there are none, because a file was cut short.
+    ///
+    /// `now` may be the time of the last event if the engine could send all that it was offered and the carriage
+    /// [`is_timed`](Carriage::is_timed) not: only a rest is judged by the time.
+    #[inline]
+    pub(crate) fn sent(&mut self, len: u64, now: Now) {
+        let Some(outgoing) = &mut self.outgoing else {
+            return;
+        };
+        if len == 0 {
+            return self.cut_off(now);
+        }
+        if self.secure.is_none() {
+            self.shared.counters.sent(len as usize);
+        }
+        outgoing.consume(len);
+        if !outgoing.is_empty() && !outgoing.keeps_pace(now.monotonic, &self.shared.limits) {
+            return self.fail(Closed::TooSlow, now);
+        }
+        self.settle(now);
+    }
+
+    /// The peer has not taken the last `len` bytes of what was sent.
+    pub(crate) fn untaken(&mut self, len: u64, now: Now) {
+        if let Some(outgoing) = &mut self.outgoing
+            && !outgoing.look(len, now.monotonic, &self.shared.limits)
+        {
+            self.fail(Closed::TooSlow, now);
+        }
+    }
+
+    /// The first bytes of the file that was to be read; none is its early end.
+    pub(crate) fn file_bytes(&mut self, bytes: impl Deref<Target = [u8]>, now: Now) {
+        let (Some(outgoing), Some(secure)) = (&mut self.outgoing, &mut self.secure) else {
+            return;
+        };
+        if bytes.is_empty() {
+            return self.cut_off(now);
+        }
+        let bytes = &bytes[..bytes.len().min(SEALED_LEN_MAX)];
+        secure.seal_bytes(bytes, &mut outgoing.sealed);
+        outgoing.out.consume(bytes.len() as u64);
+        self.shared.counters.sent(bytes.len());
+        self.settle(now);
+    }
+
+    /// The file that was to be sent is not what it was when its length was announced. The reply is cut off.
+    pub(super) fn cut_off(&mut self, now: Now) {
+        self.fail(Closed::Error, now);
+    }
+
+    /// It is the session's turn.
+    pub(crate) fn go_on(&mut self, now: Now) {
+        if self.stage == Stage::Turn {
+            self.show_held(now);
+            self.settle(now);
+        }
+    }
+
+    /// Hands out the work.
+    ///
+    /// # Panics
+    /// If it does not want any done.
+    pub(crate) fn begin_work(&mut self) -> Job<S> {
+        assert_eq!(self.stage, Stage::Work, "work that was not asked for");
+        self.stage = Stage::Working;
+        self.shared.counters.worked();
+        Job(self.session.take().expect("it is at home until it works"))
+    }
+
+    /// The work is done.
+    pub(crate) fn worked(&mut self, job: Job<S>, now: Now) {
+        self.session = Some(job.0);
+        if self.stage == Stage::Working {
+            self.stage = Stage::Turn;
+            self.tell_drain(now);
+        }
+        self.settle(now);
+    }
+
+    /// Our side of the stream has ended.
+    pub(crate) fn finished(&mut self, (): (), now: Now) {
+        if let Stage::Finish(closed) = self.stage {
+            self.stage = Stage::Discard { closed, len: 0 };
+            self.deadline = now.monotonic + LINGER_TIMEOUT;
+        }
+        self.settle(now);
+    }
+
+    /// After everything that it was told: makes records, gives back an outbox that is empty, and ends what has come to
+    /// its end.
+    #[inline]
+    pub(super) fn settle(&mut self, now: Now) {
+        if let Some(outgoing) = &mut self.outgoing {
+            if let Some(secure) = &mut self.secure
+                && outgoing.sealed.is_empty()
+            {
+                let len = secure.seal(&mut outgoing.out, &mut outgoing.sealed);
+                if len > 0 {
+                    self.shared.counters.sent(len);
+                }
+            }
+            if !outgoing.is_empty() {
+                return outgoing.begin(now.monotonic, &self.shared.limits);
+            }
+            self.drop_outgoing(now);
+        }
+        if self.is_ended || !matches!(self.stage, Stage::Receive | Stage::Fill) {
+            self.settle_end(now);
+        }
+    }
+
+    /// With nothing on its way out: whether this is the end, and what is said at it.
+    pub(super) fn settle_end(&mut self, now: Now) {
+        self.stage = match self.stage {
+            _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
+                Stage::Close(Closed::Drained)
+            }
+            Stage::Receive | Stage::Fill | Stage::Handshake if self.is_ended => {
+                Stage::Close(Closed::Peer)
+            }
+            Stage::Discard { closed, .. } if self.is_ended => Stage::Close(closed),
+            stage => stage,
+        };
+        if let Some(secure) = &mut self.secure
+            && !secure.has_ended
+            && matches!(
+                self.stage,
+                Stage::Finish(_) | Stage::Close(Closed::Session | Closed::Drained)
+            )
+        {
+            let outgoing = outgoing(&mut self.outgoing, &self.shared, now);
+            secure.end(&mut outgoing.sealed);
+            outgoing.begin(now.monotonic, &self.shared.limits);
+            outgoing.until = now.monotonic + GOODBYE_PATIENCE;
+            return;
+        }
+        if let Stage::Close(_) = self.stage
+            && let Some(mut session) = self.session.take()
+        {
+            session.closed(now);
+        }
+    }
+
+    /// Gives back what is or was on its way out.
+    #[inline]
+    pub(super) fn drop_outgoing(&mut self, now: Now) {
+        if let Some(mut outgoing) = self.outgoing.take() {
+            let replies = outgoing.out.take_replies();
+            if replies > 0 {
+                self.account(&mut outgoing.out, replies, now);
+            }
+            outgoing.put_back();
+        }
+    }
+
+    /// Counts and logs the replies that have just been sent, or could not be, with the time from the first byte of the
+    /// request to the last of the reply.
+    fn account(&mut self, out: &mut Outbox, replies: usize, now: Now) {
+        let (first, others) = self.asked_since();
+        let [first, others] =
+            [first, others].map(|asked| now.monotonic.saturating_duration_since(asked));
+        self.shared.counters.replied(1, first);
+        if replies > 1 {
+            self.shared.counters.replied(replies as u64 - 1, others);
+        }
+        if let Some(log) = &self.shared.log {
+            let took = |nth| if nth == 0 { first } else { others };
+            out.take_log(took, |lines| log.write(lines));
+        }
+    }
+
+    /// Since when those replies have been waited for that the session has just made: the first of them, whose request may
+    /// have come in pieces; and the others, whose requests came with the last input.
+    pub(super) fn asked_since(&mut self) -> (Instant, Instant) {
+        let after = Duration::from_micros(std::mem::take(&mut self.arrived_after_us).into());
+        let arrived = self.begun + after;
+        (std::mem::replace(&mut self.begun, arrived), arrived)
+    }
+}

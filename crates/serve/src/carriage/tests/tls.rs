@@ -1,0 +1,274 @@
+//! TLS in the carriage, with rustls as the client, in memory.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::sync::{Arc, LazyLock};
+
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+use super::super::{GOODBYE_PATIENCE, HANDSHAKE_TIMEOUT, Secure, Want};
+use super::world::{Blocked, World};
+use super::*;
+use crate::tls::{Tls, TlsOptions};
+
+struct Authority {
+    tls: Arc<Tls>,
+    certificate: CertificateDer<'static>,
+}
+
+/// One for all: making keys takes its time.
+static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all.pem");
+    let pem = made.cert.pem() + &made.signing_key.serialize_pem();
+    fs::write(&file, pem).unwrap();
+    let options = TlsOptions {
+        chain: file,
+        protocols: vec![b"http/1.1".to_vec()],
+        ..TlsOptions::default()
+    };
+    Authority {
+        tls: Arc::new(Tls::open(options).unwrap()),
+        certificate: made.cert.der().clone(),
+    }
+});
+
+/// A client and a carriage, joined without a network.
+struct Pair {
+    client: ClientConnection,
+    world: World,
+    /// What the client understood.
+    heard: Vec<u8>,
+    has_ended: bool,
+    /// In pieces of which length the client's records arrive.
+    piece_len: usize,
+}
+
+impl Pair {
+    fn new(protocols: &[&str]) -> Pair {
+        let mut roots = RootCertStore::empty();
+        roots.add(AUTHORITY.certificate.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = protocols
+            .iter()
+            .map(|name| name.as_bytes().to_vec())
+            .collect();
+        let name = "localhost".try_into().unwrap();
+        Pair {
+            client: ClientConnection::new(Arc::new(config), name).unwrap(),
+            world: World::accepted(Some(Secure::new(&AUTHORITY.tls).unwrap())),
+            heard: Vec::new(),
+            has_ended: false,
+            piece_len: usize::MAX,
+        }
+    }
+
+    /// Carries records both ways until both wait.
+    fn carry(&mut self) -> Blocked {
+        loop {
+            let mut records = Vec::new();
+            while self.client.wants_write() {
+                self.client.write_tls(&mut records).unwrap();
+            }
+            for piece in records.chunks(self.piece_len) {
+                self.world.carriage.input(piece, self.world.now);
+                self.world.run();
+            }
+            let blocked = self.world.run();
+            let got = std::mem::take(&mut self.world.got);
+            if got.is_empty() && records.is_empty() {
+                return blocked;
+            }
+            let mut got = &got[..];
+            while !got.is_empty() {
+                self.client.read_tls(&mut got).unwrap();
+                let state = self.client.process_new_packets().unwrap();
+                self.has_ended |= state.peer_has_closed();
+                let mut plain = vec![0; state.plaintext_bytes_to_read()];
+                self.client.reader().read_exact(&mut plain).unwrap();
+                self.heard.extend(plain);
+            }
+        }
+    }
+
+    fn say(&mut self, text: &str) -> Blocked {
+        self.client.writer().write_all(text.as_bytes()).unwrap();
+        self.carry()
+    }
+}
+
+#[test]
+fn what_is_said_inside_tls_is_answered_however_its_records_are_cut() {
+    let request = "say one\nbig 100000\nfile 200000\nwork\nsay two\nflood 1000\n";
+    let mut plain = World::new();
+    plain.say(request);
+    for (piece_len, window) in [
+        (usize::MAX, usize::MAX),
+        (1, usize::MAX),
+        (7, 1000),
+        (1000, 100),
+    ] {
+        let mut pair = Pair::new(&[]);
+        (pair.piece_len, pair.world.window) = (piece_len, window);
+        assert_eq!(pair.say(request), Blocked::Receive);
+        assert!(
+            pair.heard == plain.got,
+            "pieces of {piece_len}, window {window}"
+        );
+        assert!(pair.world.carriage.outgoing.is_none());
+    }
+}
+
+#[test]
+fn a_session_is_opened_with_what_the_handshake_agreed_on() {
+    let mut pair = Pair::new(&["h2", "http/1.1"]);
+    let mut records = Vec::new();
+    pair.client.write_tls(&mut records).unwrap();
+    pair.world.carriage.input(&records, pair.world.now);
+    assert_eq!(pair.world.run(), Blocked::Receive, "its answer is awaited");
+    let got = std::mem::take(&mut pair.world.got);
+    pair.client.read_tls(&mut &got[..]).unwrap();
+    pair.client.process_new_packets().unwrap();
+    records.clear();
+    while pair.client.wants_write() {
+        pair.client.write_tls(&mut records).unwrap();
+    }
+    pair.world.carriage.input(&records, pair.world.now);
+    while pair.world.carriage.outgoing.is_some() {
+        pair.world.step();
+    }
+    let Want::Open { tls: Some(facts) } = pair.world.carriage.want() else {
+        panic!("the handshake is over")
+    };
+    assert_eq!(facts.alpn, Some(&b"http/1.1"[..]));
+    assert_eq!(facts.server_name, Some("localhost"));
+}
+
+#[test]
+fn a_client_that_speaks_no_protocol_of_ours_is_told_so() {
+    let failed = AUTHORITY.tls.failed_handshake_count();
+    let mut pair = Pair::new(&["h2"]);
+    let mut records = Vec::new();
+    pair.client.write_tls(&mut records).unwrap();
+    pair.world.carriage.input(&records, pair.world.now);
+    assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
+    let got = std::mem::take(&mut pair.world.got);
+    pair.client.read_tls(&mut &got[..]).unwrap();
+    let why = pair.client.process_new_packets().unwrap_err();
+    let alert = rustls::AlertDescription::NoApplicationProtocol;
+    assert_eq!(why, rustls::Error::AlertReceived(alert));
+    assert!(AUTHORITY.tls.failed_handshake_count() > failed);
+}
+
+#[test]
+fn a_handshake_ends_at_its_instant_however_its_bytes_are_spread() {
+    let mut pair = Pair::new(&[]);
+    let until = test_now().monotonic + HANDSHAKE_TIMEOUT.min(pair.world.limits().head_timeout);
+    assert_eq!(pair.world.until(), until);
+    for byte in [22, 3, 1, 1, 0, 1] {
+        pair.world.pass(Duration::from_secs(2));
+        pair.world.carriage.input(&[byte], pair.world.now);
+        assert_eq!(pair.world.until(), until);
+    }
+    let closed = Closed::TimedOut(Phase::Head);
+    assert_eq!(pair.world.expire(), Blocked::Closed(closed));
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_handshake() {
+    let mut pair = Pair::new(&[]);
+    pair.world.carriage.drain(pair.world.now);
+    assert_eq!(pair.world.until(), pair.world.now.monotonic + DRAIN_GRACE);
+    assert_eq!(pair.world.expire(), Blocked::Closed(Closed::Drained));
+
+    let mut in_time = Pair::new(&[]);
+    in_time.world.carriage.drain(in_time.world.now);
+    in_time.say("say x\n");
+    assert!(
+        in_time.heard.ends_with(b"x\n"),
+        "what was accepted is served"
+    );
+}
+
+#[test]
+fn the_last_reply_is_followed_by_a_goodbye() {
+    let mut pair = Pair::new(&[]);
+    assert_eq!(pair.say("say x\nbye\n"), Blocked::Closed(Closed::Session));
+    assert_eq!((&pair.heard[..], pair.has_ended), (&b"x\n"[..], true));
+
+    let mut refused = Pair::new(&[]);
+    assert_eq!(refused.say("refuse\n"), Blocked::Receive);
+    assert_eq!(
+        (&refused.heard[..], refused.has_ended),
+        (&b"refused\n"[..], true)
+    );
+
+    let mut drained = Pair::new(&[]);
+    drained.say("say x\n");
+    drained.world.carriage.drain(drained.world.now);
+    drained.carry();
+    drained.world.expire();
+    assert_eq!(drained.carry(), Blocked::Closed(Closed::Drained));
+    assert!(drained.has_ended);
+}
+
+#[test]
+fn a_goodbye_that_the_peer_does_not_take_is_dropped_soon() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    pair.world.window = 0;
+    assert_eq!(pair.say("bye\n"), Blocked::Send);
+    assert_eq!(
+        pair.world.until(),
+        pair.world.now.monotonic + GOODBYE_PATIENCE
+    );
+    assert_eq!(pair.world.expire(), Blocked::Closed(Closed::Session));
+}
+
+#[test]
+fn a_reply_that_the_peer_does_not_take_is_not_a_goodbye() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    pair.world.window = 0;
+    assert_eq!(pair.say("say y\nbye\n"), Blocked::Send);
+    assert_eq!(pair.world.expire(), Blocked::Closed(Closed::TooSlow));
+}
+
+#[test]
+fn a_peer_that_says_goodbye_gets_its_replies_first() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say w\n");
+    pair.client.writer().write_all(b"say x\nwork\n").unwrap();
+    pair.client.send_close_notify();
+    assert_eq!(pair.carry(), Blocked::Closed(Closed::Peer));
+    assert_eq!(pair.heard, b"w\nx\nworked\n");
+}
+
+#[test]
+fn a_record_that_was_tampered_with_ends_the_connection() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    pair.client.writer().write_all(b"say y\n").unwrap();
+    let mut records = Vec::new();
+    pair.client.write_tls(&mut records).unwrap();
+    *records.last_mut().unwrap() ^= 1;
+    pair.world.carriage.input(&records, pair.world.now);
+    assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
+    assert_eq!(pair.heard, b"x\n");
+}
+
+#[test]
+fn a_file_that_shrinks_cuts_the_reply_off_inside_tls_too() {
+    let mut pair = Pair::new(&[]);
+    pair.world.file_len = 100_000;
+    assert_eq!(pair.say("file 3000000\n"), Blocked::Closed(Closed::Error));
+    assert_eq!(pair.heard, file(100_000));
+    assert!(!pair.has_ended, "a goodbye would make it whole");
+}

@@ -1,0 +1,402 @@
+//! A scripted peer in virtual time: no socket, no sleep, no clock.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use session::replay::test_now;
+use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Session, SharedFile};
+
+use std::time::Instant;
+
+use super::super::{Carriage, Closed, FilePiece, SEALED_LEN_MAX, Secure, Shared, Want};
+use crate::limits::Limits;
+
+/// A session with one command for everything that a session can want. Lines, answered in order:
+/// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`, `body LEN` (that many bytes follow), `work`, `refuse`, `bye`.
+#[derive(Clone, Debug)]
+pub(super) struct Toy {
+    state: State,
+    drains: bool,
+    pub(super) life: Arc<Life>,
+}
+
+/// What a session was told, for those that look from outside.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    pub(super) drained: AtomicUsize,
+    pub(super) closed: AtomicUsize,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Lines,
+    Flood(usize),
+    Body { room: Vec<u8>, filled: usize },
+    Work,
+    Worked,
+}
+
+/// Bodies from here on are taken in room of the session's own.
+const ROOM_LEN_MIN: usize = 100;
+
+pub(super) const FILE_LEN: u64 = 3_000_000;
+
+static FILE: LazyLock<Arc<SharedFile>> = LazyLock::new(|| {
+    let file = tempfile::tempfile().unwrap();
+    let bytes: Vec<u8> = (0..FILE_LEN).map(|at| (at % 251) as u8).collect();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    Arc::new(SharedFile::try_from(file).unwrap())
+});
+
+impl Toy {
+    pub(super) fn new() -> Toy {
+        Toy {
+            state: State::Lines,
+            drains: false,
+            life: Arc::default(),
+        }
+    }
+
+    /// Answers one line, or `None`: wait.
+    fn line(&mut self, line: &str, out: &mut Outbox) -> Option<Next> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let number = || rest.parse::<usize>().unwrap();
+        match word {
+            "say" => out.put(format!("{rest}\n").as_bytes()),
+            "big" => out.put_shared(Bytes::from(vec![b'b'; number()])),
+            "file" | "fresh" => out.put_file(FileRange {
+                file: Arc::clone(&FILE),
+                range: 0..number() as u64,
+                keep: true,
+                settled: word == "file",
+            }),
+            "flood" => self.state = State::Flood(number()),
+            "body" => {
+                let room = vec![0; number()];
+                self.state = State::Body { room, filled: 0 };
+            }
+            "work" => self.state = State::Work,
+            "refuse" => {
+                out.put(b"refused\n");
+                return Some(Next::Linger);
+            }
+            "bye" => return Some(Next::Close),
+            word => panic!("no command '{word}'"),
+        }
+        if let State::Lines = self.state {
+            out.end_reply();
+        }
+        if self.drains && matches!(self.state, State::Lines) {
+            return Some(Next::Close);
+        }
+        None
+    }
+
+    /// A body that is whole is answered.
+    fn end_body(&mut self, out: &mut Outbox) {
+        if let State::Body { room, filled } = &self.state
+            && *filled == room.len()
+        {
+            let sum: u64 = room.iter().map(|&byte| u64::from(byte)).sum();
+            out.put(format!("{} bytes, sum {sum}\n", room.len()).as_bytes());
+            self.state = State::Lines;
+        }
+    }
+}
+
+impl Session for Toy {
+    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let more = !rest.is_empty() || matches!(self.state, State::Flood(_));
+            if out.is_full() && more {
+                let next = Next::Flush;
+                return Received { used, next };
+            }
+            match &mut self.state {
+                State::Flood(0) => self.state = State::Lines,
+                State::Flood(left) => {
+                    *left -= 1;
+                    out.put(&[b'f'; 100]);
+                }
+                State::Work => {
+                    let next = Next::Work;
+                    return Received { used, next };
+                }
+                State::Worked => {
+                    out.put(b"worked\n");
+                    self.state = State::Lines;
+                }
+                State::Body { room, filled } => {
+                    let len = rest.len().min(room.len() - *filled);
+                    room[*filled..*filled + len].copy_from_slice(&rest[..len]);
+                    *filled += len;
+                    used += len;
+                    self.end_body(out);
+                    if matches!(self.state, State::Body { .. }) {
+                        let next = Next::Receive(Phase::Body);
+                        return Received { used, next };
+                    }
+                }
+                State::Lines => {
+                    let Some(len) = rest.iter().position(|&byte| byte == b'\n') else {
+                        let phase = match rest.is_empty() {
+                            true => Phase::Idle,
+                            false => Phase::Head,
+                        };
+                        let next = Next::Receive(phase);
+                        return Received { used, next };
+                    };
+                    used += len + 1;
+                    let line = std::str::from_utf8(&rest[..len]).unwrap();
+                    if let Some(next) = self.line(line, out) {
+                        let used = input.len();
+                        return Received { used, next };
+                    }
+                }
+            }
+        }
+    }
+
+    fn work(&mut self, _: Now) {
+        self.state = State::Worked;
+    }
+
+    fn body_room(&mut self) -> &mut [u8] {
+        match &mut self.state {
+            State::Body { room, filled } if room.len() - *filled >= ROOM_LEN_MIN => {
+                &mut room[*filled..]
+            }
+            _ => &mut [],
+        }
+    }
+
+    fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
+        if let State::Body { filled, .. } = &mut self.state {
+            *filled += len;
+        }
+        self.end_body(out);
+        Next::Receive(match self.state {
+            State::Body { .. } => Phase::Body,
+            _ => Phase::Idle,
+        })
+    }
+
+    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
+        out.put(format!("gave up: {reason:?}\n").as_bytes());
+    }
+
+    fn drain(&mut self, _: Now, out: &mut Outbox) {
+        self.drains = true;
+        self.life.drained.fetch_add(1, Ordering::Relaxed);
+        out.put(b"draining\n");
+    }
+
+    fn closed(&mut self, _: Now) {
+        self.life.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A carriage, its time, and what its peer has got.
+pub(super) struct World {
+    pub(super) carriage: Carriage<Toy>,
+    pub(super) now: Now,
+    pub(super) life: Arc<Life>,
+    pub(super) got: Vec<u8>,
+    /// How many bytes a send takes at most. 0: the peer's window is closed.
+    pub(super) window: usize,
+    /// How much of the file there is.
+    pub(super) file_len: u64,
+    /// Whether the file was written to after it was announced.
+    pub(super) has_changed: bool,
+    /// What was sent and is still on its way to the peer.
+    pub(super) untaken: u64,
+    /// How the file's bytes were asked for.
+    pub(super) asked: Vec<Asked>,
+}
+
+/// How some bytes of the file were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Pages { len: u64, look: bool },
+    Copy(u64),
+    Untaken(Duration),
+}
+
+impl World {
+    /// An open connection.
+    pub(super) fn new() -> World {
+        let mut world = World::accepted(None);
+        assert_eq!(world.run(), Blocked::Receive);
+        world
+    }
+
+    /// A connection that was accepted just now.
+    pub(super) fn accepted(secure: Option<Box<Secure>>) -> World {
+        let shared = Arc::new(Shared::new(Limits::default(), None));
+        World {
+            carriage: Carriage::new(shared, secure, test_now()),
+            now: test_now(),
+            life: Arc::default(),
+            got: Vec::new(),
+            window: usize::MAX,
+            file_len: FILE_LEN,
+            has_changed: false,
+            untaken: 0,
+            asked: Vec::new(),
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.carriage.shared.limits.clone()
+    }
+
+    pub(super) fn pass(&mut self, duration: Duration) {
+        self.now.monotonic += duration;
+        self.now.since_epoch += duration;
+    }
+
+    /// The peer sends `input`; what follows from it happens.
+    pub(super) fn say(&mut self, input: &str) -> Blocked {
+        if !input.is_empty() {
+            self.carriage.input(input.as_bytes(), self.now);
+        }
+        self.run()
+    }
+
+    /// All that the peer got since the last look.
+    pub(super) fn take_got(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.got)).unwrap()
+    }
+
+    /// Until when it waits.
+    pub(super) fn until(&mut self) -> Instant {
+        match self.carriage.want() {
+            Want::Receive { until }
+            | Want::Fill { until, .. }
+            | Want::Send { until, .. }
+            | Want::File(FilePiece { until, .. })
+            | Want::Copy { until, .. } => until,
+            _ => panic!("it does not wait for the peer"),
+        }
+    }
+
+    /// Nothing happens until the time is up, not even a nanosecond before; then what follows happens.
+    pub(super) fn expire(&mut self) -> Blocked {
+        let until = self.until();
+        let early = until - Duration::from_nanos(1);
+        self.pass(early - self.now.monotonic);
+        let before = (self.carriage.stage, self.carriage.outgoing.is_some());
+        self.carriage.expired(self.now);
+        let after = (self.carriage.stage, self.carriage.outgoing.is_some());
+        assert_eq!(before, after, "a nanosecond early");
+        self.pass(Duration::from_nanos(1));
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        self.carriage.failed(&error, self.now);
+        self.run()
+    }
+
+    /// Does what the carriage wants as far as the peer need not do anything.
+    pub(super) fn run(&mut self) -> Blocked {
+        for _ in 0..1_000_000 {
+            if let Some(blocked) = self.step() {
+                return blocked;
+            }
+        }
+        panic!("it neither waits nor closes");
+    }
+
+    /// Does the next thing; says so if that cannot be done without the peer.
+    pub(super) fn step(&mut self) -> Option<Blocked> {
+        let now = self.now;
+        match self.carriage.want() {
+            Want::Open { .. } => {
+                let toy = Toy {
+                    life: Arc::clone(&self.life),
+                    ..Toy::new()
+                };
+                self.carriage.opened(toy, now);
+            }
+            Want::Receive { .. } => return Some(Blocked::Receive),
+            Want::Fill { room, .. } => return Some(Blocked::Fill(room.len())),
+            Want::Send { .. } | Want::File(_) | Want::Copy { .. } if self.window == 0 => {
+                return Some(Blocked::Send);
+            }
+            Want::Send { out, .. } => {
+                let mut taken = Vec::new();
+                for chunk in out.chunks() {
+                    let bytes = match chunk {
+                        Chunk::Bytes(bytes) => bytes,
+                        Chunk::Shared(bytes) => &bytes[..],
+                        Chunk::File(_) => break,
+                    };
+                    taken.extend_from_slice(&bytes[..bytes.len().min(self.window - taken.len())]);
+                }
+                self.got.extend_from_slice(&taken);
+                self.carriage.sent(taken.len() as u64, now);
+            }
+            Want::File(FilePiece {
+                range, len, look, ..
+            }) => {
+                self.asked.push(Asked::Pages { len, look });
+                let len = if look && self.has_changed { 0 } else { len };
+                let bytes = read(range, self.window.min(len as usize), self.file_len);
+                self.got.extend_from_slice(&bytes);
+                self.carriage.sent(bytes.len() as u64, now);
+            }
+            Want::Copy { range, .. } => {
+                self.asked.push(Asked::Copy(range.len()));
+                let bytes = read(range, self.window.min(range.len() as usize), self.file_len);
+                if self.has_changed && bytes.len() as u64 == range.len() {
+                    let error = io::ErrorKind::InvalidData.into();
+                    self.carriage.failed(&error, now);
+                    return None;
+                }
+                self.got.extend_from_slice(&bytes);
+                self.carriage.sent(bytes.len() as u64, now);
+            }
+            Want::Untaken { after } => {
+                self.asked.push(Asked::Untaken(after));
+                self.pass(after);
+                self.carriage.untaken(self.untaken, self.now);
+            }
+            Want::Read { range } => {
+                let len = range.len().min(SEALED_LEN_MAX as u64) as usize;
+                let bytes = read(range, len, self.file_len);
+                self.carriage.file_bytes(bytes, now);
+            }
+            Want::Turn => self.carriage.go_on(now),
+            Want::Work => {
+                let job = self.carriage.begin_work();
+                self.carriage.worked(job.run(now), now);
+            }
+            Want::Nothing => return Some(Blocked::Nothing),
+            Want::Finish => self.carriage.finished((), now),
+            Want::Close(closed) => return Some(Blocked::Closed(closed)),
+        }
+        None
+    }
+}
+
+/// What keeps a carriage from going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocked {
+    Receive,
+    Fill(usize),
+    Send,
+    Nothing,
+    Closed(Closed),
+}
+
+fn read(range: &FileRange, len: usize, file_len: u64) -> Vec<u8> {
+    let start = range.range.start;
+    let mut bytes = vec![0; len.min(file_len.saturating_sub(start) as usize)];
+    let read = rustix::io::pread(range.file.as_fd(), &mut bytes[..], start).unwrap();
+    assert_eq!(read, bytes.len());
+    bytes
+}

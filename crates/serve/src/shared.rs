@@ -1,0 +1,56 @@
+//! What all connections of a server share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
+
+use crate::access_log::AccessLog;
+use crate::counters::Counters;
+use crate::limits::Limits;
+
+/// What all connections of a server share.
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+    pub(crate) log: Option<Arc<AccessLog>>,
+    pub(crate) stage: Stage,
+    pub(crate) start: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits, log: Option<Arc<AccessLog>>) -> Shared {
+        Shared {
+            limits,
+            counters: Counters::new(),
+            log,
+            stage: Stage::default(),
+            start: Instant::now(),
+        }
+    }
+}
+
+/// Where the server is in its life, for engines whose connections look for themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Stage(AtomicU8);
+
+pub(crate) const SERVING: u8 = 0;
+pub(crate) const DRAINING: u8 = 1;
+pub(crate) const CUTTING: u8 = 2;
+
+impl Stage {
+    /// From now on conversations end at the next request boundary.
+    pub(crate) fn drain(&self) {
+        self.0.fetch_max(DRAINING, Ordering::SeqCst);
+    }
+
+    /// From now on conversations end at once.
+    pub(crate) fn cut(&self) {
+        self.0.fetch_max(CUTTING, Ordering::SeqCst);
+    }
+
+    /// One of the three.
+    #[inline]
+    pub(crate) fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -290,10 +290,10 @@ impl Bound {
         };
         let port = address.port();
         if !address.ip().is_unspecified() {
-            return vec![url(*address)];
+            return vec![self.url(*address)];
         }
         let four = address.is_ipv4() || !sockopt::ipv6_v6only(&self.socket).unwrap_or(false);
-        let mut urls = vec![named_url("localhost", port)];
+        let mut urls = vec![self.named_url("localhost", port)];
         urls.extend(
             interface_addresses()
                 .into_iter()
@@ -304,10 +304,28 @@ impl Bound {
                         address.is_ipv6()
                     }
                 })
-                .map(|ip| url(SocketAddr::new(ip, port)))
+                .map(|ip| self.url(SocketAddr::new(ip, port)))
                 .take(URLS_MAX - 1),
         );
         urls
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        match address.ip() {
+            IpAddr::V4(four) => self.named_url(&four.to_string(), address.port()),
+            IpAddr::V6(six) => self.named_url(&format!("[{six}]"), address.port()),
+        }
+    }
+
+    fn named_url(&self, host: &str, port: u16) -> String {
+        let (scheme, default_port) = match self.tls {
+            None => ("http", 80),
+            Some(_) => ("https", 443),
+        };
+        match port == default_port {
+            true => format!("{scheme}://{host}/"),
+            false => format!("{scheme}://{host}:{port}/"),
+        }
     }
 
     /// Another handle on the same listening socket, for one more accept loop. The file of a Unix
@@ -330,20 +348,6 @@ impl Bound {
 impl AsFd for Bound {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-fn url(address: SocketAddr) -> String {
-    match address.ip() {
-        IpAddr::V4(four) => named_url(&four.to_string(), address.port()),
-        IpAddr::V6(six) => named_url(&format!("[{six}]"), address.port()),
-    }
-}
-
-fn named_url(host: &str, port: u16) -> String {
-    match port {
-        80 => format!("http://{host}/"),
-        port => format!("http://{host}:{port}/"),
     }
 }
 
@@ -551,7 +555,11 @@ mod tests {
 
     #[test]
     fn urls_leave_out_the_default_port() {
-        assert_eq!(url("127.0.0.1:80".parse().unwrap()), "http://127.0.0.1/");
-        assert_eq!(url("[::1]:8080".parse().unwrap()), "http://[::1]:8080/");
+        let bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
+            .unwrap()
+            .remove(0);
+        let url = |text: &str| bound.url(text.parse().unwrap());
+        assert_eq!(url("127.0.0.1:80"), "http://127.0.0.1/");
+        assert_eq!(url("[::1]:8080"), "http://[::1]:8080/");
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct ServeConfig {
     /// Whether `listen` is only the default, which sockets from systemd replace.
     pub(crate) listen_is_default: bool,
     pub(crate) admin: Vec<Address>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     pub(crate) engine: Engine,
     pub(crate) io: BackendChoice,
     pub(crate) workers: Option<NonZeroUsize>,

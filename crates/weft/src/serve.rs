@@ -47,11 +47,19 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let Prepared {
         listeners,
         admin,
+        tls,
         limits,
         pid_file: _pid_file,
     } = prepared;
     let urls = urls(&listeners, &admin);
-    let running = Running::start(config, &limits, listeners, admin, Arc::clone(&terminal))?;
+    let running = Running::start(
+        config,
+        &limits,
+        listeners,
+        admin,
+        tls,
+        Arc::clone(&terminal),
+    )?;
     terminal.banner(
         config,
         &banner(config, &limits, urls, running.describe(config)),
@@ -142,6 +150,7 @@ impl Operated {
 /// A sentence with what is wrong and what to do.
 pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     check_root(config)?;
+    prepare::open_tls(config)?;
     engine::check(config)
 }
 

@@ -179,6 +179,24 @@ pub(crate) const HEADINGS: [&str; 7] = [LISTENING, ENGINE, SITE, REPLIES, LIMITS
 const WORKERS_MAX: usize = 1024;
 const FIBERS_MAX: usize = 4_000_000;
 
+/// A file that a running server does not exchange for another, without its help.
+const fn file(name: &'static str, heading: &'static str, set: Set) -> Setting {
+    Setting {
+        name,
+        short: None,
+        heading,
+        kind: Kind::One {
+            value: "FILE",
+            hint: ValueHint::FilePath,
+            set,
+        },
+        default: Default::Nothing,
+        reload: Reload::Restart,
+        help: "",
+        more: "",
+    }
+}
+
 /// The table.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
@@ -235,6 +253,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "Serve /metrics (Prometheus), /healthz and /fibers here",
         more: "Written as for --listen. It is a listener of its own, so that what the site shows to \
                the world and what it tells its operator never mix.",
+    },
+    Setting {
+        help: "Serve HTTPS with the certificate chain in this PEM file",
+        more: "It holds at every TCP address of --listen; Unix sockets stay plain. SIGHUP reads the file \
+               anew; connections that are open keep the certificate that they began with.",
+        ..file("tls-cert", LISTENING, |config, text| {
+            config.tls_cert = Some(text.into());
+            Ok(())
+        })
+    },
+    Setting {
+        help: "The certificate's private key, in PEM",
+        more: "Without it the key is looked for in the file of --tls-cert. Both are read before --user takes \
+               effect, and by that user at SIGHUP.",
+        ..file("tls-key", LISTENING, |config, text| {
+            config.tls_key = Some(text.into());
+            Ok(())
+        })
     },
     Setting {
         name: "engine",
@@ -795,22 +831,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
         more: "",
     },
     Setting {
-        name: "config",
         short: Some('c'),
-        heading: PROCESS,
-        kind: Kind::One {
-            value: "FILE",
-            hint: ValueHint::FilePath,
-            set: |config, text| {
-                config.config = Some(text.into());
-                Ok(())
-            },
-        },
-        default: Default::Nothing,
-        reload: Reload::Restart,
         help: "Read settings from this TOML file",
         more: "A flag goes before the environment, the environment before the file. \
                `weft check-config FILE` tells whether a file is right.",
+        ..file("config", PROCESS, |config, text| {
+            config.config = Some(text.into());
+            Ok(())
+        })
     },
     Setting {
         name: "user",
@@ -832,21 +860,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
                SIGHUP.",
     },
     Setting {
-        name: "pid-file",
-        short: None,
-        heading: PROCESS,
-        kind: Kind::One {
-            value: "FILE",
-            hint: ValueHint::FilePath,
-            set: |config, text| {
-                config.pid_file = Some(text.into());
-                Ok(())
-            },
-        },
-        default: Default::Nothing,
-        reload: Reload::Restart,
         help: "Write the process id here",
         more: "",
+        ..file("pid-file", PROCESS, |config, text| {
+            config.pid_file = Some(text.into());
+            Ok(())
+        })
     },
     Setting {
         name: "quiet",

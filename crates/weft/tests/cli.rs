@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -326,7 +327,7 @@ impl Served {
             said,
             addr: String::new(),
         };
-        let url = served.expect("http://");
+        let url = served.expect("url ");
         served.addr = url.rsplit('/').nth(1).unwrap().to_owned();
         served.expect("limits");
         served
@@ -341,12 +342,18 @@ impl Served {
     }
 
     fn get(&self, path: &str) -> String {
+        self.try_get(path).expect("a reply")
+    }
+
+    fn try_get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(&self.addr).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        reply
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).ok()?;
+        String::from_utf8(reply)
+            .ok()
+            .filter(|reply| reply.starts_with("HTTP/"))
     }
 
     fn signal(&self, signal: Signal) {
@@ -407,6 +414,108 @@ fn every_engine_serves_reloads_and_drains() {
         served.expect("stopping");
         assert_eq!(served.child.wait().unwrap().code(), Some(0), "{engine:?}");
     }
+}
+
+/// A certificate for `localhost` that signs itself, and its key, as one PEM file.
+fn certificate() -> (String, rustls::pki_types::CertificateDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let pem = made.cert.pem() + &made.signing_key.serialize_pem();
+    (pem, made.cert.der().clone())
+}
+
+/// A request inside TLS, by a client that trusts one certificate.
+fn get_secure(
+    served: &Served,
+    trusted: &rustls::pki_types::CertificateDer<'static>,
+    path: &str,
+) -> std::io::Result<Vec<u8>> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let name = "localhost".try_into().unwrap();
+    let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(&served.addr)?);
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut reply = Vec::new();
+    // Without the server's goodbye this is an error: the reply might have been cut off.
+    stream.read_to_end(&mut reply)?;
+    assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    Ok(reply)
+}
+
+#[test]
+fn every_engine_serves_https_and_reads_its_certificate_anew() {
+    for engine in ENGINES {
+        let site = tempfile::tempdir().unwrap();
+        let big: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+        fs::write(site.path().join("big"), &big).unwrap();
+        file(site.path(), "index.html", "hello");
+        let (pem, first) = certificate();
+        let cert = file(site.path(), ".cert.pem", &pem);
+        let root = site.path().to_str().unwrap();
+        let mut served = Served::start(&[engine, &[root, "--tls-cert", &cert]].concat());
+        let reply = get_secure(&served, &first, "/").unwrap();
+        assert!(
+            reply.ends_with(b"\r\n\r\nhello"),
+            "{engine:?}: {}",
+            reply.escape_ascii()
+        );
+        for _ in 0..2 {
+            let reply = get_secure(&served, &first, "/big").unwrap();
+            assert!(reply.starts_with(b"HTTP/1.1 200 OK\r\n") && reply.ends_with(&big));
+        }
+        assert_eq!(served.try_get("/"), None, "nothing is served in the clear");
+
+        let (pem, second) = certificate();
+        fs::write(&cert, pem).unwrap();
+        served.signal(Signal::HUP);
+        served.expect("reloaded");
+        get_secure(&served, &second, "/").unwrap();
+        get_secure(&served, &first, "/").unwrap_err();
+
+        fs::write(&cert, "torn").unwrap();
+        served.signal(Signal::HUP);
+        let why = served.expect("not reloaded");
+        assert!(why.contains(".cert.pem has no certificate"), "{why}");
+        get_secure(&served, &second, "/").unwrap();
+
+        served.signal(Signal::TERM);
+        served.expect("stopping");
+        assert_eq!(served.child.wait().unwrap().code(), Some(0), "{engine:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let (pem, _) = certificate();
+    let cert = file(folder.path(), "cert.pem", &pem);
+    let key = file(folder.path(), "key.pem", &certificate().0);
+    let serve =
+        |words: &[&str]| weft(&[&["serve", root, "--listen", "127.0.0.1:0"], words].concat());
+    check(
+        &mut serve(&["--tls-key", &cert]),
+        2,
+        "--tls-key needs --tls-cert",
+    );
+    check(&mut serve(&["--tls-cert", "none.pem"]), 2, "none.pem");
+    check(
+        &mut serve(&["--tls-cert", &cert, "--tls-key", &key]),
+        2,
+        "do not make a pair",
+    );
+    let config = file(folder.path(), "weft.toml", "tls_cert = 'none.pem'\n");
+    check(&mut weft(&["check-config", &config]), 2, "none.pem");
 }
 
 #[test]

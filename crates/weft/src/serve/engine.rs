@@ -8,6 +8,7 @@ use std::time::Duration;
 use ::serve::access_log::{AccessLog, Options};
 use ::serve::admin::{Admin, MetricsWriter, Route};
 use ::serve::listen::Bound;
+use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
 use fiber::{BackendChoice, ProcessorCounters};
 use session::Opening;
@@ -24,6 +25,7 @@ pub(crate) struct Running {
     handle: Arc<Handle>,
     log: Option<Arc<AccessLog>>,
     server: Arc<Server>,
+    tls: Option<Arc<Tls>>,
     is_draining: Arc<AtomicBool>,
     _admin: Option<Admin>,
 }
@@ -55,6 +57,7 @@ impl Running {
         limits: &Limits,
         listeners: Vec<Bound>,
         admin: Vec<Bound>,
+        tls: Option<Arc<Tls>>,
         terminal: Arc<Terminal>,
     ) -> Result<Running, Failure> {
         let site = open_site(config, limits).map_err(Failure::Usage)?;
@@ -72,7 +75,7 @@ impl Running {
         let admin = match admin.is_empty() {
             true => None,
             false => {
-                let routes = routes(&handle, log.clone(), &server, &is_draining);
+                let routes = routes(&handle, log.clone(), &server, tls.clone(), &is_draining);
                 Some(Admin::start(admin, routes)?)
             }
         };
@@ -80,6 +83,7 @@ impl Running {
             handle,
             log,
             server,
+            tls,
             is_draining,
             _admin: admin,
         })
@@ -108,6 +112,9 @@ impl Running {
     /// What is wrong; the old configuration goes on then.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
         let site = open_site(config, limits)?;
+        if let Some(tls) = &self.tls {
+            tls.reload()?;
+        }
         if let Some(log) = &self.log {
             let target = log.target();
             log.reopen()
@@ -246,6 +253,7 @@ fn routes(
     handle: &Arc<Handle>,
     log: Option<Arc<AccessLog>>,
     server: &Arc<Server>,
+    tls: Option<Arc<Tls>>,
     is_draining: &Arc<AtomicBool>,
 ) -> Vec<Route> {
     let lens = server.lens();
@@ -260,6 +268,9 @@ fn routes(
         write_http_metrics(&handle, out);
         if let Some(log) = &log {
             log.write_metrics(out);
+        }
+        if let Some(tls) = &tls {
+            tls.write_metrics(out);
         }
         crate::process::write_metrics(out);
     };

@@ -1,8 +1,11 @@
 //! What must happen before the server starts: limits, sockets, pid file, giving up rights.
 
+use std::sync::Arc;
+
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::server::THREADS_MAX;
+use ::serve::tls::{Tls, TlsOptions};
 
 use crate::Failure;
 use crate::config::{Engine, ServeConfig};
@@ -15,6 +18,8 @@ use crate::privileges::{self, Ids};
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
     pub(crate) admin: Vec<Bound>,
+    /// For HTTPS.
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) limits: Limits,
     /// Taken away when the server ends.
     pub(crate) pid_file: Option<PidFile>,
@@ -29,7 +34,7 @@ pub(crate) struct Limits {
     pub(crate) connections: ::serve::limits::Limits,
 }
 
-/// Binds, writes the pid file, becomes another user: in this order, each step needing rights that the
+/// Reads the certificate, binds, writes the pid file, becomes another user: in this order, each step needing rights that the
 /// last one gives up.
 ///
 /// # Errors
@@ -46,6 +51,7 @@ pub(crate) fn prepare(
         }
         None => raise_nofile()?.0,
     };
+    let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
     let mut listeners: Vec<_> = inherited
         .into_iter()
         .map(|inherited| inherited.bound)
@@ -59,6 +65,10 @@ pub(crate) fn prepare(
             "the list `listen` is empty: name an address".to_owned(),
         ));
     }
+    for bound in &mut listeners {
+        let is_tcp = matches!(bound.address, Address::Tcp(_));
+        bound.tls = tls.clone().filter(|_| is_tcp);
+    }
     let admin = bind_all(&config.admin, &[])?;
     let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
     if let Some(ids) = ids {
@@ -68,9 +78,33 @@ pub(crate) fn prepare(
     Ok(Prepared {
         listeners,
         admin,
+        tls,
         limits,
         pid_file,
     })
+}
+
+/// Reads certificate and key, if HTTPS is asked for.
+///
+/// # Errors
+/// A sentence that names the file and says what is wrong with it.
+pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
+    let Some(chain) = config.tls_cert.clone() else {
+        return match config.tls_key {
+            None => Ok(None),
+            Some(_) => {
+                Err("--tls-key needs --tls-cert, the certificate that it belongs to".to_owned())
+            }
+        };
+    };
+    let options = TlsOptions {
+        chain,
+        key: config.tls_key.clone(),
+        resumes: true,
+        protocols: vec![b"http/1.1".to_vec()],
+        ..TlsOptions::default()
+    };
+    Tls::open(options).map(Some)
 }
 
 fn account(config: &ServeConfig) -> Result<Option<Ids>, Failure> {

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use crate::backend::{Backend, Completion, Op, OpCarrier};
-use crate::cancel::Cancelled;
+use crate::cancel::{Cancelled, is_cancellation};
 use crate::cluster::{Cluster, Message, lock};
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
@@ -124,6 +124,16 @@ impl AsFd for ListenerState {
 
 fn closed_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the listener was closed")
+}
+
+/// What `incoming` makes of an accept: nothing once no accept can succeed any more, so that a loop that skips errors ends.
+pub(crate) fn unless_over<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
+    let is_over =
+        |error: &io::Error| error.kind() == io::ErrorKind::NotConnected || is_cancellation(error);
+    match accepted {
+        Err(error) if is_over(&error) => None,
+        accepted => Some(accepted),
+    }
 }
 
 /// Waits for the next connection on `listener`.

@@ -145,3 +145,26 @@ fn connections_that_no_fiber_asks_for_stay_in_the_listen_queue() {
         drop((open, clients));
     });
 }
+
+/// Seen: programs for `std::net` and Go begin with a loop over `incoming`, which was not there; a loop around `accept` that
+/// skips errors never ended once the listener was closed or its fiber cancelled.
+#[test]
+fn incoming_ends_with_its_listener_or_its_fiber() {
+    on_each(|runtime| {
+        for ends_by_close in [true, false] {
+            let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+            let address = listener.local_addr().unwrap();
+            let served = {
+                let listener = Arc::clone(&listener);
+                runtime.spawn(move || listener.incoming().filter(|one| one.is_ok()).count())
+            };
+            visit(address);
+            visit(address);
+            match ends_by_close {
+                true => listener.close(),
+                false => served.fiber().cancel(),
+            }
+            assert_eq!(served.join().unwrap(), 2);
+        }
+    });
+}

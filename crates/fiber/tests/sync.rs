@@ -566,3 +566,10 @@ fn a_select_has_an_operation_once() {
     select.receive(&word);
     select.wait_timeout(Duration::from_millis(1));
 }
+
+#[test]
+fn guards_are_shown_as_what_they_guard() {
+    let (mutex, lock) = (fiber::sync::Mutex::new(7), fiber::sync::RwLock::new("x"));
+    let shown = mutex.lock().unwrap().to_string() + &lock.read().unwrap().to_string();
+    assert_eq!(shown + &lock.write().unwrap().to_string(), "7xx");
+}

@@ -100,6 +100,12 @@ impl TcpListener {
         })
     }
 
+    /// The connections, one after the other, as [`std::net::TcpListener::incoming`]; but it ends when the listener
+    /// is [closed](TcpListener::close) or the fiber is cancelled.
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
+        std::iter::from_fn(|| accept::unless_over(self.accept()))
+    }
+
     /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error, later
     /// connections are refused.
     pub fn close(&self) {

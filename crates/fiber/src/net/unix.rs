@@ -84,6 +84,11 @@ impl UnixListener {
         })
     }
 
+    /// The connections, one after the other, as [`TcpListener::incoming`](super::TcpListener::incoming).
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<UnixStream>> + '_ {
+        std::iter::from_fn(|| accept::unless_over(self.accept()))
+    }
+
     /// Stops listening, as [`TcpListener::close`](super::TcpListener::close).
     pub fn close(&self) {
         self.state.close();

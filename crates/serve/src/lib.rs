@@ -5,6 +5,26 @@
 //! and is not I/O is a *carriage* (`carriage.rs`, which is the page to read): time-outs, drain, TLS, the
 //! reason of the close. So they are the same under each engine, and the driver is a short loop (`blocking.rs`).
 //!
+//! ```
+//! use serve::{Server, Settings, listen};
+//! use session::Echo;
+//! # use std::io::{BufRead, BufReader, Write};
+//! # fn main() -> std::io::Result<()> {
+//!
+//! let listeners = listen::bind(&"127.0.0.1:0".parse()?, None)?;
+//! # let listen::Address::Tcp(address) = listeners[0].address else { unreachable!() };
+//! let server = Server::start(Settings { listeners, ..Settings::default() }, |_opening| Echo)?;
+//! # let mut client = std::net::TcpStream::connect(address)?;
+//! # client.write_all(b"hello\nbye\n")?;
+//! # let lines: Vec<_> = BufReader::new(client).lines().collect::<Result<_, _>>()?;
+//! # assert_eq!(lines, ["hello", "bye"]);
+//! server.drain(); // lets open requests finish
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/line.rs` is a whole program with a session of its own.
+//!
 //! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a connection) ·
 //! `file` (how a file travels) · `registry` (the open connections) · [`server`] (listeners and carriers) ·
 //! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`admin`], [`signals`].

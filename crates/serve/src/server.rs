@@ -45,8 +45,19 @@ pub enum Engine {
     Thread,
 }
 
-/// What a server is started with, apart from the session.
-#[derive(Debug)]
+impl Default for Engine {
+    /// Fibers, on as many processors as CPU affinity and cgroup quota allow.
+    fn default() -> Engine {
+        Engine::Fiber {
+            processors: thread::available_parallelism().map_or(1, usize::from),
+            backend: BackendChoice::Auto,
+        }
+    }
+}
+
+/// What a server is started with, apart from the session. The default has no listeners: put in those that
+/// [`bind`](crate::listen::bind) gives.
+#[derive(Debug, Default)]
 pub struct Settings {
     /// What carries the connections.
     pub engine: Engine,

@@ -173,6 +173,12 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
+impl From<AddressError> for std::io::Error {
+    fn from(error: AddressError) -> std::io::Error {
+        std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

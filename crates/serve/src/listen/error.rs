@@ -126,6 +126,14 @@ impl fmt::Display for BindError {
     }
 }
 
+impl From<BindError> for io::Error {
+    /// With the kind of the system's error, and the sentence.
+    fn from(error: BindError) -> io::Error {
+        let kind = error.cause().map_or(io::ErrorKind::Other, io::Error::kind);
+        io::Error::new(kind, error)
+    }
+}
+
 impl Error for BindError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.cause.as_ref().map(|cause| cause as _)

@@ -67,7 +67,7 @@ impl Place {
         let number = |name: &str| -> Result<u32, String> {
             let text = variable(name).unwrap_or_default();
             text.parse().map_err(|_| {
-                format!("the environment variable {name} is '{text}', which is no number")
+                format!("the environment variable {name} is '{text}', which is not a number")
             })
         };
         let (rank, size) = (number(launcher.rank)?, number(launcher.size)?);
@@ -171,7 +171,7 @@ fn port_of(rendezvous: &str) -> Result<u16, String> {
         .filter(|(host, _)| !host.is_empty());
     place
         .and_then(|(_, port)| port.parse().ok())
-        .ok_or_else(|| format!("'{rendezvous}' is no rendezvous; write HOST:PORT"))
+        .ok_or_else(|| format!("'{rendezvous}' is not a rendezvous; write HOST:PORT"))
 }
 
 /// The first address of `123.0;tcp://10.0.0.1,192.168.1.5:41235`, or of a plain address.
@@ -527,8 +527,7 @@ impl Member {
             rank: place.rank,
             size: place.size,
         };
-        let gone =
-            |error: io::Error| format!("agent {}: rank 0 did not let us in: {error}", place.rank);
+        let gone = |error: io::Error| format!("agent {}: rank 0 refused it: {error}", place.rank);
         stream
             .set_nodelay(true)
             .and_then(|()| send(&mut stream, &hello))

@@ -62,7 +62,7 @@ impl Plan {
             return wrong("an idle run needs a number of idle connections");
         }
         if !asks && self.arrivals != Arrivals::Closed {
-            return wrong("idle connections ask for nothing: there is no rate");
+            return wrong("idle connections send no requests, so they have no rate");
         }
         if self
             .connect_rate_per_s
@@ -170,7 +170,7 @@ impl Plan {
             Workload::Idle => return Ok(()),
         };
         if http.pages.is_empty() {
-            return wrong("there is no page to ask for".to_owned());
+            return wrong("there is no page to request".to_owned());
         }
         if http.requests_per_connection == Some(0) {
             return wrong("a connection serves at least one request".to_owned());
@@ -184,11 +184,11 @@ impl Plan {
         let methods = http.pages.iter().filter_map(|page| page.method.as_ref());
         if let Some(method) = methods.chain([&http.method]).find(|name| !is_token(name)) {
             return wrong(format!(
-                "'{method}' is no request method; write one such as GET"
+                "'{method}' is not a request method; write one such as GET"
             ));
         }
         if let Some((name, _)) = http.headers.iter().find(|(name, _)| !is_token(name)) {
-            return wrong(format!("'{name}' is no name of a header field"));
+            return wrong(format!("'{name}' is not the name of a header field"));
         }
         let has_control = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
         match http
@@ -197,7 +197,7 @@ impl Plan {
             .find(|page| page.path.is_empty() || has_control(&page.path))
         {
             Some(page) => wrong(format!(
-                "'{}' cannot be asked for: write blanks as %20",
+                "'{}' cannot be requested: write spaces as %20",
                 page.path.escape_debug()
             )),
             None => Ok(()),

@@ -537,7 +537,7 @@ impl FromStr for Distribution {
             "etc-value" | "fb_value" => Ok(Distribution::EtcValue),
             "etc-gap" | "fb_ia" => Ok(Distribution::etc_gap()),
             _ => Err(ParseError(format!(
-                "'{text}' is no distribution; write a number, uniform:10-100, exp:30, normal:1000,200, \
+                "'{text}' is not a distribution; write a number, uniform:10-100, exp:30, normal:1000,200, \
                  lognormal:68000,1.11, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, etc-key, \
                  etc-value or etc-gap"
             ))),
@@ -578,7 +578,7 @@ impl FromStr for Popularity {
             }
             "hot" => hot(text, rest),
             _ => Err(ParseError(format!(
-                "'{text}' is no popularity; write uniform, zipf:0.99, hot:0.2, hot:0.9,100 or sequential"
+                "'{text}' is not a popularity; write uniform, zipf:0.99, hot:0.2, hot:0.9,100 or sequential"
             ))),
         }
     }

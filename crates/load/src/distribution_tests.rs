@@ -234,7 +234,7 @@ fn mistakes_are_named_and_a_right_text_is_shown() {
         let error = text.parse::<Distribution>().expect_err(text).to_string();
         assert!(error.contains(hint), "{text}: {error}");
     };
-    refused("zopf:1", "is no distribution; write");
+    refused("zopf:1", "is not a distribution; write");
     refused("uniform:100-10", "100 is above 10");
     refused("uniform:10", "write both ends, such as uniform:10-100");
     refused("exp:0", "the mean must be above 0");
@@ -251,7 +251,7 @@ fn mistakes_are_named_and_a_right_text_is_shown() {
     refused("zipf:-1", "must be a number from 0 up");
     refused("hot:2", "from 0 to 1");
     refused("hot:0.5,0", "the number of hot items");
-    refused("uniform:3", "is no popularity");
+    refused("uniform:3", "is not a popularity");
 }
 
 proptest! {

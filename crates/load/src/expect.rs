@@ -35,7 +35,7 @@ impl FromStr for Statuses {
         let ranges: Option<Vec<_>> = ranges.collect();
         ranges.map(Statuses).ok_or_else(|| {
             format!(
-                "'{text}' are no statuses; write some from 100 to 599, such as 200,206 or 2xx,404"
+                "'{text}' is not a list of statuses; write some from 100 to 599, such as 200,206 or 2xx,404"
             )
         })
     }

@@ -209,7 +209,7 @@ pub(crate) enum Read {
 /// A reply to a `get` or a `set`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reply {
-    /// 2: well; 4: `ERROR` or `CLIENT_ERROR`; 5: `SERVER_ERROR`; as in HTTP.
+    /// 2: good; 4: `ERROR` or `CLIENT_ERROR`; 5: `SERVER_ERROR`; as in HTTP.
     pub(crate) status_class: u8,
     /// How many values came.
     pub(crate) found: u32,

@@ -82,7 +82,7 @@ impl Outcome {
             None => document,
         };
         serde_json::from_value(whole)
-            .map_err(|error| format!("this is no outcome of weft load: {error}"))
+            .map_err(|error| format!("this is not an outcome of weft load: {error}"))
     }
 }
 
@@ -228,8 +228,8 @@ mod tests {
     fn what_is_no_outcome_is_refused() {
         let refused =
             |text: &str| Outcome::from_json(serde_json::from_str(text).unwrap()).unwrap_err();
-        assert!(refused("{}").contains("no outcome of weft load"));
-        assert!(refused("[1]").contains("no outcome of weft load"));
+        assert!(refused("{}").contains("not an outcome of weft load"));
+        assert!(refused("[1]").contains("not an outcome of weft load"));
         let mut outcome = sample(&["get"], 1, 10).to_json();
         outcome["total"]["classes"][0]["response_ns"] = "HISTFAAA".into();
         assert!(Outcome::from_json(outcome).is_err());

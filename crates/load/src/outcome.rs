@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::merge::{class_name, histogram_text};
+use crate::report::count_of;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -178,7 +179,7 @@ pub struct Class {
     #[serde(with = "histogram_text")]
     pub service_ns: Histogram<u64>,
     /// Whole replies, right or wrong. Of HTTP: by the first digit of their status (index 1 to 5). Of the
-    /// cache: index 2 if well, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
+    /// cache: index 2 if good, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
     pub replies_by_status: [u64; 6],
 }
 
@@ -265,16 +266,17 @@ impl Errors {
                 "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
             }
             "short_reply" => {
-                "the server closes its connections in the middle of replies, or instead of them; --close \
+                "the server closes connections in the middle of replies, or without a reply; --close \
                  if it does so after each"
             }
             "bad_reply" => "what answers there does not speak this protocol",
             "unexpected_status" => "is this the right path? --expect says which statuses are right",
-            "wrong_bytes" => "the body is another than expected",
+            "wrong_bytes" => "the body is not the expected one",
             "missing_value" => "the cache lost what --populate stored; has it room for all keys?",
             _ => "the network or the system failed",
         };
-        format!("{count} × {}; {hint}", name.replace('_', " "))
+        let (count, name) = (count_of(count), name.replace('_', " "));
+        format!("{count} × {name}; {hint}")
     }
 
     /// All together.
@@ -352,7 +354,7 @@ impl Tally {
         let is_cache = self.classes.iter().any(|class| class.name == "get");
         let names = match is_cache {
             false => ["1xx", "2xx", "3xx", "4xx", "5xx"],
-            true => ["1xx", "well", "3xx", "CLIENT_ERROR", "SERVER_ERROR"],
+            true => ["1xx", "good", "3xx", "CLIENT_ERROR", "SERVER_ERROR"],
         };
         let count = |digit: usize| {
             let classes = self.classes.iter();

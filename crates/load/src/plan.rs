@@ -254,7 +254,7 @@ pub struct Cache {
     pub set_percent: f64,
     /// How many different keys there are.
     pub keys: u64,
-    /// What every key begins with.
+    /// Prefix of every key.
     pub key_prefix: String,
     /// How long keys are, the prefix included.
     pub key_bytes: Distribution,

@@ -113,7 +113,7 @@ fn the_screen_names_everything_on_one_page() {
         "p99.99",
         "intended",
         "raw",
-        "well 20,000",
+        "good 20,000",
         "client timeout 7",
         "kept up",
         "get",

@@ -32,8 +32,10 @@ fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<St
     let said = count_of(connections);
     if nofile < wanted {
         return Some(format!(
-            "{said} connections need {wanted} open files, and the limit is {nofile}: raise it \
-             (ulimit -n {wanted}, LimitNOFILE= in a systemd unit), or use fewer --connections"
+            "{said} connections need {} open files, and the limit is {}: raise it \
+             (ulimit -n {wanted}, LimitNOFILE= in a systemd unit), or use fewer --connections",
+            count_of(wanted),
+            count_of(nofile)
         ));
     }
     // Connection n goes from source n mod s to target n mod t, so that lcm(s, t) pairs are in use.
@@ -101,11 +103,11 @@ mod tests {
         assert_eq!(refusal(&plan(900, 100, 0, 1), 3, needs, None), None);
         let no = refusal(&plan(900, 100, 0, 1), 3, needs - 1, None).unwrap();
         assert!(
-            no.contains("1,000 connections need 1023 open files"),
+            no.contains("1,000 connections need 1,023 open files"),
             "{no}"
         );
         assert!(
-            no.contains("the limit is 1022") && no.contains("ulimit -n 1023"),
+            no.contains("the limit is 1,022") && no.contains("ulimit -n 1023"),
             "{no}"
         );
         // As many as can be typed: no sum of them wraps.

@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
         let uri = path_of(word).filter(|uri| uri.len() <= URI_BYTES_MAX);
         uri.ok_or_else(|| {
             self.wrong(format!(
-                "'{}' is no URI; write its path, such as /index.html",
+                "'{}' is not a URI; write its path, such as /index.html",
                 brief(word)
             ))
         })
@@ -239,7 +239,7 @@ impl<'a> Reader<'a> {
             .filter(|s| (0.0..=THINK_S_MAX).contains(s));
         let seconds = seconds.ok_or_else(|| {
             self.wrong(format!(
-                "'{}' is no think time; write seconds, such as think=2.5",
+                "'{}' is not a think time; write seconds, such as think=2.5",
                 brief(value)
             ))
         })?;
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
         match !value.is_empty() && value.bytes().all(is_token) {
             true => Ok(value),
             false => Err(self.wrong(format!(
-                "'{}' is no method; write one such as method=POST",
+                "'{}' is not a method; write one such as method=POST",
                 brief(&value)
             ))),
         }

@@ -87,16 +87,16 @@ fn mistakes_are_named_with_their_line() {
     refused("", 1, "no session");
     refused("# nothing\n\n", 2, "no session");
     refused("\n\n  /a\n", 3, "cannot begin with an indented line");
-    refused("/a\nindex.html\n", 2, "is no URI");
+    refused("/a\nindex.html\n", 2, "is not a URI");
     refused("/a think=soon\n", 1, "write seconds, such as think=2.5");
-    refused("/a think=-1\n", 1, "is no think time");
-    refused("/a think=nan\n", 1, "is no think time");
+    refused("/a think=-1\n", 1, "is not a think time");
+    refused("/a think=nan\n", 1, "is not a think time");
     refused("/a speed=1\n", 1, "there is no option 'speed'");
     refused("/a /b\n", 1, "'/b' is not understood");
     refused("/a contents='no end\n/b\n", 1, "a quote that does not end");
     refused("/a\n/b contents=\"no end", 2, "a quote that does not end");
-    refused("/a method=\"G E T\"", 1, "is no method");
-    refused("/ä", 1, "is no URI");
+    refused("/a method=\"G E T\"", 1, "is not a method");
+    refused("/ä", 1, "is not a URI");
 }
 
 #[test]

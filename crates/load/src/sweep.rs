@@ -71,7 +71,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|n: &f64| n.is_finite() && *n > 0.0);
     value.map(|value| value * unit).ok_or_else(|| {
-        format!("'{text}' is no rate; write requests per second, such as 500, 10k or 1.5M")
+        format!("'{text}' is not a rate; write requests per second, such as 500, 10k or 1.5M")
     })
 }
 
@@ -500,13 +500,13 @@ mod tests {
             let error = text.parse::<Rates>().expect_err(text);
             assert!(error.contains(hint), "{text}: {error}");
         };
-        refused("", "is no rate");
+        refused("", "is not a rate");
         refused("10k..70k", "after the colon goes the step");
         refused("70k..10k:5k", "the first rate is above the last");
         refused("1..1M:1", "more than 10000");
-        refused("1..2:0", "'0' is no rate");
-        refused("-5", "is no rate");
-        refused("nan", "is no rate");
+        refused("1..2:0", "'0' is not a rate");
+        refused("-5", "is not a rate");
+        refused("nan", "is not a rate");
     }
 
     #[test]

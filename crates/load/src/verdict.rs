@@ -279,7 +279,7 @@ fn busy(outcome: &Outcome) -> Option<String> {
         ),
         false => format!(
             "its thread {index} never rested: it worked {:.0} % of the time and waited for a processor \
-             else; give it one of its own",
+             the rest; give it one of its own",
             busy * 100.0
         ),
     })

@@ -109,7 +109,7 @@ fn a_run_in_which_nothing_came_says_why() {
                 wrong_bytes: 9,
                 ..Errors::default()
             },
-            "another than expected",
+            "not the expected one",
         ),
         (
             Errors {

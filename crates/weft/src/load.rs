@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use ::load::Outcome;
 use ::load::Plan;
 use ::load::plan::{Arrivals, Workload};
-use ::load::report::{Heading, rate_of};
+use ::load::report::{Heading, count_of, rate_of};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use crate::Failure;
@@ -67,9 +67,14 @@ fn how(plan: &Plan) -> String {
     } else {
         String::new()
     };
-    let idle = match plan.idle.connections {
-        0 => String::new(),
-        idle => format!(" and {idle} idle ones"),
+    let (count, idle) = (
+        count_of(plan.connections.into()),
+        count_of(plan.idle.connections.into()),
+    );
+    let connections = match (plan.connections, plan.idle.connections) {
+        (_, 0) => format!("{count} connections"),
+        (0, _) => format!("{idle} connections"),
+        _ => format!("{count} connections and {idle} idle ones"),
     };
     let threads = if plan.threads == 1 {
         "thread"
@@ -77,8 +82,8 @@ fn how(plan: &Plan) -> String {
         "threads"
     };
     format!(
-        "{arrivals}, {} connections{idle}{depth}, {} {threads}, {:?}",
-        plan.connections, plan.threads, plan.duration
+        "{arrivals}, {connections}{depth}, {} {threads}, {:?}",
+        plan.threads, plan.duration
     )
 }
 

@@ -362,10 +362,7 @@ fn a_list_lies_below_the_folder_of_the_url() {
             let urls: Vec<&str> = urls.split(' ').collect();
             let output = words(&[&["http"], &urls[..], &["-d", "100ms"]].concat(), list);
             assert_eq!(output.status.code(), Some(2), "{list} {urls:?}: {output:?}");
-            assert!(
-                said(&output).contains("says what is asked for"),
-                "{output:?}"
-            );
+            assert!(said(&output).contains("says what to request"), "{output:?}");
         }
     }
 }

@@ -56,7 +56,7 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
         for (at, row) in rows.iter().enumerate() {
             line(if at == 0 { "latency" } else { "" }, row);
         }
-        if seen.classes.len() > 1 {
+        if seen.classes.len() > 1 && seen.replies > 0 {
             for (name, class) in &seen.classes {
                 line(name, &class_line(class.replies, &class.latency_us.intended));
             }

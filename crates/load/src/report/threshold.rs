@@ -184,7 +184,7 @@ impl FromStr for Threshold {
     fn from_str(text: &str) -> Result<Threshold, String> {
         let wrong = || {
             format!(
-                "'{text}' is no condition; write a metric, > or <, and a value, such as p99>5ms"
+                "'{text}' is not a condition; write a metric, > or <, and a value, such as p99>5ms"
             )
         };
         let at = text.find(['>', '<']).ok_or_else(wrong)?;
@@ -281,8 +281,9 @@ fn time_metric(name: &str) -> Option<Metric> {
 }
 
 fn time_ns(text: &str) -> Result<f64, String> {
-    let wrong =
-        || format!("'{text}' is no time; write a number and its unit, such as 250us, 5ms or 1.5s");
+    let wrong = || {
+        format!("'{text}' is not a time; write a number and its unit, such as 250us, 5ms or 1.5s")
+    };
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
     let unit_ns = match unit {
         "ns" => 1.0,
@@ -296,7 +297,7 @@ fn time_ns(text: &str) -> Result<f64, String> {
 }
 
 fn number_or_share(text: &str) -> Result<Value, String> {
-    let wrong = || format!("'{text}' is no number; write one such as 0, 50k or 0.1%");
+    let wrong = || format!("'{text}' is not a number; write one such as 0, 50k or 0.1%");
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
     Ok(match unit {
         "" => Value::Number(number),
@@ -424,10 +425,10 @@ mod tests {
         };
         refused("p99", "such as p99>5ms");
         refused("p101>5ms", "there is no metric 'p101'");
-        refused("p99>5", "is no time; write a number and its unit");
-        refused("p99>ms", "is no time");
+        refused("p99>5", "is not a time; write a number and its unit");
+        refused("p99>ms", "is not a time");
         refused("speed>5", "there is no metric 'speed'");
-        refused("errors>many", "is no number");
+        refused("errors>many", "is not a number");
         refused("errors.lost>1", "there are client_timeout");
         refused("status.6xx>1", "there is no metric");
         refused("frob.p99>1ms", "there is no metric");

@@ -25,7 +25,7 @@ pub(crate) const SECTIONS: Sections = &[
     (
         "Exit status",
         "0    every run was made, its replies were right, and no --fail-if holds\n\
-         1    a run could not be made (nobody answers, too few descriptors, an agent died); not a single good \
+         1    a run could not be made (no server answers, too few descriptors, an agent died); not a single good \
          reply came in it; a reply was wrong (a status outside --expect, what --verify refuses, another \
          protocol) or more than 1 % of the requests of a single run failed, unless a --fail-if says how many \
          errors are too many; a --fail-if holds; --knee found none; a file could not be written\n\
@@ -62,7 +62,7 @@ fn http() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_hint(ValueHint::Url)
-                .help("What to ask for: http://HOST[:PORT]/PATH. Several of one host are taken in turn"),
+                .help("What to request: http://HOST[:PORT]/PATH. Several of one host are taken in turn"),
         )
         .args([
             text("method", "NAME", "The request method")
@@ -105,9 +105,14 @@ fn cache() -> Command {
                 "Which of memcached's protocols",
             )
             .default_value("text"),
-            text("sets", "PERCENT", "How many of a hundred commands are sets").default_value("3"),
+            text(
+                "sets",
+                "PERCENT",
+                "Share of sets among the commands, in percent",
+            )
+            .default_value("3"),
             text("keys", "N", "How many different keys there are").default_value("100k"),
-            text("key-prefix", "TEXT", "What every key begins with").default_value("weft-"),
+            text("key-prefix", "TEXT", "Prefix of every key").default_value("weft-"),
             text(
                 "key-size",
                 "SIZES",
@@ -173,7 +178,7 @@ fn when() -> Vec<Arg> {
         choice(
             "arrivals",
             &["fixed", "poisson"],
-            "Distances between requests of an open loop",
+            "Times between the requests of an open loop",
         )
         .default_value("fixed"),
         text(
@@ -194,7 +199,7 @@ pub(super) fn many() -> Vec<Arg> {
         text(
             "sweep",
             "RATES",
-            "One run after the other: 10k..70k:5k, or 1k,2k,5k",
+            "One run per rate: 10k..70k:5k, or 1k,2k,5k",
         ),
         switch(
             "knee",
@@ -208,8 +213,8 @@ pub(super) fn many() -> Vec<Arg> {
         )
         .default_value("10ms"),
         switch("overload", "After --knee, run at twice that rate").requires("knee"),
-        text("pause", "TIME", "The rest between two runs").default_value("1s"),
-        text("repeat", "N", "How often every rate is run").default_value("1"),
+        text("pause", "TIME", "Pause between two runs").default_value("1s"),
+        text("repeat", "N", "How many times each rate is run").default_value("1"),
     ];
     heading(args, "Many runs")
 }
@@ -228,7 +233,7 @@ pub(super) fn crew() -> Vec<Arg> {
         text(
             "rendezvous",
             "HOST:PORT",
-            "Where rank 0 is met; not needed on one machine under mpirun",
+            "Where rank 0 listens; not needed on one machine under mpirun",
         ),
     ];
     heading(args, "Many machines")
@@ -260,14 +265,9 @@ fn how() -> Vec<Arg> {
         text(
             "connect-rate",
             "R",
-            "Connections begun per second before the run; all at once without",
+            "Connections opened per second before the run [default: all at once]",
         ),
-        text(
-            "idle",
-            "N",
-            "Connections beside the others that ask for nothing",
-        )
-        .default_value("0"),
+        text("idle", "N", "Additional connections that stay idle").default_value("0"),
         text(
             "idle-byte-every",
             "TIME",
@@ -300,7 +300,7 @@ fn how() -> Vec<Arg> {
             "Compare every body with the first one, or with the file set's list; of a cache: every value with \
              its key, and with --populate a key that is not found is an error",
         ),
-        text("seed", "N", "What every random choice follows from").default_value("1"),
+        text("seed", "N", "Seed of all random choices").default_value("1"),
     ];
     heading(args, "How")
 }
@@ -340,7 +340,7 @@ fn address() -> Arg {
         .value_name("HOST:PORT")
         .required(true)
         .num_args(1..)
-        .help("Whom to connect to; several are taken in turn")
+        .help("The server's address; several are taken in turn")
 }
 
 fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {

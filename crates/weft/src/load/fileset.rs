@@ -18,7 +18,7 @@ pub(super) fn command() -> Command {
         .about("Make the files that a web server is measured with")
         .long_about(
             "Make 21,600 files in 650 directories, 2.3 GB, whose requests by Zipf's law have the cumulative \
-             table of the thesis; or, with --model pages, 500 front pages. Everything follows from the seed. A \
+             table of the thesis; or, with --model pages, 500 front pages. The seed decides everything. A \
              list with sizes and checksums, fileset.tsv, lies beside them, for --fileset and --verify.",
         )
         .args([
@@ -87,7 +87,7 @@ fn seed() -> Arg {
         .long("seed")
         .value_name("N")
         .value_parser(value_parser!(u64));
-    arg.default_value("1").help("What everything follows from")
+    arg.default_value("1").help("Seed of all random choices")
 }
 
 /// Makes the files and prints the table.

@@ -150,11 +150,11 @@ fn folder<'a>(matches: &ArgMatches, urls: &[(&str, &'a str)]) -> Result<&'a str,
             Ok(path.strip_suffix('/').unwrap_or_default())
         }
         [(_, path)] => Err(format!(
-            "--{list} says what is asked for, so '{path}' would not be: the URL names the folder in which that \
-             lies, and ends with '/'"
+            "--{list} says what to request, so '{path}' would not be requested: give the URL of the folder that \
+             holds those files; it ends with '/'"
         )),
         _ => Err(format!(
-            "--{list} says what is asked for: give one URL, of the folder in which that lies"
+            "--{list} says what to request: give one URL, that of the folder that holds those files"
         )),
     }
 }
@@ -183,7 +183,7 @@ fn split(url: &str) -> Result<(&str, &str), String> {
         Some(("http", rest)) => rest,
         Some((scheme, _)) => {
             return Err(format!(
-                "'{url}': {scheme} is not spoken here; write http://HOST:PORT/PATH"
+                "'{url}': {scheme} is not supported; write http://HOST:PORT/PATH"
             ));
         }
         None => url,
@@ -294,7 +294,9 @@ fn headers(matches: &ArgMatches) -> Result<Vec<(String, String)>, String> {
             Some((name, text)) if !name.is_empty() && !field.contains(['\r', '\n']) => {
                 Ok((name.trim().to_owned(), text.trim().to_owned()))
             }
-            _ => Err(format!("'{field}' is no header field; write 'Name: value'")),
+            _ => Err(format!(
+                "'{field}' is not a header field; write 'Name: value'"
+            )),
         })
         .collect()
 }
@@ -317,7 +319,7 @@ fn cache(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), St
     let percent = |text: &str| match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
         _ => Err(format!(
-            "'{text}' is no share; write a number from 0 to 100"
+            "'{text}' is not a share; write a number from 0 to 100"
         )),
     };
     let workload = Workload::Cache(Cache {
@@ -395,7 +397,7 @@ fn sources(matches: &ArgMatches) -> Result<Vec<std::net::IpAddr>, String> {
     given
         .map(|text| {
             text.parse()
-                .map_err(|_| format!("--source: '{text}' is no IP address"))
+                .map_err(|_| format!("--source: '{text}' is not an IP address"))
         })
         .collect()
 }
@@ -457,7 +459,7 @@ pub(crate) fn count_up_to(matches: &ArgMatches, name: &str, most: u64) -> Result
             count_of(most)
         )),
         None => Err(format!(
-            "--{name}: '{text}' is no number; write one such as 64, 10k or 1M"
+            "--{name}: '{text}' is not a number; write one such as 64, 10k or 1M"
         )),
     }
 }
@@ -465,5 +467,5 @@ pub(crate) fn count_up_to(matches: &ArgMatches, name: &str, most: u64) -> Result
 pub(crate) fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
     let text = said(matches, name);
     text.parse()
-        .map_err(|_| format!("--{name}: '{text}' is no whole number"))
+        .map_err(|_| format!("--{name}: '{text}' is not a whole number"))
 }

@@ -214,7 +214,7 @@ impl AccessLog {
 
     /// Writes its counters for `/metrics`.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
-        let dropped = "Access log lines that found no room.";
+        let dropped = "Access log lines that were dropped.";
         out.counter(
             "weft_log_lines_dropped_total",
             dropped,

@@ -159,7 +159,7 @@ impl Current {
             let roots = Arc::new(roots(file)?);
             Ok::<_, String>(WebPkiClientVerifier::builder_with_provider(roots, provider))
         };
-        let wrong = |error| format!("the certificates of those who sign clients: {error}");
+        let wrong = |error| format!("the certificates of the clients' authorities: {error}");
         let builder = match &options.clients {
             Clients::Unknown => builder.with_no_client_auth(),
             Clients::MayShow(file) => builder.with_client_cert_verifier(
@@ -222,7 +222,11 @@ fn roots(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in chain(file)? {
         roots.add(certificate).map_err(|error| {
-            unreadable("the certificates of those who sign clients,", file, &error)
+            unreadable(
+                "the certificates of the clients' authorities,",
+                file,
+                &error,
+            )
         })?;
     }
     Ok(roots)

@@ -37,7 +37,7 @@ pub(crate) fn answer(
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
         // RFC 9112 3.2.4: `*` is for OPTIONS alone.
         (Method::Get | Method::Head, Target::Server) => {
-            replier.page(Status::BadRequest, asked, &[], Some("* is no path"));
+            replier.page(Status::BadRequest, asked, &[], Some("* is not a path"));
             return Answer::Sent;
         }
         (Method::Options, _) => {

@@ -56,9 +56,9 @@ const ROWS: [Row; Status::COUNT] = [
     row!(400 "Bad Request", "The server could not make sense of this request."),
     row!(403 "Forbidden", "The server may not show this."),
     row!(404 "Not Found", "There is nothing at this address."),
-    row!(405 "Method Not Allowed", "Files can be read here, and nothing else be done to them."),
+    row!(405 "Method Not Allowed", "Files can only be read here: with GET and HEAD."),
     row!(408 "Request Timeout", "The request took too long to arrive."),
-    row!(412 "Precondition Failed", "The file is no longer what the request expects."),
+    row!(412 "Precondition Failed", "The file has changed since the version that the request names."),
     row!(413 "Content Too Large", "The request carries more than the server takes."),
     row!(414 "URI Too Long", "The address is longer than the server takes."),
     row!(416 "Range Not Satisfiable", "The file has no such part."),
@@ -67,7 +67,7 @@ const ROWS: [Row; Status::COUNT] = [
     row!(500 "Internal Server Error", "The server failed; the request may be good."),
     row!(501 "Not Implemented", "The server does not know how to do this."),
     row!(503 "Service Unavailable", "The server is busy. Please try again soon."),
-    row!(505 "HTTP Version Not Supported", "The server speaks HTTP/1.1."),
+    row!(505 "HTTP Version Not Supported", "The server supports HTTP/1.0 and HTTP/1.1."),
 ];
 
 impl Status {

@@ -176,7 +176,7 @@ const CACHE_SECTIONS: Sections = &[
     ("Examples", cache::EXAMPLES),
     (
         "Signals",
-        "SIGTERM, SIGINT  take no more connections, let those that there are end within\n\
+        "SIGTERM, SIGINT  take no more connections, let those that are open end within\n\
          \x20                --drain-timeout, save the items if -e says where, stop; the second\n\
          \x20                one stops at once, without saving\n\
          SIGUSR1          the same, as in memcached\n\
@@ -228,9 +228,7 @@ fn serve() -> Command {
         .long_about(
             "Serve a directory over HTTP/1.1.\n\nEverything that can be set may be typed as a \
              flag, written in a TOML file (--config) as a key with underscores (access_log), or \
-             put in the environment (WEFT_ACCESS_LOG). A flag goes before the environment, the \
-             environment before the file. A list that is given in a higher place takes the place \
-             of the whole list in a lower.",
+             put in the environment (WEFT_ACCESS_LOG). Flags override the environment, and the environment overrides the file. A list at a higher level replaces the whole list of a lower one.",
         )
         .after_help("`weft serve --help` tells more, with examples.")
         .after_long_help(after_help("serve"));
@@ -259,9 +257,9 @@ fn doctor() -> Command {
 
 fn check_config() -> Command {
     Command::new("check-config")
-        .about("Tell whether a configuration file is right, without starting anything")
+        .about("Check a configuration file without starting anything")
         .long_about(
-            "Tell whether a configuration file is right, without starting anything.\n\nThe file is \
+            "Check a configuration file without starting anything.\n\nThe file is \
              checked alone, without flags and environment: that every key is known, every value \
              can be read, and the directory is there.",
         )

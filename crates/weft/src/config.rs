@@ -409,8 +409,10 @@ fn split(setting: &Setting, variable: &str, text: &str) -> Vec<Said> {
 fn unknown_variable(variable: &str) -> String {
     let names = SETTINGS.iter().map(Setting::env);
     match nearest(variable, names) {
-        Some(near) => format!("{variable} in the environment means nothing; did you mean {near}?"),
-        None => format!("{variable} in the environment means nothing"),
+        Some(near) => {
+            format!("{variable} in the environment is not a setting; did you mean {near}?")
+        }
+        None => format!("{variable} in the environment is not a setting"),
     }
 }
 
@@ -565,8 +567,8 @@ mod tests {
             wrong("\n\nidle_timeout = 75").starts_with("FILE:3: idle_timeout: '75' is not a dur")
         );
         assert!(wrong("index = [\n'a',\n'b/c']").starts_with("FILE:3: index: 'b/c'"));
-        assert!(wrong("workers = [1, 2]").starts_with("FILE:1: workers: one value is wanted"));
-        assert!(wrong("workers = 1.5").contains("a number with a point"));
+        assert!(wrong("workers = [1, 2]").starts_with("FILE:1: workers: give one value"));
+        assert!(wrong("workers = 1.5").contains("a fractional number"));
         assert!(wrong("config = 'x'").contains("FILE:1: 'config' cannot be set in a file"));
         assert!(wrong("a = ").starts_with("FILE:1: "));
         assert!(wrong("[workers]\na = 1").contains("FILE:1: 'workers' is not a table"));

@@ -33,7 +33,7 @@ pub(crate) fn find(account: &Account) -> Result<Ids, String> {
     };
     let group = match &account.group {
         None => own_group
-            .ok_or_else(|| format!("user {user} has no name; say its group too: {user}:GROUP"))?,
+            .ok_or_else(|| format!("user {user} has no name; give its group too: {user}:GROUP"))?,
         Some(group) => match group_by_name(&c_string(group)?)? {
             Some(group) => group,
             None => group
@@ -64,7 +64,7 @@ pub(crate) fn drop_to(ids: &Ids) -> io::Result<()> {
     check(unsafe { libc::setuid(ids.user) })?;
     // SAFETY: as above. A success would mean that the rights are only hidden.
     if ids.user != 0 && unsafe { libc::setuid(0) } == 0 {
-        return Err(io::Error::other("the old rights can still be had back"));
+        return Err(io::Error::other("the old privileges can still be regained"));
     }
     Ok(())
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     );
     if shows_nothing(config) {
         terminal.say(
-            "note: there is no index file here, so visitors see 403 at first; --listing shows them the files",
+            "note: there is no index file here, so / is answered with 403; --listing lists the files instead",
         );
     }
     tell_systemd(&[NotifyState::Ready]);
@@ -158,14 +158,14 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     let root = config.root.display();
     let meta = fs::metadata(&config.root).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("there is no directory '{root}'; say which one to serve: weft serve DIR")
+            format!("there is no directory '{root}'; name the one to serve: weft serve DIR")
         }
         _ => format!("cannot look at '{root}': {error}"),
     })?;
     match meta.is_dir() {
         true => Ok(()),
         false => Err(format!(
-            "'{root}' is a file; say which directory to serve: weft serve DIR"
+            "'{root}' is a file; name the directory to serve: weft serve DIR"
         )),
     }
 }

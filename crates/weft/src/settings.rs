@@ -230,9 +230,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Text("127.0.0.1:8080"),
         reload: Reload::Restart,
-        help: "Where to listen; may be given many times",
+        help: "Where to listen; may be repeated",
         more: "127.0.0.1:8080 is this machine only, 8080 or :8080 is every interface (IPv4 and \
-               IPv6), unix:/run/weft.sock is a Unix socket (?mode=0660 says who may connect). \
+               IPv6), unix:/run/weft.sock is a Unix socket (?mode=0660 sets its mode). \
                Sockets that systemd passes take the place of the default.",
     },
     Setting {
@@ -335,7 +335,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         default: Default::Derived("the CPUs that affinity and cgroup quota allow"),
         reload: Reload::Restart,
         help: "Processors: kernel threads that run fibers",
-        more: "With --engine thread there is nothing to choose: every connection is its own.",
+        more: "Without effect with --engine thread, where every connection has a thread of its own.",
     },
     Setting {
         name: "fibers",
@@ -351,9 +351,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Derived("as many as there are connections"),
         reload: Reload::Restart,
-        help: "Connection fibers (or threads) made upfront, and no more",
+        help: "A fixed number of connection fibers (or threads), made at start",
         more: "Each accepts a connection, serves it to its end, and accepts the next; further \
-               connections wait in the kernel's queue. The default makes them as they are needed.",
+               connections wait in the kernel's queue. By default they are made as they are needed.",
     },
     Setting {
         name: "listing",
@@ -613,7 +613,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Text("1s"),
         reload: Reload::Applies,
-        help: "How old what is known of a file may become before the disk is asked again",
+        help: "How long the server may rely on what it knows of a file before it looks again",
         more: "A changed file is seen after this time at the latest. Durations are written 500ms, 10s, 2m.",
     },
     Setting {
@@ -664,7 +664,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Text("100"),
         reload: Reload::Applies,
-        help: "Most header fields of a request; more are answered with 431",
+        help: "Largest number of header fields in a request; more are answered with 431",
         more: "",
     },
     Setting {
@@ -681,7 +681,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Text("1M"),
         reload: Reload::Applies,
-        help: "Longest request body, which is thrown away; a longer one gets 413",
+        help: "Longest request body; it is discarded, and a longer one is answered with 413",
         more: "",
     },
     Setting {
@@ -833,8 +833,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         short: Some('c'),
         help: "Read settings from this TOML file",
-        more: "A flag goes before the environment, the environment before the file. \
-               `weft check-config FILE` tells whether a file is right.",
+        more: "Flags override the environment, and the environment overrides the file. \
+               `weft check-config FILE` checks one.",
         ..file("config", PROCESS, |config, text| {
             config.config = Some(text.into());
             Ok(())
@@ -876,7 +876,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
         default: Default::Text("false"),
         reload: Reload::Restart,
-        help: "Say nothing at start; errors are still said",
+        help: "Print nothing at start; errors are still printed",
         more: "",
     },
     Setting {

@@ -226,7 +226,9 @@ pub(crate) fn error_page(text: &str) -> Result<(u16, PathBuf), String> {
 /// Reads `EXTENSION=TYPE`.
 pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
     let wrong = || {
-        format!("'{text}' is no MIME rule; write an extension and a type, as wasm=application/wasm")
+        format!(
+            "'{text}' is not a MIME rule; write an extension and a type, as wasm=application/wasm"
+        )
     };
     let (extension, mime) = text.split_once('=').ok_or_else(wrong)?;
     let extension = extension

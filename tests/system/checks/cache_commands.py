@@ -38,7 +38,7 @@ def cache_says_what_is_wrong_with_flags(world):
         (["-m", "1"], "give -m 2 or more"),
         (["-o", "ext_path=/tmp/x:1G"], "no external storage"),
         (["-o", "lru_crawller"], "did you mean lru_crawler?"),
-        (["-N", "4"], "-N cannot be had"),
+        (["-N", "4"], "-N is not supported"),
         (["-Z"], "-Z needs a certificate"),
         (["-Z", "-o", "ssl_chain_cert=/nonexistent.pem", "-u", "root"], "cannot read the certificate chain /nonexistent.pem"),
         (["-Y", "/nonexistent", "-u", "root"], "-Y: /nonexistent"),

@@ -529,7 +529,7 @@ impl fmt::Display for RestoreError {
         const REMEDY: &str = "remove it, or start without it, to begin with an empty cache";
         match self {
             RestoreError::Io(error) => write!(f, "the snapshot cannot be read: {error}"),
-            RestoreError::Foreign => write!(f, "the file is no snapshot of a cache: {REMEDY}"),
+            RestoreError::Foreign => write!(f, "the file is not a snapshot of a cache: {REMEDY}"),
             RestoreError::Version(version) => write!(
                 f,
                 "the snapshot is of version {version} of the format and this server reads version {VERSION}: {REMEDY}"

@@ -10,7 +10,7 @@ use super::{Seconds, Store};
 pub struct Stats {
     /// Items in the table now, those that expired and were not yet seen to included.
     pub curr_items: u64,
-    /// Items stored ever.
+    /// Items stored since the start.
     pub total_items: u64,
     /// Bytes of all items: headers, keys and values, without what rounding up to chunks costs.
     pub bytes: u64,
@@ -62,7 +62,7 @@ pub struct Stats {
     pub crawler_reclaimed: u64,
     /// Items that the crawler looked at.
     pub crawler_items_checked: u64,
-    /// Stores refused for want of memory.
+    /// Stores refused because no memory was free.
     pub out_of_memory: u64,
     /// Pages that changed their slab class.
     pub slabs_moved: u64,
@@ -76,7 +76,7 @@ pub struct Stats {
     pub hash_bytes: u64,
     /// Memory of the ghost queues in bytes: two for each item that fits. It is not part of `-m`.
     pub ghost_bytes: u64,
-    /// Chunks that wait for readers to leave.
+    /// Chunks that are freed when their last reader is done.
     pub limbo_chunks: u64,
 }
 
@@ -136,7 +136,7 @@ pub struct ClassStats {
     pub evicted_time: Seconds,
     /// Evicted items that nobody ever fetched.
     pub evicted_unfetched: u64,
-    /// Stores refused for want of memory.
+    /// Stores refused because no memory was free.
     pub out_of_memory: u64,
     /// Expired items that gave their place to new ones.
     pub reclaimed: u64,

@@ -5,7 +5,7 @@ use crate::run::{Cell, Experiment, Measure};
 
 pub(super) const IDLE: Experiment = Experiment {
     name: "rt-idle",
-    about: "CPU time while nobody has anything to do, or 100,000 fibers sleep on timers",
+    about: "CPU time while there is nothing to do, or 100,000 fibers sleep on timers",
     measure: Measure::CpuPercent,
     cells,
     subjects: &["pinned", "go", "tokio"],

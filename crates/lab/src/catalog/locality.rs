@@ -7,7 +7,7 @@ use crate::run::{Cell, Experiment, Measure};
 
 pub(super) const LOCALITY: Experiment = Experiment {
     name: "rt-locality",
-    about: "each fiber touches its array and takes somebody's seat",
+    about: "each fiber touches its array and takes another fiber's seat",
     measure: Measure::NanosPerOperation,
     cells,
     subjects: &["pinned", "migratable", "go", "tokio", "may"],

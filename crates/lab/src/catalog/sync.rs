@@ -1,11 +1,11 @@
-//! `rt-sync`: a lock that nobody else wants, and channels.
+//! `rt-sync`: an uncontended lock, and channels.
 
 use crate::report::{Expectation, Row};
 use crate::run::{Cell, Experiment, Measure};
 
 pub(super) const SYNC: Experiment = Experiment {
     name: "rt-sync",
-    about: "a lock that nobody else wants, and channels of 128 places",
+    about: "an uncontended lock, and channels of 128 places",
     measure: Measure::Nanos,
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

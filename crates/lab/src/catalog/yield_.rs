@@ -6,7 +6,7 @@ use crate::run::{Experiment, Measure};
 
 pub(super) const YIELD: Experiment = Experiment {
     name: "rt-yield",
-    about: "each fiber gives way again and again",
+    about: "each fiber yields again and again",
     measure: Measure::NanosPerOperation,
     cells: |quick| four_cells("yield", quick),
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],

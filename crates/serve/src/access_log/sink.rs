@@ -36,7 +36,7 @@ impl Sink {
             // fifo(7)
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => Err(io::Error::new(
                 error.kind(),
-                "nobody has the FIFO open for reading",
+                "no process has the FIFO open for reading",
             )),
             Err(error) => Err(error),
         }

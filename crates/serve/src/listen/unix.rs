@@ -84,7 +84,7 @@ fn clear_the_way(path: &Path, name: &SocketAddrUnix) -> Result<(), BindError> {
             None => "another process listens there; stop it or choose another path".to_owned(),
         }),
         Err(errno) => refuse(format!(
-            "there is a socket and no telling whether it is alive ({}); remove it if it is not",
+            "a socket is there, and nothing tells whether a server uses it ({}); remove it if none does",
             io::Error::from(errno)
         )),
     }

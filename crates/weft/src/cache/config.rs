@@ -108,7 +108,9 @@ impl CacheConfig {
             match opt.fate {
                 Fate::Works => {}
                 Fate::Idle(why) => idle.push(format!("{} changes nothing: {why}", opt.name())),
-                Fate::Refused(why) => return Err(format!("{} cannot be had: {why}", opt.name())),
+                Fate::Refused(why) => {
+                    return Err(format!("{} is not supported: {why}", opt.name()));
+                }
             }
         }
         let mut more = More::read(typed, &mut idle)?;
@@ -258,7 +260,7 @@ impl More {
                     "3" => true,
                     "0" | "1" => {
                         return Err(
-                            "TLS 1.0 and 1.1 are not safe and cannot be had; write 2 or 3".into(),
+                            "TLS 1.0 and 1.1 are not safe and not supported; write 2 or 3".into(),
                         );
                     }
                     _ => return Err(format!("'{value}' is neither 2 nor 3")),
@@ -286,8 +288,7 @@ impl More {
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),
             (Verify::Must, None) => {
-                return Err("-o ssl_verify_mode needs to know whose signatures count: \
-                            -o ssl_ca_cert=<file>"
+                return Err("-o ssl_verify_mode needs the certificates of the authorities: -o ssl_ca_cert=<file>"
                     .into());
             }
         };
@@ -653,7 +654,7 @@ mod tests {
             ("-f 1", "-f: '1'"),
             ("-l unix:/x", "-l: a Unix socket is what -s is for"),
             ("-S", "-S: say where the users are"),
-            ("-N 4", "-N cannot be had"),
+            ("-N 4", "-N is not supported"),
             ("-Z", "-Z needs a certificate"),
             (
                 "-o ssl_chain_cert=x",

@@ -72,7 +72,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     ext(
         "track_sizes",
         None,
-        "let \"stats sizes\" tell (default: off)",
+        "keep the sizes that \"stats sizes\" shows (default: off)",
     ),
     ext(
         "ssl_chain_cert",
@@ -93,7 +93,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     ext(
         "ssl_ca_cert",
         Some("file"),
-        "who may have signed the clients' certificates, PEM",
+        "certificates of the authorities that sign the clients' certificates, PEM",
     ),
     ext(
         "ssl_ciphers",
@@ -110,7 +110,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     idle(
         "hash_algorithm",
         Some("name"),
-        "keys are hashed with a seed that nobody outside can know",
+        "keys are hashed with a secret random seed",
     ),
     idle(
         "tail_repair_time",
@@ -232,7 +232,7 @@ fn read_one(word: &str) -> Result<Given<'_>, String> {
     };
     let (row, is_on) = find(typed).ok_or_else(|| unknown(typed))?;
     if let Fate::Refused(why) = row.fate {
-        return Err(format!("-o {typed} cannot be had: {why}"));
+        return Err(format!("-o {typed} is not supported: {why}"));
     }
     let value = match (row.value, value) {
         (Some(what), None | Some("")) if is_on && row.name != VALUE_OPTIONAL => {

@@ -54,7 +54,7 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
         ),
         (
             "weft_cache_limbo_chunks",
-            "Chunks that wait for readers to leave.",
+            "Chunks that are freed when their last reader is done.",
             stats.limbo_chunks,
         ),
     ] {
@@ -63,12 +63,12 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
     for (name, help, value) in [
         (
             "memcached_items_total",
-            "Items stored ever.",
+            "Items stored since the start.",
             stats.total_items,
         ),
         (
             "memcached_items_evicted_total",
-            "Items that gave way to others.",
+            "Items evicted.",
             stats.evictions,
         ),
         (
@@ -78,7 +78,7 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
         ),
         (
             "memcached_lru_crawler_reclaimed_total",
-            "Expired items that were looked for and found.",
+            "Expired items that a lookup found.",
             stats.crawler_reclaimed,
         ),
         (
@@ -93,7 +93,7 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
         ),
         (
             "weft_cache_out_of_memory_total",
-            "Stores refused for want of memory.",
+            "Stores refused because no memory was free.",
             stats.out_of_memory,
         ),
     ] {
@@ -121,7 +121,7 @@ fn write_commands(stats: &Stats, out: &mut MetricsWriter) {
         let labels = [("command", command), ("status", status)];
         out.counter(
             "memcached_commands_total",
-            "Commands and how they went.",
+            "Commands, by result.",
             &labels,
             value,
         );
@@ -160,7 +160,7 @@ fn write_classes(service: &Service, out: &mut MetricsWriter) {
         ),
         (
             "memcached_slab_items_age_seconds",
-            "How long its next victim was not used.",
+            "Age of the item of a slab class that is evicted next.",
             |class| class.age.into(),
         ),
     ] {
@@ -169,7 +169,7 @@ fn write_classes(service: &Service, out: &mut MetricsWriter) {
         }
     }
     for (class, id) in classes.iter().zip(&ids) {
-        let help = "Items of a slab class that gave way to others.";
+        let help = "Items of a slab class that were evicted.";
         out.counter(
             "memcached_slab_items_evicted_total",
             help,

@@ -94,7 +94,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     opt('p', "port", "TCP port to listen on; 0 is none, -1 any that is free").takes("num", "11211"),
     opt('U', "udp-port", "UDP port to listen on; 0 is none").takes("num", "0"),
     opt('s', "unix-socket", "Unix socket to listen on, and no network").takes("file", ""),
-    opt('a', "unix-mask", "who may use the Unix socket: its mode, in octal").takes("mask", "700"),
+    opt('a', "unix-mask", "mode of the Unix socket's file, in octal").takes("mask", "700"),
     opt('A', "enable-shutdown", "obey the command \"shutdown\""),
     opt(
         'l',
@@ -119,13 +119,13 @@ pub(crate) const OPTIONS: &[Opt] = &[
     opt('i', "license", "print the license and exit"),
     opt('V', "version", "print the version and exit"),
     opt('P', "pidfile", "write the number of the process to this file").takes("file", ""),
-    opt('f', "slab-growth-factor", "from one size of chunks to the next").takes("num", "1.25"),
-    opt('n', "slab-min-size", "smallest room for key, value and flags").takes("bytes", "48"),
+    opt('f', "slab-growth-factor", "growth factor from one chunk size to the next").takes("num", "1.25"),
+    opt('n', "slab-min-size", "smallest space for key, value and flags").takes("bytes", "48"),
     opt('L', "enable-largepages", "ask the kernel for huge pages under the items"),
     opt(
         'D',
         "stats-prefix",
-        "what ends the prefix of a key in \"stats detail\", which this turns on",
+        "character that ends a key's prefix in \"stats detail\", which this turns on",
     )
     .takes("char", ":"),
     opt('t', "threads", "processors: kernel threads that run the connections' fibers")
@@ -137,11 +137,11 @@ pub(crate) const OPTIONS: &[Opt] = &[
     opt('b', "listen-backlog", "connections that may wait to be accepted").takes("num", "1024"),
     opt('B', "protocol", "protocol: ascii, binary or auto").takes("name", "auto"),
     opt('I', "max-item-size", "largest item, from 1k to 1024m").takes("bytes", "1m"),
-    opt('S', "enable-sasl", "want SASL authentication; the users are those of -Y"),
+    opt('S', "enable-sasl", "require SASL authentication; the users are those of -Y"),
     opt('F', "disable-flush-all", "refuse the command \"flush_all\""),
     opt('X', "disable-dumping", "refuse \"stats cachedump\" and \"lru_crawler metadump\""),
     opt('W', "disable-watch", "refuse the command \"watch\""),
-    opt('Y', "auth-file", "want authentication; the file has lines of user:password").takes("file", ""),
+    opt('Y', "auth-file", "require authentication; the file has lines of user:password").takes("file", ""),
     opt(
         'e',
         "memory-file",
@@ -177,7 +177,7 @@ pub(crate) fn command() -> Command {
         .about("A cache that memcached's clients cannot tell from memcached")
         .long_about(
             "A cache that speaks memcached's protocols (text, meta, binary) and takes memcached's \
-             flags.\n\nAn option that cannot be had is refused with the reason. One that has nothing to \
+             flags.\n\nAn option that is not supported is refused with the reason. One that has nothing to \
              change here is taken; -v says so.",
         )
         .disable_help_flag(true)

@@ -78,7 +78,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     let datagrams = bind_datagrams(config)?;
     if listeners.is_empty() && datagrams.is_empty() {
         return Err(Failure::Usage(
-            "there is nowhere to listen: give -p, -U or -s".to_owned(),
+            "no address to listen at: give -p, -U or -s".to_owned(),
         ));
     }
     let admin = config
@@ -111,7 +111,7 @@ fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     let is_root = rustix::process::geteuid().is_root();
     match &config.user {
         None if is_root => Err(Failure::Usage(
-            "started as root: say whom to become, such as -u nobody (or -u root, to stay)"
+            "started as root: name the user to run as, such as -u nobody (or -u root to stay root)"
                 .to_owned(),
         )),
         None => Ok(None),

@@ -35,7 +35,7 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
         }
         Err(RestoreError::Io(error)) => Err(format!("-e: cannot read {}: {error}", file.display())),
         Err(RestoreError::Foreign) => Err(format!(
-            "-e: {} is something else than the items of a cache: give another name",
+            "-e: {} is not a file of saved items: give another name",
             file.display()
         )),
         Err(RestoreError::Version(version)) => {
@@ -148,6 +148,9 @@ mod tests {
         let (_folder, file) = saved();
         fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n".repeat(10)).unwrap();
         let why = restore(&empty(), &file, TIME).unwrap_err();
-        assert!(why.contains("something else") && file.exists(), "{why}");
+        assert!(
+            why.contains("not a file of saved items") && file.exists(),
+            "{why}"
+        );
     }
 }

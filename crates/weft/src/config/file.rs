@@ -119,7 +119,7 @@ impl Reader<'_> {
                 .map(|item| Ok(said(self.scalar(name, item)?, item.span().start)))
                 .collect(),
             (DeValue::Array(_), _) => {
-                let why = format!("{name}: one value is wanted, not a list");
+                let why = format!("{name}: give one value, not a list");
                 Err(self.wrong(value.span().start, &why))
             }
             (DeValue::Table(table), _) if setting.table() == Some(name) => self.table(name, table),
@@ -162,7 +162,7 @@ impl Reader<'_> {
         match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),
             _ => {
-                let why = format!("{key}: a text in quotation marks is wanted");
+                let why = format!("{key}: give a text in quotation marks");
                 Err(self.wrong(value.span().start, &why))
             }
         }
@@ -174,7 +174,7 @@ impl Reader<'_> {
             DeValue::Boolean(on) => return Ok(on.to_string()),
             DeValue::Integer(number) if number.radix() == 10 => return Ok(number.to_string()),
             DeValue::Integer(_) => "a number that is not decimal",
-            DeValue::Float(_) => "a number with a point",
+            DeValue::Float(_) => "a fractional number",
             DeValue::Datetime(_) => "a date",
             DeValue::Array(_) => "a list in a list",
             DeValue::Table(_) => "a table in a list",

@@ -202,8 +202,7 @@ fn cgroup_memory(version: CgroupVersion, bytes: u64) -> Line {
             "cgroup limit",
             value,
             format!(
-                "The bytes of few files fit; each connection takes some KiB and its socket's \
-                 buffers more. In the unit:\n  {unit}"
+                "Few files fit; each connection takes some KiB, and its socket buffers take more. In the unit:\n  {unit}"
             ),
         ),
         _ => ok("cgroup limit", value),
@@ -291,7 +290,7 @@ fn threads(facts: &Facts) -> Line {
         Some((max, who, advice)) => {
             let value = format!("{} by {who}", show_count(max));
             let why =
-                "Of no importance to --engine fiber; --engine thread needs one per connection.";
+                "It does not matter for --engine fiber; --engine thread needs one per connection.";
             match max {
                 ..THREADS_GOOD => warn("threads", value, format!("{why}\n{}", advice.trim_start())),
                 _ => ok("threads", value),
@@ -345,7 +344,7 @@ fn syn_queue(facts: &Facts) -> Line {
             "SYN queue",
             format!("{}, SYN cookies off", show_count(max)),
             sysctl(
-                "A SYN flood shuts everybody out.",
+                "A SYN flood then keeps all clients out.",
                 "net.ipv4.tcp_syncookies=1",
             ),
         ),
@@ -384,7 +383,7 @@ fn congestion(facts: &Facts) -> Line {
         // one run to the next.
         Some("bbr") => Line {
             advice: Some(
-                "Good towards the world. Over loopback its pacing makes measurements scatter; \
+                "A good choice for the internet. Over loopback its pacing makes measurements vary; \
                  measure in a network namespace with reno."
                     .to_owned(),
             ),

@@ -569,7 +569,7 @@ fn a_select_has_an_operation_once() {
 
 #[test]
 fn guards_are_shown_as_what_they_guard() {
-    let (mutex, lock) = (fiber::sync::Mutex::new(7), fiber::sync::RwLock::new("x"));
+    let (mutex, lock) = (Mutex::new(7), RwLock::new("x"));
     let shown = mutex.lock().unwrap().to_string() + &lock.read().unwrap().to_string();
     assert_eq!(shown + &lock.write().unwrap().to_string(), "7xx");
 }

@@ -55,7 +55,7 @@ fn main() -> io::Result<()> {
         listeners: listen::bind(&address, None)?,
         ..Settings::default()
     };
-    let server = Server::start(settings, |_peer| Reverse)?;
+    let server = Server::start(settings, |_| Reverse)?;
     eprintln!("listening at {address}");
     let signal = stopped.recv().expect("sent by the thread of the signals");
     let cut = server.drain();

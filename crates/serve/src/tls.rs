@@ -115,7 +115,7 @@ impl Tls {
             &[],
             self.handshake_count(),
         );
-        let help = "Connections that failed for what TLS has to say.";
+        let help = "Connections that ended because of a TLS error.";
         out.counter(
             "weft_tls_failures_total",
             help,

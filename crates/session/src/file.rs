@@ -40,6 +40,8 @@ impl FileRange {
 pub struct SharedFile {
     fd: OwnedFd,
     stamp: FileStamp,
+    /// Whether it is sent as it comes, whatever is written to it meanwhile.
+    is_moving: bool,
     direct: OnceLock<Option<OwnedFd>>,
     /// When a driver last saw all of it in the page cache, in milliseconds since the first such
     /// look; 0 is never.
@@ -88,10 +90,27 @@ impl SharedFile {
         Ok(SharedFile {
             fd,
             stamp,
+            is_moving: false,
             direct: OnceLock::new(),
             seen_cached_ms: AtomicU64::new(0),
             first_look: OnceLock::new(),
         })
+    }
+
+    /// Of a file that is written to all the time, as a log is, no state can be told from the next: its bytes are
+    /// sent as they are when they are read, up to the length that it has now. What is announced with them must not say
+    /// that they are of one state.
+    #[must_use]
+    pub fn moving(self) -> SharedFile {
+        SharedFile {
+            is_moving: true,
+            ..self
+        }
+    }
+
+    /// Whether it is sent as it comes.
+    pub fn is_moving(&self) -> bool {
+        self.is_moving
     }
 
     /// What the file was like when it was opened.
@@ -104,11 +123,15 @@ impl SharedFile {
     /// same inode in the meantime must not go out under the old length and ETag.
     ///
     /// Looks at length and modification time. Not at the change time: another file renamed over this one's name changes
-    /// that, and a download of the old one may well go on.
+    /// that, and a download of the old one may well go on. A [moving](SharedFile::moving) file has no state that it
+    /// could leave.
     ///
     /// # Errors
     /// What `fstat(2)` reports.
     pub fn is_unchanged(&self) -> io::Result<bool> {
+        if self.is_moving {
+            return Ok(true);
+        }
         let now = FileStamp::of(&rustix::fs::fstat(&self.fd)?);
         Ok((now.len, now.mtime_ns) == (self.stamp.len, self.stamp.mtime_ns))
     }
@@ -187,6 +210,7 @@ mod tests {
         assert!(shared.is_unchanged().unwrap());
         file.write_all(b"and new").unwrap();
         assert!(!shared.is_unchanged().unwrap());
+        assert!(shared.moving().is_unchanged().unwrap(), "any state will do");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::request::{Fields, Name, fields::trim};
 /// What a request's conditions are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
-    /// Strong, with its quotes.
+    /// With its quotes. A weak one (`W/"…"`) is of one reply, so no request can name it.
     pub(crate) etag: &'a str,
     /// Seconds since 1970.
     pub(crate) modified_s: u64,
@@ -186,6 +186,26 @@ mod tests {
         }
         for value in ["W/\"abc\"", "\"x\"", "", "abc"] {
             check(&format!("If-Match: {value}"), Verdict::Failed);
+        }
+    }
+
+    #[test]
+    fn a_weak_validator_of_ours_is_never_met() {
+        let current = Validators {
+            etag: "W/\"abc\"",
+            modified_is_strong: false,
+            ..CURRENT
+        };
+        let judged = |fields: &str| with_head(fields, |fields| judge(fields, current));
+        assert_eq!(judged("If-Match: W/\"abc\""), Verdict::Failed);
+        assert_eq!(judged("If-Match: \"abc\""), Verdict::Failed);
+        assert_eq!(judged("If-None-Match: \"abc\""), Verdict::Perform);
+        for value in ["W/\"abc\"", "\"abc\"", SAME] {
+            let fields = format!("If-Range: {value}");
+            assert!(
+                !with_head(&fields, |f| range_applies(f, current)),
+                "{value}"
+            );
         }
     }
 

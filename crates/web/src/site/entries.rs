@@ -1,15 +1,16 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
+use rustix::fs::FileType;
 use session::{FileStamp, SharedFile};
 
 use super::entry::{Body, Entry};
 use super::head::Description;
-use super::open::{Blocking, Miss};
+use super::open::{Blocking, Miss, miss_of};
 use super::read::{Reading, read_whole};
 use super::table::{Id, Record};
 use super::{Moment, Site, head, mime};
-use crate::lookup::Encoding;
+use crate::lookup::{Encoding, Encodings};
 
 /// From this estimate on a file that waits for the disk is worth a trip to a worker to be read into
 /// memory: a file that is asked for once never is, however much room there is.
@@ -37,6 +38,7 @@ impl Site {
         let known = record.entry(id.encoding);
         let file = match known.map(|entry| &entry.body) {
             Some(Body::Memory(_)) => return Ok(known.cloned()),
+            Some(Body::File { file, .. }) if file.is_moving() => return Ok(known.cloned()),
             Some(Body::File { file, .. }) => match file.is_unchanged() {
                 Ok(true) => Arc::clone(file),
                 _ => return Ok(None),
@@ -83,6 +85,32 @@ impl Site {
             Err(Miss::NotFound) => Ok(None),
             Err(miss) => Err(miss),
         }
+    }
+
+    /// The file of a record as it comes, because it does not come to rest: under its length of now, and a validator that
+    /// does not say that its bytes are of one state. It stands as long as the record, which is not long.
+    pub(super) fn moving_entry(&self, record: &Record, moment: Moment) -> Result<Arc<Entry>, Miss> {
+        let id = record.best(Encodings::NONE);
+        let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
+        let source = &record.survey.source;
+        let file = self.with_descriptors(|| root.open_file(source, Blocking::Allowed))?;
+        // Another file may have come to lie there, so its stamp does not say what it is.
+        let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Miss::NotFound);
+        }
+        let stamp = file.stamp();
+        let body = Body::File {
+            file: Arc::new(file.moving()),
+            keep: false,
+            settled: false,
+        };
+        let entry = self.make_entry(record, id, stamp, body, moment);
+        if !record.settled {
+            let garbage = self.ledger().open(&self.table, record, id, &entry);
+            drop(garbage);
+        }
+        Ok(entry)
     }
 
     fn read_if_worth(
@@ -165,15 +193,20 @@ impl Site {
         let content_type = self.content_type(&survey.source);
         let varies = survey.has_variants()
             || (self.config.precompressed && mime::is_compressible(content_type));
-        let reading = (!record.settled).then(|| self.reading());
+        let is_moving = matches!(&body, Body::File { file, .. } if file.is_moving());
+        let reading = (is_moving || !record.settled).then(|| self.reading());
+        let strong_etag = head::etag(stamp, id.encoding, reading);
         let (modified_s, modified_is_strong) = head::modified(stamp, moment.since_epoch);
         let description = Description {
             content_type,
             encoding: id.encoding,
             len: stamp.len,
-            etag: head::etag(stamp, id.encoding, reading),
+            etag: match is_moving {
+                true => format!("W/{strong_etag}"),
+                false => strong_etag,
+            },
             modified_s,
-            modified_is_strong,
+            modified_is_strong: modified_is_strong && !is_moving,
             vary: varies.then_some("Accept-Encoding"),
             extra: &self.rules.lines(&survey.source),
         };

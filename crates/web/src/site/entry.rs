@@ -9,8 +9,8 @@ use session::SharedFile;
 /// that every reply with it carries. Never changes; a changed file becomes a new entry.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Strong validator with its quotes, from length and modification time (`head::etag` says more).
-    /// RFC 9110 8.8.3
+    /// Validator with its quotes, from length and modification time (`head::etag` says more). Strong, unless the file is
+    /// [moving](SharedFile::moving). RFC 9110 8.8.3
     pub(crate) etag: Box<str>,
     /// Last modification, whole seconds since 1970, for the conditional fields.
     pub(crate) modified_s: u64,

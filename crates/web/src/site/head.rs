@@ -13,7 +13,7 @@ pub(super) struct Description<'a> {
     pub(super) content_type: &'a str,
     pub(super) encoding: Option<Encoding>,
     pub(super) len: u64,
-    /// Without its quotes.
+    /// With its quotes.
     pub(super) etag: String,
     /// Seconds since 1970.
     pub(super) modified_s: u64,
@@ -67,13 +67,14 @@ const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
 /// must tell them apart, so until then it also names this `reading` of the file: whoever resumes a
 /// download of a file that was written less than two seconds before its first request starts again.
 pub(super) fn etag(stamp: FileStamp, encoding: Option<Encoding>, reading: Option<u128>) -> String {
-    let mut etag = format!("{:x}-{:x}", stamp.len, stamp.mtime_ns);
+    let mut etag = format!("\"{:x}-{:x}", stamp.len, stamp.mtime_ns);
     if let Some(encoding) = encoding {
         etag.extend(["-", encoding.token()]);
     }
     if let Some(reading) = reading {
         _ = write!(etag, "-{reading:x}");
     }
+    etag.push('"');
     etag
 }
 
@@ -105,7 +106,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
     let head_206 = format!("{body_lines}{shared}");
     let head_200 = format!("Content-Type: {content_type}\r\nContent-Length: {len}\r\n{head_206}");
     Entry {
-        etag: format!("\"{}\"", description.etag).into(),
+        etag: description.etag.as_str().into(),
         modified_s: description.modified_s,
         modified_is_strong: description.modified_is_strong,
         content_type: content_type.into(),
@@ -136,7 +137,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
 fn shared_lines(description: &Description<'_>) -> String {
     let modified = http_date(description.modified_s);
     let mut lines = format!(
-        "Last-Modified: {modified}\r\nETag: \"{}\"\r\n",
+        "Last-Modified: {modified}\r\nETag: {}\r\n",
         description.etag
     );
     if let Some(vary) = description.vary {
@@ -176,9 +177,12 @@ mod tests {
             inode: (8, 9),
             ..stamp(1, 1)
         };
-        assert_eq!(etag(stamp(1, 1), None, None), "ff-3b9aca00");
-        assert_eq!(etag(replica, None, None), "ff-3b9aca00");
-        assert_eq!(etag(replica, Some(Encoding::Br), None), "ff-3b9aca00-br");
+        assert_eq!(etag(stamp(1, 1), None, None), "\"ff-3b9aca00\"");
+        assert_eq!(etag(replica, None, None), "\"ff-3b9aca00\"");
+        assert_eq!(
+            etag(replica, Some(Encoding::Br), None),
+            "\"ff-3b9aca00-br\""
+        );
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(super) fn entry(
         content_type,
         encoding: None,
         len: page.len() as u64,
-        etag: format!("{:x}-{:x}", page.len(), fnv1a(page.as_bytes())),
+        etag: format!("\"{:x}-{:x}\"", page.len(), fnv1a(page.as_bytes())),
         // When it was read: before that, something may have been different.
         modified_s: since_epoch.as_secs(),
         modified_is_strong: false,

@@ -9,11 +9,11 @@ use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head};
 use crate::lookup::{Encoding, Encodings};
 
-/// A file that changes faster than it can be opened is tried this often.
+/// A file that changes faster than it can be opened is tried this often, and then sent as it comes.
 const CHANGING_MAX: u32 = 4;
 
 /// How many requests wait at once for a file to be left alone: each holds a thread that others want for the disk.
-const RESTING_MAX: u64 = 16;
+pub(super) const RESTING_MAX: u64 = 16;
 
 /// From a path to its record: what lies on disk for it.
 impl Site {
@@ -32,39 +32,37 @@ impl Site {
             let entry = match self.entry_of(&record, id, moment, blocking) {
                 // A variant that may not be read takes nothing from those who may read the original.
                 Err(Miss::Forbidden) if id.encoding.is_some() => {
-                    self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)?
+                    self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)
                 }
-                Err(Miss::Restless) if blocking == Blocking::Never => {
-                    return Err(Miss::WouldBlock);
-                }
-                Err(Miss::Restless) => {
-                    moment = self.wait_for_rest(moment)?;
-                    None
-                }
-                done => done?,
+                done => done,
             };
-            if let Some(entry) = entry {
-                return Ok(entry);
+            match entry {
+                Ok(Some(entry)) => return Ok(entry),
+                Ok(None) => {}
+                Err(Miss::Restless) if blocking == Blocking::Never => break,
+                Err(Miss::Restless) => match self.wait_for_rest(moment) {
+                    Some(later) => moment = later,
+                    None => break,
+                },
+                Err(miss) => return Err(miss),
             }
             self.drop_changed(&record);
         }
-        Err(Miss::Failed(
-            503,
-            "changes faster than it can be read".to_owned(),
-        ))
+        if blocking == Blocking::Never {
+            return Err(Miss::WouldBlock);
+        }
+        let record = self.record_at(key, moment, blocking)?;
+        self.moving_entry(&record, moment)
     }
 
-    /// Lets a moment go by, so that what is being written may come to an end.
-    fn wait_for_rest(&self, moment: Moment) -> Result<Moment, Miss> {
-        let ahead = self.resting.fetch_add(1, Relaxed);
-        if ahead < RESTING_MAX {
+    /// Lets a moment go by, so that what is being written may come to an end. `None` if enough others wait already.
+    fn wait_for_rest(&self, moment: Moment) -> Option<Moment> {
+        let may_wait = self.resting.fetch_add(1, Relaxed) < RESTING_MAX;
+        if may_wait {
             std::thread::sleep(head::REST);
         }
         self.resting.fetch_sub(1, Relaxed);
-        if ahead >= RESTING_MAX {
-            return Err(Miss::Failed(503, "is being written to".to_owned()));
-        }
-        Ok(moment.after(head::REST))
+        may_wait.then(|| moment.after(head::REST))
     }
 
     /// What a path stands for: as the table knows it, if that is fresh or still true.

@@ -36,10 +36,10 @@ pub(crate) struct Outgoing {
 /// How much of a slow file's end is held back until the peer has taken the rest.
 pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
 
-/// How often to look whether it has. There is no event for that; but the peer has just been slow, so it may as well
-/// wait for the next look.
+/// How often to look whether it has: there is no event for that. Each pause is a quarter longer than the one before, so
+/// a look is late by at most a quarter of the wait, and thousands of peers that take nothing cost next to nothing.
 const UNTAKEN_LOOK_MIN: Duration = Duration::from_micros(100);
-const UNTAKEN_LOOK_MAX: Duration = Duration::from_millis(20);
+const UNTAKEN_LOOK_MAX: Duration = Duration::from_millis(250);
 
 /// What a thread keeps for the next replies.
 const KEPT_MAX: usize = 64;
@@ -149,7 +149,7 @@ impl Outgoing {
     /// So much of what was sent the peer has not taken. `false` if it takes too little.
     pub(super) fn look(&mut self, untaken: u64, now: Instant, limits: &Limits) -> bool {
         let before = self.untaken.replace(untaken);
-        self.look_after = (self.look_after * 2).clamp(UNTAKEN_LOOK_MIN, UNTAKEN_LOOK_MAX);
+        self.look_after = (self.look_after * 5 / 4).clamp(UNTAKEN_LOOK_MIN, UNTAKEN_LOOK_MAX);
         match before {
             _ if untaken == 0 => true,
             Some(before) if untaken >= before => now <= self.until,

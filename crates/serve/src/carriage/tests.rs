@@ -371,7 +371,7 @@ fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same(
     for _ in 0..3 {
         assert_eq!(world.step(), None);
     }
-    let after = [0, 100, 200].map(|us| Asked::Untaken(Duration::from_micros(us)));
+    let after = [0, 100, 125].map(|us| Asked::Untaken(Duration::from_micros(us)));
     assert_eq!(world.asked, after);
     world.untaken = 0;
     assert_eq!(world.run(), Blocked::Receive);
@@ -388,8 +388,18 @@ fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same(
     assert_eq!(stuck.run(), Blocked::Closed(Closed::TooSlow));
     let late = stuck.now.monotonic - until;
     assert!(
-        late <= Duration::from_millis(20),
+        late <= Duration::from_millis(250),
         "{late:?} after the send time-out"
+    );
+    // Seen: 2,000 peers that never took a file's end cost 10 % of a processor. Cause: each was looked at 50 times a
+    // second. Cure: the longer the wait, the rarer the looks.
+    let wait = stuck.limits().send_timeout;
+    let looks_max = 50 + wait.as_millis() / 250;
+    let looks = stuck.asked.iter();
+    let looks = looks.filter(|asked| matches!(asked, Asked::Untaken(_)));
+    assert!(
+        looks.count() as u128 <= looks_max,
+        "above {looks_max} in {wait:?}"
     );
 }
 

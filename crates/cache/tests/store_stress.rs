@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 use bytes::Bytes;
-use cache::store::{Arithmetic, Config, Counted, Cursor, DeleteRule, Direction, Item, Mode};
+use cache::store::{
+    Arithmetic, Config, Counted, Cursor, DeleteRule, Direction, Item, Mode,
+};
 use cache::store::{Outcome, Rule, Store};
 
 const KEYS: u64 = 6;
@@ -283,6 +285,44 @@ fn of_those_who_store_with_one_cas_one_wins() {
         });
         assert_eq!(wins, 1, "round {round}");
     }
+}
+
+/// Seen: the first command after a delayed flush was a `touch`, and the thread span for ever. Cause: it found that the
+/// flush was due while it held the lock of its key's bucket, and a flush may have to take dead items out of that very bucket
+/// (or wait for the crawler, which does). The time is looked at before the lock now.
+#[test]
+fn a_touch_that_comes_upon_a_flush_does_not_wait_for_itself() {
+    const GENERATIONS: u32 = 1 << 15;
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let config = Config {
+            hash_power: 6,
+            ..Config::default()
+        };
+        let store = Store::new(config).unwrap();
+        let mut turn = store.turn(2);
+        let fill = |turn: &mut cache::store::Turn<'_>, keys: u64| {
+            for key in 0..keys {
+                turn.store(&key_of(key), b"v", 0, 0, Mode::Set.into())
+                    .unwrap();
+            }
+        };
+        // No crawler, and so many flushes that each has to do its share.
+        for _ in 0..GENERATIONS / 2 {
+            fill(&mut turn, 1);
+            store.flush(2, 2);
+        }
+        drop(turn);
+        for now in 2..102 {
+            let mut turn = store.turn(now);
+            fill(&mut turn, 64);
+            store.flush(now + 1, now);
+            let _flushed = store.turn(now + 1).touch(&key_of(u64::from(now) % 64), 0);
+        }
+        done.send(()).unwrap();
+    });
+    let bound = std::time::Duration::from_secs(60);
+    assert!(is_done.recv_timeout(bound).is_ok(), "it waits for itself");
 }
 
 #[test]

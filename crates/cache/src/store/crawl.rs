@@ -175,7 +175,8 @@ impl Store {
 }
 
 impl Pool {
-    /// By what items are alive at this time. Carries out a flush that has become due.
+    /// By what items are alive at this time. Carries out a flush that has become due, which takes the crawler's lock and those
+    /// of buckets, so the caller has none.
     #[inline]
     pub(super) fn clock(&self, now: Seconds) -> Clock {
         let flush = Flush(self.flush.load(Acquire));
@@ -199,10 +200,10 @@ impl Pool {
         Flush(self.flush.load(Acquire)).due() as Seconds
     }
 
-    /// The generation for an item that is about to be published: noted, so that the next flush begins another.
+    /// The generation for an item that is about to be published: noted, so that the next flush begins another. A flush that
+    /// is due was carried out when the caller took its [`clock`](Pool::clock); not here, under the lock of a bucket.
     #[inline]
-    pub(super) fn generation_to_store_in(&self, now: Seconds) -> u16 {
-        self.clock(now);
+    pub(super) fn generation_to_store_in(&self) -> u16 {
         let mut word = self.flush.load(Acquire);
         // Once in each generation. The item becomes visible after the note, and a flush that misses the note
         // comes before the item.

@@ -93,12 +93,13 @@ impl<'s> Turn<'s> {
     /// Under the bucket's lock: an item that is being copied to another place must not lose its new time.
     fn touch_found(&self, key: &[u8], exptime: Seconds) -> Result<Chunk, Miss> {
         let pool = self.pool();
-        let hash = pool.hash(key);
-        let locked = pool.index.lock(hash);
+        // Before the lock: see `Pool::clock`.
+        let clock = self.clock();
+        let locked = pool.index.lock(pool.hash(key));
         let found = locked
             .find(|chunk| pool.key(chunk) == key)
             .ok_or(Miss::NotFound);
-        match found.and_then(|(_, chunk)| self.alive(chunk)) {
+        match found.and_then(|(_, chunk)| self.alive(chunk, clock)) {
             Ok(chunk) => {
                 pool.arena.header(chunk).exptime.store(exptime, Relaxed);
                 let class = usize::from(pool.owners.class_of(chunk)) - 1;
@@ -121,7 +122,8 @@ impl<'s> Turn<'s> {
             .index
             .find(hash, |chunk| pool.key(chunk) == key)
             .ok_or(Miss::NotFound)?;
-        self.alive(chunk).inspect_err(|_| self.take_out_dead(chunk))
+        self.alive(chunk, self.clock())
+            .inspect_err(|_| self.take_out_dead(chunk))
     }
 
     #[cold]
@@ -144,9 +146,8 @@ impl<'s> Turn<'s> {
     }
 
     #[inline]
-    pub(super) fn alive(&self, chunk: Chunk) -> Result<Chunk, Miss> {
+    fn alive(&self, chunk: Chunk, clock: Clock) -> Result<Chunk, Miss> {
         let header = self.pool().arena.header(chunk);
-        let clock = self.clock();
         if clock.is_flushed(header) {
             return Err(Miss::Flushed);
         }

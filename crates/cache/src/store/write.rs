@@ -443,7 +443,7 @@ impl Pool {
         let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
         let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
         // The generation as it is now, under the lock: a flush that came during the upload spares the item.
-        let generation = self.generation_to_store_in(new.clock.now);
+        let generation = self.generation_to_store_in();
         set_generation(header, generation);
         // An item that is stored over has been used: its older version's hits and this store count.
         let used = match (found, old_state) {

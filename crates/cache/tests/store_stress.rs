@@ -7,7 +7,7 @@ use std::thread;
 
 use bytes::Bytes;
 use cache::store::{
-    Arithmetic, Config, Counted, Cursor, DeleteRule, Direction, Item, Mode,
+    Arithmetic, Config, Counted, Cursor, DeleteRule, Deleted, Direction, Item, Mode,
 };
 use cache::store::{Outcome, Rule, Store};
 
@@ -285,6 +285,75 @@ fn of_those_who_store_with_one_cas_one_wins() {
         });
         assert_eq!(wins, 1, "round {round}");
     }
+}
+
+/// Seen: an `incr` with a cas and an `md I` with the same one both succeeded, and the item was not stale. Cause: what is
+/// made from the version before looked at its cas before it had the bucket's lock, and under the lock only at which memory
+/// it was. Such a write begins again now when the marks or the cas have changed meanwhile.
+#[test]
+fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
+    const ROUNDS: u64 = 60_000;
+    let store = Store::new(Config::default()).unwrap();
+    // Both begin a round when the other has ended the one before.
+    let ended = [AtomicU64::new(0), AtomicU64::new(0)];
+    let wins = AtomicU64::new(0);
+    let meet = |own: usize, round: u64| {
+        ended[own].store(round, SeqCst);
+        while ended[1 - own].load(SeqCst) < round {
+            thread::yield_now();
+        }
+    };
+    let is_even = |round: u64| round.is_multiple_of(2);
+    // None that the store gives out itself.
+    let cas_of = |round: u64| (1 << 40) + round;
+    let mut not_one = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                let cas = Some(cas_of(round));
+                let new = Rule {
+                    new_cas: cas,
+                    ..Rule::default()
+                };
+                store.turn(2).store(b"k", b"5", 0, 0, new).unwrap();
+                meet(0, 2 * round);
+                let won = if is_even(round) {
+                    let by = Arithmetic {
+                        direction: Direction::Up,
+                        delta: 1,
+                        cas,
+                        new_cas: None,
+                        exptime: None,
+                    };
+                    matches!(store.turn(2).count(b"k", by), Ok(Counted::Stored { .. }))
+                } else {
+                    let rule = Rule {
+                        cas,
+                        ..Mode::Append.into()
+                    };
+                    let outcome = store.turn(2).store(b"k", b"6", 0, 0, rule).unwrap();
+                    matches!(outcome, Outcome::Stored { .. })
+                };
+                wins.fetch_add(u64::from(won), SeqCst);
+                meet(0, 2 * round + 1);
+                not_one += u64::from(wins.swap(0, SeqCst) != 1);
+            }
+        });
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                meet(1, 2 * round);
+                let rule = DeleteRule {
+                    cas: Some(cas_of(round)),
+                    invalidate: true,
+                    ..DeleteRule::default()
+                };
+                let won = store.turn(2).delete(b"k", rule) == Deleted::Deleted;
+                wins.fetch_add(u64::from(won), SeqCst);
+                meet(1, 2 * round + 1);
+            }
+        });
+    });
+    assert_eq!(not_one, 0, "rounds of {ROUNDS}");
 }
 
 /// Seen: the first command after a delayed flush was a `touch`, and the thread span for ever. Cause: it found that the

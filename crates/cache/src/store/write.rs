@@ -197,6 +197,7 @@ impl<'s> Turn<'s> {
                 let refused = self.permit(None, rule).err();
                 break Ok(refused.unwrap_or(Outcome::NotStored));
             };
+            let seen = pool.version(old.chunk);
             if let Err(refused) = self.permit(Some(old.chunk), rule) {
                 break Ok(refused);
             }
@@ -209,6 +210,7 @@ impl<'s> Turn<'s> {
                 Err(error) => break Err(error),
             };
             let change = Change {
+                seen,
                 marks: 0,
                 new_cas: rule.new_cas,
                 exptime: None,
@@ -233,14 +235,16 @@ impl<'s> Turn<'s> {
         held.transpose()
     }
 
-    /// Publishes a version that was made from `old`. None when `old` is no longer the item, and the new
-    /// version was discarded.
+    /// Publishes a version that was made from `old`. None when `old` is no longer the item, or was changed in place since
+    /// it was looked at, and the new version was discarded.
     fn publish_over(&mut self, old: &Held<&Pool>, new: RawDraft, change: Change) -> Option<u64> {
         let (pool, clock) = (self.pool(), self.clock());
         let hash = pool.hash_of(new.chunk);
         let mut locked = pool.index.lock(hash);
         let found = locked.find(|chunk| chunk == old.chunk);
-        if found.is_none_or(|(_, chunk)| clock.is_dead(&pool.arena, chunk)) {
+        let is_old =
+            |chunk| clock.is_dead(&pool.arena, chunk) || pool.version(chunk) != change.seen;
+        if found.is_none_or(|(_, chunk)| is_old(chunk)) {
             drop(locked);
             new.discard(pool);
             return None;
@@ -322,8 +326,8 @@ impl<'s> Turn<'s> {
                 return true;
             }
         };
-        let header = pool.arena.header(old.chunk);
-        if rule.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
+        let seen = pool.version(old.chunk);
+        if rule.cas.is_some_and(|cas| cas != seen.cas) {
             return false;
         }
         let Ok(empty) = pool.begin(key, 0, 0, 0, clock) else {
@@ -331,10 +335,13 @@ impl<'s> Turn<'s> {
             self.forget(key);
             return true;
         };
-        let kept = mark::inherited(header.state.load(Relaxed)) & (mark::STALE | mark::WIN);
-        let marks = if rule.invalidate { mark::STALE } else { kept };
+        let marks = match rule.invalidate {
+            true => mark::STALE,
+            false => seen.marks,
+        };
         let exptime = rule.exptime.filter(|_| rule.invalidate);
         let change = Change {
+            seen,
             marks,
             new_cas: rule.new_cas,
             exptime,
@@ -362,13 +369,14 @@ impl<'s> Turn<'s> {
                 return Ok(Counted::NotFound);
             };
             let header = pool.arena.header(old.chunk);
+            let seen = pool.version(old.chunk);
             let layout = Layout::of(&pool.arena, old.chunk);
             let text = pool.piece(old.chunk, &layout, 0);
             // What can hold no number is told before the cas is looked at, and what holds none after.
             if text.is_empty() || layout.parts > 0 {
                 return Ok(Counted::NotANumber);
             }
-            if by.cas.is_some_and(|cas| cas != header.cas.load(Relaxed)) {
+            if by.cas.is_some_and(|cas| cas != seen.cas) {
                 return Ok(Counted::Exists);
             }
             let Some(number) = parse_u64(text) else {
@@ -388,14 +396,15 @@ impl<'s> Turn<'s> {
                 new.discard(pool);
                 return Err(error);
             }
-            let kept = mark::inherited(header.state.load(Relaxed));
+            let fetched = header.state.load(Relaxed) & mark::FETCHED;
             // A longer number is a new item in memcached, and a new one begins without marks.
             let marks = match value.len() > text.len() {
                 true => 0,
-                false => kept & (mark::STALE | mark::WIN | mark::FETCHED),
+                false => seen.marks | fetched,
             };
             let (new_cas, exptime) = (by.new_cas, by.exptime);
             let change = Change {
+                seen,
                 marks,
                 new_cas,
                 exptime,
@@ -423,8 +432,18 @@ struct New {
     in_set: bool,
 }
 
+/// What may change of an item in place, under its bucket's lock, and decides what is made of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Version {
+    cas: u64,
+    /// Stale and win.
+    marks: u32,
+}
+
 /// How a version differs from the one that it was made of.
 struct Change {
+    /// That one, as it was looked at without the lock.
+    seen: Version,
     marks: u32,
     new_cas: Option<u64>,
     exptime: Option<Seconds>,
@@ -432,6 +451,14 @@ struct Change {
 }
 
 impl Pool {
+    fn version(&self, chunk: Chunk) -> Version {
+        let header = self.arena.header(chunk);
+        Version {
+            cas: header.cas.load(Relaxed),
+            marks: header.state.load(Relaxed) & (mark::STALE | mark::WIN),
+        }
+    }
+
     /// Makes a full draft the item of its key: over `found`, or as a new one.
     fn publish<'i>(
         &self,

@@ -178,10 +178,11 @@ impl Cluster {
     pub(crate) fn add_processor(self: &Arc<Self>) -> io::Result<usize> {
         self.process.check("add a processor");
         let mut members = lock(&self.crew.members);
+        let free = self.processors.iter().find(|place| place.is_free());
+        // After the look: a thread that stays has left its place because the cluster stops, and must not be joined.
         if self.is_stopping() {
             return Err(stopped());
         }
-        let free = self.processors.iter().find(|place| place.is_free());
         let place = free.ok_or_else(|| self.full())?;
         if let Some(before) = members[place.index].take() {
             // It has said that it has gone, so this takes no longer than the end of a thread.
@@ -228,7 +229,11 @@ impl Cluster {
             .name(format!("processor-{index}"))
             .spawn(body);
         let thread = started.inspect_err(|_| place.close())?;
-        is_ready.recv().map_err(io::Error::other)??;
+        if let Err(error) = is_ready.recv().map_err(io::Error::other).flatten() {
+            // It closes the place, which is the next one's after this.
+            let _ = thread.join();
+            return Err(error);
+        }
         Ok(Member {
             thread,
             gone,

@@ -600,3 +600,45 @@ fn shutting_down_while_one_goes_ends_both() {
         drop(stays);
     }
 }
+
+/// Seen: a processor that was added right after an attempt that had failed for want of descriptors ran, was not listed, and
+/// got no mail. Cause: the thread of the failed attempt was not waited for, and closed the place when the next one had it.
+#[test]
+fn an_attempt_that_failed_leaves_the_place_to_the_next() {
+    const NAME: &str = "an_attempt_that_failed_leaves_the_place_to_the_next";
+    if std::env::var_os("CHILD").is_some() {
+        return add_after_failures();
+    }
+    // In a process of its own: the limit is the whole process's.
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["--exact", NAME, "--nocapture"]);
+    let output = child.env("CHILD", "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+fn add_after_failures() {
+    use std::os::fd::AsRawFd;
+    each_backend(1, |runtime| {
+        for _ in 0..200 {
+            let unlimited = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+            // One more, which is not enough.
+            let limited = rustix::process::Rlimit {
+                current: Some(next + 1),
+                maximum: unlimited.maximum,
+            };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limited).unwrap();
+            let refused = runtime.add_processor();
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, unlimited).unwrap();
+            refused.expect_err("no descriptor for a ring or an epoll instance");
+            let number = runtime.add_processor().unwrap();
+            let here = Builder::new().processor(number);
+            let fiber = runtime.spawn_with(here, || ()).unwrap();
+            until("the fiber runs", || fiber.is_finished());
+            let listed = runtime.processors();
+            assert!(listed.iter().any(|one| one.index == number), "{listed:?}");
+            remove(runtime, number);
+        }
+    });
+}

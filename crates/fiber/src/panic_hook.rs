@@ -1,5 +1,6 @@
 //! A fiber's panic names the fiber: a line before the standard library's message, which names the kernel thread.
 
+use std::io::{self, Write};
 use std::panic;
 use std::sync::Once;
 
@@ -27,6 +28,10 @@ fn name_fiber() {
         let control = fiber.control();
         let name = control.name().unwrap_or("<unnamed>");
         let (number, spawned_at) = (control.id(), control.spawned_at());
-        eprintln!("\nfiber '{name}' (number {number}, spawned at {spawned_at}) panicked:");
+        // Not eprintln, which panics where nothing can be written; a panic in a panic hook ends the process.
+        let _ = writeln!(
+            io::stderr(),
+            "\nfiber '{name}' (number {number}, spawned at {spawned_at}) panicked:"
+        );
     }
 }

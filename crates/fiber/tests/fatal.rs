@@ -2,17 +2,18 @@
 //! again, as a child that is expected to die.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Runs `test` of this program in a child, where `CHILD` is set.
 fn child(test: &str) -> Output {
-    let program = std::env::current_exe().unwrap();
+    command(test).output().unwrap()
+}
+
+fn command(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
     let arguments = ["--exact", test, "--nocapture", "--test-threads=1"];
-    Command::new(program)
-        .args(arguments)
-        .env("CHILD", "1")
-        .output()
-        .unwrap()
+    command.args(arguments).env("CHILD", "1");
+    command
 }
 
 fn is_child() -> bool {
@@ -160,4 +161,20 @@ fn a_panic_names_the_fiber() {
     for said in ["broken", "broken too", "of a thread"] {
         assert!(lines.contains(&said), "what std says: {message}");
     }
+}
+
+/// Seen: with standard error on a full disk, or a pipe that nothing reads any more, one panic of a fiber ended the process.
+/// Cause: the line that names the fiber was written by a macro that panics when it cannot write, within the panic hook.
+#[test]
+fn a_panic_that_cannot_be_written_down_costs_its_fiber_only() {
+    if is_child() {
+        fiber::run(|| assert!(fiber::spawn(|| panic!("broken")).join().is_err()));
+        std::process::exit(7);
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let status = command("a_panic_that_cannot_be_written_down_costs_its_fiber_only")
+        .stdout(Stdio::null())
+        .stderr(full.unwrap())
+        .status();
+    assert_eq!(status.unwrap().code(), Some(7));
 }

@@ -28,6 +28,7 @@ use rustix::net::SocketFlags;
 use crate::backend::{Backend, Completion, Op, OpCarrier};
 use crate::cancel::{Cancelled, is_cancellation};
 use crate::cluster::{Cluster, Message, lock};
+use crate::fiber::give_way;
 use crate::processor::{self, Processor};
 use crate::waiting::Operation;
 
@@ -152,6 +153,7 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
             connection: Cell::new(None),
         };
         if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
+            give_way();
             return Ok(connection);
         }
         let completion = waiter

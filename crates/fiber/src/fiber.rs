@@ -583,6 +583,19 @@ pub fn yield_now() {
     }
 }
 
+/// Operations that a fiber does without suspending before it gives way.
+const UNSUSPENDED_MAX: u8 = 32;
+
+/// After an operation that did not have to wait: a peer that is always ready must not keep the processor from the other
+/// fibers.
+pub(crate) fn give_way() {
+    let due =
+        processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
+    if due == Some(true) {
+        yield_now();
+    }
+}
+
 /// Waits until somebody calls [`Fiber::unpark`]; returns at once if somebody did since the last
 /// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just that.
 pub fn park() {

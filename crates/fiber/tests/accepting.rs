@@ -168,3 +168,30 @@ fn incoming_ends_with_its_listener_or_its_fiber() {
         }
     });
 }
+
+/// Seen: on epoll a fiber that accepted from a full listen queue kept its processor until the queue was empty, which under
+/// load is never. Cause: a connection that is there at once was not counted as an operation that did not suspend.
+#[test]
+fn a_full_listen_queue_starves_no_fiber() {
+    const CONNECTIONS: usize = 100;
+    for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let builder = Runtime::builder().processors(1).backend(backend);
+        let runtime = builder.start().unwrap();
+        runtime.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let connect = |_| Client::connect(address).unwrap();
+            let _clients: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+            let has_run = Arc::new(AtomicBool::new(false));
+            let other = {
+                let has_run = Arc::clone(&has_run);
+                fiber::spawn(move || has_run.store(true, Ordering::Relaxed))
+            };
+            for _ in 0..CONNECTIONS {
+                listener.accept().unwrap();
+            }
+            assert!(has_run.load(Ordering::Relaxed), "{backend:?}");
+            other.join().unwrap();
+        });
+    }
+}

@@ -22,7 +22,7 @@ use crate::backend::{
     wait_ready_plain,
 };
 use crate::cluster::lock;
-use crate::fiber::yield_now;
+use crate::fiber::give_way;
 use crate::fs;
 use crate::processor::{self, Processor};
 
@@ -42,7 +42,6 @@ const SLICES_MAX: usize = 1024;
 pub(super) const ANY_LEN: usize = 0;
 
 /// Attempts that succeed at once do not suspend; after this many in a row the fiber gives way.
-const UNSUSPENDED_MAX: u8 = 32;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -191,7 +190,7 @@ impl Socket {
         if len < RECEIVE_LEN_MAX {
             self.used_up(Interest::Read);
         }
-        self.give_way();
+        give_way();
         Ok(f(&buffer.bytes()[..len]))
     }
 
@@ -432,7 +431,7 @@ impl Socket {
                         if len < wanted_len {
                             self.used_up(interest);
                         }
-                        self.give_way();
+                        give_way();
                         return Ok(len);
                     }
                     Err(Errno::INTR) => continue,
@@ -508,15 +507,6 @@ impl Socket {
                 epoll.used_up(self.fd.as_fd(), self.id, interest);
             }
         });
-    }
-
-    /// A peer that is always ready must not keep the processor from the other fibers.
-    fn give_way(&self) {
-        let due =
-            processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
-        if due == Some(true) {
-            yield_now();
-        }
     }
 
     /// The descriptor for a ring entry. The socket blocks, unless another fiber or thread is in a call that must not:

@@ -315,6 +315,10 @@ impl Acceptors {
         let mut list = self.list.borrow_mut();
         if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) {
             acceptor.accept_all(processor);
+            if acceptor.waiters.is_empty() {
+                // The kernel would tell this ring of the next connection, and not the one of another process.
+                acceptor.disarm(processor);
+            }
         }
     }
 

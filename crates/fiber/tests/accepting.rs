@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream as Client};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fiber::net::TcpListener;
-use fiber::{BackendChoice, Runtime};
+use fiber::{BackendChoice, Builder, Runtime};
 
 /// Longer than anything here takes, on any machine.
 const BOUND: Duration = Duration::from_secs(60);
@@ -194,4 +194,66 @@ fn a_full_listen_queue_starves_no_fiber() {
             other.join().unwrap();
         });
     }
+}
+
+/// Seen: of two runtimes with a listener each on one socket, as two programs share one, the second did not hear of a
+/// connection. Cause: a fiber of the first had been served on a neighbour's word, and the poll of its ring, which nobody
+/// needed any more, was the one of several that the kernel tells (EPOLLEXCLUSIVE). It is taken back then.
+#[test]
+fn a_ring_without_waiters_leaves_news_to_other_programs() {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    let start = |count| {
+        let builder = Runtime::builder().processors(count);
+        builder.backend(BackendChoice::Uring).start().unwrap()
+    };
+    let (one, other) = (start(2), start(1));
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let others = TcpListener::from(socket.try_clone().unwrap());
+    let listener = Arc::new(TcpListener::from(socket));
+    let on = |runtime: &Runtime, index: usize, f: Box<dyn FnOnce() + Send>| {
+        let fiber = runtime.spawn_with(Builder::new().processor(index), f);
+        // When two have run after it, it waits in the kernel.
+        (0..2).for_each(|_| {
+            let next = runtime.spawn_with(Builder::new().processor(index), fiber::yield_now);
+            next.unwrap().join().unwrap();
+        });
+        fiber.unwrap()
+    };
+    let began = Instant::now();
+    let impatient = Arc::clone(&listener);
+    let impatient = on(
+        &one,
+        0,
+        Box::new(move || drop(fiber::timeout(PATIENCE, || impatient.accept()))),
+    );
+    let patient = Arc::clone(&listener);
+    let patient = on(
+        &one,
+        1,
+        Box::new(move || {
+            let connection = patient.accept().unwrap();
+            // Until all that this sets off has reached the kernel.
+            (0..5).for_each(|_| fiber::yield_now());
+            drop(connection);
+        }),
+    );
+    let (served, is_served) = mpsc::channel();
+    let _waits = on(
+        &other,
+        0,
+        Box::new(move || served.send(others.accept().map(drop)).unwrap()),
+    );
+    // The first processor hears of the connection and of the end of its fiber's patience at once.
+    let hog = Builder::new().processor(0);
+    let hog = one.spawn_with(hog, move || {
+        let _client = Client::connect(address).unwrap();
+        std::thread::sleep(PATIENCE.saturating_sub(began.elapsed()) + PATIENCE);
+    });
+    hog.unwrap().join().unwrap();
+    impatient.join().unwrap();
+    patient.join().unwrap();
+    let _client = Client::connect(address).unwrap();
+    let told = is_served.recv_timeout(BOUND);
+    assert!(told.expect("the other runtime hears of it").is_ok());
 }

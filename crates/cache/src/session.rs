@@ -41,6 +41,9 @@ pub struct Session {
     gave_up: Option<GiveUp>,
 }
 
+/// So many steps a listing walks at once that does not fill the outbox: 2,048 items, some 100 µs.
+const DUMP_STEPS_AT_ONCE: u32 = 16;
+
 /// The protocol of a conversation. Its first byte decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -309,10 +312,17 @@ impl Conversation<'_> {
                 Step::used(len as usize)
             }
             State::Dump(dump) => {
-                if dump.go_on(cx) {
-                    *self.state = State::Command;
+                for _ in 0..DUMP_STEPS_AT_ONCE {
+                    if dump.go_on(cx) {
+                        *self.state = State::Command;
+                        return Step::used(0);
+                    }
+                    if cx.out.is_full() {
+                        return Step::used(0);
+                    }
                 }
-                Step::used(0)
+                // Few items are of the classes wanted: others have their turn before the walk goes on.
+                Step::then(Next::Work)
             }
             State::Crawl => Step::then(Next::Work),
             State::Crawled => {

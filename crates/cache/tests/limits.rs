@@ -36,6 +36,35 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
     }
 }
 
+#[test]
+fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
+    // Seen: `stats cachedump` of a class without items walked over all items in one call, and all other clients of
+    // the processor waited. Cause: only a full outbox ended the call.
+    let service = service();
+    let set = |at: u32| format!("set k{at} 0 0 1 noreply\r\nv\r\n");
+    talk(
+        &service,
+        (0..20_000).map(set).collect::<String>().as_bytes(),
+    );
+    let mut session = Session::new(Arc::clone(&service), Peer::Unix);
+    let (mut out, mut calls) = (Outbox::new(), 0);
+    let mut input = &b"stats cachedump 30 0\r\n"[..];
+    loop {
+        calls += 1;
+        let received = session.receive(input, test_now(), &mut out);
+        input = &input[received.used..];
+        match received.next {
+            Next::Work => session.work(),
+            _ => break,
+        }
+    }
+    assert!((8..100).contains(&calls), "{calls} calls for 20,000 items");
+    assert!(matches!(
+        out.chunks().next(),
+        Some(Chunk::Bytes(b"END\r\n"))
+    ));
+}
+
 const LIMITS: [u128; 18] = [
     0,
     1,

@@ -38,7 +38,8 @@ BURSTS = [
     ("500 stats conns", b"stats conns\r\n" * 500, None),
     ("20 stats sizes", b"stats sizes_enable\r\n" + b"stats sizes\r\n" * 20, None),
     ("metadump", b"lru_crawler metadump all\r\n", 20 * MIB),
-    ("cachedump", b"stats cachedump 1 0\r\n", None),
+    ("cachedump", b"stats cachedump 1 0\r\n", 20 * MIB),
+    ("cachedump of a class without items", b"stats cachedump 9 0\r\n", None),
     ("get of 100 values of 1 MB", b"get big\r\n" * 100, None),
     ("mg of 100 values of 1 MB", b"mg big v\r\n" * 100, None),
     ("get of 10,000 keys", b"get" + keys(b"k", 10_000, b" %s") + b"\r\n", None),
@@ -100,8 +101,7 @@ class Side:
             seen = 0
             while (read_max is None or seen < read_max) and (piece := receive(connection)):
                 seen += len(piece)
-            if sender.is_alive():
-                connection.shutdown(socket.SHUT_RDWR)
+            end(connection)
             sender.join(60)
 
     def longest_wait(self, request, read_max):
@@ -123,6 +123,15 @@ def send(connection, request):
         connection.sendall(request)
     except OSError:
         # Whoever reads has enough, or the server has: a line too long ends the connection with memcached.
+        pass
+
+
+def end(connection):
+    """So that a sender stops whose replies have been read."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # The server ended it before.
         pass
 
 

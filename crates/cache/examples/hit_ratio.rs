@@ -20,9 +20,12 @@ use std::time::{Duration, Instant};
 
 use cache::store::{Config, Mode, Store};
 
-const MEMORY_MAX: u64 = 16 << 20;
 const KEYS: usize = 500_000;
 const REQUESTS: usize = 3_000_000;
+/// The first third of a trace.
+const WARM: usize = REQUESTS / 3;
+/// Keys from here on have values 64 times as long.
+const LARGE_FROM: u32 = 10 * KEYS as u32;
 
 fn main() -> io::Result<()> {
     let memcached = env::args().nth(1);
@@ -49,6 +52,9 @@ struct Trace {
     keys: Vec<u32>,
     /// Value lengths by key: constant, or of a wide mix.
     is_mixed: bool,
+    /// Requests before this one are not counted.
+    counted_from: usize,
+    memory_mb: u64,
 }
 
 fn traces() -> Vec<Trace> {
@@ -59,6 +65,8 @@ fn traces() -> Vec<Trace> {
             name,
             keys: zipf(skew, 1),
             is_mixed: false,
+            counted_from: WARM,
+            memory_mb: 16,
         });
     }
     for (name, share, run) in [
@@ -69,17 +77,30 @@ fn traces() -> Vec<Trace> {
             name: name.to_owned(),
             keys: scanned(share, run),
             is_mixed: false,
+            counted_from: WARM,
+            memory_mb: 16,
         });
     }
     traces.push(Trace {
         name: "Zipf 1.0, popularity drifts".to_owned(),
         keys: drifting(),
         is_mixed: false,
+        counted_from: WARM,
+        memory_mb: 16,
     });
     traces.push(Trace {
         name: "Zipf 1.0, sizes mixed".to_owned(),
         keys: zipf(1.0, 5),
         is_mixed: true,
+        counted_from: WARM,
+        memory_mb: 16,
+    });
+    traces.push(Trace {
+        name: "Zipf 1.0, small, then large, then small: the last third".to_owned(),
+        keys: shifted(),
+        is_mixed: true,
+        counted_from: 2 * WARM,
+        memory_mb: 64,
     });
     traces
 }
@@ -138,6 +159,15 @@ fn drifting() -> Vec<u32> {
         .collect()
 }
 
+/// In the second third, keys of large values are asked for, and no others.
+fn shifted() -> Vec<u32> {
+    let mut keys = zipf(1.0, 6);
+    keys[WARM..2 * WARM]
+        .iter_mut()
+        .for_each(|key| *key += LARGE_FROM);
+    keys
+}
+
 impl Trace {
     fn key(&self, key: u32) -> String {
         format!("key-{key:026}")
@@ -145,16 +175,17 @@ impl Trace {
 
     fn value_len(&self, key: u32) -> usize {
         if self.is_mixed {
-            40 << (Random(u64::from(key)).next() % 7)
+            let len = 40 << (Random(u64::from(key)).next() % 7);
+            if key < LARGE_FROM { len } else { len * 64 }
         } else {
             200
         }
     }
 }
 
-/// Asks `get_or_set` for every key; the share of hits after the first third.
+/// Asks `get_or_set` for every key; the share of hits of what is counted.
 fn replay(trace: &Trace, mut get_or_set: impl FnMut(u32) -> io::Result<bool>) -> io::Result<f64> {
-    let (warm, mut hits) = (trace.keys.len() / 3, 0);
+    let (warm, mut hits) = (trace.counted_from, 0);
     for (at, key) in trace.keys.iter().enumerate() {
         hits += usize::from(get_or_set(*key)? && at >= warm);
     }
@@ -163,11 +194,11 @@ fn replay(trace: &Trace, mut get_or_set: impl FnMut(u32) -> io::Result<bool>) ->
 
 fn ratio_of_store(trace: &Trace) -> (f64, usize) {
     let store = Store::new(Config {
-        memory_max: MEMORY_MAX,
+        memory_max: trace.memory_mb << 20,
         ..Config::default()
     })
     .expect("memory");
-    let value = vec![b'v'; 10_000];
+    let value = vec![b'v'; 200_000];
     let mut now_micros = 2_000_000_u64;
     let ratio = replay(trace, |key| {
         now_micros += 10;
@@ -189,7 +220,7 @@ fn ratio_of_store(trace: &Trace) -> (f64, usize) {
 
 fn ratio_of_memcached(trace: &Trace, program: &str) -> io::Result<f64> {
     const PORT: &str = "22122";
-    let memory = (MEMORY_MAX >> 20).to_string();
+    let memory = trace.memory_mb.to_string();
     let flags = [
         "-p",
         PORT,
@@ -226,8 +257,8 @@ fn ask(trace: &Trace, stream: TcpStream) -> io::Result<f64> {
     const BATCH: usize = 32;
     stream.set_nodelay(true)?;
     let (mut input, mut output) = (BufReader::new(stream.try_clone()?), stream);
-    let (mut line, value) = (String::new(), vec![b'v'; 10_000]);
-    let (warm, mut hits) = (trace.keys.len() / 3, 0);
+    let (mut line, value) = (String::new(), vec![b'v'; 200_000]);
+    let (warm, mut hits) = (trace.counted_from, 0);
     for (at, batch) in trace.keys.chunks(BATCH).enumerate() {
         let gets: String = batch
             .iter()

@@ -578,6 +578,51 @@ fn while_anything_can_be_evicted_no_store_is_refused() {
 }
 
 #[test]
+fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
+    // Seen: after the sizes went from small to large and back, 38 of 64 pages stayed with the large classes. Cause: of
+    // all classes that had stopped to evict only the first was asked for a page, and none for its last one.
+    let store = store_of(32 * MIB);
+    let small_pages = |now| {
+        let classes = store.class_stats(now).into_iter();
+        let small = classes.filter(|class| class.chunk_size < 1_500);
+        small.map(|class| class.total_pages).sum::<u32>()
+    };
+    let mut now = NOW;
+    for phase in ["small", "large", "small again"] {
+        let lens = match phase {
+            "large" => [
+                5_000, 9_000, 20_000, 40_000, 60_000, 90_000, 120_000, 200_000,
+            ],
+            _ => [200, 300, 400, 500, 600, 700, 800, 1_000],
+        };
+        // Four times the memory, over a minute.
+        let (mut stored, end) = (0, now + 60);
+        for at in 0.. {
+            let len = lens[at % lens.len()];
+            stored += len + 60;
+            let time = end - 60 + (stored * 60 / (4 * 32 << 20)) as u32;
+            if time >= end {
+                break;
+            }
+            let mut turn = store.turn(time);
+            let key = format!("{phase}-{at}");
+            turn.store(key.as_bytes(), &vec![1; len], 0, NEVER, Rule::default())
+                .unwrap();
+        }
+        now = end;
+        let pages = small_pages(now);
+        match phase {
+            "large" => assert!(pages <= 4, "{pages} pages of 32 stayed small"),
+            _ => assert!(
+                pages >= 29,
+                "{pages} of 32 pages are small: {:?}",
+                store.class_stats(now)
+            ),
+        }
+    }
+}
+
+#[test]
 fn dead_items_are_used_again_before_memory_that_was_never_used() {
     // Seen: with everything expired, new items took new pages until the memory was full.
     for len in [100, 5_000, 900_000] {

@@ -2,8 +2,9 @@
 //!
 //! Each class turns its memory over at some pace: bytes evicted a page. Where the paces differ, the class with the slow
 //! one keeps items that are older, and less likely to be used again, than what the fast one throws away. So a page
-//! goes from the slowest class to the fastest when these differ by half, and when the items at the slow
-//! one's tails are not the younger ones. memcached's automover compares ages for the same end (slab_automove.c).
+//! goes from the slowest class to the fastest when these differ by half, and when the items at the slow one's tails have
+//! not been used for longer than what the fast one threw away. An idle class, that has all but stopped to evict, gives
+//! page after page, and the last one too. memcached's automover compares ages for the same end (slab_automove.c).
 //!
 //! To empty a page: items that were used are copied to free chunks of their class, the others are evicted, and when
 //! the last reader has left, the page goes. That is done in steps, by those who need memory and by
@@ -18,13 +19,14 @@ use super::draft::RawDraft;
 use super::layout::Layout;
 use super::mark;
 use super::pool::{Pool, thread_stripe};
-use super::slab::{Clock, Use, Victim, generation, set_generation};
+use super::slab::{Clock, Pace, Use, Victim, generation, set_generation};
 
 #[derive(Debug)]
 pub(super) struct Mover {
     current: Option<Move>,
     /// Where the next page of each class is looked for.
     next_page: Vec<usize>,
+    evicted_since_move: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +64,11 @@ pub(super) enum Stolen {
 /// How many pages of a class are looked at for one that can be emptied.
 const PAGES_LOOKED_AT: usize = 16;
 
-/// How many chunks a class looks at of the page on its way, for each time it evicts.
-const CHUNKS_PER_EVICTION: u32 = 16;
+/// How many chunks a class looks at of the page on its way, for each time it evicts: more where it evicts long
+/// items, because a page of short ones has thousands. At most some 40 µs.
+const CHUNKS_PER_EVICTION_MIN: usize = 16;
+const CHUNKS_PER_EVICTION_MAX: usize = 256;
+const BYTES_EVICTED_PER_CHUNK: usize = 256;
 
 /// How often a page is gone over before another is tried.
 const ROUNDS_MAX: u32 = 64;
@@ -71,17 +76,19 @@ const ROUNDS_MAX: u32 = 64;
 /// And where an upload or a reply on its way out holds a chunk: a short one is over by then.
 const STUCK_ROUNDS_MAX: u32 = 4;
 
-/// A class looks at the balance after it evicted so many bytes.
-const BALANCE_AFTER: u64 = PAGE_LEN as u64;
-
 /// A class with more than so many pages of free chunks gives one up.
 const FREE_PAGES_MAX: u64 = 3;
+
+/// So many bytes are evicted from one move between classes in use to the next: what both evict in less says little of
+/// their paces, and pages that go to and fro cost items. Pages of an idle class go at once.
+const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
 impl Mover {
     pub(super) fn new(classes: usize) -> Mover {
         Mover {
             current: None,
             next_page: vec![0; classes + 1],
+            evicted_since_move: 0,
         }
     }
 }
@@ -99,9 +106,11 @@ impl Pool {
     pub(super) fn balance(&self, id: u8, clock: Clock) {
         if self.is_moving.load(Relaxed) {
             if let Some(mut mover) = self.mover() {
-                self.step(&mut mover, CHUNKS_PER_EVICTION, clock);
+                let chunks = self.lens.as_slice()[usize::from(id) - 1] / BYTES_EVICTED_PER_CHUNK;
+                let budget = chunks.clamp(CHUNKS_PER_EVICTION_MIN, CHUNKS_PER_EVICTION_MAX);
+                self.step(&mut mover, budget as u32, clock);
             }
-        } else if self.class(id).evicted_lately >= BALANCE_AFTER
+        } else if self.class(id).is_balance_due()
             && let Some(mut mover) = self.mover()
         {
             self.look_at_balance(&mut mover, clock);
@@ -147,27 +156,23 @@ impl Pool {
         let mut paces = Vec::new();
         for id in self.class_ids() {
             let mut class = self.class(id);
-            let pages = class.page_count();
-            if pages > 0 {
-                let pace = class.evicted_lately as f64 / pages as f64;
-                paces.push((
-                    pace,
-                    id,
-                    pages,
-                    class.tail_age(&self.arena, clock.now).unwrap_or(0),
-                ));
+            if class.page_count() > 0 {
+                paces.push(class.pace(&self.arena, clock.now));
             }
-            // What was long ago counts for less.
-            class.evicted_lately /= 2;
+            mover.evicted_since_move += class.begin_balance();
         }
-        let fastest = paces.iter().max_by(|a, b| a.0.total_cmp(&b.0)).copied();
-        let donors = paces.iter().filter(|(_, _, pages, _)| *pages > 1);
-        let slowest = donors.min_by(|a, b| a.0.total_cmp(&b.0)).copied();
-        let (Some((fast, to, _, young)), Some((slow, from, _, old))) = (fastest, slowest) else {
+        let by_pace = |a: &&Pace, b: &&Pace| a.bytes_a_page.total_cmp(&b.bytes_a_page);
+        let Some(to) = paces.iter().max_by(by_pace) else {
             return;
         };
-        if to != from && fast > 1.5 * slow && old >= young {
-            self.begin_move(mover, from, Some(to));
+        // Of classes that stand still alike, the one whose items have not been used for longest.
+        let may_be_small = mover.evicted_since_move >= MOVE_AFTER;
+        let gives =
+            |from: &&Pace| from.gives_a_page_to(to) && (may_be_small || from.is_idle_beside(to));
+        let by_age = |a: &&Pace, b: &&Pace| by_pace(a, b).then(b.tail_age.cmp(&a.tail_age));
+        if let Some(from) = paces.iter().filter(gives).min_by(by_age) {
+            mover.evicted_since_move = 0;
+            self.begin_move(mover, from.id, Some(to.id));
         }
     }
 

@@ -26,6 +26,9 @@ use super::queue::Queue;
 use super::sizes::Sizes;
 use super::{ClassStats, NEVER, Seconds};
 
+/// Classes look at the balance between them each time one of them has evicted so many bytes.
+const BALANCE_AFTER: u64 = PAGE_LEN as u64 / 4;
+
 /// So many items that are held are passed over in the search for one to evict.
 pub(super) const HELD_MAX: u32 = 256;
 
@@ -167,8 +170,42 @@ pub(super) struct Class {
     pub(super) counts: ClassStats,
     pub(super) mem_requested: u64,
     pub(super) sizes: Sizes,
-    /// Bytes evicted lately, for the balance between classes.
-    pub(super) evicted_lately: u64,
+    /// Bytes evicted, what is long ago counting less, and since the last look at the balance.
+    evicted_lately: u64,
+    evicted_since_look: u64,
+}
+
+/// How fast a class turns its memory over, for the balance between classes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) id: u8,
+    pages: usize,
+    /// Bytes that it evicted lately, per page.
+    pub(super) bytes_a_page: f64,
+    /// Seconds since what goes next was used.
+    pub(super) tail_age: Seconds,
+    /// And what went last, when it went.
+    victim_age: Seconds,
+}
+
+impl Pace {
+    /// Whether a page is worth more to the other class. The last one goes only when nothing of it is in demand.
+    pub(super) fn gives_a_page_to(&self, to: &Pace) -> bool {
+        let is_idle = self.is_idle_beside(to);
+        // What goes from a class in use should be older than what went; from an idle one, than what would go.
+        let needed_age = match is_idle {
+            true => to.victim_age.min(to.tail_age),
+            false => to.victim_age,
+        };
+        let spares_one = self.pages > 1 || is_idle && self.tail_age > needed_age;
+        let is_slow = self.bytes_a_page * 1.5 < to.bytes_a_page;
+        self.id != to.id && is_slow && spares_one && self.tail_age >= needed_age
+    }
+
+    /// Whether a class has all but stopped to evict, compared with another.
+    pub(super) fn is_idle_beside(&self, to: &Pace) -> bool {
+        self.bytes_a_page * 16.0 < to.bytes_a_page
+    }
 }
 
 /// An item that has to go, as an evictor takes it in hand.
@@ -199,6 +236,7 @@ impl Class {
             mem_requested: 0,
             sizes: Sizes::new(len_below, chunk_len),
             evicted_lately: 0,
+            evicted_since_look: 0,
         }
     }
 
@@ -524,7 +562,30 @@ impl Class {
         self.counts.evicted_unfetched += unfetched;
         self.counts.evicted_nonzero += u64::from(header.exptime.load(Relaxed) != NEVER);
         self.counts.evicted_time = now.saturating_sub(header.last_access.load(Relaxed));
-        self.evicted_lately += item_len(arena, victim.chunk).max(self.chunk_len as u64);
+        let len = item_len(arena, victim.chunk).max(self.chunk_len as u64);
+        self.evicted_lately += len;
+        self.evicted_since_look += len;
+    }
+
+    /// Whether so much was evicted that another look at the balance between classes is worth it.
+    pub(super) fn is_balance_due(&self) -> bool {
+        self.evicted_since_look >= BALANCE_AFTER
+    }
+
+    /// Lets what was evicted before count for less from now on. Returns the bytes since the last look.
+    pub(super) fn begin_balance(&mut self) -> u64 {
+        self.evicted_lately -= self.evicted_lately.div_ceil(8);
+        std::mem::take(&mut self.evicted_since_look)
+    }
+
+    pub(super) fn pace(&self, arena: &Arena, now: Seconds) -> Pace {
+        Pace {
+            id: self.id,
+            pages: self.pages.len(),
+            bytes_a_page: self.evicted_lately as f64 / self.pages.len() as f64,
+            tail_age: self.tail_age(arena, now).unwrap_or(Seconds::MAX),
+            victim_age: self.counts.evicted_time,
+        }
     }
 
     /// Seconds since the items which are next to go were used, on average over a few.

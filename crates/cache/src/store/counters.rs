@@ -21,6 +21,8 @@ pub(super) struct Stripe {
     pub(super) crawler_items_checked: AtomicU64,
     pub(super) rescues: AtomicU64,
     pub(super) pages_moved: AtomicU64,
+    pub(super) reader_waits: AtomicU64,
+    pub(super) refused_behind_readers: AtomicU64,
 }
 
 pub(super) struct Counters(Box<[Stripe]>);
@@ -42,6 +44,8 @@ impl Stripe {
             crawler_items_checked: zero(),
             rescues: zero(),
             pages_moved: zero(),
+            reader_waits: zero(),
+            refused_behind_readers: zero(),
         }
     }
 
@@ -58,6 +62,8 @@ impl Stripe {
             &self.crawler_items_checked,
             &self.rescues,
             &self.pages_moved,
+            &self.reader_waits,
+            &self.refused_behind_readers,
         ];
         self.get_hits.iter().chain(&self.touch_hits).chain(singles)
     }

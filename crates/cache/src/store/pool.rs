@@ -7,13 +7,13 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, available_parallelism};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldhash::quality::RandomState;
 
 use super::arena::{Arena, CHUNK_BITS, Chunk, PAGE_LEN};
 use super::classes::ChunkLens;
-use super::counters::Counters;
+use super::counters::{Counters, add};
 use super::crawl::Sweep;
 use super::draft::RawDraft;
 use super::epoch::{Epochs, Pin};
@@ -44,6 +44,8 @@ pub(super) struct Pool {
     pub(super) is_moving: AtomicBool,
     pub(super) counters: Counters,
     pub(super) observer: OnceLock<Observer>,
+    /// The epoch in which an allocation waited for readers in vain. 0: in none.
+    outwaited: AtomicU64,
 }
 
 pub(super) type Observer = Box<dyn Fn(Eviction<'_>) + Send + Sync>;
@@ -70,11 +72,13 @@ const EVICT_AT_ONCE_MAX: usize = 16;
 /// How many items are passed over, because they were used, until one goes all the same: some 20 µs.
 const EVICT_STEPS_MAX: u32 = 256;
 
-/// How often an allocation lets others run when all that it could have waits for readers. A reader looks for
-/// microseconds; only one that the kernel took off its processor is waited for longer, asleep, so that it gets on.
-const YIELDS_MAX: u32 = 1200;
-const YIELDS_BEFORE_NAPS: u32 = 200;
-const NAP: Duration = Duration::from_micros(50);
+/// How many rounds an allocation makes that find nothing, as while other threads have victims or pages in hand.
+const ROUNDS_MAX: u32 = 1200;
+
+/// How long an allocation waits at most for a reader that the kernel took off its processor, when that one looks at
+/// all memory that it could have. The connections of this processor wait as well. If the reader is not back by
+/// then, stores are refused without a wait until it is.
+const READER_WAIT_MAX: Duration = Duration::from_millis(2);
 
 /// How often it does so before it evicts more than what waits already: some microseconds.
 const WAITS_MAX: u32 = 16;
@@ -120,6 +124,7 @@ impl Pool {
             is_moving: AtomicBool::new(false),
             counters: Counters::new(stripes),
             observer: OnceLock::new(),
+            outwaited: AtomicU64::new(0),
             arena,
             lens,
             config,
@@ -250,8 +255,9 @@ impl Pool {
 
     /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and no pin.
     pub(super) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
-        let (mut yields, mut waits, mut given_up) = (0, 0, 0);
-        while yields < YIELDS_MAX && given_up < STEALS_MAX {
+        let (mut rounds, mut waits, mut given_up) = (0, 0, 0);
+        let mut waited = Duration::ZERO;
+        while rounds < ROUNDS_MAX && given_up < STEALS_MAX {
             let mut class = self.class(id);
             if let Some(chunk) = self.take_or_reap(&mut class) {
                 return Ok(chunk);
@@ -276,6 +282,9 @@ impl Pool {
             if limbo == Reaped::Later && waits < WAITS_MAX {
                 waits += 1;
                 if !self.advance() {
+                    if self.is_outwaited() {
+                        break;
+                    }
                     thread::yield_now();
                 }
                 continue;
@@ -302,15 +311,33 @@ impl Pool {
                     Stolen::Nothing => break,
                 }
             }
-            // What there is waits for readers, or for those who have a victim in hand.
-            yields += 1;
-            match yields < YIELDS_BEFORE_NAPS {
-                true => thread::yield_now(),
-                false => thread::sleep(NAP),
+            // What there is waits for readers, or for those who have a victim or a page in hand.
+            rounds += 1;
+            let began = Instant::now();
+            if !advanced && waited >= READER_WAIT_MAX {
+                self.outwaited.store(self.epochs.stamp(), Relaxed);
             }
+            if !advanced && self.is_outwaited() {
+                break;
+            }
+            thread::yield_now();
+            if !advanced {
+                let is_first = waited.is_zero();
+                let waits = &self.counters.stripe(thread_stripe()).reader_waits;
+                waits.fetch_add(u64::from(is_first), Relaxed);
+                waited += began.elapsed();
+            }
+        }
+        if self.is_outwaited() {
+            add(&self.counters.stripe(thread_stripe()).refused_behind_readers);
         }
         self.class(id).counts.out_of_memory += 1;
         Err(StoreError::OutOfMemory)
+    }
+
+    /// Whether an allocation has already waited in vain for those who read now.
+    fn is_outwaited(&self) -> bool {
+        self.outwaited.load(Relaxed) == self.epochs.stamp()
     }
 
     /// Two epochs on: what was taken out before is free now. False when a reader holds the epoch.

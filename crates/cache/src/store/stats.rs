@@ -78,6 +78,10 @@ pub struct Stats {
     pub ghost_bytes: u64,
     /// Chunks that are freed when their last reader is done.
     pub limbo_chunks: u64,
+    /// Stores that waited for readers to leave, because all memory that they could have was still looked at.
+    pub reader_waits: u64,
+    /// Stores that were refused because the readers did not leave in time: part of `out_of_memory`.
+    pub refused_behind_readers: u64,
 }
 
 /// An item that gave its place to a new one, as an observer is told (`watch evictions`).
@@ -188,6 +192,8 @@ impl Store {
             cas_misses: pool.counters.sum(|stripe| &stripe.cas_misses),
             crawler_items_checked: pool.counters.sum(|stripe| &stripe.crawler_items_checked),
             slabs_moved: pool.counters.sum(|stripe| &stripe.pages_moved),
+            reader_waits: pool.counters.sum(|stripe| &stripe.reader_waits),
+            refused_behind_readers: pool.counters.sum(|stripe| &stripe.refused_behind_readers),
             slab_reassign_running: pool.is_moving.load(Relaxed),
             slab_reassign_rescues: pool.counters.sum(|stripe| &stripe.rescues),
             hash_power_level: pool.index.power(),

@@ -96,6 +96,16 @@ fn write_items(stats: &Stats, out: &mut MetricsWriter) {
             "Stores refused because no memory was free.",
             stats.out_of_memory,
         ),
+        (
+            "weft_cache_reader_waits_total",
+            "Stores that waited for readers to leave memory.",
+            stats.reader_waits,
+        ),
+        (
+            "weft_cache_refused_behind_readers_total",
+            "Stores refused because readers did not leave in time.",
+            stats.refused_behind_readers,
+        ),
     ] {
         out.counter(name, help, &[], value);
     }

@@ -38,8 +38,8 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
 
 #[test]
 fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
-    // Seen: `stats cachedump` of a class without items walked over all items in one call, and all other clients of
-    // the processor waited. Cause: only a full outbox ended the call.
+    // Seen: `stats cachedump` of a class without items walked over all items in one call, and all
+    // other clients of the processor waited. Cause: only a full outbox ended the call.
     let service = service();
     let set = |at: u32| format!("set k{at} 0 0 1 noreply\r\nv\r\n");
     talk(

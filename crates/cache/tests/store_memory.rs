@@ -574,7 +574,8 @@ fn while_anything_can_be_evicted_no_store_is_refused() {
             });
         }
     });
-    // A thread that the kernel took off its processor while it read may keep memory for longer than others wait.
+    // A thread that the kernel took off its processor while it read may keep memory for longer than
+    // others wait.
     let stats = store.stats();
     assert_eq!(
         stats.out_of_memory, stats.refused_behind_readers,
@@ -584,8 +585,9 @@ fn while_anything_can_be_evicted_no_store_is_refused() {
 
 #[test]
 fn stores_behind_a_reader_that_stays_are_refused_and_do_not_all_wait() {
-    // Seen: each store that found all memory held by a reader off its processor slept up to 0.1 s, and so did all
-    // connections of its processor. Cure: a short wait, once for each reader; the other stores are refused at once.
+    // Seen: each store that found all memory held by a reader off its processor slept up to 0.1 s,
+    // and so did all connections of its processor. Cure: a short wait, once for each reader; the
+    // other stores are refused at once.
     let store = full_store(8 * MIB, 1_000);
     let turn = store.turn(NOW);
     set(&store, "read", b"v").unwrap();
@@ -603,8 +605,9 @@ fn stores_behind_a_reader_that_stays_are_refused_and_do_not_all_wait() {
 
 #[test]
 fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
-    // Seen: after the sizes went from small to large and back, 38 of 64 pages stayed with the large classes. Cause: of
-    // all classes that had stopped to evict only the first was asked for a page, and none for its last one.
+    // Seen: after the sizes went from small to large and back, 38 of 64 pages stayed with the large
+    // classes. Cause: of all classes that had stopped to evict only the first was asked for a page,
+    // none for its last one, and a page of small items was emptied 16 chunks at a time.
     let store = store_of(32 * MIB);
     let small_pages = |now| {
         let classes = store.class_stats(now).into_iter();

@@ -2,9 +2,10 @@
 //!
 //! Each class turns its memory over at some pace: bytes evicted a page. Where the paces differ, the class with the slow
 //! one keeps items that are older, and less likely to be used again, than what the fast one throws away. So a page
-//! goes from the slowest class to the fastest when these differ by half, and when the items at the slow one's tails have
-//! not been used for longer than what the fast one threw away. An idle class, that has all but stopped to evict, gives
-//! page after page, and the last one too. memcached's automover compares ages for the same end (slab_automove.c).
+//! goes from the slowest class to the fastest when these differ by half, and when the items at the
+//! slow one's tails have not been used for longer than what the fast one threw away. An idle class,
+//! that has all but stopped to evict, gives page after page, and the last one too. memcached's
+//! automover compares ages for the same end (slab_automove.c).
 //!
 //! To empty a page: items that were used are copied to free chunks of their class, the others are evicted, and when
 //! the last reader has left, the page goes. That is done in steps, by those who need memory and by
@@ -64,8 +65,8 @@ pub(super) enum Stolen {
 /// How many pages of a class are looked at for one that can be emptied.
 const PAGES_LOOKED_AT: usize = 16;
 
-/// How many chunks a class looks at of the page on its way, for each time it evicts: more where it evicts long
-/// items, because a page of short ones has thousands. At most some 40 µs.
+/// How many chunks a class looks at of the page on its way, for each time it evicts: more where it
+/// evicts long items, because a page of short ones has thousands. At most some 40 µs.
 const CHUNKS_PER_EVICTION_MIN: usize = 16;
 const CHUNKS_PER_EVICTION_MAX: usize = 256;
 const BYTES_EVICTED_PER_CHUNK: usize = 256;
@@ -79,8 +80,9 @@ const STUCK_ROUNDS_MAX: u32 = 4;
 /// A class with more than so many pages of free chunks gives one up.
 const FREE_PAGES_MAX: u64 = 3;
 
-/// So many bytes are evicted from one move between classes in use to the next: what both evict in less says little of
-/// their paces, and pages that go to and fro cost items. Pages of an idle class go at once.
+/// So many bytes are evicted from one move between classes in use to the next: what both evict in
+/// less says little of their paces, and pages that go to and fro cost items. Pages of an idle class
+/// go at once.
 const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
 impl Mover {

@@ -72,12 +72,13 @@ const EVICT_AT_ONCE_MAX: usize = 16;
 /// How many items are passed over, because they were used, until one goes all the same: some 20 µs.
 const EVICT_STEPS_MAX: u32 = 256;
 
-/// How many rounds an allocation makes that find nothing, as while other threads have victims or pages in hand.
+/// How many rounds an allocation makes that find nothing, as while other threads have victims or
+/// pages in hand.
 const ROUNDS_MAX: u32 = 1200;
 
-/// How long an allocation waits at most for a reader that the kernel took off its processor, when that one looks at
-/// all memory that it could have. The connections of this processor wait as well. If the reader is not back by
-/// then, stores are refused without a wait until it is.
+/// How long an allocation waits at most for a reader that the kernel took off its processor, when
+/// that one looks at all memory that it could have. The connections of this processor wait as well.
+/// If the reader is not back by then, stores are refused without a wait until it is.
 const READER_WAIT_MAX: Duration = Duration::from_millis(2);
 
 /// How often it does so before it evicts more than what waits already: some microseconds.

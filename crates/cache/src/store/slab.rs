@@ -189,10 +189,10 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether a page is worth more to the other class. The last one goes only when nothing of it is in demand.
+    /// Whether a page is worth more to the other class. The last one goes only from an idle class.
     pub(super) fn gives_a_page_to(&self, to: &Pace) -> bool {
         let is_idle = self.is_idle_beside(to);
-        // What goes from a class in use should be older than what went; from an idle one, than what would go.
+        // A class in use gives what is older than what went; an idle one, than what would go.
         let needed_age = match is_idle {
             true => to.victim_age.min(to.tail_age),
             false => to.victim_age,

@@ -78,9 +78,9 @@ pub struct Stats {
     pub ghost_bytes: u64,
     /// Chunks that are freed when their last reader is done.
     pub limbo_chunks: u64,
-    /// Stores that waited for readers to leave, because all memory that they could have was still looked at.
+    /// Stores that waited for readers, because all memory that they could have was looked at.
     pub reader_waits: u64,
-    /// Stores that were refused because the readers did not leave in time: part of `out_of_memory`.
+    /// Stores refused because the readers did not leave in time: part of `out_of_memory`.
     pub refused_behind_readers: u64,
 }
 

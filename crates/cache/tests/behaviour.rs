@@ -33,7 +33,11 @@ fn take(out: &mut Outbox) -> String {
 /// Sends lines and returns the reply.
 fn ask(session: &mut Session, text: &str) -> String {
     let mut out = Outbox::new();
-    let Received { used, next } = session.receive(text.as_bytes(), test_now(), &mut out);
+    let Received { used, mut next } = session.receive(text.as_bytes(), test_now(), &mut out);
+    while next == Next::Work {
+        session.work(test_now());
+        next = session.receive(b"", test_now(), &mut out).next;
+    }
     assert_eq!(
         (used, next),
         (text.len(), Next::Receive(Phase::Idle)),

@@ -46,7 +46,7 @@ fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
         &service,
         (0..20_000).map(set).collect::<String>().as_bytes(),
     );
-    let mut session = Session::new(Arc::clone(&service), Peer::Unix);
+    let mut session = Session::new(Arc::clone(&service), Peer::Unix, test_now());
     let (mut out, mut calls) = (Outbox::new(), 0);
     let mut input = &b"stats cachedump 30 0\r\n"[..];
     loop {
@@ -54,7 +54,7 @@ fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
         let received = session.receive(input, test_now(), &mut out);
         input = &input[received.used..];
         match received.next {
-            Next::Work => session.work(),
+            Next::Work => session.work(test_now()),
             _ => break,
         }
     }

@@ -30,7 +30,11 @@ use crate::store::{Config, Store};
 /// # Errors
 /// When the kernel refuses the store's memory.
 pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
-    let store = Store::new(Config::default())?;
+    // A replay opens a service for each way to cut: a table of 65,536 places costs more than the conversation.
+    let store = Store::new(Config {
+        hash_power: 4,
+        ..Config::default()
+    })?;
     Ok(Arc::new(Service::new(store, settings, NoHost, test_now())))
 }
 

@@ -192,6 +192,25 @@ fn stats_tell_what_happened() {
     assert_eq!(number(&ask(&mut session, "stats\r\n"), "cmd_get"), 0);
 }
 
+#[test]
+fn each_key_of_a_get_is_counted() {
+    let service = service();
+    let mut session = open(&service);
+    ask(&mut session, "set a 0 0 1\r\n1\r\nget a a a b\r\n");
+    let stats = ask(&mut session, "stats\r\n");
+    let names = ["get_hits", "get_misses"];
+    assert_eq!(names.map(|name| number(&stats, name)), [3, 1]);
+}
+
+#[test]
+fn the_settings_tell_the_verbosity_that_a_client_chose() {
+    let service = service();
+    let mut session = open(&service);
+    assert_eq!(ask(&mut session, "verbosity 2\r\n"), "OK\r\n");
+    let settings = ask(&mut session, "stats settings\r\n");
+    assert_eq!(number(&settings, "verbosity"), 2);
+}
+
 struct Recorder(Arc<Mutex<Vec<Shutdown>>>);
 
 impl Host for Recorder {
@@ -285,6 +304,21 @@ fn stats_tell_of_yields_and_of_crawls_when_there_are_any() {
         number(&ask(&mut open(&service), "stats\r\n"), "conn_yields"),
         1
     );
+}
+
+#[test]
+fn a_watcher_is_told_where_a_connection_comes_from() {
+    let service = service();
+    let mut watcher = open(&service);
+    let mut out = Outbox::new();
+    watcher.receive(b"watch connevents\r\n", test_now(), &mut out);
+    let from = "192.0.2.1:4711".parse().unwrap();
+    let _session = Session::new(Arc::clone(&service), Peer::Tcp(Some(from)));
+    take(&mut out);
+    watcher.receive(b"", test_now(), &mut out);
+    let lines = take(&mut out);
+    let told = "type=conn_new rip=192.0.2.1 rport=4711 transport=tcp ";
+    assert!(lines.contains(told), "{lines}");
 }
 
 #[test]

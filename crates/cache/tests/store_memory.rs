@@ -103,6 +103,30 @@ fn when_nothing_may_be_evicted_a_store_is_refused_and_nothing_breaks() {
 }
 
 #[test]
+fn when_nothing_may_be_evicted_what_has_expired_makes_room() {
+    let config = Config {
+        memory_max: 4 * MIB,
+        evicts: false,
+        ..Config::default()
+    };
+    let store = Store::new(config).unwrap();
+    let fill = |now: Seconds| {
+        let stored = (0..10_000).take_while(|at| {
+            let (key, value) = (format!("{now}-{at}"), [1; 1000]);
+            let mut turn = store.turn(now);
+            let stored = turn.store(key.as_bytes(), &value, 0, now + 10, Rule::default());
+            stored.is_ok()
+        });
+        stored.count()
+    };
+    let fits = fill(NOW);
+    assert!(fits > 3_000, "{fits}");
+    assert_eq!(fill(NOW + 9), 0);
+    let again = fill(NOW + 10);
+    assert!(again >= fits * 9 / 10, "{again} of {fits}");
+}
+
+#[test]
 fn drafts_that_hold_all_memory_lead_to_a_refusal() {
     let store = store_of(4 * MIB);
     let mut turn = store.turn(NOW);

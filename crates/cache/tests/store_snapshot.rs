@@ -135,7 +135,9 @@ fn marks_come_back() {
     let path = folder.path().join("snapshot");
     let before = store();
     let mut turn = before.turn(SAVED.now);
-    turn.store(b"k", b"v", 0, 0, Rule::default()).unwrap();
+    for key in [b"k", b"p"] {
+        turn.store(key, b"v", 0, 0, Rule::default()).unwrap();
+    }
     turn.delete(
         b"k",
         DeleteRule {
@@ -151,6 +153,8 @@ fn marks_come_back() {
     let turn = warm.turn(LATER.now);
     let item = turn.get(b"k").unwrap();
     assert!(item.is_stale() && item.is_win_taken() && item.was_fetched());
+    let plain = turn.peek(b"p").unwrap();
+    assert!(!plain.is_stale() && !plain.is_win_taken() && !plain.was_fetched());
 }
 
 #[test]

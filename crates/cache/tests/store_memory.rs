@@ -516,7 +516,9 @@ fn an_observer_is_told_of_each_eviction() {
     }));
     (0..10_000).for_each(|at| assert!(set(&store, &format!("k{at}"), &[1; 1000]).is_ok()));
     assert!(seen.load(Relaxed) > 5_000);
-    assert_eq!(seen.load(Relaxed), store.stats().evictions);
+    let stats = store.stats();
+    assert_eq!(seen.load(Relaxed), stats.evictions);
+    assert_eq!(stats.evicted_unfetched, stats.evictions);
     assert!(!store.observe_evictions(|_| {}));
 }
 

@@ -313,7 +313,7 @@ fn a_watcher_is_told_where_a_connection_comes_from() {
     let mut out = Outbox::new();
     watcher.receive(b"watch connevents\r\n", test_now(), &mut out);
     let from = "192.0.2.1:4711".parse().unwrap();
-    let _session = Session::new(Arc::clone(&service), Peer::Tcp(Some(from)));
+    let _session = Session::new(Arc::clone(&service), Peer::Tcp(Some(from)), test_now());
     take(&mut out);
     watcher.receive(b"", test_now(), &mut out);
     let lines = take(&mut out);

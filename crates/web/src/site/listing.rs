@@ -453,9 +453,18 @@ fn icon(name: &str) -> &'static str {
         "image" => "image",
         "audio" | "video" => "media",
         "font" | "text" => "text",
-        _ if ["zip", "gzip", "tar", "7z", "xz", "zstd", "rar", "bzip2"]
-            .iter()
-            .any(|packer| content_type.ends_with(packer)) =>
+        _ if [
+            "zip",
+            "gzip",
+            "tar",
+            "7z-compressed",
+            "xz",
+            "zstd",
+            "rar",
+            "bzip2",
+        ]
+        .iter()
+        .any(|packer| content_type.ends_with(packer)) =>
         {
             "archive"
         }
@@ -733,7 +742,67 @@ mod tests {
             .map(html_test::text)
             .collect();
         assert_eq!(isolated, [name, name], "in the path and in the row");
+        let title = html_test::select(&html, "title").next().unwrap();
+        assert_eq!(html_test::text(title), "Index of /photo\u{fffd}gpj.exe/");
         assert_eq!(page.matches('\u{202e}').count(), 2, "{page}");
+    }
+
+    #[test]
+    fn what_has_no_place_in_html_is_shown_by_a_picture_or_a_replacement() {
+        let shown = |text| Text(text).to_string();
+        assert_eq!(
+            shown("a\n\0\x1f\x7fb"),
+            "a\u{240a}\u{2400}\u{241f}\u{2421}b"
+        );
+        assert_eq!(shown("\u{80}\u{9f}\u{a0}"), "\u{fffd}\u{fffd}\u{a0}");
+        let noncharacters = "\u{fdd0}\u{fdef}\u{fffe}\u{ffff}\u{1fffe}\u{10ffff}";
+        assert_eq!(shown(noncharacters), "\u{fffd}".repeat(6));
+        let neighbours = "\u{fdcf}\u{fdf0}\u{fffc}\u{1fffd}\u{20000}";
+        assert_eq!(shown(neighbours), neighbours);
+    }
+
+    #[test]
+    fn each_kind_of_file_has_its_picture() {
+        for (names, picture) in [
+            (&["a.png", "a.svg"][..], "image"),
+            (&["a.mp3", "a.mp4"], "media"),
+            (&["a.txt", "a.html", "a.woff2", "a.json", "a.pdf"], "text"),
+            (&["a.zip", "a.gz", "a.tar", "a.zst", "a.7z"], "archive"),
+            (&["a.bin", "a.unheard-of", "a"], "file"),
+        ] {
+            for name in names {
+                assert_eq!(icon(name), picture, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_footer_counts_what_is_listed() {
+        let dir = TempDir::new().unwrap();
+        let footer = || {
+            let page = render_in(&dir, "/", ListingFormat::Html, ListingSort::default());
+            let html = html_test::check(&page);
+            html_test::text(html_test::select(&html, "footer").next().unwrap())
+        };
+        let make = |name| fs::create_dir(dir.path().join(name)).unwrap();
+        let write = |name, len| fs::write(dir.path().join(name), vec![b'x'; len]).unwrap();
+        assert_eq!(
+            footer(),
+            "0 directories, 0 files, 0 B in all. Times are UTC."
+        );
+        make("a");
+        write("b", 700);
+        assert_eq!(
+            footer(),
+            "1 directory, 1 file, 700 B in all. Times are UTC."
+        );
+        make("c");
+        write("d", 800);
+        write("e", 0);
+        assert_eq!(
+            footer(),
+            "2 directories, 3 files, 1.5 KB in all. Times are UTC."
+        );
     }
 
     #[test]
@@ -828,5 +897,26 @@ mod tests {
             assert_eq!(Date(seconds).rfc3339(), date);
         }
         assert_eq!(Date(1_795_176_000).to_string(), "2026-11-20 12:00");
+    }
+
+    #[test]
+    fn each_day_of_eight_centuries_has_its_date() {
+        let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days_of = |year, month| match month {
+            2 if is_leap(year) => 29,
+            2 => 28,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        // 1600-01-01, by `date -ud 1600-01-01 +%s`.
+        let mut midnight = -11_676_096_000;
+        for (year, month) in (1600..2400).flat_map(|year| (1..=12).map(move |month| (year, month)))
+        {
+            for day in 1..=days_of(year, month) {
+                assert_eq!(Date(midnight).civil(), (year, month, day));
+                assert_eq!(Date(midnight + 86_399).civil(), (year, month, day));
+                midnight += 86_400;
+            }
+        }
     }
 }

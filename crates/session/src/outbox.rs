@@ -686,6 +686,19 @@ mod tests {
     }
 
     #[test]
+    fn whole_replies_are_counted_until_they_are_taken_or_the_connection_is_gone() {
+        let mut out = Outbox::new();
+        out.end_reply();
+        out.put(b"reply");
+        out.end_reply();
+        assert_eq!((out.replies(), out.take_replies()), (2, 2));
+        assert_eq!((out.replies(), out.take_replies()), (0, 0));
+        out.end_reply();
+        out.clear();
+        assert_eq!(out.take_replies(), 0);
+    }
+
+    #[test]
     fn chunks_can_be_shown() {
         let mut out = Outbox::new();
         out.put(b"head");

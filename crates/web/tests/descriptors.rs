@@ -52,6 +52,7 @@ fn a_listing_is_whole_or_refused_and_each_want_is_counted() {
             wants() > wanted_before,
             "{free} descriptors free: {reply}"
         );
+        assert_eq!(is_refused, reply.contains("\r\nRetry-After: "), "{reply}");
         assert!(free > 0 || is_refused, "it needs none?");
         assert!(free < 7 || is_whole, "it needs more than seven?");
         taken.pop();

@@ -76,6 +76,7 @@ impl<S: Session> Carriage<S> {
     /// Tells the session, if it is at home and goes on.
     pub(super) fn tell_drain(&mut self, now: Now) {
         if self.drain == Drain::Untold && self.is_idle() {
+            self.add_sending(now);
             self.deadline = self.deadline.min(now.monotonic + DRAIN_GRACE);
         }
         let goes_on = !matches!(

@@ -20,6 +20,8 @@ pub(crate) struct Outgoing {
     pub(super) out: Outbox,
     /// The same as TLS records, some 32 KiB at a time.
     pub(super) sealed: Outbox,
+    /// Since when there has been something to send, or the last lap.
+    lap_begun: Instant,
     /// When the peer must have taken something.
     pub(super) until: Instant,
     /// Since when the peer's rate is measured, and what it has taken since then.
@@ -64,6 +66,7 @@ impl Outgoing {
         Box::new(Outgoing {
             out: Outbox::new(),
             sealed: Outbox::new(),
+            lap_begun: now,
             until: now,
             since: now,
             taken: 0,
@@ -101,9 +104,18 @@ impl Outgoing {
             self.is_begun = true;
             self.is_slow = false;
             self.untaken = None;
-            (self.since, self.taken) = (now, 0);
+            (self.lap_begun, self.since, self.taken) = (now, now, 0);
             self.until = now + limits.send_timeout;
         }
+    }
+
+    /// For how long it has been sending since the last call.
+    #[inline]
+    pub(super) fn lap(&mut self, now: Instant) -> Duration {
+        if !self.is_begun {
+            return Duration::ZERO;
+        }
+        now.saturating_duration_since(std::mem::replace(&mut self.lap_begun, now))
     }
 
     /// What is to be sent next. Never empty.

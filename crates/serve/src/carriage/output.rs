@@ -116,6 +116,7 @@ impl<S: Session> Carriage<S> {
             if !outgoing.is_empty() {
                 return outgoing.begin(now.monotonic, &self.shared.limits);
             }
+            self.add_sending(now);
             self.drop_outgoing(now);
         }
         if self.is_ended || !matches!(self.stage, Stage::Receive | Stage::Fill) {
@@ -152,6 +153,16 @@ impl<S: Session> Carriage<S> {
             && let Some(mut session) = self.session.take()
         {
             session.closed(now);
+        }
+    }
+
+    /// Nothing is received while a reply is sent, so the wait for input is longer by that time.
+    #[inline]
+    pub(super) fn add_sending(&mut self, now: Now) {
+        if let Some(outgoing) = &mut self.outgoing
+            && matches!(self.stage, Stage::Receive | Stage::Fill)
+        {
+            self.deadline += outgoing.lap(now.monotonic);
         }
     }
 

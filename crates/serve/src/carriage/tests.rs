@@ -241,6 +241,36 @@ fn a_deadline_counts_from_the_last_event_and_not_from_the_first() {
     );
 }
 
+#[test]
+fn a_wait_for_input_begins_when_the_reply_was_taken() {
+    // Seen: a client that took 80 s for a download was closed at its end, with `idle_timeout` at 75 s; one that had
+    // sent half of its next request was timed out as well. Cause: the wait counted from when the reply was made, and
+    // nothing is received while it is sent. Cure: the time of sending is added.
+    let limits = World::new().limits();
+    let sent_slowly = |input: &str, drains: bool| {
+        let mut world = World::new();
+        world.window = 0;
+        assert_eq!(world.say(input), Blocked::Send);
+        for _ in 0..2 {
+            world.pass(Duration::from_secs(50));
+            world.window = 100_000;
+            assert_eq!(world.step(), None);
+        }
+        if drains {
+            world.carriage.drain(world.now);
+        }
+        world.window = usize::MAX;
+        assert_eq!(world.run(), Blocked::Receive);
+        world.until() - world.now.monotonic
+    };
+    assert_eq!(sent_slowly("big 1000000\n", false), limits.idle_timeout);
+    assert_eq!(sent_slowly("file 1000000\n", false), limits.idle_timeout);
+    assert_eq!(sent_slowly("big 1000000\nsay", false), limits.head_timeout);
+    let in_a_body = "big 1000000\nbody 50\nabc";
+    assert_eq!(sent_slowly(in_a_body, false), limits.body_timeout);
+    assert_eq!(sent_slowly("big 1000000\n", true), DRAIN_GRACE);
+}
+
 // ---- ends
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::super::{GOODBYE_PATIENCE, HANDSHAKE_TIMEOUT, Secure, Want};
+use super::super::{GOODBYE_PATIENCE, HANDSHAKE_TIMEOUT, SEALED_LEN_MAX, Secure, Want};
 use super::world::{Blocked, World};
 use super::*;
 use crate::tls::{Tls, TlsOptions};
@@ -271,4 +271,72 @@ fn a_file_that_shrinks_cuts_the_reply_off_inside_tls_too() {
     assert_eq!(pair.say("file 3000000\n"), Blocked::Closed(Closed::Error));
     assert_eq!(pair.heard, file(100_000));
     assert!(!pair.has_ended, "a goodbye would make it whole");
+}
+
+#[test]
+fn whatever_comes_instead_of_records_ends_the_connection_once() {
+    let error = Blocked::Closed(Closed::Error);
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0x16, 3, 1, 0xff, 0xff],
+        &[0; 64],
+    ] {
+        let mut pair = Pair::new(&[]);
+        pair.world.carriage.input(garbage, pair.world.now);
+        assert_eq!(pair.world.run(), error, "{garbage:?} in the handshake");
+        assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 0);
+
+        let mut open = Pair::new(&[]);
+        open.say("say x\n");
+        open.world.carriage.input(garbage, open.world.now);
+        assert_eq!(open.world.run(), error, "{garbage:?} after it");
+        assert_eq!(open.world.life.closed.load(Ordering::Relaxed), 1);
+    }
+    // One bit is wrong somewhere, or the peer is gone there.
+    let flights = |pair: &mut Pair| {
+        let mut records = Vec::new();
+        pair.client.writer().write_all(b"say y\nwork\n").unwrap();
+        while pair.client.wants_write() {
+            pair.client.write_tls(&mut records).unwrap();
+        }
+        records
+    };
+    let len = flights(&mut Pair::new(&[])).len();
+    for at in 0..len {
+        for is_cut in [false, true] {
+            let mut pair = Pair::new(&[]);
+            let mut records = flights(&mut pair);
+            match is_cut {
+                true => records.truncate(at),
+                false => records[at] ^= 1 << (at % 8),
+            }
+            if !records.is_empty() {
+                pair.world.carriage.input(&records, pair.world.now);
+            }
+            pair.world.carriage.end_of_input(pair.world.now);
+            let blocked = pair.world.run();
+            assert!(
+                matches!(blocked, Blocked::Closed(_)),
+                "byte {at}: {blocked:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn records_for_a_peer_that_takes_nothing_are_bounded() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    pair.world.window = 0;
+    let requests = "say y\nbig 1000000\nflood 100000\nfile 3000000\n".repeat(100);
+    assert_eq!(pair.say(&requests), Blocked::Send);
+    let outgoing = pair.world.carriage.outgoing.as_ref().unwrap();
+    let sealed = outgoing.sealed.queued_len();
+    assert!(sealed <= SEALED_LEN_MAX as u64 + 1024, "{sealed} bytes");
+    assert!(
+        outgoing.out.is_full(),
+        "the session is kept from making more"
+    );
+    assert_eq!(pair.world.expire(), Blocked::Closed(Closed::TooSlow));
+    assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 1);
 }

@@ -80,7 +80,10 @@ impl<S: Session> Carriage<S> {
             (Stage::Finish(_) | Stage::Close(_), _) => {}
             _ => {
                 self.shared.counters.received(input.len());
-                self.held.extend_from_slice(input);
+                match self.held.len() + input.len() <= HELD_LEN_MAX {
+                    true => self.held.extend_from_slice(input),
+                    false => self.refuse_too_long(now),
+                }
             }
         }
     }
@@ -148,7 +151,7 @@ impl<S: Session> Carriage<S> {
                     self.held = Vec::new();
                 }
                 if self.held.len() > HELD_LEN_MAX {
-                    return self.give_up(GiveUp::TooLong, Stage::Finish(Closed::TooLong), now);
+                    return self.refuse_too_long(now);
                 }
                 match phase {
                     Phase::Body if self.lends_room() => Stage::Fill,
@@ -160,6 +163,11 @@ impl<S: Session> Carriage<S> {
             Next::Close => Stage::Close(Closed::Session),
             Next::Linger => Stage::Finish(Closed::Session),
         };
+    }
+
+    #[cold]
+    fn refuse_too_long(&mut self, now: Now) {
+        self.give_up(GiveUp::TooLong, Stage::Finish(Closed::TooLong), now);
     }
 
     /// Sets the deadline of a wait. A head has one deadline for all of it, however its bytes are spread;

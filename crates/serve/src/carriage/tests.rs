@@ -12,7 +12,7 @@ use session::replay::test_now;
 use session::{GiveUp, Phase};
 
 use super::outgoing::HELD_BACK_LEN;
-use super::{DRAIN_GRACE, LINGER_LEN_MAX, LINGER_TIMEOUT};
+use super::{DRAIN_GRACE, HELD_LEN_MAX, LINGER_LEN_MAX, LINGER_TIMEOUT};
 use crate::counters::Closed;
 use world::{Asked, Blocked, FILE_LEN, World};
 
@@ -356,6 +356,39 @@ fn input_that_no_session_uses_is_refused_and_counted_as_too_long() {
         format!("gave up: {:?}\n", GiveUp::TooLong)
     );
     assert_eq!(world.expire(), Blocked::Closed(Closed::TooLong));
+}
+
+#[test]
+fn input_that_was_not_asked_for_is_held_within_bounds() {
+    // Seen: an engine that tells all that comes made a carriage hold it all, while the session was at work or a reply
+    // waited. Cause: what is held was measured only when the session asked for more. Cure: also when it is held.
+    let too_much = |world: &mut World| {
+        let input = [b'x'; 16 * 1024];
+        for _ in 0..100 {
+            world.carriage.input(&input, world.now);
+            assert!(world.carriage.held.len() <= HELD_LEN_MAX);
+        }
+    };
+    let too_long = Blocked::Closed(Closed::TooLong);
+
+    let mut at_work = World::new();
+    at_work.carriage.input(b"work\n", at_work.now);
+    let job = at_work.carriage.begin_work();
+    too_much(&mut at_work);
+    at_work.carriage.worked(job.run(at_work.now), at_work.now);
+    assert_eq!(at_work.run(), Blocked::Receive);
+    assert_eq!(at_work.expire(), too_long);
+    assert_eq!(at_work.life.closed.load(Ordering::Relaxed), 1);
+
+    let mut behind_a_reply = World::new();
+    behind_a_reply.window = 0;
+    assert_eq!(behind_a_reply.say("flood 1000\n"), Blocked::Send);
+    too_much(&mut behind_a_reply);
+    behind_a_reply.window = usize::MAX;
+    assert_eq!(behind_a_reply.run(), Blocked::Receive);
+    let words = format!("gave up: {:?}\n", GiveUp::TooLong);
+    assert!(behind_a_reply.take_got().ends_with(&words));
+    assert_eq!(behind_a_reply.expire(), too_long);
 }
 
 #[test]

@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("web", &["session"], &[]),
     ("cache", &["session"], &[]),
     ("fiber", &[], &[]),
+    ("event", &[], &[]),
     ("serve", &["session", "fiber"], &["web"]),
     ("load", &[], &[]),
     ("lab", &["load"], &[]),

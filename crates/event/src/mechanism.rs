@@ -1,0 +1,111 @@
+//! The mechanisms by name.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use crate::{Dispatcher, Epoll, Fdm, Lap, Overflow, Poll, RtSig, Select, Trigger, Uring};
+
+/// Which mechanism; what a command line offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// [`Select`].
+    Select,
+    /// [`Poll`].
+    Poll,
+    /// [`Fdm`] with the paper's N = 3.
+    Fdm,
+    /// [`Lap`] with a delay of 5 ms.
+    Lap,
+    /// [`RtSig`].
+    RtSig(Overflow),
+    /// [`Epoll`], level-triggered.
+    Epoll,
+    /// [`Epoll`], edge-triggered.
+    EpollEdge,
+    /// [`Epoll`], one-shot.
+    EpollOneShot,
+    /// [`Uring`].
+    Uring,
+}
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Mechanism; 11] = [
+        Mechanism::Select,
+        Mechanism::Poll,
+        Mechanism::Fdm,
+        Mechanism::Lap,
+        Mechanism::RtSig(Overflow::Poll),
+        Mechanism::RtSig(Overflow::Select),
+        Mechanism::RtSig(Overflow::Signalfd),
+        Mechanism::Epoll,
+        Mechanism::EpollEdge,
+        Mechanism::EpollOneShot,
+        Mechanism::Uring,
+    ];
+
+    /// A dispatcher of this mechanism that watches nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: `EMFILE`, `ENOMEM`, and `EPERM` or `ENOSYS` where io_uring is denied;
+    /// `EBUSY` for a second [`RtSig`] on one thread.
+    pub fn open(self) -> io::Result<Box<dyn Dispatcher>> {
+        Ok(match self {
+            Mechanism::Select => Box::new(Select::new()),
+            Mechanism::Poll => Box::new(Poll::new()),
+            Mechanism::Fdm => Box::new(Fdm::new(Fdm::LIVE)),
+            Mechanism::Lap => Box::new(Lap::new(Lap::DELAY)),
+            Mechanism::RtSig(overflow) => Box::new(RtSig::new(overflow)?),
+            Mechanism::Epoll => Box::new(Epoll::new(Trigger::Level)?),
+            Mechanism::EpollEdge => Box::new(Epoll::new(Trigger::Edge)?),
+            Mechanism::EpollOneShot => Box::new(Epoll::new(Trigger::OneShot)?),
+            Mechanism::Uring => Box::new(Uring::new()?),
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Mechanism::Select => "select",
+            Mechanism::Poll => "poll",
+            Mechanism::Fdm => "fdm",
+            Mechanism::Lap => "lap",
+            Mechanism::RtSig(Overflow::Poll) => "rtsig",
+            Mechanism::RtSig(Overflow::Select) => "rtsig-select",
+            Mechanism::RtSig(Overflow::Signalfd) => "rtsig-signalfd",
+            Mechanism::Epoll => "epoll",
+            Mechanism::EpollEdge => "epoll-edge",
+            Mechanism::EpollOneShot => "epoll-oneshot",
+            Mechanism::Uring => "uring",
+        }
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+/// The name is not that of a mechanism.
+#[derive(Debug)]
+pub struct UnknownMechanism(String);
+
+impl fmt::Display for UnknownMechanism {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Mechanism::ALL.map(Mechanism::name).join(", ");
+        write!(out, "{:?} is not a dispatcher; there are {names}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownMechanism {}
+
+impl FromStr for Mechanism {
+    type Err = UnknownMechanism;
+
+    fn from_str(name: &str) -> Result<Mechanism, UnknownMechanism> {
+        let named = Mechanism::ALL.into_iter().find(|it| it.name() == name);
+        named.ok_or_else(|| UnknownMechanism(name.to_owned()))
+    }
+}

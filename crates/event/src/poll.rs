@@ -1,0 +1,88 @@
+//! `poll(2)`: the whole list of descriptors goes to the kernel with every call, which looks at each.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use crate::set::Set;
+use crate::table::Table;
+use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
+
+/// `poll(2)`. A wait costs some 90 ns for each descriptor watched, ready or not.
+#[derive(Default)]
+pub struct Poll {
+    set: Set<Token>,
+    /// Where in the set each descriptor is.
+    places: Table<usize>,
+}
+
+impl Poll {
+    /// A dispatcher that watches nothing yet.
+    #[must_use]
+    pub fn new() -> Poll {
+        Poll::default()
+    }
+
+    fn take_out(&mut self, at: usize) {
+        self.set.swap_remove(at);
+        if let Some(moved) = self.set.fd_at(at) {
+            *self
+                .places
+                .get_mut(moved)
+                .expect("each descriptor of the set has a place") = at;
+        }
+    }
+}
+
+impl Dispatcher for Poll {
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        self.places.insert(fd, self.set.len())?;
+        self.set.push(fd, interest.poll_events(), token);
+        Ok(())
+    }
+
+    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let at = *self.places.get_mut(fd.as_raw_fd())?;
+        self.set.fds[at].events = interest.poll_events();
+        self.set.entries[at] = token;
+        Ok(())
+    }
+
+    fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let at = self.places.remove(fd.as_raw_fd())?;
+        self.take_out(at);
+        Ok(())
+    }
+
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+        ready.clear();
+        let mut left = sys::poll(&mut self.set.fds, timeout)?;
+        // From the back, so that one that is taken out is replaced by one that was looked at.
+        for at in (0..self.set.len()).rev() {
+            if left == 0 {
+                break;
+            }
+            let polled = self.set.fds[at];
+            if polled.revents == 0 {
+                continue;
+            }
+            left -= 1;
+            let readiness = Readiness::from_poll(polled.revents as u32);
+            ready.push(Ready {
+                token: self.set.entries[at],
+                readiness,
+            });
+            if polled.revents & libc::POLLNVAL != 0 {
+                // It was closed while it was watched. Without this each wait would return at once.
+                self.places.remove(polled.fd)?;
+                self.take_out(at);
+            }
+        }
+        Ok(())
+    }
+
+    fn trigger(&self) -> Trigger {
+        Trigger::Level
+    }
+}

@@ -1,0 +1,56 @@
+//! A set of descriptors as `poll(2)` wants it, with what the mechanism knows of each beside it.
+//!
+//! ```text
+//! fds     │ fd events revents │ fd events revents │ …    one run of memory for the kernel
+//! entries │ E                 │ E                 │ …    at the same index
+//! ```
+
+use std::os::fd::RawFd;
+
+use libc::pollfd;
+
+pub(crate) struct Set<E> {
+    pub(crate) fds: Vec<pollfd>,
+    pub(crate) entries: Vec<E>,
+}
+
+impl<E> Default for Set<E> {
+    fn default() -> Set<E> {
+        Set {
+            fds: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+}
+
+impl<E> Set<E> {
+    pub(crate) fn len(&self) -> usize {
+        self.fds.len()
+    }
+
+    /// Appends a descriptor; returns its index.
+    pub(crate) fn push(&mut self, fd: RawFd, events: i16, entry: E) -> usize {
+        self.fds.push(pollfd {
+            fd,
+            events,
+            revents: 0,
+        });
+        self.entries.push(entry);
+        self.fds.len() - 1
+    }
+
+    /// Takes a descriptor out. The last one takes its place, unless it was the last itself.
+    pub(crate) fn swap_remove(&mut self, at: usize) -> (pollfd, E) {
+        (self.fds.swap_remove(at), self.entries.swap_remove(at))
+    }
+
+    pub(crate) fn swap(&mut self, one: usize, other: usize) {
+        self.fds.swap(one, other);
+        self.entries.swap(one, other);
+    }
+
+    /// Which descriptor is at `at`, if that is within the set.
+    pub(crate) fn fd_at(&self, at: usize) -> Option<RawFd> {
+        self.fds.get(at).map(|it| it.fd)
+    }
+}

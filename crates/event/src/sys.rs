@@ -1,0 +1,109 @@
+//! The system calls that several mechanisms make.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::{null, null_mut};
+use std::time::Duration;
+
+use libc::pollfd;
+use rustix::event::Timespec;
+
+/// `poll(2)`, with the time-out to the nanosecond. Interrupted means that nothing is ready.
+pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let timeout = timeout.map(timespec);
+    let limit = timeout
+        .as_ref()
+        .map_or(null(), |it| it as *const libc::timespec);
+    // SAFETY: the kernel reads and writes `fds.len()` entries of the slice, which this borrows
+    // uniquely, and reads the time-out, which lives until the end of this function (ppoll(2)).
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit, null()) };
+    let ready = some_unless_interrupted(ready)?;
+    if ready.is_none() {
+        // The kernel has not written the answers of a call that failed.
+        fds.iter_mut().for_each(|fd| fd.revents = 0);
+    }
+    Ok(ready.unwrap_or(0))
+}
+
+/// What one descriptor is ready for now, as the bits of `poll(2)`.
+pub(crate) fn look_at(fd: RawFd, events: i16) -> io::Result<u32> {
+    let mut one = [pollfd {
+        fd,
+        events,
+        revents: 0,
+    }];
+    poll(&mut one, Some(Duration::ZERO))?;
+    Ok(one[0].revents as u32)
+}
+
+/// `select(2)` over the descriptors of two bitmaps of one length; the answer replaces them.
+/// Interrupted means that nothing is ready.
+pub(crate) fn select(
+    reads: &mut [u64],
+    writes: &mut [u64],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    assert_eq!(
+        reads.len(),
+        writes.len(),
+        "two bitmaps of different lengths"
+    );
+    let mut limit = timeout.map(timeval);
+    let limit = limit
+        .as_mut()
+        .map_or(null_mut(), |it| it as *mut libc::timeval);
+    let descriptors = (reads.len() * 64) as i32;
+    // SAFETY: the kernel reads and writes one bit for each of `descriptors` in both bitmaps, which
+    // are as long and are borrowed uniquely; `fd_set` is only the C library's name for such a map.
+    // glibc and musl pass the pointers on without looking at them (select(2)).
+    let ready = unsafe {
+        let (reads, writes) = (reads.as_mut_ptr().cast(), writes.as_mut_ptr().cast());
+        libc::select(descriptors, reads, writes, null_mut(), limit)
+    };
+    Ok(some_unless_interrupted(ready)?.unwrap_or(0))
+}
+
+pub(crate) fn is_open(fd: RawFd) -> bool {
+    // SAFETY: F_GETFD only reads a flag of the descriptor, if it is open (fcntl(2)).
+    unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
+}
+
+fn some_unless_interrupted(returned: i32) -> io::Result<Option<usize>> {
+    if let Ok(count) = usize::try_from(returned) {
+        return Ok(Some(count));
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted {
+        Ok(None)
+    } else {
+        Err(error)
+    }
+}
+
+pub(crate) fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: duration.as_secs().min(SECONDS_MAX) as libc::time_t,
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+pub(crate) fn rustix_timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().min(SECONDS_MAX) as i64,
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// Rounds up: a wait of 400 ns cut to 0 would spin until the deadline.
+fn timeval(duration: Duration) -> libc::timeval {
+    let rounded = duration.saturating_add(Duration::from_nanos(999));
+    libc::timeval {
+        tv_sec: rounded.as_secs().min(SECONDS_MAX) as libc::time_t,
+        tv_usec: rounded.subsec_micros().into(),
+    }
+}
+
+/// The kernel refuses or overflows on more; a hundred years are enough.
+const SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;

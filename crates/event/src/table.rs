@@ -1,0 +1,67 @@
+//! What a mechanism knows of each descriptor, found by its number.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use rustix::io::Errno;
+
+/// A table by descriptor number. The kernel hands out the lowest free number, so it is dense.
+pub(crate) struct Table<T> {
+    rows: Vec<Option<T>>,
+    watched: usize,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table {
+            rows: Vec::new(),
+            watched: 0,
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// `EEXIST` if there is a row already.
+    pub(crate) fn insert(&mut self, fd: RawFd, row: T) -> io::Result<()> {
+        let at = index(fd);
+        if at >= self.rows.len() {
+            self.rows.resize_with(at + 1, || None);
+        }
+        if self.rows[at].is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        self.rows[at] = Some(row);
+        self.watched += 1;
+        Ok(())
+    }
+
+    /// `ENOENT` if there is none.
+    pub(crate) fn get_mut(&mut self, fd: RawFd) -> io::Result<&mut T> {
+        self.find(fd).ok_or_else(|| Errno::NOENT.into())
+    }
+
+    pub(crate) fn find(&mut self, fd: RawFd) -> Option<&mut T> {
+        self.rows.get_mut(usize::try_from(fd).ok()?)?.as_mut()
+    }
+
+    /// `ENOENT` if there is none.
+    pub(crate) fn remove(&mut self, fd: RawFd) -> io::Result<T> {
+        let row = self.rows.get_mut(index(fd)).and_then(Option::take);
+        let row = row.ok_or(Errno::NOENT)?;
+        self.watched -= 1;
+        Ok(row)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.watched
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RawFd, &T)> {
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(at, row)| Some((at as RawFd, row.as_ref()?)))
+    }
+}
+
+fn index(fd: RawFd) -> usize {
+    usize::try_from(fd).expect("an open descriptor is not negative")
+}

@@ -1,0 +1,499 @@
+//! What every dispatcher promises, over every dispatcher.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use event::{Dispatcher, Interest, Mechanism, Ready, Token, Trigger, Waker};
+
+/// Longer than anything takes that is going to happen.
+const BOUND: Duration = Duration::from_secs(20);
+/// Long enough to show that something does not happen, if it would otherwise happen at once.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A dispatcher under test.
+struct World {
+    dispatcher: Box<dyn Dispatcher>,
+    ready: Vec<Ready>,
+}
+
+impl World {
+    fn new(mechanism: Mechanism) -> World {
+        World {
+            dispatcher: mechanism.open().unwrap(),
+            ready: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, fd: impl AsFd, token: u64, interest: Interest) {
+        self.dispatcher
+            .add(fd.as_fd(), Token(token), interest)
+            .unwrap();
+    }
+
+    fn modify(&mut self, fd: impl AsFd, token: u64, interest: Interest) {
+        self.dispatcher
+            .modify(fd.as_fd(), Token(token), interest)
+            .unwrap();
+    }
+
+    fn remove(&mut self, fd: impl AsFd) {
+        self.dispatcher.remove(fd.as_fd()).unwrap();
+    }
+
+    /// Waits until `token` is reported.
+    fn expect(&mut self, token: u64) -> Ready {
+        let until = Instant::now() + BOUND;
+        while Instant::now() < until {
+            self.dispatcher.wait(&mut self.ready, Some(BOUND)).unwrap();
+            if let Some(ready) = self.ready.iter().find(|ready| ready.token == Token(token)) {
+                return *ready;
+            }
+        }
+        panic!("{token} was not reported within {BOUND:?}");
+    }
+
+    /// Waits for a moment, in which nothing but `except` may be reported.
+    fn expect_silence(&mut self, except: &[u64]) {
+        let until = Instant::now() + GLANCE;
+        while Instant::now() < until {
+            self.dispatcher.wait(&mut self.ready, Some(GLANCE)).unwrap();
+            for ready in &self.ready {
+                assert!(except.contains(&ready.token.0), "{ready:?} was reported");
+            }
+        }
+    }
+}
+
+fn pair() -> (UnixStream, UnixStream) {
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_nonblocking(true).unwrap();
+    (near, far)
+}
+
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    far.set_nonblocking(true).unwrap();
+    (near, far)
+}
+
+/// Reads until there is no more: what a caller does under edge.
+fn drain(mut from: impl Read) -> usize {
+    let mut bytes = [0; 4096];
+    let mut total = 0;
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) => return total,
+            Ok(read) => total += read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return total,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn bytes_are_reported(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    world.expect_silence(&[]);
+    near.write_all(b"x").unwrap();
+    assert!(world.expect(1).readiness.is_readable());
+}
+
+fn bytes_that_came_before_add_are_reported(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    near.write_all(b"x").unwrap();
+    world.add(&far, 1, Interest::READ);
+    world.expect(1);
+}
+
+fn what_is_ready_is_reported_again_after_modify(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    near.write_all(b"x").unwrap();
+    world.expect(1);
+    world.modify(&far, 2, Interest::READ);
+    world.expect(2);
+    assert!(
+        world.ready.iter().all(|ready| ready.token == Token(2)),
+        "{:?}",
+        world.ready
+    );
+}
+
+fn level_lasts_and_one_shot_does_not(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    near.write_all(b"x").unwrap();
+    world.expect(1);
+    match world.dispatcher.trigger() {
+        Trigger::Level => (0..20).for_each(|_| assert!(world.expect(1).readiness.is_readable())),
+        Trigger::Edge => {}
+        Trigger::OneShot => {
+            world.expect_silence(&[]);
+            near.write_all(b"x").unwrap();
+            world.expect_silence(&[]);
+        }
+    }
+}
+
+fn more_bytes_are_reported_after_the_first_were_read(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    for _ in 0..30 {
+        near.write_all(b"x").unwrap();
+        world.expect(1);
+        assert_eq!(drain(&far), 1);
+        if world.dispatcher.trigger() == Trigger::OneShot {
+            world.modify(&far, 1, Interest::READ);
+        }
+    }
+    world.expect_silence(&[]);
+}
+
+fn an_empty_send_buffer_is_reported_and_a_full_one_is_not(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, mut far) = pair();
+    world.add(&far, 1, Interest::WRITE);
+    assert!(world.expect(1).readiness.is_writable());
+    while far.write(&[0; 65536]).is_ok() {}
+    world.remove(&far);
+    world.add(&far, 1, Interest::WRITE);
+    world.expect_silence(&[]);
+    // The peer makes room.
+    near.set_nonblocking(true).unwrap();
+    assert!(drain(&near) > 0);
+    assert!(near.read(&mut [0]).is_err(), "all was read");
+    assert!(world.expect(1).readiness.is_writable());
+}
+
+fn only_what_was_asked_for_is_reported(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::WRITE);
+    near.write_all(b"x").unwrap();
+    for _ in 0..3 {
+        let readiness = world.expect(1).readiness;
+        assert!(
+            readiness.is_writable() && !readiness.is_readable(),
+            "{readiness:?}"
+        );
+        world.modify(&far, 1, Interest::WRITE);
+    }
+    world.modify(&far, 1, Interest::READ);
+    let readiness = world.expect(1).readiness;
+    assert!(
+        readiness.is_readable() && !readiness.is_writable(),
+        "{readiness:?}"
+    );
+}
+
+fn a_half_closed_peer_is_readable(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (near, far) = tcp_pair();
+    world.add(&far, 1, Interest::READ);
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(world.expect(1).readiness.is_readable());
+    assert_eq!((&far).read(&mut [0]).unwrap(), 0);
+}
+
+fn a_closed_peer_is_readable(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    drop(near);
+    assert!(world.expect(1).readiness.is_readable());
+    assert_eq!((&far).read(&mut [0]).unwrap(), 0);
+}
+
+fn a_reset_is_readable(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (near, mut far) = tcp_pair();
+    far.write_all(b"unread").unwrap();
+    world.add(&far, 1, Interest::READ);
+    // Bytes that were not read make the kernel reset the connection.
+    near.peek(&mut [0]).unwrap();
+    drop(near);
+    assert!(world.expect(1).readiness.is_readable());
+    let error = far.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+fn a_refused_connection_is_writable(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let refused = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        rustix::net::SocketFlags::NONBLOCK,
+        None,
+    )
+    .unwrap();
+    let _ = rustix::net::connect(&socket, &refused);
+    world.add(&socket, 1, Interest::WRITE);
+    assert!(world.expect(1).readiness.is_writable());
+}
+
+fn a_listener_is_readable_for_each_connection(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    world.add(&listener, 1, Interest::READ.pinned());
+    for _ in 0..20 {
+        let _near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        world.expect(1);
+        listener.accept().unwrap();
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        if world.dispatcher.trigger() == Trigger::OneShot {
+            world.modify(&listener, 1, Interest::READ.pinned());
+        }
+    }
+}
+
+fn nothing_is_reported_after_remove(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    near.write_all(b"x").unwrap();
+    world.expect(1);
+    near.write_all(b"x").unwrap();
+    world.remove(&far);
+    world.expect_silence(&[]);
+}
+
+fn the_next_descriptor_of_a_number_does_not_inherit_readiness(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    for token in 0..50 {
+        let (mut near, far) = pair();
+        world.add(&far, 1000 + token, Interest::READ);
+        near.write_all(b"x").unwrap();
+        // Whether the report was taken or is still queued.
+        if token % 2 == 0 {
+            world.expect(1000 + token);
+        }
+        world.remove(&far);
+        // The number stands for another file now.
+        let (_quiet_near, quiet) = pair();
+        let mut successor = OwnedFd::from(far);
+        rustix::io::dup2(&quiet, &mut successor).unwrap();
+        world.add(&successor, token, Interest::READ);
+        for _ in 0..2 {
+            world
+                .dispatcher
+                .wait(&mut world.ready, Some(Duration::ZERO))
+                .unwrap();
+            assert_eq!(
+                world.ready,
+                [],
+                "of the successor of {}",
+                successor.as_raw_fd()
+            );
+        }
+        world.remove(&successor);
+    }
+}
+
+fn misuse_is_an_error(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (_near, far) = pair();
+    let code = |result: io::Result<()>| result.unwrap_err().raw_os_error().unwrap();
+    let dispatcher = &mut world.dispatcher;
+    assert_eq!(code(dispatcher.remove(far.as_fd())), libc::ENOENT);
+    assert_eq!(
+        code(dispatcher.modify(far.as_fd(), Token(1), Interest::READ)),
+        libc::ENOENT
+    );
+    dispatcher
+        .add(far.as_fd(), Token(1), Interest::READ)
+        .unwrap();
+    assert_eq!(
+        code(dispatcher.add(far.as_fd(), Token(1), Interest::READ)),
+        libc::EEXIST
+    );
+    dispatcher.remove(far.as_fd()).unwrap();
+    assert_eq!(code(dispatcher.remove(far.as_fd())), libc::ENOENT);
+}
+
+fn a_wake_from_another_thread_ends_a_wait_without_end(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let waker = Arc::new(Waker::new().unwrap());
+    world.add(&*waker, 1, Interest::READ.pinned());
+    for _ in 0..20 {
+        let other = thread::spawn({
+            let waker = Arc::clone(&waker);
+            move || waker.wake()
+        });
+        while !world.ready.iter().any(|ready| ready.token == Token(1)) {
+            world.dispatcher.wait(&mut world.ready, None).unwrap();
+        }
+        waker.reset();
+        if world.dispatcher.trigger() == Trigger::OneShot {
+            world.modify(&*waker, 1, Interest::READ.pinned());
+        }
+        other.join().unwrap();
+        world.expect_silence(&[1]);
+    }
+}
+
+fn a_wait_does_not_end_before_its_time(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (_near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    // Nothing is left that could end the next wait early.
+    world
+        .dispatcher
+        .wait(&mut world.ready, Some(Duration::ZERO))
+        .unwrap();
+    for timeout in [Duration::from_micros(300), Duration::from_micros(2500)] {
+        let began = Instant::now();
+        world
+            .dispatcher
+            .wait(&mut world.ready, Some(timeout))
+            .unwrap();
+        assert_eq!(world.ready, []);
+        assert!(
+            began.elapsed() >= timeout,
+            "{:?} of {timeout:?}",
+            began.elapsed()
+        );
+    }
+}
+
+fn the_longest_time_out_is_accepted(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    let other = thread::spawn(move || near.write_all(b"x").map(|()| near));
+    while world.ready.is_empty() {
+        world
+            .dispatcher
+            .wait(&mut world.ready, Some(Duration::MAX))
+            .unwrap();
+    }
+    assert_eq!(world.ready[0].token, Token(1));
+    other.join().unwrap().unwrap();
+}
+
+fn all_of_many_are_reported(mechanism: Mechanism) {
+    many(mechanism, 600);
+}
+
+/// `count` pairs, of which each is written to in turn, and all at once.
+fn many(mechanism: Mechanism, count: usize) {
+    let mut world = World::new(mechanism);
+    let pairs: Vec<_> = (0..count).map(|_| pair()).collect();
+    for (token, (_, far)) in pairs.iter().enumerate() {
+        world.add(far, token as u64, Interest::READ);
+    }
+    let again = |world: &mut World, token: usize| {
+        if world.dispatcher.trigger() == Trigger::OneShot {
+            world.modify(&pairs[token].1, token as u64, Interest::READ);
+        }
+    };
+    for token in (0..count).step_by(count / 20) {
+        (&pairs[token].0).write_all(b"x").unwrap();
+        world.expect(token as u64);
+        assert_eq!(drain(&pairs[token].1), 1);
+        again(&mut world, token);
+    }
+    pairs
+        .iter()
+        .for_each(|(near, _)| (&mut &*near).write_all(b"x").unwrap());
+    let mut missing = vec![true; count];
+    while missing.contains(&true) {
+        world
+            .dispatcher
+            .wait(&mut world.ready, Some(BOUND))
+            .unwrap();
+        assert_ne!(
+            world.ready,
+            [],
+            "{} not reported",
+            missing.iter().filter(|it| **it).count()
+        );
+        for token in world.ready.iter().map(|ready| ready.token.0 as usize) {
+            missing[token] = false;
+            drain(&pairs[token].1);
+        }
+    }
+}
+
+fn six_thousand_descriptors(mechanism: Mechanism) {
+    let needed = 2 * 6000 + 500;
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limits.current.is_some_and(|now| now < needed) {
+        let raised = rustix::process::Rlimit {
+            current: limits.maximum,
+            ..limits
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    }
+    // A machine whose limit is lower still shows the same with what it has.
+    let most = limits.maximum.map_or(needed, |most| most.min(needed)) - 500;
+    many(mechanism, (most / 2) as usize);
+}
+
+macro_rules! over_every_dispatcher {
+    ($($promise:ident)*) => {
+        over_every_dispatcher! { @each select Mechanism::Select; $($promise)* }
+        over_every_dispatcher! { @each poll Mechanism::Poll; $($promise)* }
+        over_every_dispatcher! { @each fdm Mechanism::Fdm; $($promise)* }
+        over_every_dispatcher! { @each lap Mechanism::Lap; $($promise)* }
+        over_every_dispatcher! { @each rtsig Mechanism::RtSig(event::Overflow::Poll); $($promise)* }
+        over_every_dispatcher! {
+            @each rtsig_select Mechanism::RtSig(event::Overflow::Select); $($promise)*
+        }
+        over_every_dispatcher! {
+            @each rtsig_signalfd Mechanism::RtSig(event::Overflow::Signalfd); $($promise)*
+        }
+        over_every_dispatcher! { @each epoll Mechanism::Epoll; $($promise)* }
+        over_every_dispatcher! { @each epoll_edge Mechanism::EpollEdge; $($promise)* }
+        over_every_dispatcher! { @each epoll_oneshot Mechanism::EpollOneShot; $($promise)* }
+        over_every_dispatcher! { @each uring Mechanism::Uring; $($promise)* }
+    };
+    (@each $name:ident $mechanism:expr; $($promise:ident)*) => {
+        mod $name {
+            use super::*;
+            $(#[test] fn $promise() { super::$promise($mechanism); })*
+        }
+    };
+}
+
+over_every_dispatcher! {
+    bytes_are_reported
+    bytes_that_came_before_add_are_reported
+    what_is_ready_is_reported_again_after_modify
+    level_lasts_and_one_shot_does_not
+    more_bytes_are_reported_after_the_first_were_read
+    an_empty_send_buffer_is_reported_and_a_full_one_is_not
+    only_what_was_asked_for_is_reported
+    a_half_closed_peer_is_readable
+    a_closed_peer_is_readable
+    a_reset_is_readable
+    a_refused_connection_is_writable
+    a_listener_is_readable_for_each_connection
+    nothing_is_reported_after_remove
+    the_next_descriptor_of_a_number_does_not_inherit_readiness
+    misuse_is_an_error
+    a_wake_from_another_thread_ends_a_wait_without_end
+    a_wait_does_not_end_before_its_time
+    the_longest_time_out_is_accepted
+    all_of_many_are_reported
+    six_thousand_descriptors
+}

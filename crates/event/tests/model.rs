@@ -224,7 +224,7 @@ impl Model {
                 let Some(Ready { readiness, .. }) = said else {
                     return true;
                 };
-                readiness.is_readable() < *readable || readiness.is_writable() < *writable
+                (*readable && !readiness.is_readable()) || (*writable && !readiness.is_writable())
             });
             if owed.is_empty() {
                 return;

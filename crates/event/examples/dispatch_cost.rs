@@ -23,7 +23,7 @@ const AT_A_TIME: [usize; 3] = [1, 10, 100];
 /// How long one sample is.
 const SAMPLE: Duration = Duration::from_millis(80);
 /// Before it: a dispatcher learns what is idle.
-const WARM_UP: Duration = Duration::from_millis(40);
+const WARM_UP: Duration = Duration::from_millis(60);
 
 type Pair = (UnixStream, UnixStream);
 

@@ -34,8 +34,11 @@ use crate::set::Set;
 use crate::table::Table;
 use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
-/// After so many productive waits without an event a descriptor becomes cold.
+/// After so many productive waits without an event a descriptor becomes cold,
 const CREDIT: u8 = 255;
+/// and after so many if it had no event yet. A herd that connects and says nothing would otherwise
+/// cost a whole look 255 times over.
+const FIRST_CREDIT: u8 = 16;
 
 /// Locality-aware polling.
 pub struct Lap {
@@ -282,7 +285,7 @@ impl Dispatcher for Lap {
         )?;
         let entry = Entry {
             token,
-            credit: CREDIT,
+            credit: FIRST_CREDIT,
             is_pinned: interest.is_pinned(),
         };
         self.hot.push(fd, interest.poll_events(), entry);

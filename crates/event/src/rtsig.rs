@@ -15,32 +15,24 @@
 //! - **Signals do not collapse**: three writes by the peer are three signals. Within one wait they
 //!   become one report.
 
-#![allow(unsafe_code)]
-
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::{null, null_mut};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use libc::pollfd;
 use rustix::io::Errno;
 
+use crate::signals::{Next, Queue, Signal, disarm};
 use crate::table::Table;
 use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
-// <asm-generic/fcntl.h>; the C library's crate does not have them.
-const F_SETSIG: i32 = 10;
-const F_GETSIG: i32 = 11;
-const F_SETOWN_EX: i32 = 15;
-const F_OWNER_TID: i32 = 0;
-
 /// What one wait takes from the queue; the rest comes with the next.
 const SIGNALS_PER_WAIT: usize = 1024;
-/// What one read of the signalfd takes.
-const SIGNALS_PER_READ: usize = 128;
+/// And so many after an overflow: some more than Linux lets a user queue unless told otherwise. It
+/// need not empty the queue to be right; what is left over is reported once more.
+const SIGNALS_PER_OVERFLOW: usize = 1 << 17;
 
 /// How [`RtSig`] takes signals, and how it recovers when the kernel's queue has overflowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,21 +50,26 @@ pub enum Overflow {
 /// The signals stay blocked in this thread for good, also after the dispatcher is dropped: one that
 /// a forgotten duplicate of a descriptor sends later would end the process.
 ///
+/// A file sends its signals for one descriptor: that of its duplicates which was added last.
+///
 /// A Unix stream socket signals that it is writable again only if a write has failed with `EAGAIN`
-/// while it was watched. Callers that write first, and wait then, notice nothing of it.
+/// while it was watched, for whatever. So a caller adds it before it writes.
 pub struct RtSig {
     overflow: Overflow,
-    signal: i32,
-    /// Our signal and SIGIO.
-    signals: libc::sigset_t,
-    signalfd: Option<OwnedFd>,
+    queue: Queue,
     watched: Table<Watched>,
     /// Descriptors which may have become ready before they sent signals.
     unsure: Vec<RawFd>,
+    /// The queue has overflowed: any descriptor may be ready without a signal.
+    has_overflowed: bool,
     /// How often the queue was seen empty.
     emptied: u64,
     waits: u64,
     counts: RtSigCounts,
+    /// What one call took from the queue. Empty between two waits.
+    batch: Vec<Signal>,
+    /// What a look asks about. Empty between two waits.
+    asked: Vec<pollfd>,
     /// Signals go to one thread.
     not_send: PhantomData<*const ()>,
 }
@@ -82,6 +79,8 @@ struct Watched {
     events: i16,
     /// [`RtSig::emptied`] when it was added.
     added_at: u64,
+    /// Where it is in [`RtSig::unsure`].
+    unsure_at: Option<usize>,
     /// The last wait that reported it, and where in the report.
     reported_by: u64,
     reported_at: usize,
@@ -98,12 +97,6 @@ pub struct RtSigCounts {
     pub overflows: u64,
 }
 
-/// A signal: which descriptor, and its readiness as `poll(2)` has it.
-struct Sent {
-    fd: RawFd,
-    band: u32,
-}
-
 thread_local! {
     /// Two on one thread would take each other's signals.
     static IN_USE: Cell<bool> = const { Cell::new(false) };
@@ -116,26 +109,22 @@ impl RtSig {
     ///
     /// `EBUSY` if the thread has one already; `EMFILE`.
     pub fn new(overflow: Overflow) -> io::Result<RtSig> {
-        let signal = libc::SIGRTMIN() + 5;
-        let signals = signal_set(&[signal, libc::SIGIO]);
-        block(&signals)?;
-        let signalfd = match overflow {
-            Overflow::Signalfd => Some(signalfd(&signals)?),
-            Overflow::Poll | Overflow::Select => None,
-        };
-        if IN_USE.replace(true) {
+        if IN_USE.get() {
             return Err(Errno::BUSY.into());
         }
+        let queue = Queue::new(overflow == Overflow::Signalfd)?;
+        IN_USE.set(true);
         Ok(RtSig {
             overflow,
-            signal,
-            signals,
-            signalfd,
+            queue,
             watched: Table::default(),
             unsure: Vec::new(),
+            has_overflowed: false,
             emptied: 0,
             waits: 0,
             counts: RtSigCounts::default(),
+            batch: Vec::new(),
+            asked: Vec::new(),
             not_send: PhantomData,
         })
     }
@@ -146,73 +135,68 @@ impl RtSig {
         self.counts
     }
 
-    /// Takes what is queued, waiting for the first if there is time left, and reports it. Says
-    /// whether the queue had overflowed.
+    /// Takes what is queued, waiting for the first if there is time left, and reports it.
     fn take_signals(
         &mut self,
         ready: &mut Vec<Ready>,
         deadline: Option<Instant>,
-    ) -> io::Result<bool> {
-        let mut batch = Vec::new();
+    ) -> io::Result<()> {
         let mut taken = 0;
-        let mut has_overflowed = false;
-        while taken < SIGNALS_PER_WAIT || has_overflowed {
-            let may_sleep = taken == 0 && ready.is_empty();
+        while taken < self.takes_at_most() {
+            let may_sleep = taken == 0 && ready.is_empty() && !self.has_overflowed;
             let timeout = match deadline {
                 _ if !may_sleep => Some(Duration::ZERO),
                 Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
                 None => None,
             };
-            batch.clear();
-            match self.next_signals(&mut batch, timeout)? {
-                Next::Some => {}
+            match self.queue.next(&mut self.batch, timeout)? {
+                Next::Some => taken += self.batch.len(),
+                Next::Interrupted if taken == 0 => return Ok(()),
+                Next::Interrupted => {}
                 Next::Empty => {
                     self.emptied += 1;
-                    break;
-                }
-                Next::Interrupted if taken == 0 => break,
-                Next::Interrupted => continue,
-            }
-            for sent in &batch {
-                taken += 1;
-                match sent {
-                    None => has_overflowed = true,
-                    // A full look follows, so what the queue still says is not needed.
-                    Some(_) if has_overflowed => self.counts.signals += 1,
-                    Some(sent) => self.on_signal(sent, ready)?,
+                    return Ok(());
                 }
             }
+            let mut batch = std::mem::take(&mut self.batch);
+            for signal in batch.drain(..) {
+                self.on_signal(signal, ready);
+            }
+            self.batch = batch;
         }
-        Ok(has_overflowed)
+        Ok(())
     }
 
-    /// The next signals of the queue; `None` in it is SIGIO.
-    fn next_signals(
-        &self,
-        batch: &mut Vec<Option<Sent>>,
-        timeout: Option<Duration>,
-    ) -> io::Result<Next> {
-        match &self.signalfd {
-            Some(signalfd) => read_signals(signalfd, self.signal, batch, timeout),
-            None => wait_for_signal(&self.signals, self.signal, batch, timeout),
+    fn takes_at_most(&self) -> usize {
+        if self.has_overflowed {
+            SIGNALS_PER_OVERFLOW
+        } else {
+            SIGNALS_PER_WAIT
         }
     }
 
-    fn on_signal(&mut self, sent: &Sent, ready: &mut Vec<Ready>) -> io::Result<()> {
-        self.counts.signals += 1;
-        let Some(watched) = self.watched.find(sent.fd) else {
-            self.counts.stale += 1;
-            return Ok(());
+    fn on_signal(&mut self, signal: Signal, ready: &mut Vec<Ready>) {
+        let Signal::Ready { fd, mut band } = signal else {
+            self.has_overflowed = true;
+            return;
         };
-        let mut band = sent.band;
+        self.counts.signals += 1;
+        if self.has_overflowed {
+            // A look at everything follows, so what the queue still says is not needed.
+            return;
+        }
+        let Some(watched) = self.watched.find(fd) else {
+            self.counts.stale += 1;
+            return;
+        };
         if watched.added_at == self.emptied {
-            band = sys::look_at(sent.fd, watched.events)?;
+            // If it cannot be checked it is believed.
+            band = sys::look_at(fd, watched.events).unwrap_or(band);
             self.counts.stale += u64::from(band == 0);
         }
         let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         band &= (watched.events | always) as u32;
-        self.report(sent.fd, Readiness::from_poll(band), ready);
-        Ok(())
+        self.report(fd, Readiness::from_poll(band), ready);
     }
 
     fn report(&mut self, fd: RawFd, readiness: Readiness, ready: &mut Vec<Ready>) {
@@ -231,70 +215,78 @@ impl RtSig {
         });
     }
 
-    /// Asks about descriptors that may have become ready before they sent signals.
-    fn look_at_unsure(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let unsure = std::mem::take(&mut self.unsure);
-        self.look_at(unsure.into_iter(), ready)
-    }
-
-    fn look_at(
-        &mut self,
-        fds: impl Iterator<Item = RawFd>,
-        ready: &mut Vec<Ready>,
-    ) -> io::Result<()> {
-        let asked = fds.filter_map(|fd| {
-            let events = self.watched.find(fd)?.events;
-            Some(pollfd {
-                fd,
-                events,
-                revents: 0,
-            })
-        });
-        let mut asked: Vec<_> = asked.collect();
-        if asked.is_empty() {
-            return Ok(());
-        }
-        sys::poll(&mut asked, Some(Duration::ZERO))?;
-        for polled in &asked {
-            self.report(
-                polled.fd,
-                Readiness::from_poll(polled.revents as u32),
-                ready,
-            );
+    /// The next wait asks about `fd`, which is watched.
+    fn doubt(&mut self, fd: RawFd) -> io::Result<()> {
+        let watched = self.watched.get_mut(fd)?;
+        if watched.unsure_at.is_none() {
+            watched.unsure_at = Some(self.unsure.len());
+            self.unsure.push(fd);
         }
         Ok(())
+    }
+
+    /// Asks about descriptors that may have become ready before they sent signals.
+    fn look_at_unsure(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        if self.unsure.is_empty() {
+            return Ok(());
+        }
+        let unsure = std::mem::take(&mut self.unsure);
+        for fd in &unsure {
+            let watched = self.watched.get_mut(*fd)?;
+            watched.unsure_at = None;
+            self.asked.push(asks(*fd, watched));
+        }
+        let looked = self.look(ready);
+        self.unsure = unsure;
+        if looked.is_ok() {
+            self.unsure.clear();
+            return Ok(());
+        }
+        // Nothing was learned: they stay unsure.
+        for (at, fd) in self.unsure.iter().enumerate() {
+            self.watched.get_mut(*fd)?.unsure_at = Some(at);
+        }
+        looked
     }
 
     /// The queue has overflowed: any descriptor may be ready without a signal.
     fn look_at_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         self.counts.overflows += 1;
-        if self.overflow == Overflow::Select {
-            return self.select_all(ready);
+        // If a descriptor was closed while it was watched, select fails and poll says which.
+        if self.overflow != Overflow::Select || self.select_all(ready).is_err() {
+            let all = self.watched.iter().map(|(fd, watched)| asks(fd, watched));
+            self.asked.extend(all);
+            self.look(ready)?;
         }
-        let all: Vec<_> = self.watched.iter().map(|(fd, _)| fd).collect();
-        self.look_at(all.into_iter(), ready)
+        self.has_overflowed = false;
+        Ok(())
+    }
+
+    /// Asks `poll(2)` about what stands in [`RtSig::asked`], and empties it.
+    fn look(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let mut asked = std::mem::take(&mut self.asked);
+        let looked = sys::poll(&mut asked, Some(Duration::ZERO));
+        for polled in asked.drain(..).filter(|_| looked.is_ok()) {
+            let readiness = Readiness::from_poll(polled.revents as u32);
+            self.report(polled.fd, readiness, ready);
+        }
+        self.asked = asked;
+        looked.map(drop)
     }
 
     fn select_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let words = self
-            .watched
-            .iter()
-            .last()
-            .map_or(0, |(fd, _)| fd as usize / 64 + 1);
+        let highest = self.watched.iter().last().map(|(fd, _)| fd);
+        let words = highest.map_or(0, |fd| fd as usize / 64 + 1);
         let (mut reads, mut writes) = (vec![0_u64; words], vec![0_u64; words]);
         let mut asked = Vec::with_capacity(self.watched.len());
         for (fd, watched) in self.watched.iter() {
             let (word, bit) = (fd as usize / 64, 1 << (fd % 64));
-            reads[word] |= if watched.events & libc::POLLIN != 0 {
-                bit
-            } else {
-                0
-            };
-            writes[word] |= if watched.events & libc::POLLOUT != 0 {
-                bit
-            } else {
-                0
-            };
+            if watched.events & libc::POLLIN != 0 {
+                reads[word] |= bit;
+            }
+            if watched.events & libc::POLLOUT != 0 {
+                writes[word] |= bit;
+            }
             asked.push((fd, word, bit));
         }
         sys::select(&mut reads, &mut writes, Some(Duration::ZERO))?;
@@ -312,6 +304,14 @@ impl RtSig {
     }
 }
 
+fn asks(fd: RawFd, watched: &Watched) -> pollfd {
+    pollfd {
+        fd,
+        events: watched.events,
+        revents: 0,
+    }
+}
+
 impl Dispatcher for RtSig {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
@@ -319,28 +319,33 @@ impl Dispatcher for RtSig {
             token,
             events: interest.poll_events(),
             added_at: self.emptied,
+            unsure_at: None,
             reported_by: 0,
             reported_at: 0,
         };
         self.watched.insert(fd, watched)?;
-        if let Err(error) = arm(fd, self.signal) {
+        if let Err(error) = self.queue.arm(fd) {
             self.watched.remove(fd)?;
             return Err(error);
         }
-        self.unsure.push(fd);
-        Ok(())
+        self.doubt(fd)
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let watched = self.watched.get_mut(fd.as_raw_fd())?;
         watched.token = token;
         watched.events = interest.poll_events();
-        self.unsure.push(fd.as_raw_fd());
-        Ok(())
+        self.doubt(fd.as_raw_fd())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.watched.remove(fd.as_raw_fd())?;
+        let watched = self.watched.remove(fd.as_raw_fd())?;
+        if let Some(at) = watched.unsure_at {
+            self.unsure.swap_remove(at);
+            if let Some(&moved) = self.unsure.get(at) {
+                self.watched.get_mut(moved)?.unsure_at = Some(at);
+            }
+        }
         disarm(fd.as_raw_fd())
     }
 
@@ -352,7 +357,8 @@ impl Dispatcher for RtSig {
         // A signal that is stale or not asked for is not a reason to end the wait.
         loop {
             let taken_before = self.counts.signals;
-            if self.take_signals(ready, deadline)? {
+            self.take_signals(ready, deadline)?;
+            if self.has_overflowed {
                 self.look_at_all(ready)?;
             }
             let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -370,198 +376,19 @@ impl Dispatcher for RtSig {
 impl Drop for RtSig {
     fn drop(&mut self) {
         for (fd, _) in self.watched.iter() {
-            // The number may stand for another file by now, which is none of our business.
-            if sends_signal(fd, self.signal) {
+            if self.queue.is_armed(fd) {
                 let _ = disarm(fd);
             }
         }
-        let mut batch = Vec::new();
-        while let Ok(Next::Some) = self.next_signals(&mut batch, Some(Duration::ZERO)) {
-            batch.clear();
+        for _ in 0..SIGNALS_PER_OVERFLOW {
+            self.batch.clear();
+            if !matches!(
+                self.queue.next(&mut self.batch, Some(Duration::ZERO)),
+                Ok(Next::Some)
+            ) {
+                break;
+            }
         }
         IN_USE.set(false);
-    }
-}
-
-enum Next {
-    Some,
-    Empty,
-    Interrupted,
-}
-
-fn wait_for_signal(
-    signals: &libc::sigset_t,
-    own: i32,
-    batch: &mut Vec<Option<Sent>>,
-    timeout: Option<Duration>,
-) -> io::Result<Next> {
-    let timeout = timeout.map(sys::timespec);
-    let limit = timeout
-        .as_ref()
-        .map_or(null(), |it| it as *const libc::timespec);
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the kernel reads the set and the time-out, which live until the end of this function,
-    // and writes one siginfo_t (sigtimedwait(2)).
-    let signal = unsafe { libc::sigtimedwait(signals, info.as_mut_ptr(), limit) };
-    if signal == own {
-        // SAFETY: it is zeroed memory with what the kernel wrote into it, and larger than SigPoll;
-        // for a signal of F_SETSIG the kernel has filled in what SigPoll describes.
-        let sent = unsafe { info.as_ptr().cast::<SigPoll>().read() };
-        batch.push(Some(Sent {
-            fd: sent.fd,
-            band: sent.band as u32,
-        }));
-        return Ok(Next::Some);
-    }
-    if signal == libc::SIGIO {
-        batch.push(None);
-        return Ok(Next::Some);
-    }
-    match Errno::from_io_error(&io::Error::last_os_error()) {
-        Some(Errno::AGAIN) => Ok(Next::Empty),
-        Some(Errno::INTR) => Ok(Next::Interrupted),
-        error => Err(error.unwrap_or(Errno::INVAL).into()),
-    }
-}
-
-/// `siginfo_t` of a signal that a descriptor sent (sigaction(2), `si_band` and `si_fd`), which the C
-/// library's crate does not describe.
-#[repr(C)]
-struct SigPoll {
-    signo: i32,
-    errno: i32,
-    code: i32,
-    // The union behind these is aligned as a long: `band` is.
-    band: libc::c_long,
-    fd: i32,
-}
-
-const _: () = assert!(size_of::<SigPoll>() <= size_of::<libc::siginfo_t>());
-
-fn read_signals(
-    signalfd: &OwnedFd,
-    own: i32,
-    batch: &mut Vec<Option<Sent>>,
-    timeout: Option<Duration>,
-) -> io::Result<Next> {
-    if timeout != Some(Duration::ZERO) {
-        let fd = signalfd.as_raw_fd();
-        let mut one = [pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        }];
-        sys::poll(&mut one, timeout)?;
-    }
-    let mut infos = [const { MaybeUninit::<libc::signalfd_siginfo>::uninit() }; SIGNALS_PER_READ];
-    let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: the kernel writes at most the bytes of `infos`, as whole entries (signalfd(2)).
-    let read = unsafe {
-        libc::read(
-            signalfd.as_raw_fd(),
-            infos.as_mut_ptr().cast(),
-            SIGNALS_PER_READ * size,
-        )
-    };
-    let Ok(bytes) = usize::try_from(read) else {
-        return match Errno::from_io_error(&io::Error::last_os_error()) {
-            Some(Errno::AGAIN) => Ok(Next::Empty),
-            Some(Errno::INTR) => Ok(Next::Interrupted),
-            error => Err(error.unwrap_or(Errno::INVAL).into()),
-        };
-    };
-    for info in &infos[..bytes / size] {
-        // SAFETY: the kernel wrote `bytes / size` entries.
-        let info = unsafe { info.assume_init_ref() };
-        let is_own = info.ssi_signo == own as u32;
-        batch.push(is_own.then_some(Sent {
-            fd: info.ssi_fd,
-            band: info.ssi_band,
-        }));
-    }
-    Ok(Next::Some)
-}
-
-fn signal_set(signals: &[i32]) -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initializes the set; sigaddset gets signals that exist (sigsetops(3)).
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in signals {
-            libc::sigaddset(set.as_mut_ptr(), *signal);
-        }
-        set.assume_init()
-    }
-}
-
-/// Blocks the signals in this thread: they stay in the queue until they are taken.
-fn block(signals: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: it reads the set (pthread_sigmask(3)).
-    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, signals, null_mut()) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
-fn signalfd(signals: &libc::sigset_t) -> io::Result<OwnedFd> {
-    // SAFETY: it reads the set and returns a new descriptor, or -1 (signalfd(2)).
-    let fd = unsafe { libc::signalfd(-1, signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    if fd == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and open, and nothing else knows of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Makes the descriptor queue `signal` to this thread when it becomes ready.
-fn arm(fd: RawFd, signal: i32) -> io::Result<()> {
-    let owner = Owner {
-        kind: F_OWNER_TID,
-        id: rustix::thread::gettid().as_raw_nonzero().get(),
-    };
-    // SAFETY: these set what the file does when it becomes ready; F_SETOWN_EX reads one f_owner_ex
-    // (fcntl(2)).
-    unsafe {
-        fcntl_result(libc::fcntl(fd, F_SETSIG, signal))?;
-        fcntl_result(libc::fcntl(fd, F_SETOWN_EX, &raw const owner))?;
-        let flags = fcntl_result(libc::fcntl(fd, libc::F_GETFL))?;
-        fcntl_result(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_ASYNC))?;
-    }
-    // A file without support for it takes the flag silently, or not at all.
-    // SAFETY: it reads the flags (fcntl(2)).
-    let flags = fcntl_result(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-    if flags & libc::O_ASYNC == 0 {
-        Err(Errno::PERM.into())
-    } else {
-        Ok(())
-    }
-}
-
-/// `struct f_owner_ex` of fcntl(2).
-#[repr(C)]
-struct Owner {
-    kind: i32,
-    id: libc::pid_t,
-}
-
-fn disarm(fd: RawFd) -> io::Result<()> {
-    // SAFETY: it reads and sets the flags of the file (fcntl(2)).
-    unsafe {
-        let flags = fcntl_result(libc::fcntl(fd, libc::F_GETFL))?;
-        fcntl_result(libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_ASYNC))?;
-    }
-    Ok(())
-}
-
-fn sends_signal(fd: RawFd, signal: i32) -> bool {
-    // SAFETY: it reads a property of the file, if the descriptor is open (fcntl(2)).
-    unsafe { libc::fcntl(fd, F_GETSIG) == signal }
-}
-
-fn fcntl_result(returned: i32) -> io::Result<i32> {
-    if returned == -1 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(returned)
     }
 }

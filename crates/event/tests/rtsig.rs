@@ -1,7 +1,9 @@
-//! The queue of real-time signals overflows, and nothing is lost.
+//! What only real-time signals promise, above all: their queue overflows, and nothing is lost.
 //!
-//! One test, in a program of its own: the limit is the process's, and what is queued counts for all
+//! In a program of its own: the limits are the process's, and what is queued counts for all
 //! processes of the user.
+
+#![allow(unsafe_code)]
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -89,4 +91,87 @@ fn a_second_one_on_the_thread_is_refused() {
     assert_eq!(second.raw_os_error(), Some(16), "EBUSY");
     drop(first);
     RtSig::new(Overflow::Signalfd).unwrap();
+}
+
+/// Seen: the duplicate was armed already, so the kernel went on naming the first number, which is
+/// not watched. No event of the connection was ever reported.
+#[test]
+fn a_file_that_was_watched_under_another_number_is_reported() {
+    let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
+    let (mut near, far) = UnixStream::pair().unwrap();
+    dispatcher
+        .add(far.as_fd(), Token(1), Interest::READ)
+        .unwrap();
+    let duplicate = far.try_clone().unwrap();
+    drop(far); // A caller's mistake: it was not removed.
+    dispatcher
+        .add(duplicate.as_fd(), Token(2), Interest::READ)
+        .unwrap();
+    let mut ready = Vec::new();
+    dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+    near.write_all(b"x").unwrap();
+    dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+    assert!(
+        ready.iter().any(|ready| ready.token == Token(2)),
+        "{ready:?}"
+    );
+}
+
+/// Seen: a child that ended in the ordinary way dropped its copy of the dispatcher, and with that
+/// switched off the signals of its parent's connections.
+#[test]
+fn a_forked_child_that_drops_its_copy_leaves_the_parents_alone() {
+    let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
+    let (mut near, far) = UnixStream::pair().unwrap();
+    dispatcher
+        .add(far.as_fd(), Token(1), Interest::READ)
+        .unwrap();
+    let mut ready = Vec::new();
+    dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+    // SAFETY: the child makes system calls and frees memory, which the C libraries allow after a
+    // fork, and ends without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(dispatcher);
+        // SAFETY: it ends the process at once.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(child > 0, "fork failed");
+    // SAFETY: it is a child of ours that nothing else waits for, and its status is not asked for.
+    let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    assert_eq!(ended, child);
+    near.write_all(b"x").unwrap();
+    dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+    assert_eq!(ready.len(), 1, "{ready:?}");
+}
+
+/// Seen: each modify left an entry behind for the next wait to ask about. At more of them than the
+/// process may have descriptors `poll(2)` failed with `EINVAL`, and all were forgotten.
+#[test]
+fn thousands_of_changes_between_two_waits_lose_nothing() {
+    let limits = getrlimit(Resource::Nofile);
+    let current = limits.maximum.map_or(1024, |most| most.min(1024));
+    let lowered = Rlimit {
+        current: Some(current),
+        ..limits
+    };
+    setrlimit(Resource::Nofile, lowered).unwrap();
+    let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
+    let (mut near, far) = UnixStream::pair().unwrap();
+    near.write_all(b"x").unwrap();
+    for _ in 0..current {
+        dispatcher
+            .add(far.as_fd(), Token(1), Interest::READ)
+            .unwrap();
+        dispatcher
+            .modify(far.as_fd(), Token(2), Interest::READ)
+            .unwrap();
+        dispatcher.remove(far.as_fd()).unwrap();
+    }
+    dispatcher
+        .add(far.as_fd(), Token(3), Interest::READ)
+        .unwrap();
+    let mut ready = Vec::new();
+    dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+    assert_eq!(ready.len(), 1, "{ready:?}");
 }

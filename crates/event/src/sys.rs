@@ -83,27 +83,29 @@ fn some_unless_interrupted(returned: i32) -> io::Result<Option<usize>> {
 }
 
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
+    let duration = duration.min(DURATION_MAX);
     libc::timespec {
-        tv_sec: duration.as_secs().min(SECONDS_MAX) as libc::time_t,
+        tv_sec: duration.as_secs() as libc::time_t,
         tv_nsec: duration.subsec_nanos().into(),
     }
 }
 
 pub(crate) fn rustix_timespec(duration: Duration) -> Timespec {
+    let duration = duration.min(DURATION_MAX);
     Timespec {
-        tv_sec: duration.as_secs().min(SECONDS_MAX) as i64,
+        tv_sec: duration.as_secs() as i64,
         tv_nsec: duration.subsec_nanos().into(),
     }
 }
 
 /// Rounds up: a wait of 400 ns cut to 0 would spin until the deadline.
 fn timeval(duration: Duration) -> libc::timeval {
-    let rounded = duration.saturating_add(Duration::from_nanos(999));
+    let rounded = duration.min(DURATION_MAX) + Duration::from_nanos(999);
     libc::timeval {
-        tv_sec: rounded.as_secs().min(SECONDS_MAX) as libc::time_t,
+        tv_sec: rounded.as_secs() as libc::time_t,
         tv_usec: rounded.subsec_micros().into(),
     }
 }
 
-/// The kernel refuses or overflows on more; a hundred years are enough.
-const SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
+/// The kernel refuses more, or takes it for a negative number. A hundred years are enough.
+pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

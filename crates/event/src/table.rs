@@ -21,9 +21,9 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// `EEXIST` if there is a row already.
+    /// `EEXIST` if there is a row already; `EBADF` for `AT_FDCWD` and its like, which are negative.
     pub(crate) fn insert(&mut self, fd: RawFd, row: T) -> io::Result<()> {
-        let at = index(fd);
+        let at = usize::try_from(fd).map_err(|_| Errno::BADF)?;
         if at >= self.rows.len() {
             self.rows.resize_with(at + 1, || None);
         }
@@ -46,7 +46,8 @@ impl<T> Table<T> {
 
     /// `ENOENT` if there is none.
     pub(crate) fn remove(&mut self, fd: RawFd) -> io::Result<T> {
-        let row = self.rows.get_mut(index(fd)).and_then(Option::take);
+        let at = usize::try_from(fd).ok();
+        let row = at.and_then(|at| self.rows.get_mut(at)?.take());
         let row = row.ok_or(Errno::NOENT)?;
         self.watched -= 1;
         Ok(row)
@@ -60,8 +61,4 @@ impl<T> Table<T> {
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(at, row)| Some((at as RawFd, row.as_ref()?)))
     }
-}
-
-fn index(fd: RawFd) -> usize {
-    usize::try_from(fd).expect("an open descriptor is not negative")
 }

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -15,34 +16,69 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
 use crate::table::Table;
-use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger};
+use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
 
 const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 4096;
+/// What one wait takes from the kernel; the rest comes with the next.
+const COMPLETIONS_PER_WAIT: u32 = COMPLETIONS;
 /// The name of a submission whose completion says nothing.
 const UNNAMED: u64 = u64::MAX;
 
 /// Multishot polls in a ring of its own.
+///
+/// The ring belongs to the thread that made it (`IORING_SETUP_SINGLE_ISSUER`), so it cannot be sent:
+///
+/// ```compile_fail,E0277
+/// let dispatcher = event::Uring::new().unwrap();
+/// std::thread::spawn(move || drop(dispatcher));
+/// ```
 pub struct Uring {
     ring: IoUring,
     watched: Table<Watched>,
     /// Counts polls, so that a late completion is not taken for one of a later poll.
     polls: u32,
+    /// Polls that the kernel has ended, though their descriptors are watched. The next wait submits
+    /// them anew. There is at most one for each completion of a wait.
+    ended: Vec<Poll>,
     waits: u64,
+    /// See above.
+    not_send: PhantomData<*const ()>,
+}
+
+/// A poll in the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Poll {
+    fd: RawFd,
+    /// [`Uring::polls`] when it was submitted.
+    number: u32,
 }
 
 struct Watched {
     token: Token,
     events: i16,
-    /// [`Uring::polls`] when its poll was submitted.
-    poll: u32,
+    poll: Poll,
     /// The last wait that reported it, and where in the report.
     reported_by: u64,
     reported_at: usize,
 }
 
+impl Poll {
+    /// What its completions are called. No descriptor is as high as [`UNNAMED`] would need.
+    fn name(self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(self.fd as u32)
+    }
+
+    fn named(name: u64) -> Poll {
+        Poll {
+            fd: name as u32 as RawFd,
+            number: (name >> 32) as u32,
+        }
+    }
+}
+
 impl Uring {
-    /// A dispatcher that watches nothing yet.
+    /// A dispatcher for the calling thread, which watches nothing yet.
     ///
     /// # Errors
     ///
@@ -65,77 +101,95 @@ impl Uring {
             ring,
             watched: Table::default(),
             polls: 0,
+            ended: Vec::new(),
             waits: 0,
+            not_send: PhantomData,
         })
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+    /// Makes room for `count` submissions. All that can fail is here, before anything has changed.
+    fn reserve(&mut self, count: usize) -> io::Result<()> {
         loop {
-            // SAFETY: polls and their removal refer to no memory of ours.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+            let queue = self.ring.submission();
+            if queue.capacity() - queue.len() >= count {
                 return Ok(());
             }
-            self.ring.submit()?;
+            drop(queue);
+            match self.ring.submit() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                submitted => drop(submitted?),
+            }
         }
     }
 
-    /// Submits a poll of `fd`; returns which it is.
-    fn begin(&mut self, fd: RawFd, events: i16) -> io::Result<u32> {
-        self.polls = self.polls.wrapping_add(1);
-        let poll = opcode::PollAdd::new(Fd(fd), events as u32)
-            .multi(true)
-            .build();
-        self.push(&poll.user_data(name(fd, self.polls)))?;
-        Ok(self.polls)
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: polls and their cancellation refer to no memory of ours.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.expect("there is room: it was reserved");
     }
 
-    fn end(&mut self, fd: RawFd, poll: u32) -> io::Result<()> {
-        let end = opcode::PollRemove::new(name(fd, poll)).build();
-        self.push(&end.user_data(UNNAMED))
+    /// Submits a poll of `fd`, for which there is room.
+    fn begin(&mut self, fd: RawFd, events: i16) -> Poll {
+        self.polls = self.polls.wrapping_add(1);
+        let poll = Poll {
+            fd,
+            number: self.polls,
+        };
+        let entry = opcode::PollAdd::new(Fd(fd), events as u32).multi(true);
+        self.push(&entry.build().user_data(poll.name()));
+        poll
+    }
+
+    /// Ends a poll. It is cancelled and not removed: `IORING_OP_POLL_REMOVE` fails with `EALREADY` if
+    /// an event is on its way, and then the poll holds its file for good.
+    fn end(&mut self, poll: Poll) {
+        let entry = opcode::AsyncCancel::new(poll.name());
+        self.push(&entry.build().user_data(UNNAMED));
+    }
+
+    /// Submits anew what the kernel has ended, unless it was modified or removed since.
+    fn resume(&mut self) -> io::Result<()> {
+        while let Some(&ended) = self.ended.last() {
+            self.reserve(1)?;
+            self.ended.pop();
+            let watched = self.watched.find(ended.fd).filter(|it| it.poll == ended);
+            if let Some(events) = watched.map(|it| it.events) {
+                self.watched.get_mut(ended.fd)?.poll = self.begin(ended.fd, events);
+            }
+        }
+        Ok(())
     }
 
     /// Submits, and waits for a completion unless there are some or the time-out is zero.
     fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let submitter_result = match timeout {
+        let entered = match timeout {
             None => self.ring.submit_and_wait(1),
             Some(Duration::ZERO) => {
                 let pending = self.ring.submission().len() as u32;
                 let flags = EnterFlags::GETEVENTS.bits();
+                let submitter = self.ring.submitter();
                 // SAFETY: it passes no memory (io_uring_enter(2)).
-                unsafe {
-                    self.ring
-                        .submitter()
-                        .enter::<libc::sigset_t>(pending, 0, flags, None)
-                }
+                unsafe { submitter.enter::<libc::sigset_t>(pending, 0, flags, None) }
             }
             Some(timeout) => {
-                let timeout = Timespec::from(timeout);
+                let timeout = Timespec::from(timeout.min(sys::DURATION_MAX));
                 let args = SubmitArgs::new().timespec(&timeout);
                 self.ring.submitter().submit_with_args(1, &args)
             }
         };
-        match submitter_result {
-            Ok(_) => Ok(()),
-            Err(error) => match error.raw_os_error() {
-                // EBUSY: completions have to be taken first, which the caller does now.
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(error),
-            },
+        match entered.as_ref().map_err(io::Error::raw_os_error) {
+            // EBUSY: completions have to be taken first, which the caller does now.
+            Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(()),
+            _ => entered.map(drop),
         }
     }
 
-    fn complete(&mut self, completion: &cqueue::Entry, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let (fd, poll) = (
-            completion.user_data() as u32 as RawFd,
-            completion.user_data() >> 32,
-        );
-        let is_named = completion.user_data() != UNNAMED;
-        let watched = self
-            .watched
-            .find(fd)
-            .filter(|it| is_named && u64::from(it.poll) == poll);
+    fn complete(&mut self, completion: &cqueue::Entry, ready: &mut Vec<Ready>) {
+        let poll = Poll::named(completion.user_data());
+        // Those without a name and those of ended polls are of nothing that is watched.
+        let watched = self.watched.find(poll.fd).filter(|it| it.poll == poll);
         let Some(watched) = watched else {
-            return Ok(());
+            return;
         };
         let readiness = match completion.result() {
             events @ 0.. => Readiness::from_poll(events as u32),
@@ -154,54 +208,38 @@ impl Uring {
         // The kernel ends a multishot poll when its completions overflow, or on an error. A
         // descriptor that cannot be polled at all would end each at once: it rests until `modify`.
         if !cqueue::more(completion.flags()) && completion.result() >= 0 {
-            let events = watched.events;
-            let poll = self.begin(fd, events)?;
-            self.watched.get_mut(fd)?.poll = poll;
+            self.ended.push(poll);
         }
-        Ok(())
     }
-}
-
-/// What the completions of a poll are called. No descriptor is as high as [`UNNAMED`] would need.
-fn name(fd: RawFd, poll: u32) -> u64 {
-    u64::from(poll) << 32 | u64::from(fd as u32)
 }
 
 impl Dispatcher for Uring {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
         let events = interest.poll_events();
+        self.reserve(1)?;
         let watched = Watched {
             token,
             events,
-            poll: 0,
+            poll: Poll { fd, number: 0 },
             reported_by: 0,
             reported_at: 0,
         };
         self.watched.insert(fd, watched)?;
-        match self.begin(fd, events) {
-            Ok(poll) => {
-                self.watched.get_mut(fd)?.poll = poll;
-                Ok(())
-            }
-            Err(error) => {
-                self.watched.remove(fd)?;
-                Err(error)
-            }
-        }
+        self.watched.get_mut(fd)?.poll = self.begin(fd, events);
+        Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
         let old = self.watched.get_mut(fd)?.poll;
-        self.end(fd, old)?;
+        self.reserve(2)?;
+        self.end(old);
         let events = interest.poll_events();
-        let poll = self.begin(fd, events)?;
-        let watched = self.watched.get_mut(fd)?;
-        *watched = Watched {
+        *self.watched.get_mut(fd)? = Watched {
             token,
             events,
-            poll,
+            poll: self.begin(fd, events),
             reported_by: 0,
             reported_at: 0,
         };
@@ -209,20 +247,25 @@ impl Dispatcher for Uring {
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.watched.get_mut(fd.as_raw_fd())?;
+        self.reserve(1)?;
         let watched = self.watched.remove(fd.as_raw_fd())?;
-        self.end(fd.as_raw_fd(), watched.poll)
+        self.end(watched.poll);
+        Ok(())
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
         self.waits += 1;
+        self.resume()?;
         self.enter(timeout)?;
-        loop {
+        for _ in 0..COMPLETIONS_PER_WAIT {
             let Some(completion) = self.ring.completion().next() else {
-                return Ok(());
+                break;
             };
-            self.complete(&completion, ready)?;
+            self.complete(&completion, ready);
         }
+        Ok(())
     }
 
     fn trigger(&self) -> Trigger {

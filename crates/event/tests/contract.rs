@@ -1,10 +1,13 @@
 //! What every dispatcher promises, over every dispatcher.
 
+#![allow(unsafe_code)]
+
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,6 +46,12 @@ impl World {
 
     fn remove(&mut self, fd: impl AsFd) {
         self.dispatcher.remove(fd.as_fd()).unwrap();
+    }
+
+    fn look(&mut self) {
+        self.dispatcher
+            .wait(&mut self.ready, Some(Duration::ZERO))
+            .unwrap();
     }
 
     /// Waits until `token` is reported.
@@ -294,10 +303,7 @@ fn the_next_descriptor_of_a_number_does_not_inherit_readiness(mechanism: Mechani
         rustix::io::dup2(&quiet, &mut successor).unwrap();
         world.add(&successor, token, Interest::READ);
         for _ in 0..2 {
-            world
-                .dispatcher
-                .wait(&mut world.ready, Some(Duration::ZERO))
-                .unwrap();
+            world.look();
             assert_eq!(
                 world.ready,
                 [],
@@ -356,10 +362,7 @@ fn a_wait_does_not_end_before_its_time(mechanism: Mechanism) {
     let (_near, far) = pair();
     world.add(&far, 1, Interest::READ);
     // Nothing is left that could end the next wait early.
-    world
-        .dispatcher
-        .wait(&mut world.ready, Some(Duration::ZERO))
-        .unwrap();
+    world.look();
     for timeout in [Duration::from_micros(300), Duration::from_micros(2500)] {
         let began = Instant::now();
         world
@@ -375,27 +378,162 @@ fn a_wait_does_not_end_before_its_time(mechanism: Mechanism) {
     }
 }
 
-fn the_longest_time_out_is_accepted(mechanism: Mechanism) {
+/// Seen: the ring ended each wait of `Duration::MAX` at once, because the kernel took its seconds
+/// for a negative number. The caller went round and round.
+fn the_longest_time_out_sleeps(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (mut near, far) = pair();
     world.add(&far, 1, Interest::READ);
-    let other = thread::spawn(move || near.write_all(b"x").map(|()| near));
+    let other = thread::spawn(move || {
+        // Time for many waits that do not sleep. Those that do are few, however long this takes.
+        thread::sleep(GLANCE);
+        near.write_all(b"x").map(|()| near)
+    });
+    let mut waits = 0;
     while world.ready.is_empty() {
+        waits += 1;
         world
             .dispatcher
             .wait(&mut world.ready, Some(Duration::MAX))
             .unwrap();
     }
     assert_eq!(world.ready[0].token, Token(1));
+    assert!(waits <= 3, "{waits} waits for one event");
     other.join().unwrap().unwrap();
+}
+
+/// Seen on the ring: an event that came since the last wait made the kernel refuse to end the poll
+/// (`EALREADY`). It held the file for good, so the peer never saw the end of the connection.
+fn a_connection_that_is_removed_and_closed_ends(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    for is_modified in [false, true] {
+        let (mut near, far) = pair();
+        near.set_nonblocking(true).unwrap();
+        world.add(&far, 1, Interest::READ);
+        world.look();
+        near.write_all(b"x").unwrap();
+        if is_modified {
+            world.modify(&far, 2, Interest::READ);
+            near.write_all(b"x").unwrap();
+        }
+        world.remove(&far);
+        drop(far);
+        // The kernel may let go of it a moment later.
+        let until = Instant::now() + BOUND;
+        while near
+            .read(&mut [0])
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
+            assert!(Instant::now() < until, "the peer does not see the end");
+            world.look();
+        }
+    }
+}
+
+fn a_regular_file_is_refused_or_ready(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    match world.dispatcher.add(file.as_fd(), Token(1), Interest::READ) {
+        Ok(()) => assert!(world.expect(1).readiness.is_readable()),
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
+            world.look();
+            assert_eq!(world.ready, []);
+        }
+    }
+}
+
+/// Seen: a panic. `AT_FDCWD` is a `BorrowedFd` that safe code can have, and is negative.
+fn what_is_no_descriptor_is_refused(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let none = rustix::fs::CWD;
+    let code = |result: io::Result<()>| result.unwrap_err().raw_os_error();
+    let dispatcher = &mut world.dispatcher;
+    assert_eq!(
+        code(dispatcher.add(none, Token(1), Interest::READ)),
+        Some(libc::EBADF)
+    );
+    for changed in [
+        dispatcher.modify(none, Token(1), Interest::READ),
+        dispatcher.remove(none),
+    ] {
+        let code = code(changed);
+        assert!(matches!(code, Some(libc::EBADF | libc::ENOENT)), "{code:?}");
+    }
+}
+
+fn a_storm_of_signals_loses_nothing(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (mut near, far) = pair();
+    world.add(&far, 1, Interest::READ);
+    let _storm = Storm::on_this_thread();
+    for _ in 0..200 {
+        near.write_all(b"x").unwrap();
+        world.expect(1);
+        assert_eq!(drain(&far), 1);
+        if world.dispatcher.trigger() == Trigger::OneShot {
+            world.modify(&far, 1, Interest::READ);
+        }
+    }
+    let until = Instant::now() + GLANCE;
+    while Instant::now() < until {
+        world
+            .dispatcher
+            .wait(&mut world.ready, Some(GLANCE))
+            .unwrap();
+        assert!(world.ready.iter().all(|ready| !ready.readiness.is_error()));
+    }
+}
+
+/// Another thread interrupts this one with a signal that has a handler, again and again.
+struct Storm {
+    is_over: Arc<AtomicBool>,
+    sender: Option<thread::JoinHandle<()>>,
+}
+
+impl Storm {
+    fn on_this_thread() -> Storm {
+        extern "C" fn handler(_: libc::c_int) {}
+        let handler: extern "C" fn(libc::c_int) = handler;
+        // SAFETY: the handler does nothing, so it is safe in any signal context (signal(7)).
+        unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+        // SAFETY: it only says which thread this is.
+        let victim = unsafe { libc::pthread_self() };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let sender = thread::spawn({
+            let is_over = Arc::clone(&is_over);
+            move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: the thread lives until this one has been joined, in drop.
+                    unsafe { libc::pthread_kill(victim, libc::SIGUSR1) };
+                    thread::yield_now();
+                }
+            }
+        });
+        Storm {
+            is_over,
+            sender: Some(sender),
+        }
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.sender.take().unwrap().join();
+    }
 }
 
 fn all_of_many_are_reported(mechanism: Mechanism) {
     many(mechanism, 600);
 }
 
-/// `count` pairs, of which each is written to in turn, and all at once.
+/// `count` pairs, of which some are written to in turn, and then all at once. These are not read:
+/// what one wait has no room for comes with the next, also under level.
 fn many(mechanism: Mechanism, count: usize) {
+    // Several at a time would need more descriptors than a process may have.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(mechanism);
     let pairs: Vec<_> = (0..count).map(|_| pair()).collect();
     for (token, (_, far)) in pairs.iter().enumerate() {
@@ -429,7 +567,6 @@ fn many(mechanism: Mechanism, count: usize) {
         );
         for token in world.ready.iter().map(|ready| ready.token.0 as usize) {
             missing[token] = false;
-            drain(&pairs[token].1);
         }
     }
 }
@@ -493,7 +630,11 @@ over_every_dispatcher! {
     misuse_is_an_error
     a_wake_from_another_thread_ends_a_wait_without_end
     a_wait_does_not_end_before_its_time
-    the_longest_time_out_is_accepted
+    the_longest_time_out_sleeps
+    a_connection_that_is_removed_and_closed_ends
+    a_regular_file_is_refused_or_ready
+    what_is_no_descriptor_is_refused
+    a_storm_of_signals_loses_nothing
     all_of_many_are_reported
     six_thousand_descriptors
 }

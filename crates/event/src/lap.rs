@@ -14,8 +14,7 @@
 //! 1. A wait looks at the hot set and at a slice of the cold one, without sleeping.
 //! 2. The slice is as long as the time demands: the cursor goes round the cold set once in the delay.
 //!    So an event of a cold descriptor is seen within the delay while the set is stable, within two
-//!    delays however it grows and shrinks, and in both cases not before the second wait after the
-//!    work under way. The cold set costs a fixed share of the time: 6,000 idle connections at 90 ns,
+//!    delays however it grows and shrinks, and by the second wait after work that took longer. The cold set costs a fixed share of the time: 6,000 idle connections at 90 ns,
 //!    once in 5 ms, are a tenth of one core, however often the server waits.
 //! 3. A cold descriptor that is ready becomes hot at once, with full credit.
 //! 4. A hot descriptor that is ready gets full credit. One that is not loses one credit, but only if
@@ -326,9 +325,13 @@ impl Dispatcher for Lap {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
     use super::*;
 
@@ -341,6 +344,8 @@ mod tests {
         now: Instant,
         _busy: (UnixStream, UnixStream),
         cold: Vec<(UnixStream, UnixStream)>,
+        /// When each was looked at last.
+        seen_at: HashMap<RawFd, Instant>,
         ready: Vec<Ready>,
     }
 
@@ -360,6 +365,7 @@ mod tests {
                 now: Instant::now(),
                 _busy: busy,
                 cold,
+                seen_at: HashMap::new(),
                 ready: Vec::new(),
             };
             for _ in 0..CREDIT {
@@ -369,11 +375,28 @@ mod tests {
             world
         }
 
+        fn check_places(&mut self) {
+            let Lap {
+                hot, cold, places, ..
+            } = &mut self.lap;
+            assert_eq!(places.len(), hot.len() + cold.len());
+            for (set, is_hot) in [(hot, true), (cold, false)] {
+                assert_eq!(set.fds.len(), set.entries.len());
+                for (at, polled) in set.fds.iter().enumerate() {
+                    let place = places.get_mut(polled.fd).unwrap();
+                    assert_eq!((place.is_hot, place.at), (is_hot, at));
+                }
+            }
+        }
+
         /// A look after `pause`; which tokens it reported, but for the busy one.
         fn look(&mut self, pause: Duration) -> Vec<u64> {
             self.now += pause;
             self.ready.clear();
             self.lap.look(self.now, &mut self.ready).unwrap();
+            let looked_at = self.lap.polled.iter();
+            self.seen_at
+                .extend(looked_at.map(|polled| (polled.fd, self.now)));
             let others = self.ready.iter().filter(|ready| ready.token != HOT);
             others.map(|ready| ready.token.0).collect()
         }
@@ -451,6 +474,60 @@ mod tests {
             }
             for _ in 0..FIRST_CREDIT {
                 world.look(Duration::ZERO);
+            }
+        }
+    }
+
+    /// Random adds, removes, modifies, bytes and pauses. After each: every descriptor is where its place
+    /// says, and each cold one was looked at within two delays and the two waits that were due.
+    #[test]
+    fn whatever_comes_and_goes_each_is_looked_at_within_two_delays() {
+        for seed in 0..4 {
+            let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+            let mut pick = move |below: usize| (random.next_u64() % below as u64) as usize;
+            let mut world = World::new(5);
+            let longest_pause = Lap::DELAY / [40, 4][seed as usize % 2];
+            for step in 0..1500 {
+                // The set grows for a while, then shrinks.
+                let grows = step / 300 % 2 == 0;
+                match pick(10) {
+                    0..3 if grows => {
+                        let silent = UnixStream::pair().unwrap();
+                        let token = Token(world.cold.len() as u64);
+                        let lap = &mut world.lap;
+                        lap.add(silent.1.as_fd(), token, Interest::READ).unwrap();
+                        world.cold.push(silent);
+                    }
+                    0..3 if !world.cold.is_empty() => {
+                        let silent = world.cold.swap_remove(pick(world.cold.len()));
+                        world.lap.remove(silent.1.as_fd()).unwrap();
+                        world.seen_at.remove(&silent.1.as_raw_fd());
+                    }
+                    3 if !world.cold.is_empty() => {
+                        let (_, far) = &world.cold[pick(world.cold.len())];
+                        world
+                            .lap
+                            .modify(far.as_fd(), Token(1), Interest::READ)
+                            .unwrap();
+                    }
+                    4 if !world.cold.is_empty() => {
+                        let at = pick(world.cold.len());
+                        (&world.cold[at].0).write_all(b"x").unwrap();
+                        world.look(Duration::ZERO);
+                        (&world.cold[at].1).read_exact(&mut [0]).unwrap();
+                    }
+                    5 => (0..FIRST_CREDIT).for_each(|_| drop(world.look(Duration::ZERO))),
+                    _ => drop(world.look(longest_pause * pick(100) as u32 / 100)),
+                }
+                let now = world.now;
+                world.check_places();
+                for polled in &world.lap.cold.fds {
+                    let unseen = now - world.seen_at[&polled.fd];
+                    assert!(
+                        unseen <= 2 * (Lap::DELAY + longest_pause),
+                        "seed {seed}, step {step}: unseen for {unseen:?}"
+                    );
+                }
             }
         }
     }

@@ -41,6 +41,13 @@
 //! - [`Trigger`] says how often readiness is reported. A caller that reads (or writes) until the call
 //!   would block is right under level and edge; under one-shot it calls `modify` afterwards as well.
 //! - A wait may end early with nothing: a signal came, or what was ready has been removed.
+//! - A regular file is always ready for `select`, `poll`, FDM and LAP; `epoll` and RT signals refuse it
+//!   with `EPERM`; the ring takes it, and reports it as an error once.
+//! - A descriptor that is closed while it is watched is a mistake of the caller. `select`, `poll`, FDM
+//!   and LAP report it as an error and forget it. `epoll` and RT signals fall silent, and the ring
+//!   keeps the file open.
+//! - A dispatcher belongs to the process that made it, and [`RtSig`] and [`Uring`] to the thread. A
+//!   forked child may drop its copy, and makes one of its own.
 //! - After `remove` no wait reports the token. A report of the *same* wait is already in the caller's
 //!   hands: a caller that removes another descriptor while it works through a batch checks for that.
 
@@ -108,14 +115,15 @@ pub trait Dispatcher {
     /// # Errors
     ///
     /// `EEXIST` if it is watched already; `EPERM` from those mechanisms that notice at once that a
-    /// file of its kind cannot be watched; `ENOMEM`, `ENOSPC`.
+    /// file of its kind cannot be watched; `EBADF` for `AT_FDCWD`; `ENOMEM`; `ENOSPC` beyond
+    /// `fs.epoll.max_user_watches`. After an error it is not watched.
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
 
     /// Changes token and interest. What is ready now is reported again, also under edge.
     ///
     /// # Errors
     ///
-    /// `ENOENT` if `fd` is not watched.
+    /// `ENOENT` if `fd` is not watched; `ENOMEM`. After an error it is watched as before.
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
 
     /// Stops watching `fd`. No later wait reports it.
@@ -125,12 +133,13 @@ pub trait Dispatcher {
     /// `ENOENT` if `fd` is not watched.
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Clears `ready` and fills it with what is ready, each token once. With nothing ready it waits
+    /// Clears `ready` and fills it with what is ready, each descriptor once. With nothing ready it waits
     /// for at most `timeout`, or without end if that is `None`; zero only looks.
     ///
     /// # Errors
     ///
-    /// What the system call says, but not `EINTR`: then nothing is ready.
+    /// What the system call says, but not `EINTR`: then nothing is ready. What was ready is reported
+    /// by a later wait.
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()>;
 
     /// How often readiness is reported.

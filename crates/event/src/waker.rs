@@ -35,8 +35,8 @@ impl Waker {
         while rustix::io::write(&self.write, &[1]) == Err(Errno::INTR) {}
     }
 
-    /// Makes the waker ready for the next wake. A wake that came before is not lost: whatever it
-    /// announced is visible to the caller now.
+    /// Makes the waker ready for the next wake. Reset first, and look afterwards at what the wakes
+    /// announce: then a wake that comes in between ends the next wait, and none is lost.
     pub fn reset(&self) {
         let mut bytes = [0; 512];
         loop {

@@ -621,7 +621,9 @@ fn stores_behind_a_reader_that_stays_are_refused_and_do_not_all_wait() {
     let refused = (0..100_000).filter(|at| set(&store, &format!("new-{at}"), &[1; 1_000]).is_err());
     let refused = refused.take(1_000).count() as u64;
     let stats = store.stats();
-    assert_eq!((refused, stats.refused_behind_readers), (1_000, 1_000));
+    // Some are refused because the pages that could be emptied have been tried by then.
+    assert_eq!(refused, 1_000);
+    assert!(stats.refused_behind_readers > 0, "{stats:?}");
     // The epoch moves on once behind the reader: each of its steps is waited for.
     assert!((1..=3).contains(&stats.reader_waits), "{stats:?}");
     assert_eq!(item.slices().next().unwrap(), b"v");

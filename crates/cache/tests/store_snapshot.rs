@@ -249,7 +249,7 @@ fn strangers_are_told_what_to_do() {
     .unwrap();
     let refused = store().restore(&path, LATER).unwrap_err().to_string();
     assert!(
-        refused.contains("no snapshot") && refused.contains("remove it"),
+        refused.contains("not a snapshot") && refused.contains("remove it"),
         "{refused}"
     );
 }

@@ -506,7 +506,8 @@ impl Storm {
                 while !is_over.load(Ordering::Relaxed) {
                     // SAFETY: the thread lives until this one has been joined, in drop.
                     unsafe { libc::pthread_kill(victim, libc::SIGUSR1) };
-                    thread::yield_now();
+                    // Without a pause the victim does nothing but handle signals.
+                    thread::sleep(Duration::from_micros(20));
                 }
             }
         });

@@ -34,20 +34,27 @@ class TookTooLong(BaseException):
 
 
 class Check:
-    def __init__(self, name, run, variant, limit_s):
-        self.name, self.run, self.variant, self.limit_s = name, run, variant, limit_s
+    def __init__(self, name, run, variant, limit_s, by_hand):
+        self.name, self.run, self.variant, self.limit_s, self.by_hand = name, run, variant, limit_s, by_hand
+
+    def is_wanted(self, texts):
+        """Whether it runs, if --only had these texts."""
+        if self.by_hand:
+            return self.name in texts
+        return not texts or any(text in self.name for text in texts)
 
 
 REGISTRY = []
 
 
-def check(*variants, limit_s=30):
-    """Registers a function of a world as a check under each of these variants; once, if there are none."""
+def check(*variants, limit_s=30, by_hand=False):
+    """Registers a function of a world as a check under each of these variants; once, if there are none. One that is `by_hand` runs
+    only when --only names it whole."""
 
     def register(run):
         for variant in variants or (None,):
             name = f"{variant}/{run.__name__}" if variant else run.__name__
-            REGISTRY.append(Check(name, run, variant or "uring", limit_s))
+            REGISTRY.append(Check(name, run, variant or "uring", limit_s, by_hand))
         return run
 
     return register

@@ -43,7 +43,7 @@ def cache_says_what_is_wrong_with_flags(world):
         (["-Z", "-o", "ssl_chain_cert=/nonexistent.pem", "-u", "root"], "cannot read the certificate chain /nonexistent.pem"),
         (["-Y", "/nonexistent", "-u", "root"], "-Y: /nonexistent"),
         (["-p", "0"], "-u root"),
-        (["-p", "0", "-u", "root"], "nowhere to listen"),
+        (["-p", "0", "-u", "root"], "no address to listen at"),
         (["-u", "nobody-of-this-name"], "no user 'nobody-of-this-name'"),
         (["--no-such-flag"], "unexpected argument"),
     ]:

@@ -655,7 +655,7 @@ fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
         for at in 0.. {
             let len = lens[at % lens.len()];
             stored += len + 60;
-            let time = end - 60 + (stored * 60 / (4 * 32 << 20)) as u32;
+            let time = end - 60 + (stored * 60 / ((4 * 32) << 20)) as u32;
             if time >= end {
                 break;
             }

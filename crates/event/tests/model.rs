@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Mechanism, Ready, Token, Trigger};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -14,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 const PAIRS: usize = 12;
 const STEPS: usize = 1500;
-/// A dispatcher may report what is ready later, but not after this many looks.
-const LOOKS: usize = 200;
+/// A dispatcher may report what is ready later: within so many calls, or so much time (`lap`). This is
+/// longer than each of them takes.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Model {
     mechanism: Mechanism,
@@ -217,7 +218,8 @@ impl Model {
             (readable || writable).then_some((token, readable, writable))
         };
         let mut owed: Vec<_> = self.places.iter().filter_map(owed).collect();
-        for _ in 0..LOOKS {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
             self.look();
             owed.retain(|(token, readable, writable)| {
                 let said = self.ready.iter().find(|ready| ready.token == *token);
@@ -230,7 +232,7 @@ impl Model {
                 return;
             }
         }
-        panic!("not reported in {LOOKS} looks (token, readable, writable): {owed:?}");
+        panic!("not reported in {PATIENCE:?} (token, readable, writable): {owed:?}");
     }
 }
 

@@ -104,7 +104,9 @@ pub(crate) struct Carriage<S> {
     shared: Arc<Shared>,
     /// `None` before it is opened, while it is out at work, and after the end.
     session: Option<S>,
+    /// `None` without TLS, and while it opens records.
     secure: Option<Box<Secure>>,
+    is_secure: bool,
     /// INVARIANT: between two calls it is `Some` only with something to send in it.
     outgoing: Option<Box<Outgoing>>,
     /// Input that the session has not used: the beginning of a request, as a rule nothing.
@@ -190,6 +192,7 @@ impl<S: Session> Carriage<S> {
         Carriage {
             shared,
             session: None,
+            is_secure: secure.is_some(),
             secure,
             outgoing: None,
             held: Vec::new(),

@@ -189,7 +189,7 @@ impl<S: Session> Carriage<S> {
     /// Whether the session has room of its own for what comes. Under TLS input comes as records.
     pub(super) fn lends_room(&mut self) -> bool {
         self.held.is_empty()
-            && self.secure.is_none()
+            && !self.is_secure
             && (self.session.as_mut()).is_some_and(|session| !session.body_room().is_empty())
     }
 }

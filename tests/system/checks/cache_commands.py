@@ -339,7 +339,7 @@ def verbosity_says_what_memcached_says(world):
     with cache(world) as server, server.client() as client:
         client.must_set(b"key", b"value")
     [_, line] = server.output().splitlines()
-    expect(f"listening on {server.host}:{server.port}; 64 MiB for items" in line, f"without -v it prints {line!r}")
+    expect(f"listening on {server.host}:{server.port}, http://" in line and "64 MiB for items" in line, f"without -v it prints {line!r}")
 
 
 @check(*ALL)

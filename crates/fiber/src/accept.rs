@@ -421,7 +421,7 @@ impl Acceptor {
         self.pass_on(processor);
     }
 
-    /// Nobody waits here any more. A connection that is still in the listen queue may be news to the others: of several
+    /// No fiber waits here any more. A connection that is still in the listen queue may be news to the others: of several
     /// rings the kernel tells one (EPOLLEXCLUSIVE), which was this one, or would have been but for its disarming.
     fn pass_on(&self, processor: &Processor) {
         let listener = &self.listener;

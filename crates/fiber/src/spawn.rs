@@ -589,7 +589,7 @@ struct ScopeData {
 /// of it, the scope's fibers are cancelled. They are waited for in any case.
 ///
 /// # Panics
-/// If a fiber panicked that nobody joined; on a plain thread, when `f` spawns; or in the child of a fork that `f` has made,
+/// If a fiber panicked that was not joined; on a plain thread, when `f` spawns; or in the child of a fork that `f` has made,
 /// because the scope's fibers stayed with the parent.
 pub fn scope<'env, F, T>(f: F) -> T
 where

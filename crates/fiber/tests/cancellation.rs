@@ -343,7 +343,7 @@ fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
 }
 
 /// Seen (in review): a fiber accepted once and ended; the ring of its processor went on accepting, and kept the
-/// connections for whoever would ask there. Cure: what no fiber asks for stays in the listen queue, and those that wait
+/// connections for fibers that might ask there. Cure: what no fiber asks for stays in the listen queue, and those that wait
 /// elsewhere are told of it.
 fn connections_for_a_processor_whose_acceptor_has_gone_are_for_the_others() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());

@@ -122,7 +122,7 @@ fn a_result_that_panics_when_dropped_aborts() {
     );
 }
 
-/// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread nobody knew which. Cause:
+/// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread it did not say which. Cause:
 /// the standard library knows threads. Cure: a line before its message.
 #[test]
 fn a_panic_names_the_fiber() {

@@ -222,7 +222,7 @@ impl Outbox {
         filled
     }
 
-    /// Forgets the first `len` bytes: they were sent, and whoever took them has a copy.
+    /// Forgets the first `len` bytes: they were sent, and the receiver has a copy.
     ///
     /// # Panics
     /// If fewer than `len` bytes were queued, or some were sent and not released.

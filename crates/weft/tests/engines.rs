@@ -668,7 +668,7 @@ fn a_unix_socket_serves_the_same(engine: &Engine) {
     assert!(!path.exists(), "the socket's file goes with the server");
 }
 
-/// Seen: nobody could tell from `/metrics` or from the log how long requests took. The driver now takes the time of every
+/// Seen: neither `/metrics` nor the log told how long requests took. The driver now takes the time of every
 /// reply, from the first byte of its request to its own last one.
 fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     let world = World::new(engine);

@@ -397,8 +397,8 @@ fn root_error(root: &Path, error: io::Error) -> SiteError {
 }
 
 fn check_config(config: &SiteConfig) -> Result<(), SiteError> {
-    let is_plain = |name: &&String| name.is_empty() || name.contains('/') || name.contains('\0');
-    if let Some(name) = config.index.iter().find(is_plain) {
+    let is_unusable = |name: &&String| name.is_empty() || name.contains('/') || name.contains('\0');
+    if let Some(name) = config.index.iter().find(is_unusable) {
         return Err(SiteError::IndexName(name.clone()));
     }
     let types = config

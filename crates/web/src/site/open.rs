@@ -52,7 +52,7 @@ pub(super) enum Miss {
     Directory,
     /// Only the disk knows.
     WouldBlock,
-    /// Somebody is writing into the file, or has just now.
+    /// The file is being written to, or was just now.
     Restless,
     /// No descriptor is to be had.
     OutOfDescriptors,

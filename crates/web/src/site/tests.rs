@@ -258,7 +258,7 @@ fn a_directory_without_an_index_is_forbidden_unless_it_is_listed() {
 
 #[test]
 fn a_visible_link_to_a_hidden_name_shows_it() {
-    // A decision that the manual states: the name in the request decides, and whoever made the link meant it.
+    // A decision that the manual states: the name in the request decides, and the link was made on purpose.
     let world = World::new(&[(".hidden/page", "shown")]);
     symlink(".hidden", world.path("link")).unwrap();
     symlink(".hidden/page", world.path("page")).unwrap();

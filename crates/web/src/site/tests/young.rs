@@ -27,7 +27,7 @@ fn a_large_file_that_never_rests_is_served_as_it_comes() {
     let mut world = World::with(&[("a.log", "large")], |config| {
         config.memory_file_len_max = 4;
     });
-    // As if somebody wrote again and again: at every look the last write lies ahead.
+    // As if the file were written again and again: at every look the last write lies ahead.
     world.start.since_epoch -= Duration::from_secs(1);
     world.at_s = 0.0;
     let Found::Entry(entry) = world.ask("/a.log", &[]) else {

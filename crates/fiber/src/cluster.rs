@@ -162,7 +162,7 @@ impl Cluster {
     fn count_in(&self) -> bool {
         let is_closed = self.fiber_count.fetch_add(1, Ordering::AcqRel) & CLOSED != 0;
         if is_closed {
-            self.fiber_count.fetch_sub(1, Ordering::AcqRel);
+            self.fiber_finished();
         }
         !is_closed
     }

@@ -273,12 +273,19 @@ impl Runtime {
             cancelled: wait(patience),
             left: 0,
         };
-        if outcome.cancelled > 0 {
+        let mut left = outcome.cancelled;
+        if left > 0 {
             self.cancel_all();
-            wait(grace);
+            left = wait(grace);
         }
-        // Nobody comes from elsewhere after this.
+        let was_empty = left == 0;
+        // No fiber moves here after this. One may have, since the runtime was seen empty.
         outcome.left = self.cluster.close();
+        if was_empty && outcome.left > 0 {
+            outcome.cancelled += outcome.left;
+            self.cancel_all();
+            outcome.left = wait(grace);
+        }
         self.stop();
         outcome
     }

@@ -3,22 +3,24 @@
 //! have them. So a limit on connections is a limit on those that ask.
 //!
 //! Any number of fibers may wait in `accept` on one listener, and any number of processors may share it. When a
-//! connection comes, a processor accepts as many as it has waiters for. On a ring a poll tells it, armed while fibers
-//! wait; on epoll an edge. The fiber that has waited for the shortest time is served first: its stack is warm, and the
-//! stacks of the others stay untouched. Plain threads may accept beside them.
+//! connection comes, a processor accepts as many as it has waiters for. The fiber that has waited for the shortest time
+//! is served first: its stack is warm, and the stacks of the others stay untouched. Plain threads may accept beside them.
 //!
 //! ```text
 //!   listen queue    [c9 c8 c7 c6]
-//!                         │ poll or edge: accept4(2) until nothing is there or no fiber waits
+//!                         │ ring: one accept at a time;  epoll: accept4(2) at an edge
 //!   waiters         f3 ◀──┘ c6      then f2 ◀── c7, f1 ◀── c8;  c9 stays in the queue
 //! ```
 //!
-//! The ring's own multishot accept is no use: it takes the whole queue in one burst, thousands of connections that no
-//! fiber has asked for, and with them the descriptors that files need.
+//! A ring has one accept, while a fiber waits. It follows a poll, because an accept on an empty queue makes a socket for
+//! nothing; but where the last one left connections in the queue it comes at once. The ring's multishot accept is no use:
+//! it takes the whole queue in one burst, thousands of connections that no fiber has asked for, and with them the
+//! descriptors that files need. For the same reason the last fiber that waits cannot go while the accept is in the ring:
+//! the accept is cancelled first, and what it brings all the same is the fiber's.
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -56,9 +58,11 @@ pub(crate) struct Acceptors {
 /// One listener on one processor.
 struct Acceptor {
     listener: Arc<ListenerState>,
-    /// A poll is in the ring, from its push to its completion.
+    /// An accept is in the ring, from its push to its completion. A fiber waits meanwhile.
     is_armed: bool,
     is_disarming: bool,
+    /// The ring's last accept left connections in the queue.
+    is_queue_filled: bool,
     /// Last in, first out.
     waiters: Vec<*const Waiter>,
 }
@@ -179,7 +183,7 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
         if listener.is_closed() {
             return Err(closed_error());
         }
-        match accept_now(listener, false)? {
+        match accept_now(listener)? {
             Some(connection) => return Ok(connection),
             None => {
                 let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -192,11 +196,9 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     }
 }
 
-/// Accepts if a connection is there, which blocks if a ring is to carry it. The listener is non-blocking.
-fn accept_now(listener: &ListenerState, for_ring: bool) -> io::Result<Option<OwnedFd>> {
-    let mut flags = SocketFlags::CLOEXEC;
-    flags.set(SocketFlags::NONBLOCK, !for_ring);
-    match rustix::net::accept_with(listener, flags) {
+/// Accepts if a connection is there. The listener is non-blocking.
+fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(connection) => Ok(Some(connection)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
@@ -239,7 +241,7 @@ impl Acceptors {
             Backend::Uring(_) => acceptor.arm(processor),
             // Registered before, so an edge after this attempt is seen.
             Backend::Epoll(_) => {
-                if let Some(connection) = accept_now(listener, false)? {
+                if let Some(connection) = accept_now(listener)? {
                     processor.shared().counters.accepted.add(1);
                     return Ok(Some(connection));
                 }
@@ -253,52 +255,62 @@ impl Acceptors {
         Ok(None)
     }
 
-    /// The wait that `op` stands for ends without a connection, which nobody may bring it any more.
-    pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) {
+    /// The wait that `op` stands for is to end without a connection. `false` if it ends later, because the ring's
+    /// accept has to end first.
+    pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) -> bool {
         let mut list = self.list.borrow_mut();
         // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in a list.
         let is_of = |&waiter: &*const Waiter| std::ptr::eq(unsafe { &raw const (*waiter).op }, op);
         for acceptor in list.iter_mut() {
             if let Some(at) = acceptor.waiters.iter().position(is_of) {
-                acceptor.remove(at);
-                if acceptor.waiters.is_empty() {
-                    // Whoever comes back arms again.
+                if acceptor.is_armed && acceptor.waiters.len() == 1 {
                     acceptor.disarm(processor);
+                    return false;
                 }
-                return;
+                acceptor.remove(at);
+                return true;
             }
         }
+        true
     }
 
     /// The processor goes: stops accepting where nobody waits. Says whether there is no listener left. Who waits here
     /// cannot leave, and is served until it does.
     pub(crate) fn wind_down(&self, processor: &Processor) -> bool {
         let mut list = self.list.borrow_mut();
-        list.retain_mut(|acceptor| {
+        list.retain(|acceptor| {
             if !acceptor.waiters.is_empty() {
                 return true;
             }
-            acceptor.disarm(processor);
-            if !acceptor.is_armed {
-                acceptor.leave(processor);
-            }
-            acceptor.is_armed
+            acceptor.leave(processor);
+            false
         });
         list.is_empty()
     }
 
-    /// The ring's poll of a listener has ended: connections are there, or it was disarmed, or failed.
-    pub(crate) fn polled(&self, processor: &Processor, id: u64, completion: Completion) {
+    /// The ring's accept has ended: with a connection, or it was disarmed, or failed.
+    pub(crate) fn accepted(&self, processor: &Processor, id: u64, completion: Completion) {
         let mut list = self.list.borrow_mut();
         let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
             unreachable!("a completion of listener {id}, which nobody accepts from")
         };
         let acceptor = &mut list[index];
         (acceptor.is_armed, acceptor.is_disarming) = (false, false);
+        acceptor.is_queue_filled = io_uring::cqueue::sock_nonempty(completion.flags);
         if completion.result >= 0 {
-            acceptor.accept_all(processor);
-        } else if completion.result != -libc::ECANCELED {
-            acceptor.fail(processor, completion);
+            // SAFETY: the kernel made this descriptor for us, in this completion.
+            let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
+            acceptor.deliver(processor, connection);
+        } else {
+            match -completion.result {
+                // EAGAIN: another processor or program was faster.
+                libc::EAGAIN | libc::EINTR | libc::ECANCELED => {}
+                _ => acceptor.fail(processor, completion),
+            }
+        }
+        acceptor.end_withdrawn(processor);
+        if acceptor.listener.is_closed() {
+            acceptor.fail(processor, Completion::error(libc::ECANCELED));
         }
         if acceptor.waiters.is_empty() {
             acceptor.pass_on(processor);
@@ -314,10 +326,10 @@ impl Acceptors {
     pub(crate) fn readable(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) {
-            acceptor.accept_all(processor);
-            if acceptor.waiters.is_empty() {
-                // The kernel would tell this ring of the next connection, and not the one of another process.
-                acceptor.disarm(processor);
+            match processor.backend {
+                // The accept that is under way has seen an empty queue. The next one looks again.
+                Backend::Uring(_) => acceptor.disarm(processor),
+                Backend::Epoll(_) => acceptor.accept_all(processor),
             }
         }
     }
@@ -329,7 +341,10 @@ impl Acceptors {
             return;
         };
         let acceptor = &mut list[index];
-        acceptor.disarm(processor);
+        if acceptor.is_armed {
+            // The others are told when that has ended.
+            return acceptor.disarm(processor);
+        }
         acceptor.fail(processor, Completion::error(libc::ECANCELED));
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.forget(acceptor.listener.as_fd(), id);
@@ -351,6 +366,7 @@ impl Acceptor {
             listener: Arc::clone(listener),
             is_armed: false,
             is_disarming: false,
+            is_queue_filled: false,
             waiters: Vec::new(),
         })
     }
@@ -362,29 +378,48 @@ impl Acceptor {
             && !processor.cluster.is_stopping()
         {
             self.is_armed = true;
-            uring.arm_accept(processor, &self.listener.fd, self.listener.id);
+            let listener = &self.listener;
+            uring.arm_accept(processor, listener, listener.id, !self.is_queue_filled);
         }
     }
 
     /// Accepts for as many as wait, as long as connections are there.
     fn accept_all(&mut self, processor: &Processor) {
-        let for_ring = matches!(processor.backend, Backend::Uring(_));
-        while let Some(last) = self.waiters.len().checked_sub(1) {
-            match accept_now(&self.listener, for_ring) {
-                Ok(Some(connection)) => {
-                    processor.shared().counters.accepted.add(1);
-                    let waiter = self.remove(last);
-                    // SAFETY: a waiter's fiber stays in `accept` until it is completed, which is here.
-                    let waiter = unsafe { &*waiter };
-                    waiter.connection.set(Some(connection));
-                    waiter.op.complete(processor, Completion::READY);
-                }
+        while !self.waiters.is_empty() {
+            match accept_now(&self.listener) {
+                Ok(Some(connection)) => self.deliver(processor, connection),
                 Ok(None) => return,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     return self.fail(processor, Completion::error(errno));
                 }
             }
+        }
+    }
+
+    /// Gives a connection to the fiber that has waited for the shortest time, of those that still want one.
+    fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
+        processor.shared().counters.accepted.add(1);
+        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in the list.
+        let waits = |&waiter: &*const Waiter| !unsafe { &*waiter }.op.is_ending();
+        let at = self.waiters.iter().rposition(waits).unwrap_or(0);
+        let waiter = self.remove(at);
+        // SAFETY: as above; it is completed here.
+        let waiter = unsafe { &*waiter };
+        waiter.connection.set(Some(connection));
+        waiter.op.complete(processor, Completion::READY);
+    }
+
+    /// Ends the waits that had to wait for the ring's accept.
+    fn end_withdrawn(&mut self, processor: &Processor) {
+        // SAFETY: as in `deliver`.
+        let is_ending = |&waiter: &*const Waiter| unsafe { &*waiter }.op.is_ending();
+        while let Some(at) = self.waiters.iter().position(is_ending) {
+            let waiter = self.remove(at);
+            // SAFETY: as in `deliver`.
+            unsafe { &*waiter }
+                .op
+                .complete(processor, Completion::error(libc::ECANCELED));
         }
     }
 
@@ -434,7 +469,7 @@ impl Acceptor {
     fn fail(&mut self, processor: &Processor, completion: Completion) {
         while let Some(last) = self.waiters.len().checked_sub(1) {
             let waiter = self.remove(last);
-            // SAFETY: as in `accept_all`.
+            // SAFETY: as in `deliver`.
             unsafe { &*waiter }.op.complete(processor, completion);
         }
     }

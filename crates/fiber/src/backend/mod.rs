@@ -211,6 +211,11 @@ impl Op {
         self.timed_out.get()
     }
 
+    /// Whether it was asked to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.relocated.get() || self.cancelled.get() || self.timed_out.get()
+    }
+
     /// Whether it was ended for no other reason than that its processor goes. Nothing has been done then.
     pub(crate) fn is_relocated(&self) -> bool {
         self.relocated.get() && !self.cancelled.get() && !self.timed_out.get()
@@ -345,8 +350,9 @@ impl Backend {
             }
             (OpCarrier::Watch, _) => op.complete(processor, early),
             (OpCarrier::Acceptors, _) => {
-                processor.acceptors.withdraw(processor, op);
-                op.complete(processor, early);
+                if processor.acceptors.withdraw(processor, op) {
+                    op.complete(processor, early);
+                }
             }
         }
     }

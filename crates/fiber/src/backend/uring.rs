@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const CQ_ENTRIES: u32 = 8192;
 /// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are free.
 const IGNORED: u64 = 0;
 const WOKEN: u64 = 1;
-/// Polls of listeners carry the listener's number, shifted, and this low bit.
+/// Accepts carry the listener's number, shifted, and this low bit.
 const ACCEPT_BIT: u64 = 1;
 const ACCEPT_SHIFT: u32 = 2;
 
@@ -83,10 +83,15 @@ impl Uring {
     /// Makes an entry for the next submission. The caller answers for what it points to: it must stay
     /// until the completion.
     fn push(&self, processor: &Processor, entry: &squeue::Entry) {
+        self.push_all(processor, std::slice::from_ref(entry));
+    }
+
+    /// As `push`, for entries that are linked: in one submission, and with one completion.
+    fn push_all(&self, processor: &Processor, entries: &[squeue::Entry]) {
         let mut ring = self.ring.borrow_mut();
         // SAFETY: every caller waits for the completion before what the entry points to goes away
-        // (`operate`), or the entry points to what lives as long as the ring (wake-up, accept, cancel).
-        while unsafe { ring.submission().push(entry) }.is_err() {
+        // (`operate`), or the entry points to what lives as long as the ring (wake-up), or to nothing.
+        while unsafe { ring.submission().push_multiple(entries) }.is_err() {
             processor.shared().counters.enters.add(1);
             submit(&ring);
         }
@@ -155,7 +160,7 @@ impl Uring {
                 WOKEN => self.wake_armed.set(false),
                 accept if accept & ACCEPT_BIT != 0 => {
                     let id = accept >> ACCEPT_SHIFT;
-                    processor.acceptors.polled(processor, id, completion);
+                    processor.acceptors.accepted(processor, id, completion);
                 }
                 op => {
                     let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
@@ -209,14 +214,30 @@ impl Uring {
         );
     }
 
-    /// Asks to be told, once, when a connection is in the listen queue. One ring of several is.
-    pub(crate) fn arm_accept(&self, processor: &Processor, listener: &impl AsRawFd, id: u64) {
+    /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait one is told.
+    pub(crate) fn arm_accept(
+        &self,
+        processor: &Processor,
+        listener: &impl AsFd,
+        id: u64,
+        polls: bool,
+    ) {
+        let fd = Fd(listener.as_fd().as_raw_fd());
+        let name = id << ACCEPT_SHIFT | ACCEPT_BIT;
+        let accept = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build()
+            .user_data(name);
+        if !polls {
+            return self.push(processor, &accept);
+        }
         let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
-        let entry = opcode::PollAdd::new(Fd(listener.as_raw_fd()), events);
-        self.push(
-            processor,
-            &entry.build().user_data(id << ACCEPT_SHIFT | ACCEPT_BIT),
-        );
+        // One completion comes: of the accept, or of the poll if that fails. Both have one name, by which they are cancelled.
+        let poll = opcode::PollAdd::new(fd, events)
+            .build()
+            .user_data(name)
+            .flags(squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS);
+        self.push_all(processor, &[poll, accept]);
     }
 
     pub(crate) fn disarm_accept(&self, processor: &Processor, id: u64) {

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
-use crate::connections::{Connection, Peer};
-use crate::counters::Count;
-use crate::detail::Event;
-use crate::service::{Access, Binding, ConnEvent, Service};
-use crate::store::{self, Cursor, Draft, Item, Miss, Seconds, StoreError};
-use crate::text::retrieval::Retrieval;
-use crate::watch::{Kinds, Watcher};
-use crate::{binary, dump, observe, text};
+use crate::conversation::{Context, State, Step};
+use crate::service::connections::Connection;
+use crate::service::counters::Count;
+use crate::service::{Access, Binding, ConnEvent, Peer, Service};
+use crate::store::Cursor;
+use crate::{binary, text};
 
 /// One conversation with a client, in any of memcached's protocols.
 ///
@@ -46,54 +44,10 @@ const DUMP_STEPS_AT_ONCE: u32 = 16;
 
 /// The protocol of a conversation. Its first byte decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+enum Dialect {
     Unknown,
     Text,
     Binary,
-}
-
-#[derive(Debug)]
-pub(crate) enum State {
-    /// Before a command, or inside its line or header.
-    Command,
-    /// Inside the line of a retrieval command whose keys are answered one by one.
-    Keys(Retrieval),
-    /// Inside a line that was refused, and whose end has not come.
-    SkipLine,
-    /// Inside a value that goes straight into its item.
-    Value(Box<Pending>),
-    /// Inside a value that was refused.
-    Swallow(Box<Swallow>),
-    /// A listing of all items is on its way out.
-    Dump(Box<dump::Dump>),
-    /// A crawl over all items was asked for: [`Session::work`](session::Session::work) does it.
-    Crawl,
-    /// The crawl is done.
-    Crawled,
-    /// Lines of what happens are on their way out, for ever.
-    Watch(Arc<Watcher>),
-    /// After the last reply.
-    Closed,
-    /// After the last reply, with more perhaps on its way from the client.
-    Refused,
-}
-
-/// A store command whose value is still coming.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    /// The command line or the header with extras and key. It is parsed again when the value is there: this
-    /// is the rare way.
-    pub(crate) head: Box<[u8]>,
-    pub(crate) draft: Draft,
-}
-
-/// A value that nobody wants.
-#[derive(Debug)]
-pub(crate) struct Swallow {
-    /// How many bytes of it are still to come.
-    pub(crate) left: u64,
-    /// What is said at its end.
-    pub(crate) reply: Vec<u8>,
 }
 
 // Ten thousand idle connections should weigh little.
@@ -241,41 +195,6 @@ impl session::Session for Session {
     }
 }
 
-impl State {
-    /// Whether there may be replies to come without further input.
-    fn has_output(&self) -> bool {
-        matches!(self, State::Dump(_) | State::Watch(_))
-    }
-}
-
-/// What one step of the conversation came to.
-pub(crate) struct Step {
-    pub(crate) used: usize,
-    /// `None`: there may be more to do at once.
-    pub(crate) next: Option<Next>,
-}
-
-impl Step {
-    #[inline]
-    pub(crate) fn used(used: usize) -> Step {
-        Step { used, next: None }
-    }
-
-    pub(crate) fn wait(phase: Phase) -> Step {
-        Step {
-            used: 0,
-            next: Some(Next::Receive(phase)),
-        }
-    }
-
-    pub(crate) fn then(next: Next) -> Step {
-        Step {
-            used: 0,
-            next: Some(next),
-        }
-    }
-}
-
 /// Where a conversation stands, apart from what it shares with others.
 struct Conversation<'a> {
     state: &'a mut State,
@@ -393,105 +312,5 @@ fn dialect_of(first: u8, service: &Service) -> Dialect {
         (Access::Sasl(_), _) | (_, Binding::Binary) => Dialect::Binary,
         (Access::Open, Binding::Auto) if first == binary::REQUEST_MAGIC => Dialect::Binary,
         (Access::Open, Binding::Auto) => Dialect::Text,
-    }
-}
-
-fn is_observed(service: &Service) -> bool {
-    service.watchers.kinds() != Kinds::NONE || service.detail.is_on()
-}
-
-/// One call of [`receive`](session::Session::receive): everything that a command needs, apart from the state
-/// that it changes.
-pub(crate) struct Context<'a> {
-    pub(crate) service: &'a Service,
-    pub(crate) items: store::Turn<'a>,
-    pub(crate) seconds: Seconds,
-    pub(crate) now: Now,
-    pub(crate) out: &'a mut Outbox,
-    pub(crate) connection: &'a Connection,
-    /// Whether anybody wants to know of each command: a watcher, or `stats detail`.
-    is_observed: bool,
-}
-
-impl<'a> Context<'a> {
-    #[inline]
-    fn new(
-        service: &'a Service,
-        connection: &'a Connection,
-        now: Now,
-        out: &'a mut Outbox,
-    ) -> Context<'a> {
-        let seconds = service.seconds(now);
-        connection.last_command.store(seconds, Ordering::Relaxed);
-        Context {
-            service,
-            items: service.store().turn(seconds),
-            seconds,
-            now,
-            out,
-            connection,
-            is_observed: is_observed(service),
-        }
-    }
-
-    /// Turns `stats detail` on or off, for what follows in the same input as well.
-    pub(crate) fn turn_detail(&mut self, on: bool) {
-        self.service.detail.turn(on);
-        self.is_observed = is_observed(self.service);
-    }
-
-    /// The store's time for an expiry time of the protocol.
-    pub(crate) fn deadline(&self, exptime: i64) -> Seconds {
-        self.service.deadline(exptime, self.seconds)
-    }
-
-    /// Takes away what is under a key whose new value could not be stored: an old value must not outlive
-    /// the attempt to replace it.
-    #[cold]
-    pub(crate) fn discard(&mut self, key: &[u8]) {
-        self.items.forget(key);
-    }
-
-    /// Lets those who look see a lookup.
-    #[inline]
-    pub(crate) fn saw_get(&self, key: &[u8], found: &Result<Item<'_>, Miss>) {
-        if self.is_observed {
-            observe::get(self, key, found);
-            if self.service.detail.is_on() {
-                let hit = found.is_ok();
-                self.service.detail.count(key, Event::Get { hit });
-            }
-        }
-    }
-
-    /// Lets those who look see a store.
-    #[inline]
-    pub(crate) fn saw_store(&self, stored: &observe::Stored<'_>) {
-        if self.is_observed {
-            observe::store(self, stored);
-            if self.service.detail.is_on() {
-                self.service.detail.count(stored.key, Event::Set);
-            }
-        }
-    }
-
-    /// Lets those who look see a delete.
-    #[inline]
-    pub(crate) fn saw_delete(&self, key: &[u8]) {
-        if self.is_observed && self.service.detail.is_on() {
-            self.service.detail.count(key, Event::Delete);
-        }
-    }
-
-    /// Counts a store that failed for want of room.
-    #[cold]
-    pub(crate) fn count_failed(&self, error: StoreError) {
-        self.service.counters.add(
-            match error {
-                StoreError::TooLarge => Count::StoreTooLarge,
-                StoreError::OutOfMemory => Count::StoreNoMemory,
-            },
-            1,
-        );
     }
 }

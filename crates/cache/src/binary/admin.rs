@@ -1,11 +1,10 @@
 //! Requests about the server, and who may make requests.
 
-use super::{Header, Kind, Status, reply, say, u32_at};
-use crate::counters::Count;
+use super::wire::{Header, Kind, Status, reply, say, u32_at};
+use crate::conversation::Context;
 use crate::service::Access;
-use crate::session::Context;
-use crate::stats;
-use crate::text::admin::flush;
+use crate::service::counters::Count;
+use crate::service::stats;
 
 /// The only way to authenticate. RFC 4616
 const MECHANISM: &[u8] = b"PLAIN";
@@ -26,14 +25,11 @@ pub(super) fn run(
             say(cx.out, header, Status::Unauthorized);
         }
         Kind::Flush => {
-            flush(
-                cx,
-                if extras.is_empty() {
-                    0
-                } else {
-                    u32_at(extras, 0).into()
-                },
-            );
+            cx.flush(if extras.is_empty() {
+                0
+            } else {
+                u32_at(extras, 0).into()
+            });
             if !is_quiet {
                 say(cx.out, header, Status::Done);
             }

@@ -2,9 +2,11 @@
 
 use session::{Next, Phase};
 
-use super::{HEADER_LEN, Header, Kind, Status, cas_of, reply, say, status_of, swallow, u32_at};
-use crate::observe::Stored;
-use crate::session::{Context, Pending, State, Step};
+use super::wire::{
+    HEADER_LEN, Header, Kind, Status, cas_of, reply, say, status_of, swallow, u32_at,
+};
+use crate::conversation::observe::Stored;
+use crate::conversation::{Context, Pending, State, Step};
 use crate::store::{Mode, NEVER, Outcome, Rule, Seconds, StoreError};
 
 /// Longer values are refused without asking the store.
@@ -51,7 +53,7 @@ fn read<'a>(
 }
 
 /// Begins to store, once header, extras and key are there.
-pub(crate) fn begin(
+pub(super) fn begin(
     cx: &mut Context<'_>,
     state: &mut State,
     header: &Header,

@@ -1,17 +1,15 @@
 //! `ma`: counts up and down, and begins to count.
 
 use super::{
-    BAD_FLAG, BAD_FORMAT, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl,
-    say_code,
+    BAD_FLAG, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, say_code,
 };
-use crate::counters::Count;
+use crate::conversation::Context;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
-use crate::session::Context;
+use crate::service::counters::Count;
 use crate::store::{
     Arithmetic, Counted, Direction, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
 };
-use crate::text::arithmetic::NOT_A_NUMBER;
-use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
 
 /// `ma <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {

@@ -1,11 +1,10 @@
 //! `me`: what is known of an item, for people.
 
-use super::{BAD_FORMAT, idle_s};
-use crate::base64;
-use crate::counters::Count;
-use crate::session::Context;
+use super::idle_s;
+use crate::conversation::Context;
+use crate::service::counters::Count;
 use crate::store::NEVER;
-use crate::text::{KEY_LEN_MAX, Tokens};
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, Tokens, base64};
 
 /// `me <key> [b]`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {

@@ -1,10 +1,10 @@
 //! `md`: deletes an item, or keeps it as a stale one.
 
-use super::{BAD_FLAG, BAD_FORMAT, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, say_code};
-use crate::counters::Count;
-use crate::session::Context;
+use super::{BAD_FLAG, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, say_code};
+use crate::conversation::Context;
+use crate::service::counters::Count;
 use crate::store::{DeleteRule, Deleted};
-use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens};
 
 /// `md <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {

@@ -1,14 +1,13 @@
 //! `mg`: whatever there is to know of an item, and the herd kept away from the database: of all who miss, or find
 //! a stale item, one *wins* (`W`) and is to bring a new one, and the others are told that one has (`Z`).
 
-use super::{BAD_FORMAT, Flags, WORDS_MAX, idle_s, key, push_echo, push_flag, push_ttl, say_code};
-use crate::counters::Count;
+use super::{Flags, WORDS_MAX, idle_s, key, push_echo, push_flag, push_ttl, say_code};
+use crate::conversation::Context;
 use crate::number::push_decimal;
 use crate::service::Service;
-use crate::session::Context;
-use crate::store::{Item, Miss, Mode, NEVER, Rule, Seconds, Turn};
-use crate::text::retrieval::{SHARED_LEN_MIN, TOO_MANY_READERS};
-use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+use crate::service::counters::Count;
+use crate::store::{Item, Miss, Mode, NEVER, Outcome, Rule, Seconds, Turn};
+use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS, Tokens};
 
 /// `mg <key> <flags>*`
 #[inline]
@@ -106,7 +105,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>) {
     };
     let stored = cx.items.store(key, b"", 0, exptime, rule);
     let is_ours = match stored {
-        Ok(crate::store::Outcome::Stored { .. }) => true,
+        Ok(Outcome::Stored { .. }) => true,
         Ok(_) => false,
         Err(error) => {
             cx.count_failed(error);

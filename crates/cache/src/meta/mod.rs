@@ -7,11 +7,10 @@ pub(crate) mod delete;
 pub(crate) mod get;
 pub(crate) mod set;
 
-use crate::base64;
+use crate::conversation::Context;
 use crate::number::{parse_exptime, parse_u32, parse_u64, push_decimal};
-use crate::session::Context;
 use crate::store::{Item, NEVER, Seconds};
-use crate::text::{BAD_FORMAT, KEY_LEN_MAX};
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, base64};
 
 pub(crate) const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 pub(crate) const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";

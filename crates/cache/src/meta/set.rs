@@ -1,12 +1,11 @@
 //! `ms`: all ways of storing, in one command.
 
-use super::{BAD_FORMAT, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
-use crate::counters::Count;
+use super::{FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
+use crate::conversation::{Bad, Context, Storage};
 use crate::number::parse_i32;
-use crate::session::Context;
+use crate::service::counters::Count;
 use crate::store::{Mode, NEVER, Outcome, Rule};
-use crate::text::storage::{Bad, Storage, VALUE_LEN_MAX, Voice};
-use crate::text::{ERROR, KEY_LEN_MAX, Tokens};
+use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens, VALUE_LEN_MAX};
 
 /// What the reply is made of.
 pub(crate) struct Reply<'a> {
@@ -21,7 +20,7 @@ pub(crate) fn read<'a>(
     cx: &Context<'_>,
     tokens: &Tokens<'a>,
     key_room: &'a mut [u8; KEY_LEN_MAX],
-) -> Result<Storage<'a>, Bad> {
+) -> Result<(Storage<'a>, Reply<'a>), Bad> {
     let line = |reply| Bad::Line(reply, false);
     let (key_word, len, words) = match tokens.parts() {
         [_] => return Err(line(ERROR)),
@@ -50,7 +49,7 @@ pub(crate) fn read<'a>(
     };
     let is_joined = matches!(mode, Mode::Append | Mode::Prepend);
     let vivify = flags.vivify.filter(|_| is_joined);
-    Ok(Storage {
+    let storage = Storage {
         key,
         flags: flags.client_flags,
         exptime: vivify.or(flags.exptime).unwrap_or(NEVER),
@@ -65,8 +64,8 @@ pub(crate) fn read<'a>(
             win_taken: false,
         },
         name,
-        voice: Voice::Meta(reply),
-    })
+    };
+    Ok((storage, reply))
 }
 
 fn mode(flags: &Flags) -> Option<(&'static str, Mode)> {

@@ -2,15 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{BAD_FORMAT, ERROR, Tokens, answer};
-use crate::connections::Peer;
-use crate::counters::Count;
-use crate::dump::Dump;
+use super::stats;
+use crate::conversation::{Context, Dump, State};
 use crate::number::{parse_exptime, parse_f64, parse_i32, parse_u32, parse_u64};
-use crate::service::Shutdown;
-use crate::session::{Context, State};
-use crate::stats;
-use crate::watch::Kinds;
+use crate::service::counters::Count;
+use crate::service::watch::Kinds;
+use crate::service::{Peer, Shutdown};
+use crate::words::{BAD_EXPTIME, BAD_FORMAT, ERROR, Tokens};
 
 /// Memory limits below this are refused (`cache_memlimit`), in MB.
 const MEMORY_MB_MIN: u64 = 8;
@@ -68,7 +66,7 @@ fn verbosity(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
             b"OK\r\n"
         }
     };
-    answer(cx, reply, tokens.is_noreply());
+    cx.answer(reply, tokens.is_noreply());
 }
 
 /// `flush_all [delay] [noreply]`
@@ -81,23 +79,13 @@ fn flush_all(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     };
     let reply = match delay {
         _ if !cx.service.settings.allows_flush => b"CLIENT_ERROR flush_all not allowed\r\n",
-        None => super::BAD_EXPTIME,
+        None => BAD_EXPTIME,
         Some(delay) => {
-            flush(cx, delay);
+            cx.flush(delay);
             &b"OK\r\n"[..]
         }
     };
-    answer(cx, reply, is_quiet);
-}
-
-/// Flushes now, or at a time that is given like an expiry time.
-pub(crate) fn flush(cx: &mut Context<'_>, delay: i64) {
-    cx.service.counters.add(Count::Flush, 1);
-    let at = match delay {
-        ..=0 => cx.seconds,
-        _ => cx.deadline(delay).max(cx.seconds),
-    };
-    cx.service.store().flush(at, cx.seconds);
+    cx.answer(reply, is_quiet);
 }
 
 fn shutdown(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
@@ -128,7 +116,7 @@ fn cache_memlimit(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
             Err(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
         },
     };
-    answer(cx, reply, tokens.is_noreply());
+    cx.answer(reply, tokens.is_noreply());
 }
 
 /// `lru tune|mode|temp_ttl`: memcached's segmented lists have dials. Ours has none, and says so, after it

@@ -1,10 +1,7 @@
-use super::{BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, answer, answer_number};
-use crate::number::parse_u64;
-use crate::session::Context;
+use crate::conversation::Context;
+use crate::number::{parse_u64, push_decimal};
 use crate::store::{Arithmetic, Counted, Direction, StoreError};
-
-pub(crate) const NOT_A_NUMBER: &[u8] =
-    b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, NOT_A_NUMBER, TOO_LARGE, Tokens};
 
 /// `incr|decr <key> <delta> [noreply]`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
@@ -14,11 +11,11 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     };
     let is_quiet = tokens.is_noreply();
     if key.len() > KEY_LEN_MAX {
-        return answer(cx, BAD_FORMAT, is_quiet);
+        return cx.answer(BAD_FORMAT, is_quiet);
     }
     let Some(delta) = parse_u64(delta) else {
         let reply = b"CLIENT_ERROR invalid numeric delta argument\r\n";
-        return answer(cx, reply, is_quiet);
+        return cx.answer(reply, is_quiet);
     };
     let by = Arithmetic {
         direction: match *command {
@@ -33,15 +30,23 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     match cx.items.count(key, by) {
         Ok(Counted::Stored { number, .. }) if !is_quiet => answer_number(cx, number),
         Ok(Counted::Stored { .. }) => {}
-        Ok(Counted::NotFound | Counted::Exists) => answer(cx, b"NOT_FOUND\r\n", is_quiet),
-        Ok(Counted::NotANumber) => answer(cx, NOT_A_NUMBER, is_quiet),
+        Ok(Counted::NotFound | Counted::Exists) => cx.answer(b"NOT_FOUND\r\n", is_quiet),
+        Ok(Counted::NotANumber) => cx.answer(NOT_A_NUMBER, is_quiet),
         Err(error) => {
             cx.count_failed(error);
             let reply = match error {
                 StoreError::TooLarge => TOO_LARGE,
                 StoreError::OutOfMemory => NO_MEMORY,
             };
-            answer(cx, reply, is_quiet);
+            cx.answer(reply, is_quiet);
         }
     }
+}
+
+/// Says a number on a line of its own.
+fn answer_number(cx: &mut Context<'_>, number: u64) {
+    cx.out.put_with(|to| {
+        push_decimal(number, to);
+        to.extend_from_slice(b"\r\n");
+    });
 }

@@ -1,35 +1,24 @@
 //! The classic text protocol. memcached's doc/protocol.txt; where that is silent, what memcached 1.6 does.
 
-pub(crate) mod admin;
-pub(crate) mod arithmetic;
+mod admin;
+mod arithmetic;
 pub(crate) mod retrieval;
+mod stats;
 pub(crate) mod storage;
 
 use session::{Next, Phase};
 
-use crate::counters::Count;
+use crate::conversation::{Context, Retrieval, State, Step};
 use crate::meta;
-use crate::number::{parse_exptime, parse_i32, push_decimal};
+use crate::number::{parse_exptime, parse_i32};
 use crate::service::Access;
-use crate::session::{Context, State, Step};
-use retrieval::Retrieval;
-
-/// The longest key, in bytes; protocol.txt, "Keys".
-pub(crate) const KEY_LEN_MAX: usize = 250;
-
-/// The longest command line; only retrievals of many keys may be longer. memcached holds 2 KiB to 16 KiB,
-/// depending on how the line arrives; ours must not depend on that.
-pub(crate) const LINE_LEN_MAX: usize = 8192;
+use crate::service::counters::Count;
+use crate::store::{DeleteRule, Deleted};
+use crate::words::{BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, LINE_LEN_MAX, Tokens, without_cr};
 
 /// The longest `user password` that is read.
 const PASSWORD_LEN_MAX: usize = 2048;
 
-pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
-pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
-pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
-pub(crate) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
-pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-pub(crate) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
 const STORED: &[u8] = b"STORED\r\n";
 const BAD_PASSWORD_FORMAT: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
@@ -62,15 +51,6 @@ pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Ste
         return too_long(cx, state);
     }
     dispatch(cx, state, line, start, input, end)
-}
-
-/// The line without the carriage return at its end. As in memcached, one that stands alone stays.
-#[inline]
-fn without_cr(line: &[u8]) -> &[u8] {
-    match line {
-        [head @ .., b'\r'] if !head.is_empty() => head,
-        _ => line,
-    }
 }
 
 /// A line whose end has not come.
@@ -193,7 +173,6 @@ fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
 fn delete(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     const USAGE: &[u8] =
         b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-    use crate::store::{DeleteRule, Deleted};
     let is_quiet = tokens.is_noreply();
     let reply: &[u8] = match tokens.parts() {
         [_, key] | [_, key, b"0" | b"noreply"] | [_, key, b"0", b"noreply"] => {
@@ -210,7 +189,7 @@ fn delete(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         [_, _, _] | [_, _, _, _] => USAGE,
         _ => return cx.out.put(ERROR),
     };
-    answer(cx, reply, is_quiet);
+    cx.answer(reply, is_quiet);
 }
 
 /// `touch <key> <exptime> [noreply]`
@@ -227,118 +206,5 @@ fn touch(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
             Err(_) => b"NOT_FOUND\r\n",
         },
     };
-    answer(cx, reply, tokens.is_noreply());
-}
-
-/// Says a line, unless the client asked for none.
-#[inline]
-pub(crate) fn answer(cx: &mut Context<'_>, reply: &[u8], is_quiet: bool) {
-    if !is_quiet {
-        cx.out.put(reply);
-    }
-}
-
-/// The words of a line. As in memcached, the 24th and what follows are not looked at.
-pub(crate) struct Tokens<'a> {
-    line: &'a [u8],
-    parts: [&'a [u8]; TOKENS_MAX],
-    count: usize,
-}
-
-/// How many words of a line are looked at.
-const TOKENS_MAX: usize = 23;
-
-impl<'a> Tokens<'a> {
-    #[inline]
-    pub(crate) fn split(line: &'a [u8]) -> Tokens<'a> {
-        let mut tokens = Tokens {
-            line,
-            parts: [&[]; TOKENS_MAX],
-            count: 0,
-        };
-        let mut start = 0;
-        for (at, &byte) in line.iter().enumerate() {
-            if byte == b' ' {
-                if at > start {
-                    tokens.push(&line[start..at]);
-                    if tokens.count == TOKENS_MAX {
-                        return tokens;
-                    }
-                }
-                start = at + 1;
-            }
-        }
-        if start < line.len() {
-            tokens.push(&line[start..]);
-        }
-        tokens
-    }
-
-    #[inline]
-    fn push(&mut self, token: &'a [u8]) {
-        self.parts[self.count] = token;
-        self.count += 1;
-    }
-
-    /// The first word; empty for an empty line.
-    #[inline]
-    pub(crate) fn command(&self) -> &'a [u8] {
-        self.parts[0]
-    }
-
-    /// All words, the command's name first.
-    #[inline]
-    pub(crate) fn parts(&self) -> &[&'a [u8]] {
-        &self.parts[..self.count]
-    }
-
-    /// What stands behind the first `count` words.
-    pub(crate) fn after(&self, count: usize) -> &'a [u8] {
-        let mut rest = self.line;
-        for _ in 0..count {
-            let start = rest.iter().position(|&byte| byte != b' ');
-            rest = &rest[start.unwrap_or(rest.len())..];
-            let len = memchr::memchr(b' ', rest);
-            rest = &rest[len.unwrap_or(rest.len())..];
-        }
-        rest
-    }
-
-    fn last(&self) -> &'a [u8] {
-        self.parts().last().copied().unwrap_or_default()
-    }
-
-    /// Whether the client wants no reply.
-    pub(crate) fn is_noreply(&self) -> bool {
-        self.last() == b"noreply"
-    }
-}
-
-/// Says a number on a line of its own.
-pub(crate) fn answer_number(cx: &mut Context<'_>, number: u64) {
-    cx.out.put_with(|to| {
-        push_decimal(number, to);
-        to.extend_from_slice(b"\r\n");
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_split_at_any_number_of_spaces() {
-        let tokens = Tokens::split(b"set  a 0  0 1 noreply ");
-        let expected: [&[u8]; 6] = [b"set", b"a", b"0", b"0", b"1", b"noreply"];
-        assert_eq!(tokens.parts(), expected);
-        assert!(tokens.is_noreply());
-        assert_eq!(tokens.after(3), b"  0 1 noreply ");
-        assert_eq!(Tokens::split(b"").command(), b"");
-    }
-
-    #[test]
-    fn the_24th_word_is_not_looked_at() {
-        let line = b"x ".repeat(30);
-        assert_eq!(Tokens::split(&line).parts().len(), TOKENS_MAX);
-    }
+    cx.answer(reply, tokens.is_noreply());
 }

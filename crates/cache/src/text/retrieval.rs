@@ -3,25 +3,13 @@
 
 use session::{Next, Outbox, Phase};
 
-use super::{BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, without_cr};
+use crate::conversation::{Context, Retrieval, State, Step};
 use crate::number::{parse_exptime, push_decimal};
-use crate::session::{Context, State, Step};
-use crate::store::{Item, Seconds};
-
-/// What is wanted of each key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Retrieval {
-    /// `gets`, `gats`: with the cas.
-    with_cas: bool,
-    /// `gat`, `gats`: with a new expiry time.
-    exptime: Option<Seconds>,
-}
-
-/// From here on a value is sent where it lies; below, copying it behind its header is cheaper.
-pub(crate) const SHARED_LEN_MIN: usize = 16 * 1024;
-
-/// Tens of thousands of replies send this very item: one more is refused. memcached's words.
-pub(crate) const TOO_MANY_READERS: &[u8] = b"SERVER_ERROR refcount overflow during fetch\r\n";
+use crate::store::Item;
+use crate::words::{
+    BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, LINE_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS,
+    without_cr,
+};
 
 impl Retrieval {
     pub(crate) const GET: Retrieval = Retrieval {
@@ -114,7 +102,7 @@ pub(crate) fn whole_line(
         return Step::used(end + 1);
     }
     // memcached looks at all keys before it says anything. So do we, for lines that it would hold.
-    let is_long = keys.len() > KEY_LEN_MAX && end <= super::LINE_LEN_MAX;
+    let is_long = keys.len() > KEY_LEN_MAX && end <= LINE_LEN_MAX;
     if is_long
         && keys
             .split(|&byte| byte == b' ')

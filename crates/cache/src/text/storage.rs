@@ -5,40 +5,24 @@
 
 use session::{Next, Phase};
 
-use super::{BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, answer};
+use crate::conversation::observe::Stored;
+use crate::conversation::{Bad, Context, Pending, State, Step, Storage, Swallow};
 use crate::meta;
 use crate::number::{parse_exptime, parse_i32, parse_u32, parse_u64};
-use crate::observe::Stored;
-use crate::session::{Context, Pending, State, Step, Swallow};
-use crate::store::{Mode, Outcome, Rule, Seconds, StoreError};
+use crate::store::{Mode, Outcome, Rule, StoreError};
+use crate::words::{
+    BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, VALUE_LEN_MAX,
+};
 
-/// The longest value that a line can announce: what is left of 31 bits for the line's end.
-pub(crate) const VALUE_LEN_MAX: i32 = i32::MAX - 2;
-
-/// A store command's line, read.
-pub(crate) struct Storage<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) flags: u32,
-    pub(crate) exptime: Seconds,
-    pub(crate) value_len: usize,
-    pub(crate) rule: Rule,
-    /// memcached's word for it, for watchers.
-    pub(crate) name: &'static str,
-    pub(crate) voice: Voice<'a>,
+/// A store command's line, read, and in which words the outcome is said.
+struct Asked<'a> {
+    storage: Storage<'a>,
+    voice: Voice<'a>,
 }
 
-/// In which words the outcome is said.
-pub(crate) enum Voice<'a> {
+enum Voice<'a> {
     Classic { is_quiet: bool },
     Meta(meta::set::Reply<'a>),
-}
-
-/// Why a line is none.
-pub(crate) enum Bad {
-    /// Said at once; what follows is the next line.
-    Line(&'static [u8], bool),
-    /// Said after the value, which is that long.
-    Swallow(&'static [u8], usize),
 }
 
 /// Begins a store command, whose line ends before `after`.
@@ -52,9 +36,9 @@ pub(crate) fn begin(
 ) -> Step {
     let mut key_room = [0; KEY_LEN_MAX];
     match read(cx, line, &mut key_room) {
-        Ok(storage) => value(cx, state, &storage, line, input, after),
+        Ok(asked) => value(cx, state, &asked, line, input, after),
         Err(Bad::Line(reply, is_quiet)) => {
-            answer(cx, reply, is_quiet);
+            cx.answer(reply, is_quiet);
             Step::used(after)
         }
         Err(Bad::Swallow(reply, len)) => {
@@ -69,16 +53,20 @@ fn read<'a>(
     cx: &Context<'_>,
     line: &'a [u8],
     key_room: &'a mut [u8; KEY_LEN_MAX],
-) -> Result<Storage<'a>, Bad> {
+) -> Result<Asked<'a>, Bad> {
     let tokens = Tokens::split(line);
     match tokens.command() {
-        b"ms" => meta::set::read(cx, &tokens, key_room),
+        b"ms" => {
+            let (storage, reply) = meta::set::read(cx, &tokens, key_room)?;
+            let voice = Voice::Meta(reply);
+            Ok(Asked { storage, voice })
+        }
         _ => read_classic(cx, &tokens),
     }
 }
 
 #[inline]
-fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Storage<'a>, Bad> {
+fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Asked<'a>, Bad> {
     let (name, mode) = match tokens.command() {
         b"set" => ("set", Mode::Set),
         b"add" => ("add", Mode::Add),
@@ -109,7 +97,7 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Storage<'a>
     if !(0..=VALUE_LEN_MAX).contains(&value_len) {
         return Err(bad());
     }
-    Ok(Storage {
+    let storage = Storage {
         key,
         flags,
         exptime: cx.deadline(exptime),
@@ -120,8 +108,9 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Storage<'a>
             ..Rule::default()
         },
         name,
-        voice: Voice::Classic { is_quiet },
-    })
+    };
+    let voice = Voice::Classic { is_quiet };
+    Ok(Asked { storage, voice })
 }
 
 /// Takes the value, or begins to.
@@ -129,12 +118,12 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Storage<'a>
 fn value(
     cx: &mut Context<'_>,
     state: &mut State,
-    storage: &Storage<'_>,
+    asked: &Asked<'_>,
     line: &[u8],
     input: &[u8],
     after: usize,
 ) -> Step {
-    let len = storage.value_len;
+    let len = asked.storage.value_len;
     match input[after..].get(..len + 2) {
         Some([value @ .., b'\r', b'\n']) => {
             let Storage {
@@ -143,12 +132,12 @@ fn value(
                 exptime,
                 rule,
                 ..
-            } = *storage;
+            } = asked.storage;
             let result = cx.items.store(key, value, flags, exptime, rule);
-            say(cx, storage, result);
+            say(cx, asked, result);
             Step::used(after + len + 2)
         }
-        _ => begin_long(cx, state, storage, line, after),
+        _ => begin_long(cx, state, asked, line, after),
     }
 }
 
@@ -157,7 +146,7 @@ fn value(
 fn begin_long(
     cx: &mut Context<'_>,
     state: &mut State,
-    storage: &Storage<'_>,
+    asked: &Asked<'_>,
     line: &[u8],
     after: usize,
 ) -> Step {
@@ -167,13 +156,13 @@ fn begin_long(
         flags,
         exptime,
         ..
-    } = *storage;
+    } = asked.storage;
     *state = match cx.items.reserve(key, value_len, flags, exptime) {
         Ok(draft) => State::Value(Box::new(Pending {
             head: line.into(),
             draft,
         })),
-        Err(error) => refuse(cx, storage, error, value_len),
+        Err(error) => refuse(cx, asked, error, value_len),
     };
     Step::used(after)
 }
@@ -188,8 +177,8 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> St
         Ok(filled) => filled,
         Err(error) => {
             let head = std::mem::take(&mut pending.head);
-            return with_line(cx, &head, |cx, storage| {
-                *state = refuse(cx, storage, error, missing);
+            return with_line(cx, &head, |cx, asked| {
+                *state = refuse(cx, asked, error, missing);
                 Step::used(0)
             });
         }
@@ -205,13 +194,13 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> St
         unreachable!("matched above")
     };
     let Pending { head, draft } = *pending;
-    with_line(cx, &head, |cx, storage| {
+    with_line(cx, &head, |cx, asked| {
         if is_ended {
-            let result = cx.items.commit(draft, storage.rule);
-            say(cx, storage, result);
+            let result = cx.items.commit(draft, asked.storage.rule);
+            say(cx, asked, result);
         } else {
-            let is_quiet = matches!(storage.voice, Voice::Classic { is_quiet: true });
-            answer(cx, BAD_CHUNK, is_quiet);
+            let is_quiet = matches!(asked.voice, Voice::Classic { is_quiet: true });
+            cx.answer(BAD_CHUNK, is_quiet);
         }
     });
     Step::used(filled + 2)
@@ -221,20 +210,20 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> St
 fn with_line<T>(
     cx: &mut Context<'_>,
     line: &[u8],
-    then: impl FnOnce(&mut Context<'_>, &Storage<'_>) -> T,
+    then: impl FnOnce(&mut Context<'_>, &Asked<'_>) -> T,
 ) -> T {
     let mut key_room = [0; KEY_LEN_MAX];
     match read(cx, line, &mut key_room) {
-        Ok(storage) => then(cx, &storage),
+        Ok(asked) => then(cx, &asked),
         Err(_) => unreachable!("{:?} was good once", line.escape_ascii().to_string()),
     }
 }
 
 /// What is said of an item that cannot be had, once its `missing` bytes are gone by.
 #[cold]
-fn refuse(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError, missing: usize) -> State {
-    failed(cx, storage, error);
-    let is_quiet = matches!(storage.voice, Voice::Classic { is_quiet: true });
+fn refuse(cx: &mut Context<'_>, asked: &Asked<'_>, error: StoreError, missing: usize) -> State {
+    failed(cx, &asked.storage, error);
+    let is_quiet = matches!(asked.voice, Voice::Classic { is_quiet: true });
     swallow(missing + 2, if is_quiet { b"" } else { words(error) })
 }
 
@@ -264,12 +253,12 @@ fn words(error: StoreError) -> &'static [u8] {
 
 /// Says what became of it.
 #[inline]
-fn say(cx: &mut Context<'_>, storage: &Storage<'_>, result: Result<Outcome, StoreError>) {
+fn say(cx: &mut Context<'_>, asked: &Asked<'_>, result: Result<Outcome, StoreError>) {
     match result {
         Ok(outcome) => {
-            saw(cx, storage, result);
-            match &storage.voice {
-                Voice::Meta(reply) => meta::set::say(cx, storage, reply, outcome),
+            saw(cx, &asked.storage, result);
+            match &asked.voice {
+                Voice::Meta(reply) => meta::set::say(cx, &asked.storage, reply, outcome),
                 Voice::Classic { is_quiet: true } => {}
                 Voice::Classic { is_quiet: false } => cx.out.put(match outcome {
                     Outcome::Stored { .. } => b"STORED\r\n",
@@ -279,20 +268,20 @@ fn say(cx: &mut Context<'_>, storage: &Storage<'_>, result: Result<Outcome, Stor
                 }),
             }
         }
-        Err(error) => say_failed(cx, storage, error),
+        Err(error) => say_failed(cx, asked, error),
     }
 }
 
 #[cold]
-fn say_failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
-    failed(cx, storage, error);
+fn say_failed(cx: &mut Context<'_>, asked: &Asked<'_>, error: StoreError) {
+    failed(cx, &asked.storage, error);
     // A longer value that was there before stays, and memcached calls that not stored.
-    let is_joined = matches!(storage.rule.mode, Mode::Append | Mode::Prepend);
-    match &storage.voice {
+    let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);
+    match &asked.voice {
         Voice::Classic { is_quiet: true } => {}
         Voice::Classic { .. } if is_joined => cx.out.put(b"NOT_STORED\r\n"),
         Voice::Meta(reply) if is_joined => {
-            meta::set::say(cx, storage, reply, Outcome::NotStored);
+            meta::set::say(cx, &asked.storage, reply, Outcome::NotStored);
         }
         _ => cx.out.put(words(error)),
     }

@@ -1,10 +1,12 @@
-//! What watchers see of single commands.
+//! What watchers and `stats detail` see of single commands.
 
 use std::fmt::Write as _;
 
-use crate::session::Context;
+use super::context::Context;
+use crate::service::detail::Event;
+use crate::service::watch::Kinds;
 use crate::store::{Item, Miss, Outcome, StoreError};
-use crate::watch::{Kinds, push_encoded};
+use crate::words::push_encoded;
 
 /// A store, and what became of it.
 pub(crate) struct Stored<'a> {
@@ -16,9 +18,42 @@ pub(crate) struct Stored<'a> {
     pub(crate) result: Result<Outcome, StoreError>,
 }
 
+impl Context<'_> {
+    /// Lets those who look see a lookup.
+    #[inline]
+    pub(crate) fn saw_get(&self, key: &[u8], found: &Result<Item<'_>, Miss>) {
+        if self.is_observed {
+            get(self, key, found);
+            if self.service.detail.is_on() {
+                let hit = found.is_ok();
+                self.service.detail.count(key, Event::Get { hit });
+            }
+        }
+    }
+
+    /// Lets those who look see a store.
+    #[inline]
+    pub(crate) fn saw_store(&self, stored: &Stored<'_>) {
+        if self.is_observed {
+            store(self, stored);
+            if self.service.detail.is_on() {
+                self.service.detail.count(stored.key, Event::Set);
+            }
+        }
+    }
+
+    /// Lets those who look see a delete.
+    #[inline]
+    pub(crate) fn saw_delete(&self, key: &[u8]) {
+        if self.is_observed && self.service.detail.is_on() {
+            self.service.detail.count(key, Event::Delete);
+        }
+    }
+}
+
 /// `item_get`
 #[cold]
-pub(crate) fn get(cx: &Context<'_>, key: &[u8], found: &Result<Item<'_>, Miss>) {
+fn get(cx: &Context<'_>, key: &[u8], found: &Result<Item<'_>, Miss>) {
     let watchers = &cx.service.watchers;
     if !watchers.kinds().overlap(Kinds::FETCHERS) {
         return;
@@ -39,7 +74,7 @@ pub(crate) fn get(cx: &Context<'_>, key: &[u8], found: &Result<Item<'_>, Miss>) 
 
 /// `item_store`
 #[cold]
-pub(crate) fn store(cx: &Context<'_>, stored: &Stored<'_>) {
+fn store(cx: &Context<'_>, stored: &Stored<'_>) {
     let watchers = &cx.service.watchers;
     if !watchers.kinds().overlap(Kinds::MUTATIONS) {
         return;

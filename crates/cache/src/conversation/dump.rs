@@ -4,11 +4,10 @@
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-use crate::base64;
+use super::context::Context;
 use crate::number::{parse_u32, push_decimal};
-use crate::session::Context;
 use crate::store::{Cursor, Item, NEVER, Seconds};
-use crate::watch::{push_encoded, push_plain};
+use crate::words::{base64, push_encoded, push_plain};
 
 /// A listing on its way out.
 #[derive(Debug)]

@@ -196,28 +196,6 @@ impl Watcher {
     }
 }
 
-/// Writes a key as log lines and dumps show it: what is not plain becomes `%NN`.
-pub(crate) fn push_encoded(key: &[u8], to: &mut String) {
-    for &byte in key {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            to.push(byte.into());
-        } else {
-            let _ = write!(to, "%{byte:02X}");
-        }
-    }
-}
-
-/// Writes a key on a line of text: as it is, or encoded if it holds what would end the line or the word. A key of the
-/// binary protocol may hold any byte.
-pub(crate) fn push_plain(key: &[u8], to: &mut Vec<u8>) {
-    if key.iter().all(|&byte| byte > b' ' && byte != 0x7f) {
-        return to.extend_from_slice(key);
-    }
-    let mut encoded = String::new();
-    push_encoded(key, &mut encoded);
-    to.extend_from_slice(encoded.as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,17 +238,5 @@ mod tests {
             .collect();
         assert!(all.iter().all(Option::is_some));
         assert!(watchers.add(Kinds::PROXY).is_none());
-    }
-
-    #[test]
-    fn keys_are_shown_without_what_could_confuse() {
-        let mut shown = String::new();
-        push_encoded(b"w%\x01n,a-b", &mut shown);
-        assert_eq!(shown, "w%25%01n%2Ca-b");
-        for (key, expected) in [(&b"a%\xff"[..], &b"a%\xff"[..]), (b"a\r\nb", b"a%0D%0Ab")] {
-            let mut plain = Vec::new();
-            push_plain(key, &mut plain);
-            assert_eq!(plain, expected);
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::watch::push_plain;
+use crate::words::push_plain;
 
 /// How many prefixes are counted; keys with others are counted in [`Detail::uncounted`] only.
 pub(crate) const PREFIXES_MAX: usize = 65_536;

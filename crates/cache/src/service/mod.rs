@@ -1,199 +1,29 @@
 //! What all conversations of a server share: the store, the settings, who is connected, who watches.
 
+pub mod auth;
+pub(crate) mod connections;
+pub(crate) mod counters;
+pub(crate) mod detail;
+mod host;
+mod settings;
+pub(crate) mod stats;
+pub(crate) mod watch;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use session::Now;
 
-use crate::auth::Users;
-use crate::connections::{Connections, Peer};
-use crate::counters::Counters;
-use crate::detail::Detail;
-use crate::store::{Seconds, Store};
-use crate::watch::{Kinds, Watchers, push_encoded};
+pub use connections::Peer;
+pub use host::{Host, NoHost, Process, Shutdown};
+pub use settings::{Access, Binding, Settings};
 
-/// What a server is started with, apart from its store: memcached's flags, which `stats settings` shows.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// What `version` says. Clients parse it, so it begins with three numbers.
-    pub version: String,
-    /// `-c`
-    pub connections_max: u32,
-    /// `-p`, 0 when it does not listen there.
-    pub tcp_port: u16,
-    /// `-U`, 0 when it does not listen there.
-    pub udp_port: u16,
-    /// `-l`
-    pub interface: Option<String>,
-    /// `-s`
-    pub unix_socket: Option<String>,
-    /// `-a`, the Unix socket's permissions.
-    pub unix_mask: u32,
-    /// `-e`
-    pub memory_file: Option<String>,
-    /// `-t`
-    pub threads: u32,
-    /// `-b`
-    pub backlog: u32,
-    /// `-R`
-    pub requests_per_turn: u32,
-    /// `-B`
-    pub binding: Binding,
-    /// `-D`: what ends the prefix of a key in `stats detail`.
-    pub prefix_delimiter: u8,
-    /// `-D` was given: `stats detail` counts from the start.
-    pub counts_prefixes: bool,
-    /// `-A`: clients may shut the server down.
-    pub allows_shutdown: bool,
-    /// Without `-F`: clients may flush.
-    pub allows_flush: bool,
-    /// Without `-X`: clients may look at all keys.
-    pub allows_dump: bool,
-    /// `-o maxconns_fast`
-    pub refuses_at_connections_max: bool,
-    /// `-o idle_timeout=`, 0 is none.
-    pub idle_timeout_s: u32,
-    /// `-Z`
-    pub tls: bool,
-    /// `-v`: 0 to 2.
-    pub verbosity: u32,
-    /// Without `-o no_lru_crawler`: expired items are looked for in the background. Clients may change it.
-    pub crawls: bool,
-    /// `-o track_sizes`: `stats sizes` tells. Clients may change it.
-    pub tracks_sizes: bool,
-    /// Who may use it.
-    pub access: Access,
-}
-
-/// What `-B` allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Binding {
-    /// The first byte of a connection decides.
-    #[default]
-    Auto,
-    /// Text only.
-    Ascii,
-    /// Binary only.
-    Binary,
-}
-
-/// Who may use the cache.
-#[derive(Clone, Debug, Default)]
-pub enum Access {
-    /// Everybody.
-    #[default]
-    Open,
-    /// `-Y FILE`: a text conversation begins with a `set` of `user password`.
-    Ascii(Users),
-    /// `-S`: a binary conversation begins with SASL PLAIN; text is refused.
-    Sasl(Users),
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            version: concat!("1.6.45-weft.", env!("CARGO_PKG_VERSION")).to_owned(),
-            connections_max: 1024,
-            tcp_port: 11211,
-            udp_port: 0,
-            interface: None,
-            unix_socket: None,
-            unix_mask: 0o700,
-            memory_file: None,
-            threads: 4,
-            backlog: 1024,
-            requests_per_turn: 20,
-            binding: Binding::Auto,
-            prefix_delimiter: b':',
-            counts_prefixes: false,
-            allows_shutdown: false,
-            allows_flush: true,
-            allows_dump: true,
-            refuses_at_connections_max: true,
-            idle_timeout_s: 0,
-            tls: false,
-            verbosity: 0,
-            crawls: true,
-            tracks_sizes: false,
-            access: Access::Open,
-        }
-    }
-}
-
-/// What the command knows and the sessions do not: the process around them.
-pub trait Host: Send + Sync {
-    /// Looks at the process now.
-    fn process(&self) -> Process;
-
-    /// A client asked for the end (`shutdown`, `shutdown graceful`), and the settings allow it.
-    fn shut_down(&self, how: Shutdown);
-
-    /// A client wants the certificate to be read again (`refresh_certs`). `None` where no TLS is spoken; else what is wrong
-    /// with the files.
-    fn refresh_certificates(&self) -> Option<Result<(), String>> {
-        None
-    }
-
-    /// A client changed the verbosity.
-    fn set_verbosity(&self, level: u32) {
-        let _ = level;
-    }
-}
-
-/// How to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shutdown {
-    /// As on SIGINT.
-    Now,
-    /// As on SIGUSR1: what runs is finished.
-    Graceful,
-}
-
-/// What `stats` says of the process. `None`: the host does not know, and the session's own count is shown,
-/// or nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
-    /// The process's number.
-    pub pid: u32,
-    /// Processor time in user mode.
-    pub rusage_user: Duration,
-    /// Processor time in the kernel.
-    pub rusage_system: Duration,
-    /// Connections refused because there were too many.
-    pub rejected_connections: u64,
-    /// Connections for which memory is held.
-    pub connection_structures: u64,
-    /// Descriptors for other purposes than connections.
-    pub reserved_fds: u64,
-    /// Bytes received.
-    pub bytes_read: u64,
-    /// Bytes sent.
-    pub bytes_written: u64,
-    /// Whether connections are accepted now.
-    pub accepting_conns: bool,
-    /// How often accepting paused.
-    pub listen_disabled_num: u64,
-    /// For how long, in all.
-    pub time_in_listen_disabled: Duration,
-    /// Connections closed because they were idle.
-    pub idle_kicks: u64,
-}
-
-/// A host that knows nothing and ends nothing: for tests, and for who embeds a cache.
-#[derive(Clone, Copy, Debug)]
-pub struct NoHost;
-
-impl Host for NoHost {
-    fn process(&self) -> Process {
-        Process {
-            pid: std::process::id(),
-            accepting_conns: true,
-            ..Process::default()
-        }
-    }
-
-    fn shut_down(&self, _: Shutdown) {}
-}
+use crate::store::{EXPIRED, NEVER, Seconds, Store};
+use crate::words::push_encoded;
+use connections::Connections;
+use counters::Counters;
+use detail::Detail;
+use watch::{Kinds, Watchers};
 
 /// What all conversations of a server share.
 pub struct Service {
@@ -222,8 +52,7 @@ pub(crate) struct Tuning {
     pub(crate) client_crawls: AtomicU32,
 }
 
-/// The store's time when the server starts: below are [`NEVER`](crate::store::NEVER) and
-/// [`EXPIRED`](crate::store::EXPIRED).
+/// The store's time when the server starts: below are [`NEVER`] and [`EXPIRED`].
 const START_SECONDS: Seconds = 2;
 
 /// Longer expiry times than this are seconds since 1970; protocol.txt, "Expiration times".
@@ -308,20 +137,24 @@ impl Service {
     /// The store's time for an expiry time of the protocol.
     pub(crate) fn deadline(&self, exptime: i64, now: Seconds) -> Seconds {
         match exptime {
-            0 => crate::store::NEVER,
-            ..0 => crate::store::EXPIRED,
+            0 => NEVER,
+            ..0 => EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => now.saturating_add(exptime as Seconds),
             // What is over is over, however long ago.
             absolute => (absolute as u64)
                 .saturating_sub(self.epoch)
-                .clamp(crate::store::EXPIRED.into(), u32::MAX.into())
-                as Seconds,
+                .clamp(EXPIRED.into(), u32::MAX.into()) as Seconds,
         }
     }
 
     /// Seconds since 1970 for a time of the store.
     pub(crate) fn unix_seconds(&self, at: Seconds) -> u64 {
         self.epoch + u64::from(at)
+    }
+
+    /// Whether anybody wants to know of each command: a watcher, or `stats detail`.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.watchers.kinds() != Kinds::NONE || self.detail.is_on()
     }
 
     /// Logs that a connection opened or closed, if somebody watches.
@@ -394,12 +227,17 @@ impl std::fmt::Debug for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{EXPIRED, NEVER};
-    use crate::transcript;
+    use crate::store::Config;
+    use session::replay::test_now;
+
+    fn service() -> Service {
+        let store = Store::new(Config::default()).unwrap();
+        Service::new(store, Settings::default(), NoHost, test_now())
+    }
 
     #[test]
     fn expiry_times_are_relative_up_to_30_days() {
-        let service = transcript::service(Settings::default()).unwrap();
+        let service = service();
         let epoch = service.epoch as i64;
         assert_eq!(service.deadline(0, 50), NEVER);
         assert_eq!(service.deadline(-1, 50), EXPIRED);
@@ -413,7 +251,7 @@ mod tests {
 
     #[test]
     fn the_crawler_can_be_turned_off() {
-        let service = transcript::service(Settings::default()).unwrap();
+        let service = service();
         assert_eq!(service.crawl_pause(), Some(Duration::from_micros(100)));
         service.tuning.crawls.store(false, Ordering::Relaxed);
         assert_eq!(service.crawl_pause(), None);

@@ -3,15 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::counters::Count;
-use crate::dump::Dump;
-use crate::number::parse_u32;
-use crate::service::{Access, Binding, Service};
-use crate::session::{Context, State};
+use super::counters::Count;
+use super::{Access, Binding, Service, watch};
 use crate::store::{ClassStats, Seconds};
-use crate::text::{ERROR, Tokens};
-
-const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line\r\n";
 
 /// What nothing here corresponds to: always 0.
 const ZEROS: &[&str] = &[
@@ -92,63 +86,6 @@ const SETTING_NULLS: &[&str] = &["ssl_chain_cert", "ssl_key", "ssl_ciphers", "ss
 
 /// Takes one name and value.
 pub(crate) type Sink<'a> = dyn FnMut(&str, &str) + 'a;
-
-/// `stats …` in text.
-pub(crate) fn command(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
-    let reply: &[u8] = match tokens.parts() {
-        [_, b"reset", ..] => {
-            reset(cx.service);
-            b"RESET\r\n"
-        }
-        [_, b"detail", rest @ ..] => return detail(cx, rest.first().copied().unwrap_or_default()),
-        [_, b"cachedump", ..] if !cx.service.settings.allows_dump => {
-            b"CLIENT_ERROR stats cachedump not allowed\r\n"
-        }
-        [_, b"cachedump", class, limit, ..] => match parse_u32(class).zip(parse_u32(limit)) {
-            None => crate::text::BAD_FORMAT,
-            Some((64.., _)) => b"CLIENT_ERROR Illegal slab id\r\n",
-            Some((class, limit)) => {
-                *state = State::Dump(Box::new(Dump::of_class(class, limit)));
-                return;
-            }
-        },
-        [_, b"cachedump", ..] => BAD_LINE,
-        [_, rest @ ..] if rest.len() <= 1 || rest[0] == b"conns" || rest[0] == b"settings" => {
-            let group = rest.first().copied().unwrap_or_default();
-            let (service, seconds, out) = (cx.service, cx.seconds, &mut *cx.out);
-            let known = group_of(service, group, seconds, &mut |name, value| {
-                out.put_with(|to| {
-                    for part in ["STAT ", name, " ", value, "\r\n"] {
-                        to.extend_from_slice(part.as_bytes());
-                    }
-                });
-            });
-            match group {
-                // The switch is one line, and the only one without an end.
-                b"sizes_enable" | b"sizes_disable" => b"",
-                _ if known => b"END\r\n",
-                _ => ERROR,
-            }
-        }
-        _ => ERROR,
-    };
-    cx.out.put(reply);
-}
-
-fn detail(cx: &mut Context<'_>, what: &[u8]) {
-    let reply: &[u8] = match what {
-        b"on" | b"off" => {
-            cx.turn_detail(what == b"on");
-            b"OK\r\n"
-        }
-        b"dump" => {
-            cx.out.put_with(|to| cx.service.detail.dump(to));
-            b"END\r\n"
-        }
-        _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
-    };
-    cx.out.put(reply);
-}
 
 /// `stats reset`
 pub(crate) fn reset(service: &Service) {
@@ -339,7 +276,7 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
         "lru_segmented": "no",
         "temp_lru": "no",
         "idle_timeout": settings.idle_timeout_s,
-        "watcher_logbuf_size": crate::watch::QUEUE_LEN_MAX,
+        "watcher_logbuf_size": watch::QUEUE_LEN_MAX,
         "track_sizes": yes(service.tuning.tracks_sizes.load(Ordering::Relaxed)),
         "inline_ascii_response": "no",
         "ssl_enabled": yes(settings.tls),

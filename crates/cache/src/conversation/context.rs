@@ -1,0 +1,91 @@
+use std::sync::atomic::Ordering;
+
+use session::{Now, Outbox};
+
+use crate::service::Service;
+use crate::service::connections::Connection;
+use crate::service::counters::Count;
+use crate::store::{Seconds, StoreError, Turn};
+
+/// One call of [`receive`](session::Session::receive): everything that a command needs, apart from the state
+/// that it changes.
+pub(crate) struct Context<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) items: Turn<'a>,
+    pub(crate) seconds: Seconds,
+    pub(crate) now: Now,
+    pub(crate) out: &'a mut Outbox,
+    pub(crate) connection: &'a Connection,
+    /// Whether anybody wants to know of each command: a watcher, or `stats detail`.
+    pub(super) is_observed: bool,
+}
+
+impl<'a> Context<'a> {
+    #[inline]
+    pub(crate) fn new(
+        service: &'a Service,
+        connection: &'a Connection,
+        now: Now,
+        out: &'a mut Outbox,
+    ) -> Context<'a> {
+        let seconds = service.seconds(now);
+        connection.last_command.store(seconds, Ordering::Relaxed);
+        Context {
+            service,
+            items: service.store().turn(seconds),
+            seconds,
+            now,
+            out,
+            connection,
+            is_observed: service.is_observed(),
+        }
+    }
+
+    /// Turns `stats detail` on or off, for what follows in the same input as well.
+    pub(crate) fn turn_detail(&mut self, on: bool) {
+        self.service.detail.turn(on);
+        self.is_observed = self.service.is_observed();
+    }
+
+    /// The store's time for an expiry time of the protocol.
+    pub(crate) fn deadline(&self, exptime: i64) -> Seconds {
+        self.service.deadline(exptime, self.seconds)
+    }
+
+    /// Says a line, unless the client asked for none.
+    #[inline]
+    pub(crate) fn answer(&mut self, reply: &[u8], is_quiet: bool) {
+        if !is_quiet {
+            self.out.put(reply);
+        }
+    }
+
+    /// Flushes now, or at a time that is given like an expiry time.
+    pub(crate) fn flush(&mut self, delay: i64) {
+        self.service.counters.add(Count::Flush, 1);
+        let at = match delay {
+            ..=0 => self.seconds,
+            _ => self.deadline(delay).max(self.seconds),
+        };
+        self.service.store().flush(at, self.seconds);
+    }
+
+    /// Takes away what is under a key whose new value could not be stored: an old value must not outlive
+    /// the attempt to replace it.
+    #[cold]
+    pub(crate) fn discard(&mut self, key: &[u8]) {
+        self.items.forget(key);
+    }
+
+    /// Counts a store that failed for want of room.
+    #[cold]
+    pub(crate) fn count_failed(&self, error: StoreError) {
+        self.service.counters.add(
+            match error {
+                StoreError::TooLarge => Count::StoreTooLarge,
+                StoreError::OutOfMemory => Count::StoreNoMemory,
+            },
+            1,
+        );
+    }
+}

@@ -1,0 +1,96 @@
+use std::sync::Arc;
+
+use session::{Next, Phase};
+
+use super::dump::Dump;
+use crate::service::watch::Watcher;
+use crate::store::{Draft, Seconds};
+
+/// Where a conversation stands.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Before a command, or inside its line or header.
+    Command,
+    /// Inside the line of a retrieval command whose keys are answered one by one.
+    Keys(Retrieval),
+    /// Inside a line that was refused, and whose end has not come.
+    SkipLine,
+    /// Inside a value that goes straight into its item.
+    Value(Box<Pending>),
+    /// Inside a value that was refused.
+    Swallow(Box<Swallow>),
+    /// A listing of all items is on its way out.
+    Dump(Box<Dump>),
+    /// A crawl over all items was asked for: [`Session::work`](session::Session::work) does it.
+    Crawl,
+    /// The crawl is done.
+    Crawled,
+    /// Lines of what happens are on their way out, for ever.
+    Watch(Arc<Watcher>),
+    /// After the last reply.
+    Closed,
+    /// After the last reply, with more perhaps on its way from the client.
+    Refused,
+}
+
+/// A store command whose value is still coming.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// The command line or the header with extras and key. It is parsed again when the value is there: this
+    /// is the rare way.
+    pub(crate) head: Box<[u8]>,
+    pub(crate) draft: Draft,
+}
+
+/// A value that nobody wants.
+#[derive(Debug)]
+pub(crate) struct Swallow {
+    /// How many bytes of it are still to come.
+    pub(crate) left: u64,
+    /// What is said at its end.
+    pub(crate) reply: Vec<u8>,
+}
+
+impl State {
+    /// Whether there may be replies to come without further input.
+    pub(crate) fn has_output(&self) -> bool {
+        matches!(self, State::Dump(_) | State::Watch(_))
+    }
+}
+
+/// What one step of the conversation came to.
+pub(crate) struct Step {
+    pub(crate) used: usize,
+    /// `None`: there may be more to do at once.
+    pub(crate) next: Option<Next>,
+}
+
+impl Step {
+    #[inline]
+    pub(crate) fn used(used: usize) -> Step {
+        Step { used, next: None }
+    }
+
+    pub(crate) fn wait(phase: Phase) -> Step {
+        Step {
+            used: 0,
+            next: Some(Next::Receive(phase)),
+        }
+    }
+
+    pub(crate) fn then(next: Next) -> Step {
+        Step {
+            used: 0,
+            next: Some(next),
+        }
+    }
+}
+
+/// What is wanted of each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retrieval {
+    /// `gets`, `gats`: with the cas.
+    pub(crate) with_cas: bool,
+    /// `gat`, `gats`: with a new expiry time.
+    pub(crate) exptime: Option<Seconds>,
+}

@@ -1,0 +1,78 @@
+//! The process around the sessions, as they see it.
+
+use std::time::Duration;
+
+/// What the command knows and the sessions do not: the process around them.
+pub trait Host: Send + Sync {
+    /// Looks at the process now.
+    fn process(&self) -> Process;
+
+    /// A client asked for the end (`shutdown`, `shutdown graceful`), and the settings allow it.
+    fn shut_down(&self, how: Shutdown);
+
+    /// A client wants the certificate to be read again (`refresh_certs`). `None` where no TLS is spoken; else what is wrong
+    /// with the files.
+    fn refresh_certificates(&self) -> Option<Result<(), String>> {
+        None
+    }
+
+    /// A client changed the verbosity.
+    fn set_verbosity(&self, level: u32) {
+        let _ = level;
+    }
+}
+
+/// How to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// As on SIGINT.
+    Now,
+    /// As on SIGUSR1: what runs is finished.
+    Graceful,
+}
+
+/// What `stats` says of the process. `None`: the host does not know, and the session's own count is shown,
+/// or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The process's number.
+    pub pid: u32,
+    /// Processor time in user mode.
+    pub rusage_user: Duration,
+    /// Processor time in the kernel.
+    pub rusage_system: Duration,
+    /// Connections refused because there were too many.
+    pub rejected_connections: u64,
+    /// Connections for which memory is held.
+    pub connection_structures: u64,
+    /// Descriptors for other purposes than connections.
+    pub reserved_fds: u64,
+    /// Bytes received.
+    pub bytes_read: u64,
+    /// Bytes sent.
+    pub bytes_written: u64,
+    /// Whether connections are accepted now.
+    pub accepting_conns: bool,
+    /// How often accepting paused.
+    pub listen_disabled_num: u64,
+    /// For how long, in all.
+    pub time_in_listen_disabled: Duration,
+    /// Connections closed because they were idle.
+    pub idle_kicks: u64,
+}
+
+/// A host that knows nothing and ends nothing: for tests, and for who embeds a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct NoHost;
+
+impl Host for NoHost {
+    fn process(&self) -> Process {
+        Process {
+            pid: std::process::id(),
+            accepting_conns: true,
+            ..Process::default()
+        }
+    }
+
+    fn shut_down(&self, _: Shutdown) {}
+}

@@ -1,0 +1,111 @@
+//! What a server is started with.
+
+use super::auth::Users;
+
+/// What a server is started with, apart from its store: memcached's flags, which `stats settings` shows.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What `version` says. Clients parse it, so it begins with three numbers.
+    pub version: String,
+    /// `-c`
+    pub connections_max: u32,
+    /// `-p`, 0 when it does not listen there.
+    pub tcp_port: u16,
+    /// `-U`, 0 when it does not listen there.
+    pub udp_port: u16,
+    /// `-l`
+    pub interface: Option<String>,
+    /// `-s`
+    pub unix_socket: Option<String>,
+    /// `-a`, the Unix socket's permissions.
+    pub unix_mask: u32,
+    /// `-e`
+    pub memory_file: Option<String>,
+    /// `-t`
+    pub threads: u32,
+    /// `-b`
+    pub backlog: u32,
+    /// `-R`
+    pub requests_per_turn: u32,
+    /// `-B`
+    pub binding: Binding,
+    /// `-D`: what ends the prefix of a key in `stats detail`.
+    pub prefix_delimiter: u8,
+    /// `-D` was given: `stats detail` counts from the start.
+    pub counts_prefixes: bool,
+    /// `-A`: clients may shut the server down.
+    pub allows_shutdown: bool,
+    /// Without `-F`: clients may flush.
+    pub allows_flush: bool,
+    /// Without `-X`: clients may look at all keys.
+    pub allows_dump: bool,
+    /// `-o maxconns_fast`
+    pub refuses_at_connections_max: bool,
+    /// `-o idle_timeout=`, 0 is none.
+    pub idle_timeout_s: u32,
+    /// `-Z`
+    pub tls: bool,
+    /// `-v`: 0 to 2.
+    pub verbosity: u32,
+    /// Without `-o no_lru_crawler`: expired items are looked for in the background. Clients may change it.
+    pub crawls: bool,
+    /// `-o track_sizes`: `stats sizes` tells. Clients may change it.
+    pub tracks_sizes: bool,
+    /// Who may use it.
+    pub access: Access,
+}
+
+/// What `-B` allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Binding {
+    /// The first byte of a connection decides.
+    #[default]
+    Auto,
+    /// Text only.
+    Ascii,
+    /// Binary only.
+    Binary,
+}
+
+/// Who may use the cache.
+#[derive(Clone, Debug, Default)]
+pub enum Access {
+    /// Everybody.
+    #[default]
+    Open,
+    /// `-Y FILE`: a text conversation begins with a `set` of `user password`.
+    Ascii(Users),
+    /// `-S`: a binary conversation begins with SASL PLAIN; text is refused.
+    Sasl(Users),
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            version: concat!("1.6.45-weft.", env!("CARGO_PKG_VERSION")).to_owned(),
+            connections_max: 1024,
+            tcp_port: 11211,
+            udp_port: 0,
+            interface: None,
+            unix_socket: None,
+            unix_mask: 0o700,
+            memory_file: None,
+            threads: 4,
+            backlog: 1024,
+            requests_per_turn: 20,
+            binding: Binding::Auto,
+            prefix_delimiter: b':',
+            counts_prefixes: false,
+            allows_shutdown: false,
+            allows_flush: true,
+            allows_dump: true,
+            refuses_at_connections_max: true,
+            idle_timeout_s: 0,
+            tls: false,
+            verbosity: 0,
+            crawls: true,
+            tracks_sizes: false,
+            access: Access::Open,
+        }
+    }
+}

@@ -24,8 +24,8 @@ use std::hint;
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::thread;
 
-use super::arena::{CHUNK_BITS, Chunk};
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::memory::arena::{CHUNK_BITS, Chunk};
+use super::memory::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A model has a chain with two keys already.
 const SLOTS: usize = if cfg!(loom) { 1 } else { 7 };
@@ -64,7 +64,7 @@ struct Buckets {
     made: AtomicU64,
 }
 
-pub(super) struct Index {
+pub(crate) struct Index {
     buckets: Buckets,
     further: Buckets,
     /// Every bucket is of this level or of the next. A hint: it may lag.
@@ -87,8 +87,17 @@ struct Further {
     made: u32,
 }
 
+/// Where a crawl goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor(pub(crate) u64);
+
+impl Cursor {
+    /// The first item.
+    pub const START: Cursor = Cursor(0);
+}
+
 /// A locked bucket. Unlocks when dropped.
-pub(super) struct Locked<'i> {
+pub(crate) struct Locked<'i> {
     index: &'i Index,
     bucket: &'i Bucket,
     /// The control word without the lock.
@@ -98,7 +107,7 @@ pub(super) struct Locked<'i> {
 
 /// Where an item is in a locked bucket.
 #[derive(Clone, Copy)]
-pub(super) struct At<'i>(&'i AtomicU64);
+pub(crate) struct At<'i>(&'i AtomicU64);
 
 fn level(control: u64) -> u32 {
     (control >> LEVEL_SHIFT & 0xff) as u32
@@ -150,7 +159,7 @@ impl Buckets {
 
 impl Index {
     /// An empty table for `2^bits` items without growing.
-    pub(super) fn new(bits: u32) -> Index {
+    pub(crate) fn new(bits: u32) -> Index {
         // 2^bits items at a load of 4.
         Index::with_buckets(bits.saturating_sub(2).clamp(4, BITS_MAX - 1))
     }
@@ -178,21 +187,21 @@ impl Index {
         }
     }
 
-    pub(super) fn items(&self) -> u64 {
+    pub(crate) fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
     }
 
-    pub(super) fn bucket_count(&self) -> u64 {
+    pub(crate) fn bucket_count(&self) -> u64 {
         self.bucket_count.load(Ordering::Relaxed)
     }
 
-    pub(super) fn memory_len(&self) -> u64 {
+    pub(crate) fn memory_len(&self) -> u64 {
         self.buckets.memory_len() + self.further.memory_len()
     }
 
     /// Finds an item without a lock. `is_key` compares the whole key. The epoch is pinned.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_key: impl Fn(Chunk) -> bool) -> Option<Chunk> {
+    pub(crate) fn find(&self, hash: u64, is_key: impl Fn(Chunk) -> bool) -> Option<Chunk> {
         // Acquire: whoever knows of a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
@@ -245,7 +254,7 @@ impl Index {
     }
 
     /// Locks the bucket of a hash.
-    pub(super) fn lock(&self, hash: u64) -> Locked<'_> {
+    pub(crate) fn lock(&self, hash: u64) -> Locked<'_> {
         // Acquire: whoever knows of a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
@@ -289,7 +298,7 @@ impl Index {
     }
 
     /// Splits a bucket if the table is too full. `hash_of` hashes the key of an item. No bucket is locked by the caller.
-    pub(super) fn grow(&self, hash_of: impl Fn(Chunk) -> u64) {
+    pub(crate) fn grow(&self, hash_of: impl Fn(Chunk) -> u64) {
         // Two for each insert at most, so that growth keeps up and no insert pays for others.
         for _ in 0..2 {
             if self.items() <= self.bucket_count() * LOAD_MAX {
@@ -370,7 +379,7 @@ impl Index {
 
     /// The chunks in a bucket: all that are there throughout, or move to a bucket of a higher number meanwhile. The
     /// epoch is pinned.
-    pub(super) fn chunks(&self, number: u64) -> Vec<Chunk> {
+    pub(crate) fn chunks(&self, number: u64) -> Vec<Chunk> {
         let first = self.buckets.get(number);
         loop {
             let control = first.control.load(Ordering::Acquire);
@@ -393,19 +402,19 @@ impl Index {
     }
 
     /// Whether a bucket of this number exists, so that a walk over all knows where to stop.
-    pub(super) fn has_bucket(&self, number: u64) -> bool {
+    pub(crate) fn has_bucket(&self, number: u64) -> bool {
         number < self.bucket_count.load(Ordering::Acquire)
     }
 
     /// log2 of the number of buckets, rounded down.
-    pub(super) fn power(&self) -> u32 {
+    pub(crate) fn power(&self) -> u32 {
         self.bucket_count().ilog2()
     }
 }
 
 impl<'i> Locked<'i> {
     /// Finds an item by its key.
-    pub(super) fn find(&self, is_key: impl Fn(Chunk) -> bool) -> Option<(At<'i>, Chunk)> {
+    pub(crate) fn find(&self, is_key: impl Fn(Chunk) -> bool) -> Option<(At<'i>, Chunk)> {
         self.slots().find_map(|slot| {
             let value = slot.load(Ordering::Relaxed);
             let chunk = Chunk::from_units(value & CHUNK_MASK)?;
@@ -414,18 +423,18 @@ impl<'i> Locked<'i> {
     }
 
     /// Puts a new item in. The key must not be there.
-    pub(super) fn insert(&mut self, chunk: Chunk) {
+    pub(crate) fn insert(&mut self, chunk: Chunk) {
         self.put(slot(self.hash, chunk));
         self.index.items.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Puts another item into the place of one: readers see the one or the other.
-    pub(super) fn replace(&self, at: At<'_>, chunk: Chunk) {
+    pub(crate) fn replace(&self, at: At<'_>, chunk: Chunk) {
         at.0.store(slot(self.hash, chunk), Ordering::Release);
     }
 
     /// Takes an item out.
-    pub(super) fn remove(&self, at: At<'_>) {
+    pub(crate) fn remove(&self, at: At<'_>) {
         at.0.store(0, Ordering::Release);
         self.index.items.fetch_sub(1, Ordering::Relaxed);
     }

@@ -3,19 +3,21 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::Chunk;
-use super::counters::{Stripe, add};
-use super::pool::{Pinned, Pool, thread_stripe};
-use super::slab::{Clock, Victim};
-use super::{Item, Miss, Seconds, Store};
+use crate::store::access::handle::Store;
+use crate::store::access::item::Item;
+use crate::store::memory::arena::Chunk;
+use crate::store::pool::counters::{Stripe, add};
+use crate::store::pool::{Pinned, Pool, thread_stripe};
+use crate::store::rule::{Miss, Seconds};
+use crate::store::slab::{Clock, Victim};
 
 /// What one call of a session does to the store. Short; not `Send`.
 ///
 /// The epoch is pinned with the first read and stays so until a write or the end of the turn: a batch of
 /// pipelined gets pays once.
 pub struct Turn<'s> {
-    pub(super) store: &'s Store,
-    pub(super) now: Seconds,
+    pub(crate) store: &'s Store,
+    pub(crate) now: Seconds,
     stripe: usize,
     pinned: Cell<Option<Pinned<'s>>>,
     is_pinned: Cell<bool>,
@@ -24,9 +26,17 @@ pub struct Turn<'s> {
     not_send: PhantomData<*const ()>,
 }
 
+impl Store {
+    /// Begins a turn. `now` is at least 2.
+    #[inline]
+    pub fn turn(&self, now: Seconds) -> Turn<'_> {
+        Turn::new(self, now)
+    }
+}
+
 impl<'s> Turn<'s> {
     #[inline]
-    pub(super) fn new(store: &'s Store, now: Seconds) -> Turn<'s> {
+    pub(crate) fn new(store: &'s Store, now: Seconds) -> Turn<'s> {
         Turn {
             store,
             now,
@@ -115,7 +125,7 @@ impl<'s> Turn<'s> {
 
     /// Finds a living item; takes a dead one out on the way.
     #[inline]
-    pub(super) fn find(&self, key: &[u8], hash: u64) -> Result<Chunk, Miss> {
+    pub(crate) fn find(&self, key: &[u8], hash: u64) -> Result<Chunk, Miss> {
         self.pin();
         let pool = self.pool();
         let chunk = pool
@@ -158,21 +168,21 @@ impl<'s> Turn<'s> {
     }
 
     #[inline]
-    pub(super) fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         self.pool().clock(self.now)
     }
 
     #[inline]
-    pub(super) fn pool(&self) -> &'s Pool {
+    pub(crate) fn pool(&self) -> &'s Pool {
         self.store.pool()
     }
 
-    pub(super) fn stripe(&self) -> &'s Stripe {
+    pub(crate) fn stripe(&self) -> &'s Stripe {
         self.pool().counters.stripe(self.stripe)
     }
 
     #[inline]
-    pub(super) fn pin(&self) {
+    pub(crate) fn pin(&self) {
         if !self.is_pinned.get() {
             self.is_pinned.set(true);
             self.pinned.set(Some(self.pool().pin()));
@@ -182,7 +192,7 @@ impl<'s> Turn<'s> {
     /// Before memory is allocated: what the turn pins could not come back. No item of the turn is borrowed any
     /// more, because the caller has it `&mut`.
     #[inline]
-    pub(super) fn unpin(&mut self) {
+    pub(crate) fn unpin(&mut self) {
         if self.is_pinned.get() {
             self.is_pinned.set(false);
             self.pinned.set(None);

@@ -3,29 +3,29 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::Miss;
-use super::classes::CLASSES_MAX;
+use crate::store::memory::classes::CLASSES_MAX;
+use crate::store::rule::Miss;
 
 #[repr(align(128))]
-pub(super) struct Stripe {
-    pub(super) get_hits: [AtomicU64; CLASSES_MAX],
-    pub(super) touch_hits: [AtomicU64; CLASSES_MAX],
-    pub(super) get_misses: AtomicU64,
-    pub(super) get_expired: AtomicU64,
-    pub(super) get_flushed: AtomicU64,
-    pub(super) touch_misses: AtomicU64,
-    pub(super) delete_misses: AtomicU64,
-    pub(super) incr_misses: AtomicU64,
-    pub(super) decr_misses: AtomicU64,
-    pub(super) cas_misses: AtomicU64,
-    pub(super) crawler_items_checked: AtomicU64,
-    pub(super) rescues: AtomicU64,
-    pub(super) pages_moved: AtomicU64,
-    pub(super) reader_waits: AtomicU64,
-    pub(super) refused_behind_readers: AtomicU64,
+pub(crate) struct Stripe {
+    pub(crate) get_hits: [AtomicU64; CLASSES_MAX],
+    pub(crate) touch_hits: [AtomicU64; CLASSES_MAX],
+    pub(crate) get_misses: AtomicU64,
+    pub(crate) get_expired: AtomicU64,
+    pub(crate) get_flushed: AtomicU64,
+    pub(crate) touch_misses: AtomicU64,
+    pub(crate) delete_misses: AtomicU64,
+    pub(crate) incr_misses: AtomicU64,
+    pub(crate) decr_misses: AtomicU64,
+    pub(crate) cas_misses: AtomicU64,
+    pub(crate) crawler_items_checked: AtomicU64,
+    pub(crate) rescues: AtomicU64,
+    pub(crate) pages_moved: AtomicU64,
+    pub(crate) reader_waits: AtomicU64,
+    pub(crate) refused_behind_readers: AtomicU64,
 }
 
-pub(super) struct Counters(Box<[Stripe]>);
+pub(crate) struct Counters(Box<[Stripe]>);
 
 impl Stripe {
     fn new() -> Stripe {
@@ -68,7 +68,7 @@ impl Stripe {
         self.get_hits.iter().chain(&self.touch_hits).chain(singles)
     }
 
-    pub(super) fn count_miss(&self, miss: Miss) {
+    pub(crate) fn count_miss(&self, miss: Miss) {
         add(&self.get_misses);
         match miss {
             Miss::NotFound => {}
@@ -79,23 +79,23 @@ impl Stripe {
 }
 
 impl Counters {
-    pub(super) fn new(stripes: usize) -> Counters {
+    pub(crate) fn new(stripes: usize) -> Counters {
         Counters((0..stripes).map(|_| Stripe::new()).collect())
     }
 
     #[inline]
-    pub(super) fn stripe(&self, stripe: usize) -> &Stripe {
+    pub(crate) fn stripe(&self, stripe: usize) -> &Stripe {
         &self.0[stripe % self.0.len()]
     }
 
-    pub(super) fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
+    pub(crate) fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
         self.0
             .iter()
             .map(|stripe| counter(stripe).load(Relaxed))
             .sum()
     }
 
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.0
             .iter()
             .flat_map(Stripe::all)
@@ -103,6 +103,6 @@ impl Counters {
     }
 }
 
-pub(super) fn add(counter: &AtomicU64) {
+pub(crate) fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }

@@ -6,13 +6,13 @@
 //! wrong yes comes once in 2^14 and puts a new item into the main queue too early, nothing worse.
 
 #[derive(Debug, Default)]
-pub(super) struct Ghosts {
+pub(crate) struct Ghosts {
     buckets: Vec<u64>,
 }
 
 impl Ghosts {
     /// Makes room for about `items` keys. Only grows; what is known stays known.
-    pub(super) fn fit(&mut self, items: usize) {
+    pub(crate) fn fit(&mut self, items: usize) {
         let wanted = (items / 4).next_power_of_two();
         if self.buckets.is_empty() {
             self.buckets = vec![0; wanted];
@@ -23,14 +23,14 @@ impl Ghosts {
         }
     }
 
-    pub(super) fn insert(&mut self, hash: u64) {
+    pub(crate) fn insert(&mut self, hash: u64) {
         if let Some((bucket, fingerprint)) = self.find(hash) {
             *bucket = *bucket << 16 | fingerprint;
         }
     }
 
     /// Forgets the key; returns whether it was known.
-    pub(super) fn remove(&mut self, hash: u64) -> bool {
+    pub(crate) fn remove(&mut self, hash: u64) -> bool {
         let Some((bucket, fingerprint)) = self.find(hash) else {
             return false;
         };
@@ -41,7 +41,7 @@ impl Ghosts {
         known.is_some()
     }
 
-    pub(super) fn memory_len(&self) -> usize {
+    pub(crate) fn memory_len(&self) -> usize {
         self.buckets.len() * 8
     }
 

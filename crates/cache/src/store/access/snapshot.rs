@@ -26,10 +26,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::{error, fmt};
 
-use super::arena::Chunk;
-use super::layout::Layout;
-use super::slab::Use;
-use super::{Mode, NEVER, Rule, Seconds, Store, mark};
+use crate::store::access::handle::Store;
+use crate::store::memory::arena::Chunk;
+use crate::store::memory::layout::Layout;
+use crate::store::memory::mark;
+use crate::store::rule::{Mode, NEVER, Rule, Seconds};
+use crate::store::slab::Use;
 
 const MAGIC: &[u8; 8] = b"weftsnap";
 const VERSION: u32 = 1;

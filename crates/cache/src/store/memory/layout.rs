@@ -3,27 +3,27 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::{Arena, Chunk, HEADER_LEN};
-use super::classes::CHUNK_LEN_MAX;
+use crate::store::memory::arena::{Arena, Chunk, HEADER_LEN};
+use crate::store::memory::classes::CHUNK_LEN_MAX;
 
 /// What fits into a further chunk.
 const PART_ROOM: usize = CHUNK_LEN_MAX - HEADER_LEN;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     value_len: usize,
     /// Where the names of the further chunks begin, behind the first header.
     table_at: usize,
     /// Where the value begins, behind the first header.
-    pub(super) value_at: usize,
+    pub(crate) value_at: usize,
     /// How much of the value lies in the first chunk.
     first_len: usize,
     /// How many further chunks there are.
-    pub(super) parts: usize,
+    pub(crate) parts: usize,
 }
 
 impl Layout {
-    pub(super) fn new(key_len: usize, value_len: usize) -> Layout {
+    pub(crate) fn new(key_len: usize, value_len: usize) -> Layout {
         if HEADER_LEN + key_len + value_len <= CHUNK_LEN_MAX {
             let (table_at, value_at) = (key_len, key_len);
             return Layout {
@@ -48,13 +48,13 @@ impl Layout {
         }
     }
 
-    pub(super) fn of(arena: &Arena, chunk: Chunk) -> Layout {
+    pub(crate) fn of(arena: &Arena, chunk: Chunk) -> Layout {
         let header = arena.header(chunk);
         let value_len = header.value_len.load(Relaxed) as usize;
         Layout::new(usize::from(header.key_len.load(Relaxed)), value_len)
     }
 
-    pub(super) fn first_chunk_len(&self) -> usize {
+    pub(crate) fn first_chunk_len(&self) -> usize {
         match self.parts {
             0 => HEADER_LEN + self.value_at + self.value_len,
             _ => CHUNK_LEN_MAX,
@@ -62,13 +62,13 @@ impl Layout {
     }
 
     /// Which bytes of the value lie in further chunk `at`.
-    pub(super) fn part(&self, at: usize) -> Range<usize> {
+    pub(crate) fn part(&self, at: usize) -> Range<usize> {
         let start = self.first_len + at * PART_ROOM;
         start..(start + PART_ROOM).min(self.value_len)
     }
 
     /// Which further chunk (none: the first) holds the byte `at`, and which bytes lie there.
-    pub(super) fn piece_at(&self, at: usize) -> (Option<usize>, Range<usize>) {
+    pub(crate) fn piece_at(&self, at: usize) -> (Option<usize>, Range<usize>) {
         match at.checked_sub(self.first_len) {
             None => (None, 0..self.first_len),
             Some(_) if self.parts == 0 => (None, 0..self.first_len),
@@ -77,12 +77,12 @@ impl Layout {
     }
 
     /// Where the name of further chunk `at` lies, behind the first header.
-    pub(super) fn name_at(&self, at: usize) -> usize {
+    pub(crate) fn name_at(&self, at: usize) -> usize {
         self.table_at + 8 * at
     }
 
     /// How many pieces the value has.
-    pub(super) fn pieces(&self) -> usize {
+    pub(crate) fn pieces(&self) -> usize {
         1 + self.parts
     }
 }

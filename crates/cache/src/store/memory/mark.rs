@@ -18,50 +18,50 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 const REFERENCES: u32 = 0xffff;
 /// A reply that would be the next one after so many of one item is refused.
-pub(super) const READERS_MAX: u32 = 0xf000;
+pub(crate) const READERS_MAX: u32 = 0xf000;
 /// A write is refused later: what clients hold by reading slowly must not keep others from writing. A write
 /// holds its reference for one call, so there are never more than threads.
-pub(super) const WRITERS_MAX: u32 = REFERENCES;
+pub(crate) const WRITERS_MAX: u32 = REFERENCES;
 const USE_SHIFT: u32 = 16;
 const USE: u32 = 3 << USE_SHIFT;
-pub(super) const FETCHED: u32 = 1 << 18;
-pub(super) const STALE: u32 = 1 << 19;
-pub(super) const WIN: u32 = 1 << 20;
+pub(crate) const FETCHED: u32 = 1 << 18;
+pub(crate) const STALE: u32 = 1 << 19;
+pub(crate) const WIN: u32 = 1 << 20;
 const RETIRED: u32 = 1 << 21;
 const GENERATION_SHIFT: u32 = 22;
 /// How many bits of the generation are in this word.
-pub(super) const GENERATION_BITS: u32 = 32 - GENERATION_SHIFT;
+pub(crate) const GENERATION_BITS: u32 = 32 - GENERATION_SHIFT;
 
 /// A new item's state: no references, no marks.
-pub(super) fn fresh(generation: u16) -> u32 {
+pub(crate) fn fresh(generation: u16) -> u32 {
     u32::from(generation) << GENERATION_SHIFT
 }
 
 /// The generation's low bits.
-pub(super) fn generation(state: u32) -> u16 {
+pub(crate) fn generation(state: u32) -> u16 {
     (state >> GENERATION_SHIFT) as u16
 }
 
-pub(super) fn used(state: u32) -> u32 {
+pub(crate) fn used(state: u32) -> u32 {
     (state & USE) >> USE_SHIFT
 }
 
-pub(super) fn is_referenced(state: u32) -> bool {
+pub(crate) fn is_referenced(state: u32) -> bool {
     state & REFERENCES != 0
 }
 
-pub(super) fn with_use(state: u32, used: u32) -> u32 {
+pub(crate) fn with_use(state: u32, used: u32) -> u32 {
     state & !USE | used.min(3) << USE_SHIFT
 }
 
 /// The marks that a copy of an item inherits: all but the references.
-pub(super) fn inherited(state: u32) -> u32 {
+pub(crate) fn inherited(state: u32) -> u32 {
     state & !(REFERENCES | RETIRED)
 }
 
 /// Marks a hit; returns the state before.
 #[inline]
-pub(super) fn hit(state: &AtomicU32) -> u32 {
+pub(crate) fn hit(state: &AtomicU32) -> u32 {
     let before = state.load(Relaxed);
     let after = with_use(before, used(before) + 1) | FETCHED;
     if after != before {
@@ -72,14 +72,14 @@ pub(super) fn hit(state: &AtomicU32) -> u32 {
 }
 
 /// Sets how often the item was used, whatever else changes meanwhile.
-pub(super) fn set_use(state: &AtomicU32, used: u32) {
+pub(crate) fn set_use(state: &AtomicU32, used: u32) {
     state
         .fetch_update(Relaxed, Relaxed, |state| Some(with_use(state, used)))
         .expect("the closure returns Some");
 }
 
 /// Takes a reference. Refused when there are `count_max`.
-pub(super) fn reference(state: &AtomicU32, count_max: u32) -> bool {
+pub(crate) fn reference(state: &AtomicU32, count_max: u32) -> bool {
     // Nothing is added before the look: a refused reference that is taken back could be the one that a retired
     // item waits for.
     state
@@ -90,19 +90,19 @@ pub(super) fn reference(state: &AtomicU32, count_max: u32) -> bool {
 }
 
 /// Gives a reference back. True when the memory is now the caller's to free.
-pub(super) fn unreference(state: &AtomicU32) -> bool {
+pub(crate) fn unreference(state: &AtomicU32) -> bool {
     let before = state.fetch_sub(1, AcqRel);
     before & RETIRED != 0 && before & REFERENCES == 1
 }
 
 /// Says that no new references come. True when there are none, and the memory is the caller's to free.
-pub(super) fn retire(state: &AtomicU32) -> bool {
+pub(crate) fn retire(state: &AtomicU32) -> bool {
     let before = state.fetch_or(RETIRED, AcqRel);
     before & REFERENCES == 0
 }
 
 /// Takes the win token; true for whoever got it.
-pub(super) fn take_win(state: &AtomicU32) -> bool {
+pub(crate) fn take_win(state: &AtomicU32) -> bool {
     state.fetch_or(WIN, Acquire) & WIN == 0
 }
 

@@ -8,7 +8,7 @@ const STEP: u64 = 32;
 
 /// The sizes of one slab class: few different ones, but for the last class, where long items are.
 #[derive(Debug, Default)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// The steps below the class's smallest item.
     base: u64,
     short: Vec<u64>,
@@ -17,7 +17,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// For a class of items that are longer than `len_below` and not longer than `chunk_len`, or of long ones.
-    pub(super) fn new(len_below: usize, chunk_len: usize) -> Sizes {
+    pub(crate) fn new(len_below: usize, chunk_len: usize) -> Sizes {
         let base = len_below as u64 / STEP;
         let steps = (chunk_len as u64).div_ceil(STEP) - base + 1;
         Sizes {
@@ -28,12 +28,12 @@ impl Sizes {
     }
 
     #[inline]
-    pub(super) fn add(&mut self, size: u64) {
+    pub(crate) fn add(&mut self, size: u64) {
         *self.count(size) += 1;
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, size: u64) {
+    pub(crate) fn remove(&mut self, size: u64) {
         *self.count(size) -= 1;
         let steps = size.div_ceil(STEP);
         if self.long.get(&steps) == Some(&0) {
@@ -50,7 +50,7 @@ impl Sizes {
     }
 
     /// Sizes and how many items have them.
-    pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64)> {
         let short = (self.base..).zip(self.short.iter().copied());
         let long = self.long.iter().map(|(steps, count)| (*steps, *count));
         let all = short.chain(long).filter(|(_, count)| *count > 0);

@@ -1,5 +1,3 @@
-//! Walks over the whole table: flush, the crawler, `lru_crawler metadump`, `stats sizes`.
-//!
 //! `flush_all` is one step: each item carries the generation in which it was stored, and a flush begins the next, if
 //! anything was stored since the last one. What is of an older one is dead at once, and is taken out when
 //! somebody meets it: a get, an eviction, or the crawler.
@@ -7,38 +5,15 @@
 //! Generations have 15 bits, so before they come round again the crawler must have been everywhere. If it has not
 //! for half of them, each further flush walks over its share of the table, so that no flush ever pays for all.
 
-use std::ops::ControlFlow;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use super::counters::add;
-use super::pool::{Pool, thread_stripe};
-use super::slab::{Clock, GENERATIONS, Victim};
-use super::{Item, Seconds, Store};
-
-/// Where a crawl goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor(u64);
-
-impl Cursor {
-    /// The first item.
-    pub const START: Cursor = Cursor(0);
-}
-
-/// The crawler's own walk.
-#[derive(Debug, Default)]
-pub(super) struct Sweep {
-    /// Where it is, if it walks.
-    cursor: Option<Cursor>,
-    /// The generation when it began.
-    began_in: u16,
-    /// No item is of a generation before this one.
-    oldest: u16,
-    next_at: Seconds,
-}
-
-/// Seconds between two walks of the crawler when nothing was flushed.
-const SWEEP_EVERY: Seconds = 60;
+use crate::store::index::Cursor;
+use crate::store::pool::counters::add;
+use crate::store::pool::state::Sweep;
+use crate::store::pool::{Pool, thread_stripe};
+use crate::store::rule::Seconds;
+use crate::store::slab::{Clock, GENERATIONS, Victim};
 
 /// So many generations since the oldest item's, and each flush walks over its share.
 const SHARED_FROM: u16 = GENERATIONS / 2;
@@ -68,117 +43,11 @@ fn between(older: u16, newer: u16) -> u16 {
     newer.wrapping_sub(older) % GENERATIONS
 }
 
-impl Store {
-    /// Flushes all items that are there at the time `at`; at once when that is not in the future
-    /// (`flush_all`, `flush_all DELAY`). A later call replaces one that is still to come.
-    pub fn flush(&self, at: Seconds, now: Seconds) {
-        let pool = self.pool();
-        pool.settle_flush(now);
-        match at <= now {
-            true => pool.flush_now(0),
-            false => pool.delay_flush(at),
-        }
-    }
-
-    /// Looks at items after `cursor` until `budget` were seen, takes out what is dead, and shows the others to `visit`.
-    /// Returns where to go on, or `None` after the last or when `visit` breaks. An item that is there
-    /// throughout is seen at least once, and may be seen twice when the table grows meanwhile.
-    ///
-    /// `visit` runs within a turn, so it must not write to the store.
-    pub fn crawl(
-        &self,
-        cursor: Cursor,
-        budget: usize,
-        now: Seconds,
-        mut visit: impl FnMut(&Item<'_>) -> ControlFlow<()>,
-    ) -> Option<Cursor> {
-        // A flush that has become due is carried out first.
-        self.pool().clock(now);
-        self.walk(cursor, budget, now, &mut visit)
-    }
-
-    fn walk(
-        &self,
-        cursor: Cursor,
-        budget: usize,
-        now: Seconds,
-        visit: &mut dyn FnMut(&Item<'_>) -> ControlFlow<()>,
-    ) -> Option<Cursor> {
-        let pool = self.pool();
-        let checked = &pool.counters.stripe(thread_stripe()).crawler_items_checked;
-        let (Cursor(mut number), mut seen) = (cursor, 0);
-        while pool.index.has_bucket(number) {
-            let _pinned = pool.pin();
-            let clock = pool.clock_as_is(now);
-            for chunk in pool.index.chunks(number) {
-                seen += 1;
-                add(checked);
-                if clock.is_dead(&pool.arena, chunk) {
-                    pool.take_out_dead(
-                        Victim {
-                            chunk,
-                            is_dead: true,
-                        },
-                        clock,
-                    );
-                } else if visit(&Item::new(self, chunk)).is_break() {
-                    return None;
-                }
-            }
-            number += 1;
-            // An empty table has buckets as well, at an eighth of the price.
-            seen += usize::from(number.is_multiple_of(8));
-            if seen >= budget {
-                return pool.index.has_bucket(number).then_some(Cursor(number));
-            }
-        }
-        None
-    }
-
-    /// Whether a sweep for dead items is on its way through the table.
-    pub fn is_sweeping(&self) -> bool {
-        let sweep = self.pool().sweep.try_lock();
-        sweep.map_or(true, |sweep| sweep.cursor.is_some())
-    }
-
-    /// Does up to `budget` steps of housekeeping: takes out dead items, moves pages to the classes that
-    /// need them, gives memory back. Returns whether there is more to do now. For an idle moment.
-    pub fn maintain(&self, budget: usize, now: Seconds) -> bool {
-        let sweeps = self.sweep(budget, now);
-        let moves = self.pool().tend_pages(budget, self.pool().clock(now));
-        sweeps || moves
-    }
-
-    fn sweep(&self, budget: usize, now: Seconds) -> bool {
-        let pool = self.pool();
-        // A flush takes the crawler's lock, so what is due comes before it.
-        pool.clock(now);
-        let Ok(mut sweep) = pool.sweep.try_lock() else {
-            return false;
-        };
-        let generation = pool.clock_as_is(now).generation;
-        let cursor = match sweep.cursor {
-            Some(cursor) => cursor,
-            None if sweep.oldest != generation || sweep.next_at <= now => {
-                sweep.began_in = generation;
-                Cursor::START
-            }
-            None => return false,
-        };
-        sweep.cursor = self.walk(cursor, budget, now, &mut |_| ControlFlow::Continue(()));
-        if sweep.cursor.is_none() {
-            sweep.oldest = sweep.began_in;
-            sweep.next_at = now.saturating_add(SWEEP_EVERY);
-        }
-        sweep.cursor.is_some() || sweep.oldest != generation
-    }
-}
-
 impl Pool {
     /// By what items are alive at this time. Carries out a flush that has become due, which takes the crawler's lock and those
     /// of buckets, so the caller has none.
     #[inline]
-    pub(super) fn clock(&self, now: Seconds) -> Clock {
+    pub(crate) fn clock(&self, now: Seconds) -> Clock {
         let flush = Flush(self.flush.load(Acquire));
         if flush.due() != 0 && flush.due() <= u64::from(now) {
             self.settle_flush(now);
@@ -190,20 +59,20 @@ impl Pool {
         }
     }
 
-    fn clock_as_is(&self, now: Seconds) -> Clock {
+    pub(crate) fn clock_as_is(&self, now: Seconds) -> Clock {
         let generation = Flush(self.flush.load(Acquire)).generation();
         Clock { now, generation }
     }
 
     /// When a flush is due, or 0.
-    pub(super) fn flush_due(&self) -> Seconds {
+    pub(crate) fn flush_due(&self) -> Seconds {
         Flush(self.flush.load(Acquire)).due() as Seconds
     }
 
     /// The generation for an item that is about to be published: noted, so that the next flush begins another. A flush that
     /// is due was carried out when the caller took its [`clock`](Pool::clock); not here, under the lock of a bucket.
     #[inline]
-    pub(super) fn generation_to_store_in(&self) -> u16 {
+    pub(crate) fn generation_to_store_in(&self) -> u16 {
         let mut word = self.flush.load(Acquire);
         // Once in each generation. The item becomes visible after the note, and a flush that misses the note
         // comes before the item.
@@ -215,6 +84,15 @@ impl Pool {
             }
         }
         Flush(word).generation()
+    }
+
+    /// Flushes at the time `at`; at once when that is not in the future.
+    pub(crate) fn flush_at(&self, at: Seconds, now: Seconds) {
+        self.settle_flush(now);
+        match at <= now {
+            true => self.flush_now(0),
+            false => self.delay_flush(at),
+        }
     }
 
     #[cold]
@@ -292,7 +170,7 @@ impl Pool {
     }
 
     /// Takes a dead item out, for the crawler. The epoch is pinned since before it was found.
-    fn take_out_dead(&self, victim: Victim, clock: Clock) {
+    pub(crate) fn take_out_dead(&self, victim: Victim, clock: Clock) {
         let locked = self.index.lock(self.hash_of(victim.chunk));
         let found = locked.find(|chunk| chunk == victim.chunk);
         // Somebody may have touched it since.

@@ -25,20 +25,20 @@ struct Stripe {
 }
 
 #[derive(Debug)]
-pub(super) struct Epochs {
+pub(crate) struct Epochs {
     epoch: AtomicU64,
     stripes: Box<[Stripe]>,
 }
 
 /// A pin: the stripe and the epoch. Given back through [`Epochs::unpin`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pin {
+pub(crate) struct Pin {
     stripe: usize,
     lane: usize,
 }
 
 impl Epochs {
-    pub(super) fn new(stripe_count: usize) -> Epochs {
+    pub(crate) fn new(stripe_count: usize) -> Epochs {
         let stripe = |_| Stripe {
             pins: [0, 0, 0].map(AtomicU32::new),
         };
@@ -50,7 +50,7 @@ impl Epochs {
     }
 
     #[inline]
-    pub(super) fn pin(&self, stripe: usize) -> Pin {
+    pub(crate) fn pin(&self, stripe: usize) -> Pin {
         let stripe = stripe % self.stripes.len();
         loop {
             let epoch = self.epoch.load(Ordering::Relaxed);
@@ -68,25 +68,25 @@ impl Epochs {
     }
 
     #[inline]
-    pub(super) fn unpin(&self, pin: Pin) {
+    pub(crate) fn unpin(&self, pin: Pin) {
         self.stripes[pin.stripe].pins[pin.lane].fetch_sub(1, Ordering::Release);
     }
 
     /// The stamp of what was taken out just before.
     #[inline]
-    pub(super) fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.epoch.load(Ordering::Relaxed)
     }
 
     /// Whether whoever may have seen what has this stamp has left.
     #[inline]
-    pub(super) fn is_over(&self, stamp: u64) -> bool {
+    pub(crate) fn is_over(&self, stamp: u64) -> bool {
         stamp + 2 <= self.epoch.load(Ordering::Acquire)
     }
 
     /// Moves the epoch on by one if no reader holds it. Returns whether it moved, by whoever's hand.
-    pub(super) fn try_advance(&self) -> bool {
+    pub(crate) fn try_advance(&self) -> bool {
         let epoch = self.epoch.load(Ordering::Acquire);
         fence(Ordering::SeqCst);
         let before = ((epoch - 1) % 3) as usize;

@@ -1,114 +1,30 @@
+//! The chunks of an item on its way in, and the pieces of its value.
+
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::{Chunk, HEADER_LEN};
-use super::layout::Layout;
-use super::pool::Pool;
-use super::slab::Clock;
-use super::{Seconds, Store, StoreError};
-
-/// An item on its way in: room for its value, in its final place. Gives its memory back when dropped.
-pub struct Draft {
-    pub(super) store: Store,
-    /// Taken out when the draft is committed.
-    pub(super) raw: Option<RawDraft>,
-    pub(super) clock: Clock,
-}
+use crate::store::memory::arena::{Chunk, HEADER_LEN};
+use crate::store::memory::layout::Layout;
+use crate::store::pool::Pool;
+use crate::store::rule::{Seconds, StoreError};
+use crate::store::slab::Clock;
 
 /// The chunks of a draft. Whoever has it must commit or discard it.
 #[derive(Debug)]
-pub(super) struct RawDraft {
-    pub(super) chunk: Chunk,
+pub(crate) struct RawDraft {
+    pub(crate) chunk: Chunk,
     layout: Layout,
-    value_len: usize,
+    pub(crate) value_len: usize,
     /// INVARIANT: `filled <= value_len`.
     filled: usize,
     /// The chunk that is being filled: its number among the further ones, and its name.
     parts_made: usize,
 }
 
-impl Draft {
-    /// The key.
-    pub fn key(&self) -> &[u8] {
-        // The draft's own memory: nobody else knows the chunk.
-        self.store.pool().key(self.raw().chunk)
-    }
-
-    /// How long the value will be.
-    pub fn value_len(&self) -> usize {
-        self.raw().value_len
-    }
-
-    /// How much of the value is still to come.
-    pub fn missing(&self) -> usize {
-        self.raw().missing()
-    }
-
-    /// Whether the whole value is there.
-    pub fn is_full(&self) -> bool {
-        self.missing() == 0
-    }
-
-    /// Room for the next bytes of the value: not always for all of them. Empty when the draft is full. A long item
-    /// gets its memory as it fills, so this may fail half way: then drop the draft and swallow the rest.
-    pub fn room(&mut self) -> Result<&mut [u8], StoreError> {
-        let clock = self.clock;
-        let raw = self
-            .raw
-            .as_mut()
-            .expect("a draft is whole until it is committed");
-        raw.room(self.store.pool(), clock)
-    }
-
-    /// Says that `len` bytes were put at the start of the room.
-    ///
-    /// # Panics
-    /// If more than the value is filled.
-    pub fn filled(&mut self, len: usize) {
-        self.raw
-            .as_mut()
-            .expect("a draft is whole until it is committed")
-            .filled(len);
-    }
-
-    /// Copies as much of `input` as is still missing; returns how much.
-    pub fn fill(&mut self, input: &[u8]) -> Result<usize, StoreError> {
-        let clock = self.clock;
-        let raw = self
-            .raw
-            .as_mut()
-            .expect("a draft is whole until it is committed");
-        raw.fill(self.store.pool(), input, clock)
-    }
-
-    fn raw(&self) -> &RawDraft {
-        self.raw
-            .as_ref()
-            .expect("a draft is whole until it is committed")
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            raw.discard(self.store.pool());
-        }
-    }
-}
-
-impl fmt::Debug for Draft {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Draft")
-            .field("raw", &self.raw)
-            .finish_non_exhaustive()
-    }
-}
-
 impl RawDraft {
     /// Writes the header and the key into a chunk that was allocated for them.
-    pub(super) fn new(
+    pub(crate) fn new(
         pool: &Pool,
         chunk: Chunk,
         key: &[u8],
@@ -136,11 +52,11 @@ impl RawDraft {
         }
     }
 
-    pub(super) fn missing(&self) -> usize {
+    pub(crate) fn missing(&self) -> usize {
         self.value_len - self.filled
     }
 
-    pub(super) fn room<'d>(
+    pub(crate) fn room<'d>(
         &'d mut self,
         pool: &'d Pool,
         clock: Clock,
@@ -185,7 +101,7 @@ impl RawDraft {
         Ok(())
     }
 
-    pub(super) fn filled(&mut self, len: usize) {
+    pub(crate) fn filled(&mut self, len: usize) {
         assert!(
             len <= self.missing(),
             "filled {len} of {} missing",
@@ -194,7 +110,7 @@ impl RawDraft {
         self.filled += len;
     }
 
-    pub(super) fn fill(
+    pub(crate) fn fill(
         &mut self,
         pool: &Pool,
         input: &[u8],
@@ -212,15 +128,33 @@ impl RawDraft {
     }
 
     /// Gives the memory back.
-    pub(super) fn discard(self, pool: &Pool) {
+    pub(crate) fn discard(self, pool: &Pool) {
         (0..self.parts_made).for_each(|at| pool.free_chunk(pool.part(self.chunk, at)));
         pool.free_chunk(self.chunk);
     }
 }
 
 impl Pool {
+    /// The first of a draft's chunks, with its header filled in.
+    pub(crate) fn begin(
+        &self,
+        key: &[u8],
+        value_len: usize,
+        flags: u32,
+        exptime: Seconds,
+        clock: Clock,
+    ) -> Result<RawDraft, StoreError> {
+        let item_len = HEADER_LEN + key.len() + value_len;
+        if item_len > self.config.item_len_max as usize || key.len() > usize::from(u8::MAX) {
+            return Err(StoreError::TooLarge);
+        }
+        let layout = Layout::new(key.len(), value_len);
+        let chunk = self.allocate(self.lens.class_for(layout.first_chunk_len()), clock)?;
+        Ok(RawDraft::new(self, chunk, key, value_len, flags, exptime))
+    }
+
     /// Further chunk `at` of a long item.
-    pub(super) fn part(&self, chunk: Chunk, at: usize) -> Chunk {
+    pub(crate) fn part(&self, chunk: Chunk, at: usize) -> Chunk {
         let name_at = Layout::of(&self.arena, chunk).name_at(at);
         // SAFETY: the names lie in the first chunk by the layout, and are written once, before the item is
         // published; callers hold the item, or are its draft.
@@ -230,7 +164,7 @@ impl Pool {
     }
 
     /// Piece `at` of an item's value, the first being 0.
-    pub(super) fn piece(&self, chunk: Chunk, layout: &Layout, at: usize) -> &[u8] {
+    pub(crate) fn piece(&self, chunk: Chunk, layout: &Layout, at: usize) -> &[u8] {
         let value_len = self.arena.header(chunk).value_len.load(Relaxed) as usize;
         let (chunk, start, len) = match at.checked_sub(1) {
             None => (

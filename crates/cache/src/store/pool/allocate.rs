@@ -1,69 +1,20 @@
-//! What all turns of a store share, and how memory goes round in it: allocate, evict, free.
+//! How memory goes round: allocate, evict, free.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, Hasher};
-use std::io;
-use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock};
-use std::thread::{self, available_parallelism};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use foldhash::quality::RandomState;
-
-use super::arena::{Arena, CHUNK_BITS, Chunk, PAGE_LEN};
-use super::classes::ChunkLens;
-use super::counters::{Counters, add};
-use super::crawl::Sweep;
-use super::draft::RawDraft;
-use super::epoch::{Epochs, Pin};
-use super::index::{At, Index, Locked};
-use super::layout::Layout;
-use super::mark;
-use super::mover::{Mover, Stolen};
-use super::slab::{Class, Clock, HELD_MAX, Owners, Use, Victim, is_long, item_len};
-use super::{Config, Eviction, Seconds, StoreError};
-
-pub(super) struct Pool {
-    pub(super) config: Config,
-    pub(super) arena: Arena,
-    pub(super) owners: Owners,
-    pub(super) index: Index,
-    pub(super) epochs: Epochs,
-    pub(super) lens: ChunkLens,
-    classes: Box<[ClassCell]>,
-    pages: Mutex<Pages>,
-    /// The memory limit, in pages.
-    pages_limit: AtomicU32,
-    hasher: RandomState,
-    cas: AtomicU64,
-    /// The generation and when the next flush is due: see `crawl::Flush`.
-    pub(super) flush: AtomicU64,
-    pub(super) sweep: Mutex<Sweep>,
-    pub(super) mover: Mutex<Mover>,
-    pub(super) is_moving: AtomicBool,
-    pub(super) counters: Counters,
-    pub(super) observer: OnceLock<Observer>,
-    /// The epoch in which an allocation waited for readers in vain. 0: in none.
-    outwaited: AtomicU64,
-}
-
-pub(super) type Observer = Box<dyn Fn(Eviction<'_>) + Send + Sync>;
-
-/// Neighbouring classes are locked by different processors, so each has its own lines.
-#[repr(align(128))]
-struct ClassCell(Mutex<Class>);
-
-struct Pages {
-    /// Pages from here on were never used.
-    fresh: u32,
-    /// Pages that were used and given back.
-    free: Vec<u32>,
-    in_use: u32,
-}
-
-/// Stripes of counters and pins: threads beyond these share.
-const STRIPES_MAX: usize = 128;
+use crate::store::figures::Eviction;
+use crate::store::index::{At, Locked};
+use crate::store::memory::arena::Chunk;
+use crate::store::memory::layout::Layout;
+use crate::store::memory::mark;
+use crate::store::pool::counters::add;
+use crate::store::pool::mover::Stolen;
+use crate::store::pool::{Pool, thread_stripe};
+use crate::store::rule::{Seconds, StoreError};
+use crate::store::slab::{Class, Clock, HELD_MAX, Victim, is_long, item_len};
 
 /// How much a full class gives up at once, so that the next few items find room without a search.
 const EVICT_LEN_AT_ONCE: usize = 4096;
@@ -91,171 +42,8 @@ const STEALS_MAX: u32 = 64;
 const DEAD_LOOKS_MAX: usize = 32;
 
 impl Pool {
-    pub(super) fn new(config: Config) -> io::Result<Pool> {
-        // Addresses cost nothing, and the limit may be raised while the server runs.
-        const PAGES_WANTED_MIN: u64 = 64 << 10;
-        const PAGES_MAX: u64 = ((1 << CHUNK_BITS) / (PAGE_LEN as u64 / 8)) - 1;
-        // The owners' table has 24 bits for a place.
-        let pages_limit = (config.memory_max / PAGE_LEN as u64).clamp(1, PAGES_MAX);
-        let wanted = (4 * pages_limit).clamp(PAGES_WANTED_MIN, PAGES_MAX);
-        let arena = Arena::reserve(pages_limit as u32, wanted as u32, config.huge_pages)?;
-        let lens = ChunkLens::new(&config);
-        let class = |(at, len): (usize, &usize)| {
-            let len_below = at.checked_sub(1).map_or(0, |below| lens.as_slice()[below]);
-            ClassCell(Mutex::new(Class::new(at as u8 + 1, len_below, *len)))
-        };
-        // A writer that wants memory back looks at all of them.
-        let stripes = (4 * available_parallelism().map_or(16, NonZero::get)).clamp(8, STRIPES_MAX);
-        Ok(Pool {
-            owners: Owners::new(arena.pages_max),
-            index: Index::new(u32::from(config.hash_power)),
-            epochs: Epochs::new(stripes),
-            classes: lens.as_slice().iter().enumerate().map(class).collect(),
-            pages: Mutex::new(Pages {
-                fresh: 1,
-                free: Vec::new(),
-                in_use: 0,
-            }),
-            pages_limit: AtomicU32::new(pages_limit as u32),
-            hasher: RandomState::default(),
-            cas: AtomicU64::new(0),
-            flush: AtomicU64::new(0),
-            sweep: Mutex::default(),
-            mover: Mutex::new(Mover::new(lens.as_slice().len())),
-            is_moving: AtomicBool::new(false),
-            counters: Counters::new(stripes),
-            observer: OnceLock::new(),
-            outwaited: AtomicU64::new(0),
-            arena,
-            lens,
-            config,
-        })
-    }
-
-    // ---- small helpers
-
-    #[inline]
-    pub(super) fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(key);
-        hasher.finish()
-    }
-
-    /// The hash of an item that is in the table or in a queue, under the lock that keeps it there.
-    pub(super) fn hash_of(&self, chunk: Chunk) -> u64 {
-        self.hash(self.key(chunk))
-    }
-
-    /// The key of an item.
-    #[inline]
-    #[allow(unsafe_code)]
-    pub(super) fn key(&self, chunk: Chunk) -> &[u8] {
-        let key_len = self.arena.header(chunk).key_len.load(Relaxed);
-        // SAFETY: the key was written before the item was published or queued, stands at the start of the
-        // chunk, and is not written again; callers hold the item by a pin, a reference or a lock.
-        unsafe { self.arena.bytes(chunk, 0, usize::from(key_len)) }
-    }
-
-    pub(super) fn class(&self, id: u8) -> MutexGuard<'_, Class> {
-        self.classes[usize::from(id) - 1]
-            .0
-            .lock()
-            .expect("no panic under a class's lock")
-    }
-
-    pub(super) fn class_of(&self, chunk: Chunk) -> MutexGuard<'_, Class> {
-        self.class(self.owners.class_of(chunk))
-    }
-
-    pub(super) fn class_ids(&self) -> std::ops::RangeInclusive<u8> {
-        1..=self.lens.last()
-    }
-
-    pub(super) fn next_cas(&self) -> u64 {
-        if self.config.counts_cas {
-            self.cas.fetch_add(1, Relaxed) + 1
-        } else {
-            0
-        }
-    }
-
-    /// The last cas that was given out, for a snapshot.
-    pub(super) fn last_cas(&self) -> u64 {
-        self.cas.load(Relaxed)
-    }
-
-    pub(super) fn raise_cas(&self, cas: u64) {
-        self.cas.fetch_max(cas, Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn pin(&self) -> Pinned<'_> {
-        Pinned {
-            epochs: &self.epochs,
-            pin: self.epochs.pin(thread_stripe()),
-        }
-    }
-
-    // ---- pages
-
-    pub(super) fn pages_limit(&self) -> u32 {
-        self.pages_limit.load(Relaxed)
-    }
-
-    pub(super) fn set_pages_limit(&self, limit: u64) -> Result<(), StoreError> {
-        if limit == 0 || limit > u64::from(self.arena.pages_max) {
-            return Err(StoreError::OutOfMemory);
-        }
-        self.pages_limit.store(limit as u32, Relaxed);
-        Ok(())
-    }
-
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().expect("no panic under the pages' lock")
-    }
-
-    pub(super) fn pages_in_use(&self) -> u32 {
-        self.pages().in_use
-    }
-
-    /// Whether there is a page that no class has.
-    fn has_page(&self) -> bool {
-        self.pages().in_use < self.pages_limit()
-    }
-
-    fn take_page(&self) -> Option<u32> {
-        let mut pages = self.pages();
-        if pages.in_use >= self.pages_limit() {
-            return None;
-        }
-        let fresh = pages.fresh;
-        let number = match pages.free.pop() {
-            Some(number) => number,
-            None if fresh <= self.arena.pages_max => {
-                pages.fresh += 1;
-                fresh
-            }
-            None => return None,
-        };
-        pages.in_use += 1;
-        Some(number)
-    }
-
-    /// Gives an empty page of no class back to the kernel.
-    #[allow(unsafe_code)]
-    pub(super) fn return_page(&self, number: u32) {
-        // SAFETY: all chunks of the page were free, which a chunk is only when no reader and no reference is
-        // left, and the page belongs to no class, so nobody takes one.
-        unsafe { self.arena.give_back(number) };
-        let mut pages = self.pages();
-        pages.free.push(number);
-        pages.in_use -= 1;
-    }
-
-    // ---- allocation
-
     /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and no pin.
-    pub(super) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
+    pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
         let (mut rounds, mut waits, mut given_up) = (0, 0, 0);
         let mut waited = Duration::ZERO;
         while rounds < ROUNDS_MAX && given_up < STEALS_MAX {
@@ -411,7 +199,7 @@ impl Pool {
     }
 
     /// Frees an item that nobody can reach: its chunk, and its further chunks if it is long.
-    pub(super) fn free_item(&self, chunk: Chunk) {
+    pub(crate) fn free_item(&self, chunk: Chunk) {
         if is_long(&self.arena, chunk) {
             let parts = Layout::of(&self.arena, chunk).parts;
             (0..parts).for_each(|at| self.free_chunk(self.part(chunk, at)));
@@ -419,11 +207,9 @@ impl Pool {
         self.free_chunk(chunk);
     }
 
-    pub(super) fn free_chunk(&self, chunk: Chunk) {
+    pub(crate) fn free_chunk(&self, chunk: Chunk) {
         self.class_of(chunk).free(&self.arena, &self.owners, chunk);
     }
-
-    // ---- eviction
 
     /// Takes out dead items at the tails of a class's queues. False when there is none.
     fn evict_dead(&self, id: u8, clock: Clock) -> bool {
@@ -472,7 +258,7 @@ impl Pool {
 
     /// Takes an item that the caller has in hand out of the table, unless somebody else just did. The epoch
     /// is pinned since before it was taken in hand.
-    pub(super) fn evict(&self, victim: Victim, clock: Clock) -> bool {
+    pub(crate) fn evict(&self, victim: Victim, clock: Clock) -> bool {
         let locked = self.index.lock(self.hash_of(victim.chunk));
         let Some((at, _)) = locked.find(|chunk| chunk == victim.chunk) else {
             return false;
@@ -503,32 +289,10 @@ impl Pool {
     }
 
     /// Takes an item out of its locked bucket, and sets it aside.
-    pub(super) fn remove(&self, locked: &Locked<'_>, at: At<'_>, chunk: Chunk) {
+    pub(crate) fn remove(&self, locked: &Locked<'_>, at: At<'_>, chunk: Chunk) {
         locked.remove(at);
         self.class_of(chunk)
             .retire(&self.arena, chunk, &self.epochs);
-    }
-
-    /// The first of a draft's chunks, with its header filled in.
-    pub(super) fn begin(
-        &self,
-        key: &[u8],
-        value_len: usize,
-        flags: u32,
-        exptime: Seconds,
-        clock: Clock,
-    ) -> Result<RawDraft, StoreError> {
-        let item_len = super::arena::HEADER_LEN + key.len() + value_len;
-        if item_len > self.config.item_len_max as usize || key.len() > usize::from(u8::MAX) {
-            return Err(StoreError::TooLarge);
-        }
-        let layout = Layout::new(key.len(), value_len);
-        let chunk = self.allocate(self.lens.class_for(layout.first_chunk_len()), clock)?;
-        Ok(RawDraft::new(self, chunk, key, value_len, flags, exptime))
-    }
-
-    pub(super) fn uses(&self, chunk: Chunk) -> Use {
-        Use::of(&self.arena, chunk)
     }
 }
 
@@ -540,32 +304,4 @@ enum Reaped {
     Later,
     /// There is nothing to reap.
     Nothing,
-}
-
-/// A pin that ends with the scope.
-pub(super) struct Pinned<'p> {
-    epochs: &'p Epochs,
-    pin: Pin,
-}
-
-impl Drop for Pinned<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.epochs.unpin(self.pin);
-    }
-}
-
-/// The stripe of this thread: threads are dealt out in turn.
-#[inline]
-pub(super) fn thread_stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    STRIPE.with(|stripe| {
-        if stripe.get() == usize::MAX {
-            stripe.set(NEXT.fetch_add(1, Relaxed) % STRIPES_MAX);
-        }
-        stripe.get()
-    })
 }

@@ -1,16 +1,16 @@
 //! A list of chunks, linked through their headers. Whoever uses it holds the slab class's lock.
 
-use super::arena::{Arena, Chunk};
+use crate::store::memory::arena::{Arena, Chunk};
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     head: Option<Chunk>,
     tail: Option<Chunk>,
-    pub(super) len: u64,
+    pub(crate) len: u64,
 }
 
 impl Queue {
-    pub(super) fn push_head(&mut self, arena: &Arena, chunk: Chunk) {
+    pub(crate) fn push_head(&mut self, arena: &Arena, chunk: Chunk) {
         let header = arena.header(chunk);
         header.set_prev(None);
         header.set_next(self.head);
@@ -22,7 +22,7 @@ impl Queue {
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, arena: &Arena, chunk: Chunk) {
+    pub(crate) fn remove(&mut self, arena: &Arena, chunk: Chunk) {
         let (prev, next) = (arena.header(chunk).prev(), arena.header(chunk).next());
         match prev {
             Some(prev) => arena.header(prev).set_next(next),
@@ -36,7 +36,7 @@ impl Queue {
     }
 
     /// Puts a chunk into the place of another.
-    pub(super) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
+    pub(crate) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
         let (prev, next) = (arena.header(old).prev(), arena.header(old).next());
         arena.header(new).set_prev(prev);
         arena.header(new).set_next(next);
@@ -50,14 +50,14 @@ impl Queue {
         }
     }
 
-    pub(super) fn pop_tail(&mut self, arena: &Arena) -> Option<Chunk> {
+    pub(crate) fn pop_tail(&mut self, arena: &Arena) -> Option<Chunk> {
         let tail = self.tail?;
         self.remove(arena, tail);
         Some(tail)
     }
 
     /// Puts all of `other` behind the tail.
-    pub(super) fn append(&mut self, arena: &Arena, other: Queue) {
+    pub(crate) fn append(&mut self, arena: &Arena, other: Queue) {
         let Some(head) = other.head else { return };
         arena.header(head).set_prev(self.tail);
         match self.tail {
@@ -68,7 +68,7 @@ impl Queue {
         self.len += other.len;
     }
 
-    pub(super) fn tail_first<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = Chunk> + use<'a> {
+    pub(crate) fn tail_first<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = Chunk> + use<'a> {
         std::iter::successors(self.tail, |chunk| arena.header(*chunk).prev())
     }
 }

@@ -9,37 +9,19 @@
 //!
 //! To empty a page: items that were used are copied to free chunks of their class, the others are evicted, and when
 //! the last reader has left, the page goes. That is done in steps, by those who need memory and by
-//! [`Store::maintain`](super::Store::maintain). A class that has nothing left to evict does not wait: it takes a page at once.
+//! `Store::maintain`. A class that has nothing left to evict does not wait: it takes a page at once.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, TryLockError};
 
-use super::arena::{Chunk, PAGE_LEN};
-use super::counters::add;
-use super::draft::RawDraft;
-use super::layout::Layout;
-use super::mark;
-use super::pool::{Pool, thread_stripe};
-use super::slab::{Clock, Pace, Use, Victim, generation, set_generation};
-
-#[derive(Debug)]
-pub(super) struct Mover {
-    current: Option<Move>,
-    /// Where the next page of each class is looked for.
-    next_page: Vec<usize>,
-    evicted_since_move: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Move {
-    page: u32,
-    from: u8,
-    /// The class that gets the page; none: the kernel.
-    to: Option<u8>,
-    /// The next chunk to look at.
-    at: u32,
-    rounds: u32,
-}
+use crate::store::memory::arena::{Chunk, PAGE_LEN};
+use crate::store::memory::layout::Layout;
+use crate::store::memory::mark;
+use crate::store::pool::counters::add;
+use crate::store::pool::draft::RawDraft;
+use crate::store::pool::state::{Move, Mover};
+use crate::store::pool::{Pool, thread_stripe};
+use crate::store::slab::{Clock, Pace, Use, Victim, generation, set_generation};
 
 /// How a step went.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +33,7 @@ enum Step {
 
 /// What became of the attempt to take a page from another class.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stolen {
+pub(crate) enum Stolen {
     /// It is there.
     Page,
     /// It comes when readers have left, or another thread has finished a move.
@@ -85,16 +67,6 @@ const FREE_PAGES_MAX: u64 = 3;
 /// go at once.
 const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
-impl Mover {
-    pub(super) fn new(classes: usize) -> Mover {
-        Mover {
-            current: None,
-            next_page: vec![0; classes + 1],
-            evicted_since_move: 0,
-        }
-    }
-}
-
 impl Pool {
     fn mover(&self) -> Option<MutexGuard<'_, Mover>> {
         match self.mover.try_lock() {
@@ -105,7 +77,7 @@ impl Pool {
     }
 
     /// Called by a class that evicts: a step of the move that is on, or a look whether one is due.
-    pub(super) fn balance(&self, id: u8, clock: Clock) {
+    pub(crate) fn balance(&self, id: u8, clock: Clock) {
         if self.is_moving.load(Relaxed) {
             if let Some(mut mover) = self.mover() {
                 let chunks = self.lens.as_slice()[usize::from(id) - 1] / BYTES_EVICTED_PER_CHUNK;
@@ -121,7 +93,7 @@ impl Pool {
 
     /// What readers have left, the move that is on, and memory that is to be given back. Returns whether there is
     /// more to do.
-    pub(super) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
+    pub(crate) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
         let Some(mut mover) = self.mover() else {
             return false;
         };
@@ -203,7 +175,7 @@ impl Pool {
     }
 
     /// For a class that has nothing to evict: a page of another class, now. `given_up` pages were tried already.
-    pub(super) fn steal_page(&self, to: u8, given_up: u32, clock: Clock) -> Stolen {
+    pub(crate) fn steal_page(&self, to: u8, given_up: u32, clock: Clock) -> Stolen {
         let Some(mut mover) = self.mover() else {
             // Somebody moves a page: it may be for us.
             return Stolen::Later;

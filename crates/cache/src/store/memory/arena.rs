@@ -28,38 +28,38 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-pub(super) const PAGE_LEN: usize = 1 << 20;
-pub(super) const HEADER_LEN: usize = size_of::<Header>();
+pub(crate) const PAGE_LEN: usize = 1 << 20;
+pub(crate) const HEADER_LEN: usize = size_of::<Header>();
 
 /// What a chunk is called by: its offset in units of 8 bytes. Never 0, because page 0 is never used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Chunk(u64);
+pub(crate) struct Chunk(u64);
 
 /// Chunks have names of 38 bits: 2 TiB of memory.
-pub(super) const CHUNK_BITS: u32 = 38;
+pub(crate) const CHUNK_BITS: u32 = 38;
 
 impl Chunk {
-    pub(super) fn new(page: u32, offset: usize) -> Chunk {
+    pub(crate) fn new(page: u32, offset: usize) -> Chunk {
         Chunk(((page as usize * PAGE_LEN + offset) / 8) as u64)
     }
 
     #[inline]
-    pub(super) fn from_units(units: u64) -> Option<Chunk> {
+    pub(crate) fn from_units(units: u64) -> Option<Chunk> {
         (units != 0).then_some(Chunk(units))
     }
 
     #[inline]
-    pub(super) fn units(self) -> u64 {
+    pub(crate) fn units(self) -> u64 {
         self.0
     }
 
     #[inline]
-    pub(super) fn page(self) -> u32 {
+    pub(crate) fn page(self) -> u32 {
         (self.0 / (PAGE_LEN as u64 / 8)) as u32
     }
 
     #[inline]
-    pub(super) fn offset_in_page(self) -> usize {
+    pub(crate) fn offset_in_page(self) -> usize {
         (self.0 % (PAGE_LEN as u64 / 8)) as usize * 8
     }
 
@@ -72,39 +72,39 @@ impl Chunk {
 /// What stands at the start of every chunk.
 #[derive(Default)]
 #[repr(C, align(8))]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// References, marks, generation: see `mark`.
-    pub(super) state: AtomicU32,
-    pub(super) exptime: AtomicU32,
-    pub(super) last_access: AtomicU32,
-    pub(super) flags: AtomicU32,
+    pub(crate) state: AtomicU32,
+    pub(crate) exptime: AtomicU32,
+    pub(crate) last_access: AtomicU32,
+    pub(crate) flags: AtomicU32,
     /// The whole value's length; of the further chunks of a long item, how much lies in the chunk.
-    pub(super) value_len: AtomicU32,
-    pub(super) key_len: AtomicU8,
+    pub(crate) value_len: AtomicU32,
+    pub(crate) key_len: AtomicU8,
     /// What the chunk is used for: see `slab::Use`.
-    pub(super) place: AtomicU8,
+    pub(crate) place: AtomicU8,
     prev_high: AtomicU8,
     next_high: AtomicU8,
     prev_low: AtomicU32,
     next_low: AtomicU32,
     /// The item's cas; of the further chunks of a long item, its first chunk.
-    pub(super) cas: AtomicU64,
+    pub(crate) cas: AtomicU64,
 }
 
 impl Header {
-    pub(super) fn prev(&self) -> Option<Chunk> {
+    pub(crate) fn prev(&self) -> Option<Chunk> {
         join(&self.prev_high, &self.prev_low)
     }
 
-    pub(super) fn next(&self) -> Option<Chunk> {
+    pub(crate) fn next(&self) -> Option<Chunk> {
         join(&self.next_high, &self.next_low)
     }
 
-    pub(super) fn set_prev(&self, prev: Option<Chunk>) {
+    pub(crate) fn set_prev(&self, prev: Option<Chunk>) {
         split(prev, &self.prev_high, &self.prev_low);
     }
 
-    pub(super) fn set_next(&self, next: Option<Chunk>) {
+    pub(crate) fn set_next(&self, next: Option<Chunk>) {
         split(next, &self.next_high, &self.next_low);
     }
 }
@@ -120,10 +120,10 @@ fn split(chunk: Option<Chunk>, high: &AtomicU8, low: &AtomicU32) {
 }
 
 /// The range of addresses. Memory comes with the first touch of a page and goes with [`Arena::give_back`].
-pub(super) struct Arena {
+pub(crate) struct Arena {
     base: NonNull<u8>,
     /// Pages from 1 to this may be used.
-    pub(super) pages_max: u32,
+    pub(crate) pages_max: u32,
 }
 
 // SAFETY: the arena is an address and a length; what is shared behind it are atomics, and bytes under the
@@ -135,7 +135,7 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// Reserves addresses for `pages_wanted` pages; where the kernel will not (`RLIMIT_AS`, strict
     /// overcommit), for `pages_needed`.
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         pages_needed: u32,
         pages_wanted: u32,
         huge_pages: bool,
@@ -169,7 +169,7 @@ impl Arena {
     }
 
     #[inline]
-    pub(super) fn header(&self, chunk: Chunk) -> &Header {
+    pub(crate) fn header(&self, chunk: Chunk) -> &Header {
         debug_assert!((1..=self.pages_max).contains(&chunk.page()));
         // SAFETY: a `Chunk` lies within the range (they are made from page numbers up to `pages_max`), is
         // aligned to 8 and has room for a header; the memory reads as zeros before the first write; all
@@ -185,7 +185,7 @@ impl Arena {
     /// through `Epochs`, held by a reference, or kept in the table by its bucket's or in a queue by its
     /// class's lock.
     #[inline]
-    pub(super) unsafe fn bytes(&self, chunk: Chunk, offset: usize, len: usize) -> &[u8] {
+    pub(crate) unsafe fn bytes(&self, chunk: Chunk, offset: usize, len: usize) -> &[u8] {
         debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
         // SAFETY: within the mapping by the caller's word; zeros or written bytes; not written meanwhile.
         unsafe {
@@ -201,7 +201,7 @@ impl Arena {
     /// bytes lives.
     #[inline]
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn bytes_mut(&self, chunk: Chunk, offset: usize, len: usize) -> &mut [u8] {
+    pub(crate) unsafe fn bytes_mut(&self, chunk: Chunk, offset: usize, len: usize) -> &mut [u8] {
         debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
         // SAFETY: within the mapping and nobody else's by the caller's word.
         unsafe {
@@ -214,7 +214,7 @@ impl Arena {
     ///
     /// # Safety
     /// No chunk of the page is in use, and nobody looks at one.
-    pub(super) unsafe fn give_back(&self, page: u32) {
+    pub(crate) unsafe fn give_back(&self, page: u32) {
         // SAFETY: the page is within the mapping and nobody's.
         unsafe {
             let start = self.base.add(page as usize * PAGE_LEN);

@@ -16,27 +16,33 @@
 //! A chunk goes round: free → draft → queue → (floating, while an evictor looks for its bucket) → limbo, until
 //! readers have left → free. All under the class's lock; the lock of a bucket comes before it, never after.
 
+pub(crate) mod ghost;
+pub(crate) mod queue;
+pub(crate) mod sizes;
+
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::arena::{Arena, Chunk, HEADER_LEN, Header, PAGE_LEN};
-use super::epoch::Epochs;
-use super::ghost::Ghosts;
-use super::mark;
-use super::queue::Queue;
-use super::sizes::Sizes;
-use super::{ClassStats, NEVER, Seconds};
+use crate::store::figures::ClassStats;
+use crate::store::memory::arena::{Arena, Chunk, HEADER_LEN, Header, PAGE_LEN};
+use crate::store::memory::classes::CHUNK_LEN_MAX;
+use crate::store::memory::epoch::Epochs;
+use crate::store::memory::mark;
+use crate::store::rule::{NEVER, Seconds};
+use crate::store::slab::ghost::Ghosts;
+use crate::store::slab::queue::Queue;
+use crate::store::slab::sizes::Sizes;
 
 /// Classes look at the balance between them each time one of them has evicted so many bytes.
 const BALANCE_AFTER: u64 = PAGE_LEN as u64 / 4;
 
 /// So many items that are held are passed over in the search for one to evict.
-pub(super) const HELD_MAX: u32 = 256;
+pub(crate) const HELD_MAX: u32 = 256;
 
 /// What a chunk is used for: the low 3 bits of `Header::place`. The others are the high bits of an item's
 /// generation, which are written before it is published, and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Use {
+pub(crate) enum Use {
     Free = 0,
     /// Somebody's, not yet published.
     Draft = 1,
@@ -51,7 +57,7 @@ pub(super) enum Use {
 }
 
 impl Use {
-    pub(super) fn of(arena: &Arena, chunk: Chunk) -> Use {
+    pub(crate) fn of(arena: &Arena, chunk: Chunk) -> Use {
         match arena.header(chunk).place.load(Relaxed) & USE_MASK {
             0 => Use::Free,
             1 => Use::Draft,
@@ -64,7 +70,7 @@ impl Use {
         }
     }
 
-    pub(super) fn set(self, arena: &Arena, chunk: Chunk) {
+    pub(crate) fn set(self, arena: &Arena, chunk: Chunk) {
         let place = &arena.header(chunk).place;
         place.store(place.load(Relaxed) & !USE_MASK | self as u8, Relaxed);
     }
@@ -74,17 +80,17 @@ const USE_BITS: u32 = 3;
 const USE_MASK: u8 = (1 << USE_BITS) - 1;
 
 /// How many generations there are before they come round again.
-pub(super) const GENERATIONS: u16 = 1 << (mark::GENERATION_BITS + 8 - USE_BITS);
+pub(crate) const GENERATIONS: u16 = 1 << (mark::GENERATION_BITS + 8 - USE_BITS);
 
 /// The generation in which an item was stored; `state` is its header's.
 #[inline]
-pub(super) fn generation(header: &Header, state: u32) -> u16 {
+pub(crate) fn generation(header: &Header, state: u32) -> u16 {
     let high = header.place.load(Relaxed) >> USE_BITS;
     u16::from(high) << mark::GENERATION_BITS | mark::generation(state)
 }
 
 /// Writes the generation of a draft, or of a copy that is not yet published; the low bits are in `mark::fresh`.
-pub(super) fn set_generation(header: &Header, generation: u16) {
+pub(crate) fn set_generation(header: &Header, generation: u16) {
     let high = (generation >> mark::GENERATION_BITS) as u8;
     let used_for = header.place.load(Relaxed) & USE_MASK;
     header.place.store(high << USE_BITS | used_for, Relaxed);
@@ -92,38 +98,38 @@ pub(super) fn set_generation(header: &Header, generation: u16) {
 
 /// The time and the generation by which items are alive or dead.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
-    pub(super) now: Seconds,
-    pub(super) generation: u16,
+pub(crate) struct Clock {
+    pub(crate) now: Seconds,
+    pub(crate) generation: u16,
 }
 
 impl Clock {
     #[inline]
-    pub(super) fn is_flushed(self, header: &Header) -> bool {
+    pub(crate) fn is_flushed(self, header: &Header) -> bool {
         generation(header, header.state.load(Relaxed)) != self.generation
     }
 
-    pub(super) fn is_expired(self, exptime: Seconds) -> bool {
+    pub(crate) fn is_expired(self, exptime: Seconds) -> bool {
         exptime != NEVER && exptime <= self.now
     }
 
-    pub(super) fn is_dead(self, arena: &Arena, chunk: Chunk) -> bool {
+    pub(crate) fn is_dead(self, arena: &Arena, chunk: Chunk) -> bool {
         let header = arena.header(chunk);
         self.is_flushed(header) || self.is_expired(header.exptime.load(Relaxed))
     }
 }
 
 /// Which class and which of its pages a page number is: class in the high 8 bits.
-pub(super) struct Owners(Box<[AtomicU32]>);
+pub(crate) struct Owners(Box<[AtomicU32]>);
 
 impl Owners {
-    pub(super) fn new(pages_max: u32) -> Owners {
+    pub(crate) fn new(pages_max: u32) -> Owners {
         Owners((0..=pages_max).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// The class of a chunk that somebody holds. 0 for a page that belongs to none.
     #[inline]
-    pub(super) fn class_of(&self, chunk: Chunk) -> u8 {
+    pub(crate) fn class_of(&self, chunk: Chunk) -> u8 {
         (self.0[chunk.page() as usize].load(Relaxed) >> 24) as u8
     }
 
@@ -151,10 +157,10 @@ struct Page {
     is_noted: bool,
 }
 
-pub(super) struct Class {
-    pub(super) id: u8,
-    pub(super) chunk_len: usize,
-    pub(super) per_page: u32,
+pub(crate) struct Class {
+    pub(crate) id: u8,
+    pub(crate) chunk_len: usize,
+    pub(crate) per_page: u32,
     pages: Vec<Page>,
     /// Pages that had a free chunk when they were noted; looked at again before use.
     roomy: Vec<u32>,
@@ -167,9 +173,9 @@ pub(super) struct Class {
     retired_lately: u32,
     ghosts: Ghosts,
     /// Counters; what can be counted at once is filled in by `stats`.
-    pub(super) counts: ClassStats,
-    pub(super) mem_requested: u64,
-    pub(super) sizes: Sizes,
+    pub(crate) counts: ClassStats,
+    pub(crate) mem_requested: u64,
+    pub(crate) sizes: Sizes,
     /// Bytes evicted, what is long ago counting less, and since the last look at the balance.
     evicted_lately: u64,
     evicted_since_look: u64,
@@ -177,20 +183,20 @@ pub(super) struct Class {
 
 /// How fast a class turns its memory over, for the balance between classes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    pub(super) id: u8,
+pub(crate) struct Pace {
+    pub(crate) id: u8,
     pages: usize,
     /// Bytes that it evicted lately, per page.
-    pub(super) bytes_a_page: f64,
+    pub(crate) bytes_a_page: f64,
     /// Seconds since what goes next was used.
-    pub(super) tail_age: Seconds,
+    pub(crate) tail_age: Seconds,
     /// And what went last, when it went.
     victim_age: Seconds,
 }
 
 impl Pace {
     /// Whether a page is worth more to the other class. The last one goes only from an idle class.
-    pub(super) fn gives_a_page_to(&self, to: &Pace) -> bool {
+    pub(crate) fn gives_a_page_to(&self, to: &Pace) -> bool {
         let is_idle = self.is_idle_beside(to);
         // A class in use gives what is older than what went; an idle one, than what would go.
         let needed_age = match is_idle {
@@ -203,21 +209,21 @@ impl Pace {
     }
 
     /// Whether a class has all but stopped to evict, compared with another.
-    pub(super) fn is_idle_beside(&self, to: &Pace) -> bool {
+    pub(crate) fn is_idle_beside(&self, to: &Pace) -> bool {
         self.bytes_a_page * 16.0 < to.bytes_a_page
     }
 }
 
 /// An item that has to go, as an evictor takes it in hand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Victim {
-    pub(super) chunk: Chunk,
-    pub(super) is_dead: bool,
+pub(crate) struct Victim {
+    pub(crate) chunk: Chunk,
+    pub(crate) is_dead: bool,
 }
 
 impl Class {
     /// `len_below` is the chunk length of the class before, or 0.
-    pub(super) fn new(id: u8, len_below: usize, chunk_len: usize) -> Class {
+    pub(crate) fn new(id: u8, len_below: usize, chunk_len: usize) -> Class {
         Class {
             id,
             chunk_len,
@@ -242,15 +248,15 @@ impl Class {
 
     // ---- pages and free chunks
 
-    pub(super) fn page_count(&self) -> usize {
+    pub(crate) fn page_count(&self) -> usize {
         self.pages.len()
     }
 
-    pub(super) fn page_number(&self, at: usize) -> u32 {
+    pub(crate) fn page_number(&self, at: usize) -> u32 {
         self.pages[at % self.pages.len()].number
     }
 
-    pub(super) fn add_page(&mut self, owners: &Owners, number: u32) {
+    pub(crate) fn add_page(&mut self, owners: &Owners, number: u32) {
         owners.set(number, self.id, self.pages.len());
         self.pages.push(Page {
             number,
@@ -271,7 +277,7 @@ impl Class {
     }
 
     /// A chunk for a draft, if one is free.
-    pub(super) fn take_free(&mut self, arena: &Arena, owners: &Owners) -> Option<Chunk> {
+    pub(crate) fn take_free(&mut self, arena: &Arena, owners: &Owners) -> Option<Chunk> {
         while let Some(&number) = self.roomy.last() {
             let (class, at) = owners.at(number);
             assert_eq!(class, self.id, "page {number} belongs to another class");
@@ -288,7 +294,7 @@ impl Class {
     }
 
     /// Frees a chunk that nobody can reach any more.
-    pub(super) fn free(&mut self, arena: &Arena, owners: &Owners, chunk: Chunk) {
+    pub(crate) fn free(&mut self, arena: &Arena, owners: &Owners, chunk: Chunk) {
         let (class, at) = owners.at(chunk.page());
         assert_eq!(class, self.id, "{chunk:?} freed into another class");
         if !self.pages[at].leaving {
@@ -303,7 +309,7 @@ impl Class {
     }
 
     /// Free chunks of pages that stay.
-    pub(super) fn free_len(&self) -> u64 {
+    pub(crate) fn free_len(&self) -> u64 {
         let free = |page: &Page| u64::from(page.free_len + self.per_page - page.carved);
         self.pages
             .iter()
@@ -313,7 +319,7 @@ impl Class {
     }
 
     /// Whether a page is to be emptied; returns how many of its chunks may be in use.
-    pub(super) fn set_leaving(&mut self, owners: &Owners, number: u32, leaving: bool) -> u32 {
+    pub(crate) fn set_leaving(&mut self, owners: &Owners, number: u32, leaving: bool) -> u32 {
         let (class, at) = owners.at(number);
         assert_eq!(class, self.id, "page {number} belongs to another class");
         self.pages[at].leaving = leaving;
@@ -324,7 +330,7 @@ impl Class {
     }
 
     /// Takes a page out of the class if all its chunks are free.
-    pub(super) fn remove_page(&mut self, owners: &Owners, number: u32) -> bool {
+    pub(crate) fn remove_page(&mut self, owners: &Owners, number: u32) -> bool {
         let (class, at) = owners.at(number);
         assert_eq!(class, self.id, "page {number} belongs to another class");
         if self.pages[at].free_len < self.pages[at].carved {
@@ -342,13 +348,13 @@ impl Class {
     // ---- queues
 
     /// Puts a new item into its queue.
-    pub(super) fn enqueue(&mut self, arena: &Arena, chunk: Chunk, hash: u64) {
+    pub(crate) fn enqueue(&mut self, arena: &Arena, chunk: Chunk, hash: u64) {
         let is_ghost = self.ghosts.remove(hash);
         self.counts.ghost_hits += u64::from(is_ghost);
         self.enqueue_in(arena, chunk, if is_ghost { Use::Main } else { Use::Small });
     }
 
-    pub(super) fn enqueue_in(&mut self, arena: &Arena, chunk: Chunk, place: Use) {
+    pub(crate) fn enqueue_in(&mut self, arena: &Arena, chunk: Chunk, place: Use) {
         place.set(arena, chunk);
         match place {
             Use::Main => self.main.push_head(arena, chunk),
@@ -358,7 +364,7 @@ impl Class {
     }
 
     /// Puts an item into the place of its older version.
-    pub(super) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
+    pub(crate) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
         let place = Use::of(arena, old);
         match place {
             Use::Small => self.small.replace(arena, old, new),
@@ -377,7 +383,7 @@ impl Class {
     }
 
     /// Sets an item aside that is out of the table. Returns the queue that it was in.
-    pub(super) fn retire(&mut self, arena: &Arena, chunk: Chunk, epochs: &Epochs) -> Use {
+    pub(crate) fn retire(&mut self, arena: &Arena, chunk: Chunk, epochs: &Epochs) -> Use {
         let place = Use::of(arena, chunk);
         match place {
             Use::Small => self.small.remove(arena, chunk),
@@ -402,16 +408,16 @@ impl Class {
         place
     }
 
-    pub(super) fn set_part(&mut self, arena: &Arena, chunk: Chunk) {
+    pub(crate) fn set_part(&mut self, arena: &Arena, chunk: Chunk) {
         Use::Part.set(arena, chunk);
     }
 
-    pub(super) fn limbo_len(&self) -> u64 {
+    pub(crate) fn limbo_len(&self) -> u64 {
         self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
     }
 
     /// Whether enough waits in limbo for a look at the readers to be worth it. Says so once per lot.
-    pub(super) fn is_limbo_due(&mut self) -> bool {
+    pub(crate) fn is_limbo_due(&mut self) -> bool {
         const LOT: u32 = 32;
         let is_due = self.retired_lately >= LOT;
         if is_due {
@@ -422,7 +428,7 @@ impl Class {
 
     /// Frees up to `count_max` chunks whose readers have left. Long items are put into `long` instead, because
     /// their other chunks belong to other classes as well.
-    pub(super) fn reap(
+    pub(crate) fn reap(
         &mut self,
         arena: &Arena,
         owners: &Owners,
@@ -454,7 +460,7 @@ impl Class {
 
     /// Takes the item in hand that has to go next. When `steps` have been used up, whoever stands at the tail goes,
     /// used or not, if the caller `must` have one.
-    pub(super) fn pick(
+    pub(crate) fn pick(
         &mut self,
         arena: &Arena,
         clock: Clock,
@@ -503,7 +509,7 @@ impl Class {
     }
 
     /// Takes up to `count_max` dead items in hand among those that are next to go.
-    pub(super) fn take_dead(
+    pub(crate) fn take_dead(
         &mut self,
         arena: &Arena,
         clock: Clock,
@@ -522,7 +528,7 @@ impl Class {
 
     /// Whether a page has a chunk that would not become free soon, whatever is evicted: of an upload, or of a reply
     /// on its way out. A guess, since chunks of other classes are looked at without their lock.
-    pub(super) fn is_stuck(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
+    pub(crate) fn is_stuck(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
         let (_, at) = owners.at(number);
         let is_held = |chunk| mark::is_referenced(arena.header(chunk).state.load(Relaxed));
         let is_stuck = |chunk| match Use::of(arena, chunk) {
@@ -540,7 +546,7 @@ impl Class {
     }
 
     /// Takes a certain item in hand, if it stands in a queue.
-    pub(super) fn take_in_hand(&mut self, arena: &Arena, chunk: Chunk) -> bool {
+    pub(crate) fn take_in_hand(&mut self, arena: &Arena, chunk: Chunk) -> bool {
         match Use::of(arena, chunk) {
             Use::Small => self.small.remove(arena, chunk),
             Use::Main => self.main.remove(arena, chunk),
@@ -550,7 +556,7 @@ impl Class {
         true
     }
 
-    pub(super) fn count_victim(&mut self, arena: &Arena, victim: Victim, now: Seconds) {
+    pub(crate) fn count_victim(&mut self, arena: &Arena, victim: Victim, now: Seconds) {
         let header = arena.header(victim.chunk);
         let unfetched = u64::from(header.state.load(Relaxed) & mark::FETCHED == 0);
         if victim.is_dead {
@@ -568,17 +574,17 @@ impl Class {
     }
 
     /// Whether so much was evicted that another look at the balance between classes is worth it.
-    pub(super) fn is_balance_due(&self) -> bool {
+    pub(crate) fn is_balance_due(&self) -> bool {
         self.evicted_since_look >= BALANCE_AFTER
     }
 
     /// Lets what was evicted before count for less from now on. Returns the bytes since the last look.
-    pub(super) fn begin_balance(&mut self) -> u64 {
+    pub(crate) fn begin_balance(&mut self) -> u64 {
         self.evicted_lately -= self.evicted_lately.div_ceil(8);
         std::mem::take(&mut self.evicted_since_look)
     }
 
-    pub(super) fn pace(&self, arena: &Arena, now: Seconds) -> Pace {
+    pub(crate) fn pace(&self, arena: &Arena, now: Seconds) -> Pace {
         Pace {
             id: self.id,
             pages: self.pages.len(),
@@ -589,7 +595,7 @@ impl Class {
     }
 
     /// Seconds since the items which are next to go were used, on average over a few.
-    pub(super) fn tail_age(&self, arena: &Arena, now: Seconds) -> Option<Seconds> {
+    pub(crate) fn tail_age(&self, arena: &Arena, now: Seconds) -> Option<Seconds> {
         let tails = self
             .main
             .tail_first(arena)
@@ -603,22 +609,22 @@ impl Class {
     }
 
     /// The items of the queues, the small queue's first, oldest first.
-    pub(super) fn oldest_first(&self, arena: &Arena) -> Vec<Chunk> {
+    pub(crate) fn oldest_first(&self, arena: &Arena) -> Vec<Chunk> {
         self.small
             .tail_first(arena)
             .chain(self.main.tail_first(arena))
             .collect()
     }
 
-    pub(super) fn items(&self) -> u64 {
+    pub(crate) fn items(&self) -> u64 {
         self.small.len + self.main.len
     }
 
-    pub(super) fn ghosts_len(&self) -> usize {
+    pub(crate) fn ghosts_len(&self) -> usize {
         self.ghosts.memory_len()
     }
 
-    pub(super) fn stats(&self, arena: &Arena, now: Seconds) -> ClassStats {
+    pub(crate) fn stats(&self, arena: &Arena, now: Seconds) -> ClassStats {
         let total = self.pages.len() as u64 * u64::from(self.per_page);
         let fresh = |page: &Page| u64::from(self.per_page - page.carved);
         let fresh = self.pages.iter().map(fresh).sum();
@@ -658,15 +664,15 @@ impl Page {
 }
 
 /// Header, key and value, in bytes.
-pub(super) fn item_len(arena: &Arena, chunk: Chunk) -> u64 {
+pub(crate) fn item_len(arena: &Arena, chunk: Chunk) -> u64 {
     let header = arena.header(chunk);
     let key_len = u64::from(header.key_len.load(Relaxed));
     HEADER_LEN as u64 + key_len + u64::from(header.value_len.load(Relaxed))
 }
 
 /// Whether an item lies in several chunks.
-pub(super) fn is_long(arena: &Arena, chunk: Chunk) -> bool {
-    item_len(arena, chunk) > super::classes::CHUNK_LEN_MAX as u64
+pub(crate) fn is_long(arena: &Arena, chunk: Chunk) -> bool {
+    item_len(arena, chunk) > CHUNK_LEN_MAX as u64
 }
 
 #[cfg(test)]

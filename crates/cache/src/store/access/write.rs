@@ -6,20 +6,22 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::Chunk;
-use super::counters::add;
-use super::draft::{Draft, RawDraft};
-use super::index::{At, Locked};
-use super::item::Held;
-use super::layout::Layout;
-use super::mark::WRITERS_MAX;
-use super::pool::Pool;
-use super::slab::{Clock, Use, Victim, set_generation};
-use super::{
-    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
-    Turn, mark,
-};
 use crate::number::{DECIMAL_LEN_MAX, parse_u64, push_decimal};
+use crate::store::access::draft::Draft;
+use crate::store::access::item::Held;
+use crate::store::access::turn::Turn;
+use crate::store::index::{At, Locked};
+use crate::store::memory::arena::Chunk;
+use crate::store::memory::layout::Layout;
+use crate::store::memory::mark;
+use crate::store::memory::mark::WRITERS_MAX;
+use crate::store::pool::Pool;
+use crate::store::pool::counters::add;
+use crate::store::pool::draft::RawDraft;
+use crate::store::rule::{
+    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
+};
+use crate::store::slab::{Clock, Use, Victim, set_generation};
 
 impl<'s> Turn<'s> {
     /// Stores a value that has arrived whole.

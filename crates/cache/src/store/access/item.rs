@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
-use super::arena::Chunk;
-use super::layout::Layout;
-use super::mark::READERS_MAX;
-use super::pool::Pool;
-use super::slab::item_len;
-use super::{Seconds, Store, mark};
+use crate::store::access::handle::Store;
+use crate::store::memory::arena::Chunk;
+use crate::store::memory::layout::Layout;
+use crate::store::memory::mark;
+use crate::store::memory::mark::READERS_MAX;
+use crate::store::pool::Pool;
+use crate::store::rule::Seconds;
+use crate::store::slab::item_len;
 
 /// One version of an item, which never changes but for its marks. Borrowed from a [`Turn`](super::Turn).
 #[derive(Clone, Copy)]
@@ -22,9 +24,9 @@ pub struct Item<'t> {
 }
 
 /// A reference to an item's memory: keeps it from being used again, for longer than a turn.
-pub(super) struct Held<S: AsRef<Pool>> {
+pub(crate) struct Held<S: AsRef<Pool>> {
     pool: S,
-    pub(super) chunk: Chunk,
+    pub(crate) chunk: Chunk,
 }
 
 /// A piece of a value that is sent from where it lies. All pieces of a reply share one reference.
@@ -35,7 +37,7 @@ struct Piece {
 
 impl<'t> Item<'t> {
     /// The caller has pinned the epoch for `'t` since before it found the chunk.
-    pub(super) fn new(store: &'t Store, chunk: Chunk) -> Item<'t> {
+    pub(crate) fn new(store: &'t Store, chunk: Chunk) -> Item<'t> {
         let header = store.pool().arena.header(chunk);
         let (state, last_access) = (header.state.load(Relaxed), header.last_access.load(Relaxed));
         Item {
@@ -48,7 +50,7 @@ impl<'t> Item<'t> {
 
     /// The same, marked as used.
     #[inline]
-    pub(super) fn hit(store: &'t Store, chunk: Chunk, now: Seconds) -> Item<'t> {
+    pub(crate) fn hit(store: &'t Store, chunk: Chunk, now: Seconds) -> Item<'t> {
         let header = store.pool().arena.header(chunk);
         let state = mark::hit(&header.state);
         let last_access = header.last_access.load(Relaxed);
@@ -113,7 +115,7 @@ impl<'t> Item<'t> {
         self.pool().arena.header(self.chunk).cas.load(Relaxed)
     }
 
-    /// When the item expires: [`NEVER`](super::NEVER), or a time.
+    /// When the item expires: [`NEVER`](crate::store::NEVER), or a time.
     pub fn exptime(&self) -> Seconds {
         self.pool().arena.header(self.chunk).exptime.load(Relaxed)
     }
@@ -177,7 +179,7 @@ impl fmt::Debug for Item<'_> {
 impl<S: AsRef<Pool>> Held<S> {
     /// None when the item has `count_max` references. The caller has pinned the epoch since before it found the
     /// item, or holds the lock of its bucket.
-    pub(super) fn take(pool: S, chunk: Chunk, count_max: u32) -> Option<Held<S>> {
+    pub(crate) fn take(pool: S, chunk: Chunk, count_max: u32) -> Option<Held<S>> {
         let taken = mark::reference(&pool.as_ref().arena.header(chunk).state, count_max);
         // Made only when it was taken: a `Held` gives a reference back when it is dropped.
         taken.then(|| Held { pool, chunk })

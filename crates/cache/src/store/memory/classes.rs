@@ -1,21 +1,21 @@
 //! The lengths of chunks: memcached's rule (slabs.c is not its only home: `memcached -vv` prints the table).
 
-use super::Config;
-use super::arena::{HEADER_LEN, PAGE_LEN};
+use crate::store::config::Config;
+use crate::store::memory::arena::{HEADER_LEN, PAGE_LEN};
 
 /// The longest chunk, as in memcached: half a page. What is longer lies in several.
-pub(super) const CHUNK_LEN_MAX: usize = PAGE_LEN / 2;
+pub(crate) const CHUNK_LEN_MAX: usize = PAGE_LEN / 2;
 
 /// memcached numbers its classes from 1 to 63.
-pub(super) const CLASSES_MAX: usize = 63;
+pub(crate) const CLASSES_MAX: usize = 63;
 
 /// The chunk lengths of the classes, ascending; class 1 is the first.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ChunkLens(Vec<usize>);
+pub(crate) struct ChunkLens(Vec<usize>);
 
 impl ChunkLens {
     /// Each class is `growth` times the one before it, rounded up to 8 bytes; the last is half a page.
-    pub(super) fn new(config: &Config) -> ChunkLens {
+    pub(crate) fn new(config: &Config) -> ChunkLens {
         // A growth of 1 would make endless classes of one length.
         let growth = config.chunk_growth.max(1.01);
         let mut lens = Vec::new();
@@ -29,18 +29,18 @@ impl ChunkLens {
         ChunkLens(lens)
     }
 
-    pub(super) fn as_slice(&self) -> &[usize] {
+    pub(crate) fn as_slice(&self) -> &[usize] {
         &self.0
     }
 
     /// The class whose chunks are just long enough; the last, for what is longer than any.
     #[inline]
-    pub(super) fn class_for(&self, len: usize) -> u8 {
+    pub(crate) fn class_for(&self, len: usize) -> u8 {
         let at = self.0.partition_point(|chunk_len| *chunk_len < len);
         at.min(self.0.len() - 1) as u8 + 1
     }
 
-    pub(super) fn last(&self) -> u8 {
+    pub(crate) fn last(&self) -> u8 {
         self.0.len() as u8
     }
 }

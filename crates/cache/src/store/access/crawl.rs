@@ -1,0 +1,115 @@
+//! Walks over the whole table: the crawler, and `lru_crawler metadump`.
+
+use std::ops::ControlFlow;
+
+use crate::store::access::handle::Store;
+use crate::store::access::item::Item;
+use crate::store::index::Cursor;
+use crate::store::pool::counters::add;
+use crate::store::pool::thread_stripe;
+use crate::store::rule::Seconds;
+use crate::store::slab::Victim;
+
+/// Seconds between two walks of the crawler when nothing was flushed.
+const SWEEP_EVERY: Seconds = 60;
+
+impl Store {
+    /// Flushes all items that are there at the time `at`; at once when that is not in the future
+    /// (`flush_all`, `flush_all DELAY`). A later call replaces one that is still to come.
+    pub fn flush(&self, at: Seconds, now: Seconds) {
+        self.pool().flush_at(at, now);
+    }
+
+    /// Looks at items after `cursor` until `budget` were seen, takes out what is dead, and shows the others to `visit`.
+    /// Returns where to go on, or `None` after the last or when `visit` breaks. An item that is there
+    /// throughout is seen at least once, and may be seen twice when the table grows meanwhile.
+    ///
+    /// `visit` runs within a turn, so it must not write to the store.
+    pub fn crawl(
+        &self,
+        cursor: Cursor,
+        budget: usize,
+        now: Seconds,
+        mut visit: impl FnMut(&Item<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        // A flush that has become due is carried out first.
+        self.pool().clock(now);
+        self.walk(cursor, budget, now, &mut visit)
+    }
+
+    fn walk(
+        &self,
+        cursor: Cursor,
+        budget: usize,
+        now: Seconds,
+        visit: &mut dyn FnMut(&Item<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        let pool = self.pool();
+        let checked = &pool.counters.stripe(thread_stripe()).crawler_items_checked;
+        let (Cursor(mut number), mut seen) = (cursor, 0);
+        while pool.index.has_bucket(number) {
+            let _pinned = pool.pin();
+            let clock = pool.clock_as_is(now);
+            for chunk in pool.index.chunks(number) {
+                seen += 1;
+                add(checked);
+                if clock.is_dead(&pool.arena, chunk) {
+                    pool.take_out_dead(
+                        Victim {
+                            chunk,
+                            is_dead: true,
+                        },
+                        clock,
+                    );
+                } else if visit(&Item::new(self, chunk)).is_break() {
+                    return None;
+                }
+            }
+            number += 1;
+            // An empty table has buckets as well, at an eighth of the price.
+            seen += usize::from(number.is_multiple_of(8));
+            if seen >= budget {
+                return pool.index.has_bucket(number).then_some(Cursor(number));
+            }
+        }
+        None
+    }
+
+    /// Whether a sweep for dead items is on its way through the table.
+    pub fn is_sweeping(&self) -> bool {
+        let sweep = self.pool().sweep.try_lock();
+        sweep.map_or(true, |sweep| sweep.cursor.is_some())
+    }
+
+    /// Does up to `budget` steps of housekeeping: takes out dead items, moves pages to the classes that
+    /// need them, gives memory back. Returns whether there is more to do now. For an idle moment.
+    pub fn maintain(&self, budget: usize, now: Seconds) -> bool {
+        let sweeps = self.sweep(budget, now);
+        let moves = self.pool().tend_pages(budget, self.pool().clock(now));
+        sweeps || moves
+    }
+
+    fn sweep(&self, budget: usize, now: Seconds) -> bool {
+        let pool = self.pool();
+        // A flush takes the crawler's lock, so what is due comes before it.
+        pool.clock(now);
+        let Ok(mut sweep) = pool.sweep.try_lock() else {
+            return false;
+        };
+        let generation = pool.clock_as_is(now).generation;
+        let cursor = match sweep.cursor {
+            Some(cursor) => cursor,
+            None if sweep.oldest != generation || sweep.next_at <= now => {
+                sweep.began_in = generation;
+                Cursor::START
+            }
+            None => return false,
+        };
+        sweep.cursor = self.walk(cursor, budget, now, &mut |_| ControlFlow::Continue(()));
+        if sweep.cursor.is_none() {
+            sweep.oldest = sweep.began_in;
+            sweep.next_at = now.saturating_add(SWEEP_EVERY);
+        }
+        sweep.cursor.is_some() || sweep.oldest != generation
+    }
+}

@@ -1,0 +1,91 @@
+use std::fmt;
+
+use crate::store::access::handle::Store;
+use crate::store::pool::draft::RawDraft;
+use crate::store::rule::StoreError;
+use crate::store::slab::Clock;
+
+/// An item on its way in: room for its value, in its final place. Gives its memory back when dropped.
+pub struct Draft {
+    pub(crate) store: Store,
+    /// Taken out when the draft is committed.
+    pub(crate) raw: Option<RawDraft>,
+    pub(crate) clock: Clock,
+}
+
+impl Draft {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        // The draft's own memory: nobody else knows the chunk.
+        self.store.pool().key(self.raw().chunk)
+    }
+
+    /// How long the value will be.
+    pub fn value_len(&self) -> usize {
+        self.raw().value_len
+    }
+
+    /// How much of the value is still to come.
+    pub fn missing(&self) -> usize {
+        self.raw().missing()
+    }
+
+    /// Whether the whole value is there.
+    pub fn is_full(&self) -> bool {
+        self.missing() == 0
+    }
+
+    /// Room for the next bytes of the value: not always for all of them. Empty when the draft is full. A long item
+    /// gets its memory as it fills, so this may fail half way: then drop the draft and swallow the rest.
+    pub fn room(&mut self) -> Result<&mut [u8], StoreError> {
+        let clock = self.clock;
+        let raw = self
+            .raw
+            .as_mut()
+            .expect("a draft is whole until it is committed");
+        raw.room(self.store.pool(), clock)
+    }
+
+    /// Says that `len` bytes were put at the start of the room.
+    ///
+    /// # Panics
+    /// If more than the value is filled.
+    pub fn filled(&mut self, len: usize) {
+        self.raw
+            .as_mut()
+            .expect("a draft is whole until it is committed")
+            .filled(len);
+    }
+
+    /// Copies as much of `input` as is still missing; returns how much.
+    pub fn fill(&mut self, input: &[u8]) -> Result<usize, StoreError> {
+        let clock = self.clock;
+        let raw = self
+            .raw
+            .as_mut()
+            .expect("a draft is whole until it is committed");
+        raw.fill(self.store.pool(), input, clock)
+    }
+
+    fn raw(&self) -> &RawDraft {
+        self.raw
+            .as_ref()
+            .expect("a draft is whole until it is committed")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            raw.discard(self.store.pool());
+        }
+    }
+}
+
+impl fmt::Debug for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draft")
+            .field("raw", &self.raw)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,6 @@
+//! The atomics of the parts that loom models: its own under `--cfg loom`, else the standard library's.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

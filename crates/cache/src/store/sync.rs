@@ -1,6 +1,0 @@
-//! The atomics of the parts that loom models: its own under `--cfg loom`, else the standard library's.
-
-#[cfg(loom)]
-pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
-pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

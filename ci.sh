@@ -152,8 +152,11 @@ cmd_system() {
     need mpirun openmpi-bin
     need gcc gcc
     need go golang-go
+    need pyflakes3 pyflakes3
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
+    # A misspelled name is found now, and not in the middle of the suite.
+    run pyflakes3 tests/system bench
     # The release binary in all but one thing: see the profile.
     run cargo build --profile checked --package weftwork
     cmd_site

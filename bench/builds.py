@@ -22,8 +22,8 @@ import place
 import report
 import rows
 import serve
-import subjects
 from report import Progress
+from subjects import Subject
 
 CACHE_ROWS = "c64-d1,c1024-d1,c64-d16,c1024-d16,c64-d1-w50,c64-d1-v4096,c64-d1-g100"
 
@@ -33,7 +33,7 @@ class ServeBuilds(rows.Bench):
 
     builds: dict[str, str]
 
-    def subjects(self, row: rows.Row) -> list[subjects.Subject]:
+    def subjects(self, row: rows.Row) -> list[Subject]:
         return [
             dataclasses.replace(rows.WeftCommand(binary).subject(row), name=name)
             for name, binary in self.builds.items()

@@ -1,6 +1,13 @@
 """The checks, in the order in which they run: each module registers its own."""
 
-from . import clients, pages, load, lifecycle, crowds, starts  # noqa: F401
-from . import load_truth, load_attacks, load_manual  # noqa: F401
-from . import cache_commands, cache_clients, cache_differences, cache_crowds  # noqa: F401
-from . import cache_neighbours, cache_cluster  # noqa: F401
+from . import clients, pages, load, lifecycle, crowds, starts
+from . import load_truth, load_attacks, load_manual
+from . import cache_commands, cache_clients, cache_differences, cache_crowds
+from . import cache_neighbours, cache_cluster
+
+__all__ = [
+    "clients", "pages", "load", "lifecycle", "crowds", "starts",
+    "load_truth", "load_attacks", "load_manual",
+    "cache_commands", "cache_clients", "cache_differences", "cache_crowds",
+    "cache_neighbours", "cache_cluster",
+]

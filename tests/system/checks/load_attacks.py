@@ -1,12 +1,8 @@
 """`weft load` against whatever can go wrong: every run ends by its deadline, with a count that has the right name, and an exit
 code that says which it was."""
 
-import json
-import os
-import pathlib
 import signal
 import socket
-import threading
 import time
 
 from generator import Badly, finished, load, start_load

@@ -7,7 +7,7 @@ import shlex
 import shutil
 
 from peers import memcached, nginx
-from world import check, expect, expect_equal, free_port
+from world import check, expect, free_port
 
 MANUAL = pathlib.Path(__file__).parents[3] / "docs" / "load.md"
 # Durations, rates and counts of a laboratory become those of a check.

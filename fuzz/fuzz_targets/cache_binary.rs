@@ -1,4 +1,5 @@
-//! Any bytes as requests of the binary protocol: the lengths of the headers are made to fit, most of the time.
+//! Any bytes as requests of the binary protocol: the lengths of the headers are made to fit, most
+//! of the time.
 
 #![no_main]
 

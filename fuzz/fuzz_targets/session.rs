@@ -1,5 +1,5 @@
-//! Any bytes as a whole connection, over the site of the transcripts. However they are cut, the replies must
-//! be the same, and each must be a reply.
+//! Any bytes as a whole connection, over the site of the transcripts. However they are cut, the
+//! replies must be the same, and each must be a reply.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! What the three targets of the cache share: any bytes as a whole connection, over an empty store. However
-//! they are cut, the replies must be the same.
+//! What the three targets of the cache share: any bytes as a whole connection, over an empty store.
+//! However they are cut, the replies must be the same.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use session::replay::{Cutting, Outcome, run, test_now};
 /// What a driver would hold; longer inputs teach nothing new and cost time.
 const INPUT_LEN_MAX: usize = 4096;
 
-/// Commands whose replies are not of the conversation alone: they show memory, the process, the order of a
-/// table with a random seed; or never end.
+/// Commands whose replies are not of the conversation alone: they show memory, the process, the
+/// order of a table with a random seed; or never end.
 const UNEQUAL: [&[u8]; 4] = [b"stat", b"dump", b"watch", b"cache_memlimit"];
 
 pub fn check(input: &[u8]) {

@@ -4,9 +4,9 @@
 //!
 //! 100 active socket pairs are written to in turn, so many at a time, and the dispatcher is asked
 //! until it has reported them; each is read. The same is done without a dispatcher, and subtracted:
-//! what is left is the dispatcher, and what it adds to the sender (a signal, a wake-up). Each figure
-//! is the least of ROUNDS rounds (5), in which the dispatchers take turns; beside it stands how many
-//! waits an event took. `bare` is epoll_wait(2) without this crate, edge-triggered.
+//! what is left is the dispatcher, and what it adds to the sender (a signal, a wake-up). Each
+//! figure is the least of ROUNDS rounds (5), in which the dispatchers take turns; beside it stands
+//! how many waits an event took. `bare` is epoll_wait(2) without this crate, edge-triggered.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

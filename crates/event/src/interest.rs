@@ -32,8 +32,8 @@ impl Interest {
     };
 
     /// The same for a descriptor that is looked at by every wait, however seldom it is ready: a
-    /// listener, a [`Waker`](crate::Waker). Only [`Fdm`](crate::Fdm) and [`Lap`](crate::Lap) look at
-    /// some descriptors less often than at others.
+    /// listener, a [`Waker`](crate::Waker). Only [`Fdm`](crate::Fdm) and [`Lap`](crate::Lap) look
+    /// at some descriptors less often than at others.
     #[must_use]
     pub const fn pinned(self) -> Interest {
         Interest {

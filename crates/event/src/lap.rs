@@ -1,8 +1,9 @@
 //! LAP, locality-aware polling: what FDM wanted, with a bound on the delay.
 //!
-//! FDM ([`Fdm`](crate::Fdm)) has three defects. Its counters go down with every call, also with those
-//! that find nothing, so calls in quick succession make everything idle. A descriptor must be ready
-//! twice in a row to become active again. And it looks at a whole cold set at once. LAP has two sets:
+//! FDM ([`Fdm`](crate::Fdm)) has three defects. Its counters go down with every call, also with
+//! those that find nothing, so calls in quick succession make everything idle. A descriptor must be
+//! ready twice in a row to become active again. And it looks at a whole cold set at once. LAP has
+//! two sets:
 //!
 //! ```text
 //! hot    │ a │ b │ c │                          all of it, with every wait
@@ -12,17 +13,19 @@
 //! ```
 //!
 //! 1. A wait looks at the hot set and at a slice of the cold one, without sleeping.
-//! 2. The slice is as long as the time demands: the cursor goes round the cold set once in the delay.
-//!    So an event of a cold descriptor is seen within the delay while the set is stable, within two
-//!    delays however it grows and shrinks, and by the second wait after work that took longer. The cold set costs a fixed share of the time: 6,000 idle connections at 90 ns,
-//!    once in 5 ms, are a tenth of one core, however often the server waits.
+//! 2. The slice is as long as the time demands: the cursor goes round the cold set once in the
+//!    delay. So an event of a cold descriptor is seen within the delay while the set is stable,
+//!    within two delays however it grows and shrinks, and by the second wait after work that took
+//!    longer. The cold set costs a fixed share of the time: 6,000 idle connections at 90 ns, once
+//!    in 5 ms, are a tenth of one core, however often the server waits.
 //! 3. A cold descriptor that is ready becomes hot at once, with full credit.
-//! 4. A hot descriptor that is ready gets full credit. One that is not loses one credit, but only if
-//!    others were ready: time passes in events, not in calls. Without credit it becomes cold.
-//! 5. If nothing was ready, the wait looks at everything in the call that sleeps. So nothing is ever
-//!    slept over, and no sleep threshold has to be tuned.
+//! 4. A hot descriptor that is ready gets full credit. One that is not loses one credit, but only
+//!    if others were ready: time passes in events, not in calls. Without credit it becomes cold.
+//! 5. If nothing was ready, the wait looks at everything in the call that sleeps. So nothing is
+//!    ever slept over, and no sleep threshold has to be tuned.
 //!
-//! Descriptors that are added or modified are hot, so what was ready before is seen by the next wait.
+//! Descriptors that are added or modified are hot, so what was ready before is seen by the next
+//! wait.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -102,8 +105,8 @@ impl Lap {
         self.poll(self.cursor, length, Some(Duration::ZERO), ready)
     }
 
-    /// Rule 2: how many cold descriptors are due, from the cursor on. A slice does not wrap: what is
-    /// due beyond the end is looked at from the start by the next wait.
+    /// Rule 2: how many cold descriptors are due, from the cursor on. A slice does not wrap: what
+    /// is due beyond the end is looked at from the start by the next wait.
     fn slice(&mut self, now: Instant) -> usize {
         let elapsed = now.saturating_duration_since(self.round_began);
         if self.cursor == self.cold.len() && elapsed >= self.delay {
@@ -442,8 +445,8 @@ mod tests {
         assert!(seen, "the end of the round did not look at it");
     }
 
-    /// Seen: as long as the set grew as fast as the cursor went, the cursor did not come to the end,
-    /// and what lay behind it was not looked at for many delays.
+    /// Seen: as long as the set grew as fast as the cursor went, the cursor did not come to the
+    /// end, and what lay behind it was not looked at for many delays.
     #[test]
     fn a_cold_set_that_grows_does_not_outrun_the_cursor() {
         const LOOKS_PER_DELAY: u32 = 10;
@@ -478,8 +481,9 @@ mod tests {
         }
     }
 
-    /// Random adds, removes, modifies, bytes and pauses. After each: every descriptor is where its place
-    /// says, and each cold one was looked at within two delays and the two waits that were due.
+    /// Random adds, removes, modifies, bytes and pauses. After each: every descriptor is where its
+    /// place says, and each cold one was looked at within two delays and the two waits that were
+    /// due.
     #[test]
     fn whatever_comes_and_goes_each_is_looked_at_within_two_delays() {
         for seed in 0..4 {

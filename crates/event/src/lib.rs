@@ -38,18 +38,20 @@
 //! - A descriptor is added once, and removed **before it is closed**. Adding it twice fails with
 //!   `EEXIST`; changing or removing an unknown one fails with `ENOENT`.
 //! - Readiness that was there before `add` or `modify` is reported by a later [`Dispatcher::wait`].
-//! - [`Trigger`] says how often readiness is reported. A caller that reads (or writes) until the call
-//!   would block is right under level and edge; under one-shot it calls `modify` afterwards as well.
+//! - [`Trigger`] says how often readiness is reported. A caller that reads (or writes) until the
+//!   call would block is right under level and edge; under one-shot it calls `modify` afterwards as
+//!   well.
 //! - A wait may end early with nothing: a signal came, or what was ready has been removed.
-//! - A regular file is always ready for `select`, `poll`, FDM and LAP; `epoll` and RT signals refuse it
-//!   with `EPERM`; the ring takes it, and reports it as an error once.
-//! - A descriptor that is closed while it is watched is a mistake of the caller. `select`, `poll`, FDM
-//!   and LAP report it as an error and forget it. `epoll` and RT signals fall silent, and the ring
-//!   keeps the file open.
+//! - A regular file is always ready for `select`, `poll`, FDM and LAP; `epoll` and RT signals
+//!   refuse it with `EPERM`; the ring takes it, and reports it as an error once.
+//! - A descriptor that is closed while it is watched is a mistake of the caller. `select`, `poll`,
+//!   FDM and LAP report it as an error and forget it. `epoll` and RT signals fall silent, and the
+//!   ring keeps the file open.
 //! - A dispatcher belongs to the process that made it, and [`RtSig`] and [`Uring`] to the thread. A
 //!   forked child may drop its copy, and makes one of its own.
-//! - After `remove` no wait reports the token. A report of the *same* wait is already in the caller's
-//!   hands: a caller that removes another descriptor while it works through a batch checks for that.
+//! - After `remove` no wait reports the token. A report of the *same* wait is already in the
+//!   caller's hands: a caller that removes another descriptor while it works through a batch checks
+//!   for that.
 
 #![warn(missing_docs)]
 
@@ -133,13 +135,13 @@ pub trait Dispatcher {
     /// `ENOENT` if `fd` is not watched.
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Clears `ready` and fills it with what is ready, each descriptor once. With nothing ready it waits
-    /// for at most `timeout`, or without end if that is `None`; zero only looks.
+    /// Clears `ready` and fills it with what is ready, each descriptor once. With nothing ready it
+    /// waits for at most `timeout`, or without end if that is `None`; zero only looks.
     ///
     /// # Errors
     ///
-    /// What the system call says, but not `EINTR`: then nothing is ready. What was ready is reported
-    /// by a later wait.
+    /// What the system call says, but not `EINTR`: then nothing is ready. What was ready is
+    /// reported by a later wait.
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()>;
 
     /// How often readiness is reported.

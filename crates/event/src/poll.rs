@@ -1,4 +1,5 @@
-//! `poll(2)`: the whole list of descriptors goes to the kernel with every call, which looks at each.
+//! `poll(2)`: the whole list of descriptors goes to the kernel with every call, which looks at
+//! each.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -4,14 +4,14 @@
 //! What is hard about it, and what is done here:
 //!
 //! - **The queue overflows** at `RLIMIT_SIGPENDING` signals of the user. The kernel then sends one
-//!   SIGIO and drops the rest. [`Overflow`] says how the dispatcher recovers: it empties the queue and
-//!   asks about all descriptors once.
+//!   SIGIO and drops the rest. [`Overflow`] says how the dispatcher recovers: it empties the queue
+//!   and asks about all descriptors once.
 //! - **Bytes that came before** `O_ASYNC` was set send no signal. So a descriptor that was added or
 //!   modified is asked about once by the next wait.
-//! - **Signals outlive their descriptor.** One that is still queued when its descriptor is removed may
-//!   meet another with the same number. Signals of one number are queued in order, so whatever is
-//!   taken after the queue was seen empty is no older than that. A signal for a descriptor that was
-//!   added since then is checked with `poll(2)` before it is believed.
+//! - **Signals outlive their descriptor.** One that is still queued when its descriptor is removed
+//!   may meet another with the same number. Signals of one number are queued in order, so whatever
+//!   is taken after the queue was seen empty is no older than that. A signal for a descriptor that
+//!   was added since then is checked with `poll(2)` before it is believed.
 //! - **Signals do not collapse**: three writes by the peer are three signals. Within one wait they
 //!   become one report.
 

@@ -173,8 +173,8 @@ pub(crate) fn disarm(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// `siginfo_t` of a signal that a descriptor sent (sigaction(2), `si_band` and `si_fd`), which the C
-/// library's crate does not describe.
+/// `siginfo_t` of a signal that a descriptor sent (sigaction(2), `si_band` and `si_fd`), which the
+/// C library's crate does not describe.
 #[repr(C)]
 struct SigPoll {
     signo: i32,

@@ -27,7 +27,8 @@ const UNNAMED: u64 = u64::MAX;
 
 /// Multishot polls in a ring of its own.
 ///
-/// The ring belongs to the thread that made it (`IORING_SETUP_SINGLE_ISSUER`), so it cannot be sent:
+/// The ring belongs to the thread that made it (`IORING_SETUP_SINGLE_ISSUER`), so it cannot be
+/// sent:
 ///
 /// ```compile_fail,E0277
 /// let dispatcher = event::Uring::new().unwrap();
@@ -140,8 +141,8 @@ impl Uring {
         poll
     }
 
-    /// Ends a poll. It is cancelled and not removed: `IORING_OP_POLL_REMOVE` fails with `EALREADY` if
-    /// an event is on its way, and then the poll holds its file for good.
+    /// Ends a poll. It is cancelled and not removed: `IORING_OP_POLL_REMOVE` fails with `EALREADY`
+    /// if an event is on its way, and then the poll holds its file for good.
     fn end(&mut self, poll: Poll) {
         let entry = opcode::AsyncCancel::new(poll.name());
         self.push(&entry.build().user_data(UNNAMED));

@@ -587,8 +587,8 @@ fn six_thousand_descriptors(mechanism: Mechanism) {
     many(mechanism, (most / 2) as usize);
 }
 
-/// Where the kernel or its administrator denies io_uring there is nothing to test but the refusal. It
-/// says so past the test harness, which would swallow it.
+/// Where the kernel or its administrator denies io_uring there is nothing to test but the refusal.
+/// It says so past the test harness, which would swallow it.
 fn run(mechanism: Mechanism, promise: fn(Mechanism)) {
     match mechanism.open().map(drop) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {

@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 const PAIRS: usize = 12;
 const STEPS: usize = 1500;
-/// A dispatcher may report what is ready later: within so many calls, or so much time (`lap`). This is
-/// longer than each of them takes.
+/// A dispatcher may report what is ready later: within so many calls, or so much time (`lap`). This
+/// is longer than each of them takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Model {

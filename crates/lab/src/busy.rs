@@ -26,7 +26,8 @@ impl Usage {
             .split_whitespace()
             .map_while(|word| word.parse().ok())
             .collect();
-        // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's already.
+        // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's
+        // already.
         let all = ticks.get(..8)?.iter().sum();
         let idle = ticks[3] + ticks[4];
         // The name may hold spaces and parentheses; behind it comes field 3.
@@ -39,7 +40,8 @@ impl Usage {
         })
     }
 
-    /// Which part of the machine others have used since, from 0 to 1. What the host took away counts as others'.
+    /// Which part of the machine others have used since, from 0 to 1. What the host took away
+    /// counts as others'.
     pub(crate) fn others_since(&self, later: &Usage) -> f64 {
         let busy = later.busy.saturating_sub(self.busy);
         let others = busy.saturating_sub(later.own.saturating_sub(self.own));

@@ -193,7 +193,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What should have come out, and whether it did.
     pub expectations: Vec<Expectation>,
-    /// Which part of the machine's processors others used meanwhile, from 0 to 1; `None` if that is not known.
+    /// Which part of the machine's processors others used meanwhile, from 0 to 1; `None` if that is
+    /// not known.
     pub others_share: Option<f64>,
 }
 
@@ -407,8 +408,8 @@ mod tests {
         assert_eq!(met(Expectation::ahead_of(&rows, "c", "a", &["gone"])), None);
     }
 
-    /// Seen: what was not measured was said to be `never`, expectations named peers that were not asked for, and a report
-    /// from a machine full of other work looked like any other.
+    /// Seen: what was not measured was said to be `never`, expectations named peers that were not
+    /// asked for, and a report from a machine full of other work looked like any other.
     #[test]
     fn a_report_says_what_was_not_measured_and_on_what_machine() {
         let absent = Row {

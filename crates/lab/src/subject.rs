@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 pub struct Subject {
     /// For tables: `weft`, `weft steps`, `go`.
     pub name: String,
-    /// By which experiments ask for it: `pinned`, `steps` and `migratable` are weft's, peers go by their names.
+    /// By which experiments ask for it: `pinned`, `steps` and `migratable` are weft's, peers go by
+    /// their names.
     pub kind: String,
     /// What is started.
     pub program: PathBuf,
@@ -30,7 +31,8 @@ pub enum Peer {
     Tokio,
     /// may's fibers. Needs cargo.
     May,
-    /// Plain kernel threads, with the standard library, parking_lot and bare system calls. Needs cargo.
+    /// Plain kernel threads, with the standard library, parking_lot and bare system calls. Needs
+    /// cargo.
     Threads,
 }
 
@@ -76,8 +78,8 @@ impl Peer {
         }
     }
 
-    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very sources; returns the
-    /// subjects that it is good for.
+    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very
+    /// sources; returns the subjects that it is good for.
     ///
     /// # Errors
     /// `NotFound` if its tool chain is not there; else what it said.

@@ -1,7 +1,7 @@
 //! Many generators as one: they begin together, and what they saw is merged exactly.
 //!
-//! Somebody else starts the agents: Open MPI (`mpirun --hostfile hosts -N 2 weft load …`), Slurm, or a
-//! person with `--agents N --rank K`. Every agent has the same command line. Rank 0 leads:
+//! Somebody else starts the agents: Open MPI (`mpirun --hostfile hosts -N 2 weft load …`), Slurm,
+//! or a person with `--agents N --rank K`. Every agent has the same command line. Rank 0 leads:
 //!
 //! ```text
 //!   rank 0                         ranks 1 … N-1
@@ -12,9 +12,9 @@
 //!   the end      ───── end ─────▶  leave
 //! ```
 //!
-//! A round is one run; a sweep has many. An agent that dies closes its connection: rank 0 sees that at
-//! once, stops the round, tells the others, and everybody fails. A figure that lacks a part of the load
-//! is never shown. Nothing waits for ever: every wait has a patience.
+//! A round is one run; a sweep has many. An agent that dies closes its connection: rank 0 sees that
+//! at once, stops the round, tells the others, and everybody fails. A figure that lacks a part of
+//! the load is never shown. Nothing waits for ever: every wait has a patience.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
@@ -49,8 +49,8 @@ const PORTS: u32 = 10_000;
 pub const AGENTS_MAX: u32 = 4_096;
 
 impl Place {
-    /// The place that a launcher gave to this process; `None` if no launcher did, or there is only one
-    /// agent. `variable` reads the environment.
+    /// The place that a launcher gave to this process; `None` if no launcher did, or there is only
+    /// one agent. `variable` reads the environment.
     ///
     /// # Errors
     /// When the environment contradicts itself, or does not say where agents on many machines meet.
@@ -375,9 +375,9 @@ impl Leader {
         twice.then(|| format!("there are two agents of rank {rank}"))
     }
 
-    /// One round: all begin, this agent's part is `run`, and the outcomes of all are merged. `run` gets
-    /// a flag that is set when it should stop because an agent was lost. `patience` is how long the
-    /// others may take after this agent is through.
+    /// One round: all begin, this agent's part is `run`, and the outcomes of all are merged. `run`
+    /// gets a flag that is set when it should stop because an agent was lost. `patience` is how
+    /// long the others may take after this agent is through.
     ///
     /// # Errors
     /// Which agent failed and why. The others have been told; the crew is no good any more.
@@ -474,7 +474,8 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // The threads that listen hold the sockets too: without this, nobody would see that we left.
+        // The threads that listen hold the sockets too: without this, nobody would see that we
+        // left.
         for member in &self.members {
             let _ = member.stream.shutdown(Shutdown::Both);
         }
@@ -544,8 +545,8 @@ impl Member {
         }
     }
 
-    /// Runs a part of every round until the leader sends us home. `run` gets a flag that is set when it
-    /// should stop because the round is worth nothing any more.
+    /// Runs a part of every round until the leader sends us home. `run` gets a flag that is set
+    /// when it should stop because the round is worth nothing any more.
     ///
     /// # Errors
     /// What went wrong, here or elsewhere: the whole crew fails together.

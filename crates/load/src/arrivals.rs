@@ -7,9 +7,10 @@ use crate::random::Random;
 
 /// Times in nanoseconds from the beginning of the run, in rising order, without an end.
 ///
-/// Times are the inverse of the integrated rate: the n-th arrival is when the integral reaches the n-th
-/// mark. Marks are one apart, or exponentially distributed gaps apart, which makes a Poisson process
-/// also where the rate changes. Nothing here knows what time it is, so lateness is never passed on.
+/// Times are the inverse of the integrated rate: the n-th arrival is when the integral reaches the
+/// n-th mark. Marks are one apart, or exponentially distributed gaps apart, which makes a Poisson
+/// process also where the rate changes. Nothing here knows what time it is, so lateness is never
+/// passed on.
 pub(crate) struct Schedule {
     stages: Vec<Stage>,
     random: Option<Random>,
@@ -114,8 +115,8 @@ fn integral(stage: &Stage) -> f64 {
     (stage.from_per_s + stage.to_per_s) / 2.0 * stage.lasts.as_secs_f64()
 }
 
-/// When, after the beginning of its stage, the integral of the rate reaches `ahead`. The stage is thought
-/// to go on with its last rate after its end.
+/// When, after the beginning of its stage, the integral of the rate reaches `ahead`. The stage is
+/// thought to go on with its last rate after its end.
 fn time_of(stage: &Stage, ahead: f64) -> Option<f64> {
     let (from, to, lasts_s) = (stage.from_per_s, stage.to_per_s, stage.lasts.as_secs_f64());
     let whole = integral(stage);
@@ -183,8 +184,8 @@ mod tests {
             .map(|pair| (pair[1] - pair[0]) * 1000.0)
             .collect();
         gaps.sort_by(f64::total_cmp);
-        // Kolmogorov and Smirnov: the largest distance to 1 - e^-x; 1.63/√n is exceeded in 1 % of all
-        // seeds, and this seed is one of the others.
+        // Kolmogorov and Smirnov: the largest distance to 1 - e^-x; 1.63/√n is exceeded in 1 % of
+        // all seeds, and this seed is one of the others.
         let n = gaps.len() as f64;
         let distance = gaps.iter().enumerate().map(|(index, gap)| {
             let law = 1.0 - (-gap).exp();

@@ -1,8 +1,8 @@
 //! What carries the bytes: io_uring or epoll, under one interface of completions.
 //!
-//! A worker numbers its connections; each number is a *port* of the carrier. Operations are begun by
-//! number, and a turn says which of them ended. At most one receive is under way on a port. Sends are
-//! gathered: what is appended to [`Carrier::output`] between two turns goes out as one.
+//! A worker numbers its connections; each number is a *port* of the carrier. Operations are begun
+//! by number, and a turn says which of them ended. At most one receive is under way on a port.
+//! Sends are gathered: what is appended to [`Carrier::output`] between two turns goes out as one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -119,8 +119,8 @@ impl Carrier {
         either!(self, it => it.close(port));
     }
 
-    /// Hands everything over to the kernel and collects what ended; waits for something to end, but no
-    /// longer than `wait`.
+    /// Hands everything over to the kernel and collects what ended; waits for something to end, but
+    /// no longer than `wait`.
     pub(crate) fn turn(
         &mut self,
         wait: Duration,

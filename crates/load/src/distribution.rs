@@ -1,7 +1,7 @@
 //! Distributions: of sizes, of times, and of which item is asked for.
 //!
-//! A [`Distribution`] draws a number (a key size, a value size, a think time); a [`Popularity`] draws
-//! which of `n` items is asked for next. Both are read from short texts:
+//! A [`Distribution`] draws a number (a key size, a value size, a think time); a [`Popularity`]
+//! draws which of `n` items is asked for next. Both are read from short texts:
 //!
 //! | text | meaning |
 //! |---|---|
@@ -22,7 +22,8 @@
 //! | `sequential` | one after the other, round and round |
 //!
 //! ETC is the pool of Atikoglu et al., "Workload analysis of a large-scale key-value store"
-//! (SIGMETRICS 2012); mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are read as well.
+//! (SIGMETRICS 2012); mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are read as
+//! well.
 
 use std::fmt;
 use std::str::FromStr;

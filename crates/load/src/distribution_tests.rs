@@ -67,7 +67,8 @@ fn etc_values_fit_the_papers_table_and_its_tail() {
 
 #[test]
 fn etc_means_are_those_of_the_paper() {
-    // The mean of the GEV for keys is about 36 bytes; the cumulative function agrees with the draws.
+    // The mean of the GEV for keys is about 36 bytes; the cumulative function agrees with the
+    // draws.
     let mut random = Random::new(6);
     let keys = (0..DRAWS).map(|_| Distribution::etc_key().draw_size(&mut random, 1, 250));
     let mean = keys.sum::<usize>() as f64 / DRAWS as f64;

@@ -1,14 +1,14 @@
 //! File sets for web servers: the thesis's 21,600 files, and the 500 front pages of Rusty's author.
 //!
-//! The thesis gives its set as one table: which part of the requests is served by how much memory, and
-//! up to which file size. The sizes are SPECweb99's: nine of each magnitude, from 0.1 to 900 KiB. How
-//! many files there are of each size follows from the differences between the table's columns, and
-//! The table `THESIS` below holds them.
+//! The thesis gives its set as one table: which part of the requests is served by how much memory,
+//! and up to which file size. The sizes are SPECweb99's: nine of each magnitude, from 0.1 to 900
+//! KiB. How many files there are of each size follows from the differences between the table's
+//! columns, and The table `THESIS` below holds them.
 //!
-//! Which file is asked for how often is Zipf's law over all files: rank 1 is the most popular. Ranks are
-//! dealt to the size groups so that each group gets its share of the requests. In the full set the dealt
-//! shares are right to a hundredth of a percent; in a small one (`scale` below 0.1) they are bent a
-//! little, so that the table holds at every scale.
+//! Which file is asked for how often is Zipf's law over all files: rank 1 is the most popular.
+//! Ranks are dealt to the size groups so that each group gets its share of the requests. In the
+//! full set the dealt shares are right to a hundredth of a percent; in a small one (`scale` below
+//! 0.1) they are bent a little, so that the table holds at every scale.
 //!
 //! Everything follows from the seed: sizes, places, popularity and every byte. A manifest,
 //! [`MANIFEST`], lies in the set's directory: per file its path, size, CRC-32 (the one of zip and
@@ -161,8 +161,9 @@ const THESIS: [Group; 8] = [
 
 const THESIS_DIRECTORIES: f64 = 650.0;
 
-/// Sizes of the 500 front pages: the part of the pages that is at most so many bytes. Between two points
-/// the logarithm grows evenly; these points give the mean of 126 KB that the seed reports as well.
+/// Sizes of the 500 front pages: the part of the pages that is at most so many bytes. Between two
+/// points the logarithm grows evenly; these points give the mean of 126 KB that the seed reports as
+/// well.
 const PAGES: [(f64, f64); 6] = [
     (0.0, 3_500.0),
     (0.5, 68_000.0),
@@ -231,8 +232,8 @@ impl FileSet {
         table_of(weighted.collect(), &self.entries, |_| 1e-6)
     }
 
-    /// The thesis's table for requests that were made: `counts[i]` of entry `i`. How many requests went
-    /// to a group is binomial, so its edge is known to three standard errors of that.
+    /// The thesis's table for requests that were made: `counts[i]` of entry `i`. How many requests
+    /// went to a group is binomial, so its edge is known to three standard errors of that.
     pub fn table_of_requests(&self, counts: &[u64]) -> Vec<(Row, Row)> {
         let sizes = self.entries.iter().map(|entry| entry.size_bytes);
         let requests = counts.iter().sum::<u64>().max(1) as f64;
@@ -421,8 +422,8 @@ fn plan_thesis(recipe: &Recipe) -> Vec<Entry> {
     dealt.into_iter().enumerate().map(entry).collect()
 }
 
-/// The sizes of each group's files in random order, a part `scale` of the thesis's numbers. Counts are
-/// rounded so that the bytes up to each size stay as close to the part as whole files can.
+/// The sizes of each group's files in random order, a part `scale` of the thesis's numbers. Counts
+/// are rounded so that the bytes up to each size stay as close to the part as whole files can.
 fn scaled_groups(scale: f64, random: &mut Random) -> [Vec<u64>; THESIS.len()] {
     let (mut wanted_bytes, mut made_bytes) = (0.0, 0.0);
     THESIS.map(|group| {
@@ -443,8 +444,9 @@ fn scaled_groups(scale: f64, random: &mut Random) -> [Vec<u64>; THESIS.len()] {
     })
 }
 
-/// For each rank, the group it goes to and its share of the requests. A rank goes to the group whose
-/// remaining files need the most popular ones; at the end each group's shares are brought to their sum.
+/// For each rank, the group it goes to and its share of the requests. A rank goes to the group
+/// whose remaining files need the most popular ones; at the end each group's shares are brought to
+/// their sum.
 fn deal_ranks(counts: &[usize; THESIS.len()], exponent: f64) -> Vec<(usize, f64)> {
     let weights: Vec<f64> = (1..=counts.iter().sum())
         .map(|rank: usize| (rank as f64).powf(-exponent))
@@ -501,8 +503,9 @@ fn page_size(at: usize) -> u64 {
 
 /// The columns of the seed's table beside those of files that are asked for with these weights.
 ///
-/// A column ends where its share of the requests is reached, up to `error(share)`, so that it ends at the
-/// edge of a group, where the seed's does: a sample's share is a little more or less than the set's.
+/// A column ends where its share of the requests is reached, up to `error(share)`, so that it ends
+/// at the edge of a group, where the seed's does: a sample's share is a little more or less than
+/// the set's.
 fn table_of(
     mut weighted: Vec<(u64, f64)>,
     entries: &[Entry],

@@ -1,7 +1,8 @@
 //! Goodness-of-fit for tests: does a sample come from the distribution it claims?
 //!
-//! Seeds are fixed, so that a test passes always or never. The significance is 0.1 %: a right generator
-//! with another seed would be refused one time in a thousand, and then the seed is what to change.
+//! Seeds are fixed, so that a test passes always or never. The significance is 0.1 %: a right
+//! generator with another seed would be refused one time in a thousand, and then the seed is what
+//! to change.
 
 /// The largest gap between the sample's cumulative distribution and `cumulative`
 /// (Kolmogorov and Smirnov), as a share of what is allowed at 0.1 %: below 1 fits.
@@ -33,8 +34,8 @@ pub(crate) fn chi_squared(observed: &[u64], probabilities: &[f64]) -> f64 {
     terms.sum::<f64>() / chi_squared_limit(observed.len() - 1)
 }
 
-/// The 99.9 % point of chi-squared by Wilson and Hilferty's approximation (1931); its error is below
-/// 1 % from 3 degrees of freedom on.
+/// The 99.9 % point of chi-squared by Wilson and Hilferty's approximation (1931); its error is
+/// below 1 % from 3 degrees of freedom on.
 fn chi_squared_limit(degrees: usize) -> f64 {
     const NORMAL_99_9: f64 = 3.0902;
     let k = degrees as f64;

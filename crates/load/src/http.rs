@@ -20,7 +20,8 @@ pub(crate) struct Requests {
     picker: Picker,
 }
 
-/// The last head that was read, and what it says: a server says the same again, until its clock ticks.
+/// The last head that was read, and what it says: a server says the same again, until its clock
+/// ticks.
 #[derive(Default)]
 pub(crate) struct LastHead {
     bytes: Vec<u8>,

@@ -13,21 +13,21 @@
 //! ```
 //!
 //! **Open loop.** Arrival times are computed ahead, from the rate alone. Each request has an
-//! *intended* time, and its response time is counted from there, whether or not a connection was free
-//! and whether or not this thread was late. If all connections are busy, requests wait in a backlog,
-//! with their intended times; the backlog is bounded, and what does not fit is counted as missed. So a
-//! slow server does not slow its own examination down ("coordinated omission"). The *service* time,
-//! from sending to the last byte of the reply, is kept beside it.
+//! *intended* time, and its response time is counted from there, whether or not a connection was
+//! free and whether or not this thread was late. If all connections are busy, requests wait in a
+//! backlog, with their intended times; the backlog is bounded, and what does not fit is counted as
+//! missed. So a slow server does not slow its own examination down ("coordinated omission"). The
+//! *service* time, from sending to the last byte of the reply, is kept beside it.
 //!
 //! **Closed loop.** Every connection sends its next request when it has its reply, as wrk does.
 //! There the two times are the same.
 //!
-//! **Sessions.** Partly open, as httperf's: sessions arrive by a rate; the requests inside follow each
-//! other with think times.
+//! **Sessions.** Partly open, as httperf's: sessions arrive by a rate; the requests inside follow
+//! each other with think times.
 //!
 //! **The generator examines itself.** Its threads' CPU time, the time that they waited for a
-//! processor, and how late they sent are part of the outcome. [`verdict`] is the table that says what a
-//! run shows, and of whom: the server, the generator, or what was asked.
+//! processor, and how late they sent are part of the outcome. [`verdict`] is the table that says
+//! what a run shows, and of whom: the server, the generator, or what was asked.
 
 #![deny(unsafe_code)]
 
@@ -70,8 +70,8 @@ pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
 pub use run::run;
 
-/// Why a run could not begin, or had to be given up as a whole. What goes wrong with single requests
-/// and connections is counted in [`Outcome`] and is not an error here.
+/// Why a run could not begin, or had to be given up as a whole. What goes wrong with single
+/// requests and connections is counted in [`Outcome`] and is not an error here.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {

@@ -1,4 +1,5 @@
-//! The memcached protocols as a client speaks them: the classic text protocol and the meta commands.
+//! The memcached protocols as a client speaks them: the classic text protocol and the meta
+//! commands.
 //!
 //! A key's length, and its value's length and content, follow from the key's number and the seed
 //! alone. So every value that comes back can be compared, whoever stored it, and when.
@@ -159,7 +160,8 @@ impl Commands {
         })
     }
 
-    /// Whether this is the value of this key, and the key is the one that was `asked` for, if it was one.
+    /// Whether this is the value of this key, and the key is the one that was `asked` for, if it
+    /// was one.
     fn is_right(&self, asked: u32, key: &[u8], value: &[u8]) -> bool {
         let digits = key
             .strip_prefix(self.plan.key_prefix.as_bytes())
@@ -228,8 +230,8 @@ impl Reader {
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used. `verify`: compare values, and the
-    /// key with the one that was asked for.
+    /// Reads from `input`, and moves its beginning behind what it used. `verify`: compare values,
+    /// and the key with the one that was asked for.
     pub(crate) fn read(&mut self, input: &mut &[u8], verify: Option<(&Commands, u32)>) -> Read {
         if self.carry.is_empty() {
             let read = self.read_from(input, verify);

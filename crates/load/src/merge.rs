@@ -1,5 +1,5 @@
-//! Outcomes of several generators become one, exactly: counts are added, and so are histograms, bucket
-//! by bucket. (A mean of percentiles is the percentile of nothing.)
+//! Outcomes of several generators become one, exactly: counts are added, and so are histograms,
+//! bucket by bucket. (A mean of percentiles is the percentile of nothing.)
 //!
 //! On the way an outcome is JSON; a histogram in it is HdrHistogram's V2 encoding, deflated and in
 //! base64, as its other tools write it.
@@ -72,7 +72,8 @@ impl Outcome {
         serde_json::to_value(self).expect("numbers and texts")
     }
 
-    /// Reads what [`Outcome::to_json`] wrote, or the document of [`report::json`](crate::report::json).
+    /// Reads what [`Outcome::to_json`] wrote, or the document of
+    /// [`report::json`](crate::report::json).
     ///
     /// # Errors
     /// When it is neither.

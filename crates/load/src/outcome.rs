@@ -123,8 +123,8 @@ pub struct Tally {
     /// How long opening a connection took, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub connect_ns: Histogram<u64>,
-    /// How late the generator was: from the intended time to the time when it looked for a connection.
-    /// What it then waited for one is the server's. In nanoseconds; open loop only.
+    /// How late the generator was: from the intended time to the time when it looked for a
+    /// connection. What it then waited for one is the server's. In nanoseconds; open loop only.
     #[serde(with = "histogram_text")]
     pub lag_ns: Histogram<u64>,
     /// Requests that the arrivals called for.
@@ -137,8 +137,8 @@ pub struct Tally {
     pub begun: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Replies that came after the time to measure was over: awaited, so that the slowest are not left
-    /// out, but not part of the achieved rate.
+    /// Replies that came after the time to measure was over: awaited, so that the slowest are not
+    /// left out, but not part of the achieved rate.
     #[serde(default)]
     pub drained: u64,
     /// The longest that the backlog was, over the threads added up.
@@ -178,8 +178,8 @@ pub struct Class {
     /// From the sending to the last byte of the reply, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub service_ns: Histogram<u64>,
-    /// Whole replies, right or wrong. Of HTTP: by the first digit of their status (index 1 to 5). Of the
-    /// cache: index 2 if good, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
+    /// Whole replies, right or wrong. Of HTTP: by the first digit of their status (index 1 to 5).
+    /// Of the cache: index 2 if good, 4 for `CLIENT_ERROR` and `ERROR`, 5 for `SERVER_ERROR`.
     pub replies_by_status: [u64; 6],
 }
 
@@ -205,7 +205,8 @@ pub struct Errors {
     pub short_reply: u64,
     /// What arrived is not a reply by the protocol.
     pub bad_reply: u64,
-    /// A whole reply of another status than [`Plan::expect`](crate::Plan::expect); of a cache: an error.
+    /// A whole reply of another status than [`Plan::expect`](crate::Plan::expect); of a cache: an
+    /// error.
     pub unexpected_status: u64,
     /// The body is not what it should be (only with [`Plan::verify`](crate::Plan::verify)).
     pub wrong_bytes: u64,

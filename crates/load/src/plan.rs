@@ -23,7 +23,8 @@ pub struct Plan {
     pub connections: u32,
     /// Requests under way on one connection.
     pub depth: u32,
-    /// How many connections are begun per second while the first ones are opened; `None`: all at once.
+    /// How many connections are begun per second while the first ones are opened; `None`: all at
+    /// once.
     pub connect_rate_per_s: Option<f64>,
     /// Connections that are open beside the others and ask for nothing.
     pub idle: Idle,
@@ -33,7 +34,8 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Time that is measured.
     pub duration: Duration,
-    /// The run ends earlier when so many requests were made, over all threads, and answered or failed.
+    /// The run ends earlier when so many requests were made, over all threads, and answered or
+    /// failed.
     pub requests_max: Option<u64>,
     /// How long one interval of the interval log is.
     pub interval: Duration,
@@ -166,8 +168,8 @@ pub struct Http {
     pub headers: Vec<(String, String)>,
     /// The body of every request.
     pub body: Arc<[u8]>,
-    /// After how many requests a connection is closed; `None`: never by us. One is "a connection for
-    /// every request", asked for with `Connection: close`.
+    /// After how many requests a connection is closed; `None`: never by us. One is "a connection
+    /// for every request", asked for with `Connection: close`.
     pub requests_per_connection: Option<u32>,
 }
 

@@ -1,8 +1,8 @@
 //! Random numbers that a seed replays, on every machine and in every version.
 //!
 //! The generator is xoshiro256++ (Blackman and Vigna, "Scrambled linear pseudorandom number
-//! generators", 2021): its output is defined by its paper, so that a file set made today and one made
-//! in five years from the same seed have the same bytes. Not for secrets.
+//! generators", 2021): its output is defined by its paper, so that a file set made today and one
+//! made in five years from the same seed have the same bytes. Not for secrets.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

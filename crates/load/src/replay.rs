@@ -1,15 +1,15 @@
 //! What a server has been asked before, to ask it again: lists of URLs and access logs.
 //!
-//! A line is a path (`/index.html`), a URL, or an entry of an access log in the common or the combined
-//! format, as nginx, Apache, lighttpd and `weft serve` write it:
+//! A line is a path (`/index.html`), a URL, or an entry of an access log in the common or the
+//! combined format, as nginx, Apache, lighttpd and `weft serve` write it:
 //!
 //! ```text
 //! 192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "-" "Mozilla/4.08"
 //! ```
 //!
-//! Logs hold rubbish that clients sent and requests with bodies that are not in the log. Those lines
-//! are left out and counted, in [`Replay::skipped`]. Times are whole seconds in such logs; what fell
-//! into the same second is spread evenly over it.
+//! Logs hold rubbish that clients sent and requests with bodies that are not in the log. Those
+//! lines are left out and counted, in [`Replay::skipped`]. Times are whole seconds in such logs;
+//! what fell into the same second is spread evenly over it.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read};
@@ -139,7 +139,8 @@ fn second_of(stamp: &str) -> Option<i64> {
     Some(days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - east_s)
 }
 
-/// Days of the Gregorian calendar, counted in years that begin in March, so that the leap day is last.
+/// Days of the Gregorian calendar, counted in years that begin in March, so that the leap day is
+/// last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 {
         (year, month - 3)

@@ -10,8 +10,8 @@
 //! | [`Threshold`] | scripts: `p99>5ms` decides the exit code |
 //!
 //! Two latencies stand side by side everywhere. *Intended* counts from the time at which a request
-//! should have been sent; *raw* counts from the time at which it was. A server that stops for a while
-//! shows in the first: the requests that could not be sent meanwhile waited as well.
+//! should have been sent; *raw* counts from the time at which it was. A server that stops for a
+//! while shows in the first: the requests that could not be sent meanwhile waited as well.
 
 mod figures;
 mod files;

@@ -9,8 +9,8 @@ use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use super::*;
 use crate::outcome::{Asked, Generator, IntervalRecord, Kind, Outcome, Tally, ThreadUse, record};
 
-/// Two seconds in which each class had `count` replies, of 1, 2, … times `step_us` from their intended
-/// times and half of that from their sending. An open loop that kept up.
+/// Two seconds in which each class had `count` replies, of 1, 2, … times `step_us` from their
+/// intended times and half of that from their sending. An open loop that kept up.
 pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outcome {
     let mut halves = [Tally::new(classes), Tally::new(classes)];
     for at in 0..count {
@@ -140,8 +140,9 @@ fn the_screen_names_everything_on_one_page() {
     );
 }
 
-/// Issue 10 B. Seen: lines of 130 columns on a terminal of 80, broken by it in the middle of words; a closed
-/// loop showed the same latency twice; idle connections had a table of zeros and a verdict about replies.
+/// Issue 10 B. Seen: lines of 130 columns on a terminal of 80, broken by it in the middle of words;
+/// a closed loop showed the same latency twice; idle connections had a table of zeros and a verdict
+/// about replies.
 #[test]
 fn the_screen_fits_its_terminal_and_has_what_the_run_has() {
     let mut outcome = sample(&["get", "set"], 100, 10_000);

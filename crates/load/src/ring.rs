@@ -13,11 +13,12 @@
 //! One `io_uring_enter` per turn submits everything and waits. What keeps it cheap, each measured
 //! (docs/performance.md):
 //!
-//! - Bytes that need no look are received with `MSG_TRUNC`, which for TCP means that the kernel drops
-//!   them without copying (tcp(7)).
-//! - A receive does not try a socket that is known to be empty: a reply takes longer than its request's
-//!   submission (`IORING_RECVSEND_POLL_FIRST`).
-//! - A connection that lasts is registered with the ring, so that no operation looks its descriptor up.
+//! - Bytes that need no look are received with `MSG_TRUNC`, which for TCP means that the kernel
+//!   drops them without copying (tcp(7)).
+//! - A receive does not try a socket that is known to be empty: a reply takes longer than its
+//!   request's submission (`IORING_RECVSEND_POLL_FIRST`).
+//! - A connection that lasts is registered with the ring, so that no operation looks its descriptor
+//!   up.
 
 #![allow(unsafe_code)]
 
@@ -38,8 +39,8 @@ use crate::carrier::{Completion, DISCARD_BYTES, What};
 const SUBMISSIONS_MIN: u32 = 64;
 const SUBMISSIONS_MAX: u32 = 4096;
 const COMPLETIONS_MAX: u32 = 65_536;
-/// How many buffers the kernel has at first: few stay in the cache. If a turn's receives find none, it
-/// gets twice as many, up to one for each connection; those receives are begun again.
+/// How many buffers the kernel has at first: few stay in the cache. If a turn's receives find none,
+/// it gets twice as many, up to one for each connection; those receives are begun again.
 const BUFFERS_FIRST: u16 = 64;
 const BUFFERS_MAX: u16 = 4096;
 /// After so many receives a connection is worth a call that registers it, and one that ends that.
@@ -261,7 +262,8 @@ impl Ring {
             place.under_way
         );
         if place.is_registered {
-            // Else the table would keep the connection open. It was accepted once, so this is as well.
+            // Else the table would keep the connection open. It was accepted once, so this is as
+            // well.
             self.ring
                 .submitter()
                 .register_files_update(port, &[-1])
@@ -282,7 +284,8 @@ impl Ring {
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
         self.send_dirty();
-        // A send completes while it is submitted, unless the socket is full; it is no reason to wake.
+        // A send completes while it is submitted, unless the socket is full; it is no reason to
+        // wake.
         let want = 1 + std::mem::take(&mut self.sends_queued);
         self.enter(if wait.is_zero() { 0 } else { want }, wait)?;
         self.reap(completions);

@@ -1,5 +1,5 @@
-//! Whether this process may open as many connections as the plan wants: said before the run, not by a
-//! million failed system calls in it.
+//! Whether this process may open as many connections as the plan wants: said before the run, not by
+//! a million failed system calls in it.
 
 use std::fs;
 

@@ -16,20 +16,20 @@ use crate::usage::Meters;
 use crate::worker::{Overseer, Share, Times, Worker};
 use crate::{LoadError, arrivals, room};
 
-/// Room for what one receive brings. A reply's head and a small body come at once, and so do the replies to
-/// what was asked in one send; what is longer is dropped without a copy, or, if every byte is looked at,
-/// comes in pieces of the largest size.
+/// Room for what one receive brings. A reply's head and a small body come at once, and so do the
+/// replies to what was asked in one send; what is longer is dropped without a copy, or, if every
+/// byte is looked at, comes in pieces of the largest size.
 const INPUT_BYTES: usize = 8 * 1024;
 const INPUT_DEEP_BYTES: usize = 16 * 1024;
 const INPUT_VERIFY_BYTES: usize = 32 * 1024;
 
-/// Does what the plan says. Returns when it is over, at the latest one request time-out after its end,
-/// or soon after `stop` became true, then with what was measured until then. `observer` is told of every
-/// interval.
+/// Does what the plan says. Returns when it is over, at the latest one request time-out after its
+/// end, or soon after `stop` became true, then with what was measured until then. `observer` is
+/// told of every interval.
 ///
 /// # Errors
-/// If the plan contradicts itself, nobody answers at a target, or a system call of the generator's own
-/// fails. What goes wrong with single requests is counted in the outcome.
+/// If the plan contradicts itself, nobody answers at a target, or a system call of the generator's
+/// own fails. What goes wrong with single requests is counted in the outcome.
 pub fn run(
     plan: &Plan,
     stop: &AtomicBool,
@@ -95,7 +95,8 @@ fn times(plan: &Plan) -> Times {
     }
 }
 
-/// One connection to each target, so that a run against nobody ends with a sentence, not with counters.
+/// One connection to each target, so that a run against nobody ends with a sentence, not with
+/// counters.
 fn probe(plan: &Plan) -> Result<(), LoadError> {
     for &target in &plan.targets {
         TcpStream::connect_timeout(&target, plan.connect_timeout)

@@ -223,8 +223,8 @@ impl Reader {
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used. `what` is that of the oldest
-    /// request without a reply.
+    /// Reads from `input`, and moves its beginning behind what it used. `what` is that of the
+    /// oldest request without a reply.
     #[inline]
     pub(crate) fn read(&mut self, input: &mut &[u8], what: u32, speaker: &mut Speaker) -> Heard {
         match (self, speaker) {

@@ -1,9 +1,10 @@
 //! Many runs: a rate after the other, and the search for the knee.
 //!
-//! The knee is the largest rate at which the server still keeps up: at least 99 % of what was asked is
-//! achieved and the latency is within a bound. Before it, latency says how good a server is; behind
-//! it, how it fails. `Sweep::knee` doubles the rate until the server does not keep up and then halves the
-//! gap. `Sweep::overload` asks for twice the knee: does the server degrade gracefully?
+//! The knee is the largest rate at which the server still keeps up: at least 99 % of what was asked
+//! is achieved and the latency is within a bound. Before it, latency says how good a server is;
+//! behind it, how it fails. `Sweep::knee` doubles the rate until the server does not keep up and
+//! then halves the gap. `Sweep::overload` asks for twice the knee: does the server degrade
+//! gracefully?
 //!
 //! What runs is a closure, so that a sweep is the same for one generator and for a crew of
 //! [`agents`](crate::agents).
@@ -167,7 +168,8 @@ pub trait Runner {
 }
 
 impl Sweep {
-    /// Runs each of the rates, in rounds, so that a slow drift of the machine does not fall on one rate.
+    /// Runs each of the rates, in rounds, so that a slow drift of the machine does not fall on one
+    /// rate.
     ///
     /// # Errors
     /// Those of the runner.
@@ -185,9 +187,10 @@ impl Sweep {
         Ok(())
     }
 
-    /// Searches the largest rate at which the server keeps up, from `first_per_s` on, until the gap is
-    /// below `precision` of the rate; `None` if it does not keep up even at a thousandth of the first
-    /// rate. A run in which the generator was the limit ends the search: what is above was not seen.
+    /// Searches the largest rate at which the server keeps up, from `first_per_s` on, until the gap
+    /// is below `precision` of the rate; `None` if it does not keep up even at a thousandth of the
+    /// first rate. A run in which the generator was the limit ends the search: what is above was
+    /// not seen.
     ///
     /// # Errors
     /// Those of the runner.
@@ -229,8 +232,8 @@ impl Sweep {
         self.is_searched && self.knee_per_s.is_none()
     }
 
-    /// Whether the knee is only known to be at least what was found: the generator was the limit in a
-    /// run of the search.
+    /// Whether the knee is only known to be at least what was found: the generator was the limit in
+    /// a run of the search.
     fn knee_is_a_bound(&self) -> bool {
         let mut searched = self.steps.iter().filter(|step| step.purpose == "knee");
         searched.any(|step| step.figures.generator_limited)
@@ -245,8 +248,8 @@ impl Sweep {
     /// Asks for twice the knee, if there is one.
     ///
     /// # Errors
-    /// Those of the runner; and when the knee is the generator's: twice of it would say nothing of the
-    /// server.
+    /// Those of the runner; and when the knee is the generator's: twice of it would say nothing of
+    /// the server.
     pub fn overload(&mut self, manner: &Manner, runner: &mut impl Runner) -> Result<(), String> {
         let Some(knee_per_s) = self.knee_per_s else {
             return Ok(());
@@ -541,7 +544,8 @@ mod tests {
                 .knee(first, 0.02, &Manner::default(), &mut server)
                 .unwrap()
                 .unwrap();
-            // Where 99 % of the offered rate is achieved but late, the bound of the latency decides.
+            // Where 99 % of the offered rate is achieved but late, the bound of the latency
+            // decides.
             assert!(
                 (57_500.0 * 0.98..=57_500.0).contains(&knee),
                 "{first}: {knee}"

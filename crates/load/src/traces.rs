@@ -1,7 +1,8 @@
-//! Session logs for a file set: users who open a page, get what is embedded in it, think, and go on.
+//! Session logs for a file set: users who open a page, get what is embedded in it, think, and go
+//! on.
 //!
-//! The thesis drives its web servers with 16 httperf copies, each with a log of its own. Most entries
-//! are one request on a connection of its own; some fetch several files over one persistent
+//! The thesis drives its web servers with 16 httperf copies, each with a log of its own. Most
+//! entries are one request on a connection of its own; some fetch several files over one persistent
 //! connection, with active and idle periods between, as Barford and Crovella measured them
 //! ("Generating representative web workloads for network and server performance evaluation",
 //! SIGMETRICS 1998):
@@ -48,8 +49,8 @@ impl Default for Users {
     }
 }
 
-// Barford and Crovella, table 2: embedded references Pareto (k = 1, α = 2.43), active periods Weibull
-// (α = 1.46 s, β = 0.382), idle periods Pareto (k = 1 s, α = 1.5).
+// Barford and Crovella, table 2: embedded references Pareto (k = 1, α = 2.43), active periods
+// Weibull (α = 1.46 s, β = 0.382), idle periods Pareto (k = 1 s, α = 1.5).
 const EMBEDDED_ALPHA: f64 = 2.43;
 const ACTIVE_SCALE_S: f64 = 1.46;
 const ACTIVE_SHAPE: f64 = 0.382;

@@ -14,9 +14,9 @@
 //! | behind | open loop: less than 99 % of what was asked was achieved | server | 0 |
 //! | held, kept up, server's limit | else | server | 0 |
 //!
-//! The first row that applies is the verdict. Rows that fail a run do so behind another one as well.
-//! That a thread waited for a processor does not decide: what was late because of it is in the lag. It
-//! is a warning beside the verdict.
+//! The first row that applies is the verdict. Rows that fail a run do so behind another one as
+//! well. That a thread waited for a processor does not decide: what was late because of it is in
+//! the lag. It is a warning beside the verdict.
 
 use std::time::Duration;
 
@@ -142,15 +142,16 @@ impl Outcome {
         [no_room, late, busy].iter().find_map(|test| test(self))
     }
 
-    /// Why this run says nothing of the server, if not a single good reply came. Of idle connections no
-    /// replies are expected: then, if not a single one was opened.
+    /// Why this run says nothing of the server, if not a single good reply came. Of idle
+    /// connections no replies are expected: then, if not a single one was opened.
     pub fn without_replies(&self) -> Option<String> {
         nothing_came(self)
     }
 
-    /// Which part of what was asked was achieved: of the sessions, those that began in time; else of the
-    /// requests, those that were answered in time. No reply can come sooner than the fastest: that much of
-    /// the run is not held against the server. `None` in a closed loop, and if nothing was asked.
+    /// Which part of what was asked was achieved: of the sessions, those that began in time; else
+    /// of the requests, those that were answered in time. No reply can come sooner than the
+    /// fastest: that much of the run is not held against the server. `None` in a closed loop, and
+    /// if nothing was asked.
     pub fn achieved_share(&self) -> Option<f64> {
         let total = &self.total;
         let (got, time_share) = match self.asked.kind {

@@ -1,10 +1,10 @@
 //! Each row of the table has a run to which it applies, and its neighbour to which it does not.
 //!
-//! Seen (issue 10 B): a run of nothing but 404 was "the server was the limit", exit 0; so was one in which
-//! half of the connections had no descriptor. A stopped server, with a lag of 2 µs, was "the generator was
-//! the limit", because a processor had been waited for. Sessions in think time were blamed on the
-//! generator, and sessions per second compared with replies per second. Cause: one function looked at
-//! threads first, and only at them. Cure: this table.
+//! Seen (issue 10 B): a run of nothing but 404 was "the server was the limit", exit 0; so was one
+//! in which half of the connections had no descriptor. A stopped server, with a lag of 2 µs, was
+//! "the generator was the limit", because a processor had been waited for. Sessions in think time
+//! were blamed on the generator, and sessions per second compared with replies per second. Cause:
+//! one function looked at threads first, and only at them. Cure: this table.
 
 use super::*;
 use crate::Errors;
@@ -450,7 +450,8 @@ fn idle_connections_that_are_gone_are_said() {
 
 #[test]
 fn sessions_are_compared_with_sessions() {
-    // Two requests for each of 5,000 sessions: more replies than sessions, whatever the server does.
+    // Two requests for each of 5,000 sessions: more replies than sessions, whatever the server
+    // does.
     let sessions = |begun| {
         let mut outcome = of_kind(Kind::Sessions);
         (outcome.total.intended, outcome.total.begun) = (5_000, begun);
@@ -510,9 +511,9 @@ fn less_than_what_was_asked_is_not_keeping_up() {
     assert!((share - 0.5).abs() < 1e-3, "{share}");
 }
 
-/// Seen: a server that answers each request after one second, and all of them, "did not keep up" in a run of
-/// two: what is asked in the last second is answered behind the end. Nothing can come before the fastest
-/// reply, so that time is not counted against the server.
+/// Seen: a server that answers each request after one second, and all of them, "did not keep up" in
+/// a run of two: what is asked in the last second is answered behind the end. Nothing can come
+/// before the fastest reply, so that time is not counted against the server.
 #[test]
 fn a_server_that_is_slow_and_keeps_up_is_not_behind() {
     let slow = |fastest_ns| {

@@ -7,8 +7,8 @@
 //!   └──── nothing is under way ◀── Closing
 //! ```
 //!
-//! A turn: open what is due, admit the arrivals whose time has come, hand everything to the kernel with
-//! one system call, wait, and read what came.
+//! A turn: open what is due, admit the arrivals whose time has come, hand everything to the kernel
+//! with one system call, wait, and read what came.
 
 mod admission;
 mod connection;
@@ -28,13 +28,13 @@ use crate::plan::{Arrivals, Plan, Workload};
 use crate::random::Random;
 use crate::speaker::{Reader, Speaker};
 
-/// A connection that failed in a closed loop is tried again after this: a server that refuses is not
-/// asked a million times per second.
+/// A connection that failed in a closed loop is tried again after this: a server that refuses is
+/// not asked a million times per second.
 const RETRY_PAUSE_NS: u64 = 10_000_000;
 /// The longest that a turn waits, so that a stop is heard.
 const WAIT_MAX_NS: u64 = 50_000_000;
-/// How long before an arrival a thread stops sleeping and spins: as long as sleeps of late ended late,
-/// within these bounds. A processor that sleeps wakes late, a virtual one very late.
+/// How long before an arrival a thread stops sleeping and spins: as long as sleeps of late ended
+/// late, within these bounds. A processor that sleeps wakes late, a virtual one very late.
 const SPIN_MIN_NS: u64 = 60_000;
 const SPIN_MAX_NS: u64 = 250_000;
 /// How often connections are looked over for time-outs, as a part of the time-out.
@@ -52,8 +52,8 @@ pub(crate) struct Times {
 pub(crate) trait Overseer {
     /// Whether to end now.
     fn is_stopped(&self) -> bool;
-    /// Takes the count of an interval and leaves an empty one; `index` counts from the beginning of the
-    /// run, `spun` is the time spent spinning with nothing to do.
+    /// Takes the count of an interval and leaves an empty one; `index` counts from the beginning of
+    /// the run, `spun` is the time spent spinning with nothing to do.
     fn interval(&mut self, index: u64, tally: &mut Tally, spun: Duration);
     /// The time to measure is over; what follows is only waiting for the last replies.
     fn end(&mut self, spun: Duration);

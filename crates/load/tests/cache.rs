@@ -119,8 +119,8 @@ fn saying(words: &'static [u8]) -> world::Server {
     })
 }
 
-/// Seen: a cache that answered every get with an error, or with the reply to a set, was a cache without a
-/// fault that has nothing. Cause: every line that ends a reply was a good reply.
+/// Seen: a cache that answered every get with an error, or with the reply to a set, was a cache
+/// without a fault that has nothing. Cause: every line that ends a reply was a good reply.
 #[test]
 fn what_is_no_answer_to_a_get_is_an_error_of_its_class() {
     let unexpected = |errors: Errors| errors.unexpected_status;

@@ -198,8 +198,9 @@ fn a_changed_body_is_wrong_bytes() {
     over_both(&known, |outcome| assert_eq!(outcome.total.replies(), 0));
 }
 
-/// Issue 10 B. Seen: a run of nothing but 404 had no errors. Cause: a whole reply was a good reply, whatever its
-/// status. Cure: other statuses than the expected ones are errors of their class, beside the replies by status.
+/// Issue 10 B. Seen: a run of nothing but 404 had no errors. Cause: a whole reply was a good reply,
+/// whatever its status. Cure: other statuses than the expected ones are errors of their class,
+/// beside the replies by status.
 #[test]
 fn a_reply_of_another_status_than_expected_is_an_error() {
     const STATUSES: [&str; 4] = ["200 OK", "302 Found", "404 Not Found", "503 Busy"];
@@ -302,8 +303,9 @@ fn limits_that_nobody_means_are_refused_and_their_neighbours_are_not() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Issue 10 B. Seen: sessions that hold every connection while they think were the generator's fault, and were
-/// called kept up as long as there were as many replies as sessions. Cause: nothing counted what began.
+/// Issue 10 B. Seen: sessions that hold every connection while they think were the generator's
+/// fault, and were called kept up as long as there were as many replies as sessions. Cause: nothing
+/// counted what began.
 #[test]
 fn sessions_that_find_no_connection_are_counted_and_not_the_generators() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
@@ -474,8 +476,8 @@ fn warm_up_is_not_measured() {
     });
 }
 
-/// The reason to exist: a server that stops for a while makes a closed loop stop as well, which then
-/// finds hardly anything slow. From the intended times, everything that should have been sent
+/// The reason to exist: a server that stops for a while makes a closed loop stop as well, which
+/// then finds hardly anything slow. From the intended times, everything that should have been sent
 /// meanwhile is slow.
 #[test]
 fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
@@ -506,9 +508,10 @@ fn a_pause_of_the_server_shows_in_the_response_times_and_not_in_the_raw_ones() {
     );
 }
 
-/// Bounds that hold on any machine, however busy. No reply comes before the server has kept its request, so each quantile is
-/// at least that of the server's own delays. And a connection of a closed loop waits for one reply at a time, so all times
-/// together are at most that of the run on each connection: whatever is reported too much, is reported there.
+/// Bounds that hold on any machine, however busy. No reply comes before the server has kept its
+/// request, so each quantile is at least that of the server's own delays. And a connection of a
+/// closed loop waits for one reply at a time, so all times together are at most that of the run on
+/// each connection: whatever is reported too much, is reported there.
 #[test]
 fn reported_percentiles_are_those_of_the_servers_own_delays() {
     const CONNECTIONS: u32 = 8;
@@ -578,7 +581,8 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
         http,
         scripts: Arc::new([script]),
     });
-    // Six sessions, and then time for the last to end: one that thinks when the time is over is cut.
+    // Six sessions, and then time for the last to end: one that thinks when the time is over is
+    // cut.
     let stage = |lasts_ms, per_s| Stage {
         lasts: Duration::from_millis(lasts_ms),
         from_per_s: per_s,

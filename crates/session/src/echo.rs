@@ -8,7 +8,8 @@ use crate::{GiveUp, Next, Now, Outbox, Phase, Received, Session};
 /// ```
 /// use session::{Echo, replay::{replay, Script}};
 ///
-/// replay(Echo::default, &Script::new().send("one\ntwo\nbye\n").expect("one\ntwo\nbye\n").closed());
+/// let lines = "one\ntwo\nbye\n";
+/// replay(Echo::default, &Script::new().send(lines).expect(lines).closed());
 /// ```
 #[derive(Debug, Default)]
 pub struct Echo;

@@ -18,8 +18,9 @@ pub struct FileRange {
     /// Whether the bytes are worth a place in the page cache. If not, a driver that misses there
     /// reads past it (`O_DIRECT`), so that rare files do not push out popular ones.
     pub keep: bool,
-    /// Whether the file had been left alone for so long that any later write shows in its stamp. If not, a driver
-    /// does not hand the page cache's own pages to the kernel: a write would change them on their way to the peer.
+    /// Whether the file had been left alone for so long that any later write shows in its stamp. If
+    /// not, a driver does not hand the page cache's own pages to the kernel: a write would change
+    /// them on their way to the peer.
     pub settled: bool,
 }
 
@@ -97,9 +98,9 @@ impl SharedFile {
         })
     }
 
-    /// Of a file that is written to all the time, as a log is, no state can be told from the next: its bytes are
-    /// sent as they are when they are read, up to the length that it has now. What is announced with them must not say
-    /// that they are of one state.
+    /// Of a file that is written to all the time, as a log is, no state can be told from the next:
+    /// its bytes are sent as they are when they are read, up to the length that it has now. What is
+    /// announced with them must not say that they are of one state.
     #[must_use]
     pub fn moving(self) -> SharedFile {
         SharedFile {
@@ -118,13 +119,13 @@ impl SharedFile {
         self.stamp
     }
 
-    /// Whether the file's bytes are still those that were there when it was opened (one `fstat(2)`, never
-    /// blocking on a local file system). A driver asks around sending: bytes that were written into the
-    /// same inode in the meantime must not go out under the old length and ETag.
+    /// Whether the file's bytes are still those that were there when it was opened (one `fstat(2)`,
+    /// never blocking on a local file system). A driver asks around sending: bytes that were
+    /// written into the same inode in the meantime must not go out under the old length and ETag.
     ///
-    /// Looks at length and modification time. Not at the change time: another file renamed over this one's name changes
-    /// that, and a download of the old one may well go on. A [moving](SharedFile::moving) file has no state that it
-    /// could leave.
+    /// Looks at length and modification time. Not at the change time: another file renamed over
+    /// this one's name changes that, and a download of the old one may well go on. A
+    /// [moving](SharedFile::moving) file has no state that it could leave.
     ///
     /// # Errors
     /// What `fstat(2)` reports.
@@ -151,8 +152,8 @@ impl SharedFile {
             .store(self.age_ms(now), Ordering::Relaxed);
     }
 
-    /// Whether all of the file was seen in the page cache less than `age_max` ago: asking the kernel for each
-    /// of a thousand requests a second would cost more than it tells.
+    /// Whether all of the file was seen in the page cache less than `age_max` ago: asking the
+    /// kernel for each of a thousand requests a second would cost more than it tells.
     pub fn was_cached(&self, now: Instant, age_max: Duration) -> bool {
         let seen = self.seen_cached_ms.load(Ordering::Relaxed);
         seen != 0 && self.age_ms(now).saturating_sub(seen) < age_max.as_millis() as u64

@@ -1,8 +1,8 @@
 //! The seam between a protocol and what carries its bytes.
 //!
-//! A server is a [`Session`]: bytes in, output out, no sockets, no clock, never blocking. A *driver*
-//! (crate `serve`: the carriage of a connection, and the engine that moves its bytes) does the rest. The
-//! same protocol code runs under every engine.
+//! A server is a [`Session`]: bytes in, output out, no sockets, no clock, never blocking. A
+//! *driver* (crate `serve`: the carriage of a connection, and the engine that moves its bytes) does
+//! the rest. The same protocol code runs under every engine.
 //!
 //! ```text
 //!             bytes                              chunks
@@ -23,14 +23,14 @@
 //! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
 //! The input is borrowed, so it may lie anywhere: in a fiber's array, in a buffer that io_uring
-//! picked, in a receive ring of the netstack. What a session leaves unused is shown again, with more
-//! behind it. A long request body need not lie in one buffer: a session may take it piece by piece as
-//! ordinary input, or lend the driver room of its own ([`Session::body_room`]) into which the bytes
-//! are received without a copy.
+//! picked, in a receive ring of the netstack. What a session leaves unused is shown again, with
+//! more behind it. A long request body need not lie in one buffer: a session may take it piece by
+//! piece as ordinary input, or lend the driver room of its own ([`Session::body_room`]) into which
+//! the bytes are received without a copy.
 //!
 //! [`Echo`] is the smallest real session, and [`replay`] is the harness that every session's tests
-//! stand on: it cuts a conversation whole, at every byte, and at seeded random places, and demands the
-//! same replies each time.
+//! stand on: it cuts a conversation whole, at every byte, and at seeded random places, and demands
+//! the same replies each time.
 
 #![forbid(unsafe_code)]
 
@@ -55,21 +55,21 @@ pub trait Session: Send {
     /// Takes input and writes replies.
     ///
     /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
-    /// after [`Next::Flush`] and [`Next::Work`]. A session that is shown the same bytes twice with more behind them
-    /// must come to the same replies as if it had seen them at once.
+    /// after [`Next::Flush`] and [`Next::Work`]. A session that is shown the same bytes twice with
+    /// more behind them must come to the same replies as if it had seen them at once.
     ///
     /// Stops and returns [`Next::Flush`] when [`Outbox::is_full`]: a peer that pipelines a million
     /// requests gets its replies in bounded memory.
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received;
 
-    /// Does what may block, after the session returned [`Next::Work`]: opening a file whose directory
-    /// entry is not in memory, listing a directory. The only method that may block.
+    /// Does what may block, after the session returned [`Next::Work`]: opening a file whose
+    /// directory entry is not in memory, listing a directory. The only method that may block.
     fn work(&mut self, now: Now) {
         let _ = now;
     }
 
-    /// Room of the session's own for the next bytes of a long request body, asked for while it waits
-    /// in [`Phase::Body`]. Empty (the default) when the session wants them as input.
+    /// Room of the session's own for the next bytes of a long request body, asked for while it
+    /// waits in [`Phase::Body`]. Empty (the default) when the session wants them as input.
     fn body_room(&mut self) -> &mut [u8] {
         &mut []
     }
@@ -80,15 +80,15 @@ pub trait Session: Send {
         unreachable!("body_filled({len}) on a session that lends no room")
     }
 
-    /// Tells the session that the driver gives up on the peer, so that it may say so in its protocol's
-    /// words (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
+    /// Tells the session that the driver gives up on the peer, so that it may say so in its
+    /// protocol's words (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
     fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
         let _ = (reason, now, out);
     }
 
-    /// Asks the session to end the conversation at the next request boundary (HTTP/1.1: the next reply
-    /// says `Connection: close`). Called once, when the server drains, without waiting for input; the
-    /// session may write (HTTP/2: `GOAWAY`).
+    /// Asks the session to end the conversation at the next request boundary (HTTP/1.1: the next
+    /// reply says `Connection: close`). Called once, when the server drains, without waiting for
+    /// input; the session may write (HTTP/2: `GOAWAY`).
     fn drain(&mut self, now: Now, out: &mut Outbox) {
         let _ = (now, out);
     }
@@ -141,9 +141,10 @@ pub enum Next {
     Work,
     /// Send what is in the outbox and close: the peer has sent all that it will.
     Close,
-    /// Send what is in the outbox and close in stages: end our side, discard what the peer still sends
-    /// for a bounded while, then close. After a refusal, when the peer may be in the middle of sending: a close
-    /// with unread input resets the connection, and the reset may overtake the reply. RFC 9112 9.6
+    /// Send what is in the outbox and close in stages: end our side, discard what the peer still
+    /// sends for a bounded while, then close. After a refusal, when the peer may be in the middle
+    /// of sending: a close with unread input resets the connection, and the reset may overtake the
+    /// reply. RFC 9112 9.6
     Linger,
 }
 

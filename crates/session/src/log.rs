@@ -1,8 +1,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-/// Access-log lines of replies that are on their way out. How long a reply took is known only when it has been sent, so a
-/// line has a gap for it, which the driver fills in.
+/// Access-log lines of replies that are on their way out. How long a reply took is known only when
+/// it has been sent, so a line has a gap for it, which the driver fills in.
 #[derive(Debug, Default)]
 pub struct Log {
     text: Vec<u8>,
@@ -22,7 +22,8 @@ impl Log {
         self.gaps.push(self.text.len());
     }
 
-    /// Shows the lines to `read`, with what `took` says of the nth reply in their gaps, and forgets them.
+    /// Shows the lines to `read`, with what `took` says of the nth reply in their gaps, and forgets
+    /// them.
     pub(crate) fn take(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
         if self.text.is_empty() {
             return;
@@ -41,7 +42,8 @@ impl Log {
     }
 }
 
-/// As nginx writes `$request_time`, to the microsecond: most replies of a file take less than a millisecond.
+/// As nginx writes `$request_time`, to the microsecond: most replies of a file take less than a
+/// millisecond.
 fn write_seconds(duration: Duration, to: &mut Vec<u8>) {
     let (seconds, us) = (duration.as_secs(), duration.subsec_micros());
     write!(to, "{seconds}.{us:06}").expect("a vector takes everything");

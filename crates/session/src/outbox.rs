@@ -17,16 +17,17 @@ use crate::{FileRange, Log};
 ///  ▲ released             ▲ sent
 /// ```
 ///
-/// It has two edges. A kernel's socket copies what it takes, so [`consume`](Outbox::consume) moves both at once. A network
-/// stack needs the bytes until the peer acknowledges them: it moves the one by [`mark_sent`](Outbox::mark_sent), the other by
-/// [`release`](Outbox::release). What is behind the sent edge counts for back-pressure.
+/// It has two edges. A kernel's socket copies what it takes, so [`consume`](Outbox::consume) moves
+/// both at once. A network stack needs the bytes until the peer acknowledges them: it moves the one
+/// by [`mark_sent`](Outbox::mark_sent), the other by [`release`](Outbox::release). What is behind
+/// the sent edge counts for back-pressure.
 ///
-/// Small bytes are copied: a header and a small body behind it become one piece of memory, which one
-/// `send` carries. Above some 16 KB a shared piece is cheaper, and far above that a file range.
+/// Small bytes are copied: a header and a small body behind it become one piece of memory, which
+/// one `send` carries. Above some 16 KB a shared piece is cheaper, and far above that a file range.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Small bytes of all `Part::Bytes`, in order; those of the first part begin at `bytes_released`, those of the first
-    /// part that is not sent at `bytes_sent`.
+    /// Small bytes of all `Part::Bytes`, in order; those of the first part begin at
+    /// `bytes_released`, those of the first part that is not sent at `bytes_sent`.
     bytes: Vec<u8>,
     bytes_released: usize,
     bytes_sent: usize,
@@ -104,7 +105,8 @@ impl Outbox {
         self.grow_bytes(bytes.len());
     }
 
-    /// Lets `write` append small bytes, and queues what it appended. For what is formatted in place.
+    /// Lets `write` append small bytes, and queues what it appended. For what is formatted in
+    /// place.
     ///
     /// # Panics
     /// If `write` shortens the vector.
@@ -249,7 +251,8 @@ impl Outbox {
         self.reclaim();
     }
 
-    /// Moves the first `len` bytes behind the sent edge; they stay until they are [released](Outbox::release).
+    /// Moves the first `len` bytes behind the sent edge; they stay until they are
+    /// [released](Outbox::release).
     ///
     /// # Panics
     /// If fewer than `len` bytes were queued.
@@ -318,7 +321,8 @@ impl Outbox {
         std::mem::take(&mut self.replies)
     }
 
-    /// Takes the access-log lines written so far through `read`, and forgets them. `took` says how long the nth reply took.
+    /// Takes the access-log lines written so far through `read`, and forgets them. `took` says how
+    /// long the nth reply took.
     pub fn take_log(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
         if let Some(log) = &mut self.log {
             log.take(took, read);
@@ -337,8 +341,8 @@ impl Outbox {
         }
     }
 
-    /// Gives back the room of small bytes that were released, so that a peer which never lets the outbox run empty
-    /// does not make it grow. What is moved is no more than what is given back.
+    /// Gives back the room of small bytes that were released, so that a peer which never lets the
+    /// outbox run empty does not make it grow. What is moved is no more than what is given back.
     #[inline]
     fn reclaim(&mut self) {
         if self.parts.is_empty() {
@@ -499,8 +503,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_keeps_pipelining_does_not_make_it_grow() {
-        // Seen: room was given back only when the outbox was empty, and a peer that always has a reply on its way
-        // never lets it be. Cure: what was sent is reclaimed when it is as much as what is kept.
+        // Seen: room was given back only when the outbox was empty, and a peer that always has a
+        // reply on its way never lets it be. Cure: what was sent is reclaimed when it is as much as
+        // what is kept.
         let mut out = Outbox::new();
         out.put(&[0; 1000]);
         for _ in 0..10_000 {

@@ -135,8 +135,8 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome
     outcome
 }
 
-/// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC, and it
-/// stands still, so that no reply depends on when it was made.
+/// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC,
+/// and it stands still, so that no reply depends on when it was made.
 pub fn test_now() -> Now {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     Now {
@@ -371,7 +371,8 @@ mod tests {
         );
     }
 
-    /// `B` and ten bytes, for which it lends room. Tells how many came into the room, and how many as input.
+    /// `B` and ten bytes, for which it lends room. Tells how many came into the room, and how many
+    /// as input.
     #[derive(Default)]
     struct Lender {
         room: [u8; 10],

@@ -22,8 +22,8 @@ pub(crate) enum Answer {
     Blocked,
 }
 
-/// Answers a request whose body is over. `found` is what [`load`] brought, if it was called; `room` is
-/// where a path that is not plain is written.
+/// Answers a request whose body is over. `found` is what [`load`] brought, if it was called; `room`
+/// is where a path that is not plain is written.
 #[inline]
 pub(crate) fn answer(
     replier: &mut Replier<'_>,
@@ -181,7 +181,8 @@ fn serve_range(replier: &mut Replier<'_>, asked: Asked<'_>, entry: &Entry, range
 
 /// Sends the client to the directory's own address, with its slash, keeping the query.
 ///
-/// `path` is a path and stays one: `//evil.example` or `/\evil.example` would be another host to a browser.
+/// `path` is a path and stays one: `//evil.example` or `/\evil.example` would be another host to a
+/// browser.
 fn redirect(replier: &mut Replier<'_>, asked: Asked<'_>, path: &str, query: &[u8]) {
     let is_local = match path.as_bytes() {
         [b'/', second, ..] => !matches!(second, b'/' | b'\\'),

@@ -45,7 +45,8 @@ pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
     Verdict::Perform
 }
 
-/// Whether `Range` is to be looked at: there is no `If-Range`, or it names what we have. RFC 9110 13.1.5
+/// Whether `Range` is to be looked at: there is no `If-Range`, or it names what we have. RFC 9110
+/// 13.1.5
 pub(crate) fn range_applies(request: &Fields<'_>, current: Validators<'_>) -> bool {
     if request.get(Name::IfRange).is_none() {
         return true;
@@ -92,8 +93,8 @@ impl Tag<'_> {
     }
 }
 
-/// The tags of one value. A comma may stand inside the quotes, so this is not the usual list; it ends at
-/// the first thing that is no tag. RFC 9110 8.8.3
+/// The tags of one value. A comma may stand inside the quotes, so this is not the usual list; it
+/// ends at the first thing that is no tag. RFC 9110 8.8.3
 struct Tags<'a>(&'a [u8]);
 
 impl<'a> Iterator for Tags<'a> {

@@ -19,8 +19,8 @@ pub struct Sample {
     pub value: u64,
 }
 
-/// Counters that any number of kernel threads add to. Each thread has a shard, so that a count costs
-/// one uncontended atomic addition and no cache line travels between processors.
+/// Counters that any number of kernel threads add to. Each thread has a shard, so that a count
+/// costs one uncontended atomic addition and no cache line travels between processors.
 #[derive(Debug)]
 pub(crate) struct Counters {
     shards: [Shard; SHARD_COUNT],

@@ -33,8 +33,8 @@ pub(crate) fn with<R>(since_epoch: Duration, read: impl FnOnce(&Dates) -> R) -> 
     })
 }
 
-/// Seconds since 1970 in an HTTP-date of any of the three formats (RFC 9110 5.6.7), or `None` if it is
-/// not one: such a field is ignored.
+/// Seconds since 1970 in an HTTP-date of any of the three formats (RFC 9110 5.6.7), or `None` if it
+/// is not one: such a field is ignored.
 pub(crate) fn parse(value: &[u8]) -> Option<u64> {
     let date = httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())

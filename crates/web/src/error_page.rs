@@ -21,8 +21,8 @@ impl Page {
     }
 }
 
-/// The header lines of a page. `nosniff`: a page that repeats what a client wrote must not turn into
-/// something else in its browser.
+/// The header lines of a page. `nosniff`: a page that repeats what a client wrote must not turn
+/// into something else in its browser.
 pub(crate) fn head(content_type: &str, len: u64) -> Vec<u8> {
     format!(
         "Content-Type: {content_type}\r\nContent-Length: {len}\r\n\

@@ -11,8 +11,8 @@ use crate::status::Status;
 
 /// What all sessions of a server share: the site and the configuration of the moment, and counters.
 ///
-/// A reload swaps both at once. Every request that begins afterwards is answered by the new ones, on
-/// old connections too; none waits for a lock.
+/// A reload swaps both at once. Every request that begins afterwards is answered by the new ones,
+/// on old connections too; none waits for a lock.
 #[derive(Debug)]
 pub struct Handle {
     service: ArcSwap<Service>,
@@ -58,8 +58,8 @@ impl Handle {
         self.counters.samples()
     }
 
-    /// Held for the length of one call only: what it guards lives on until then. No lock, and no count
-    /// that processors share.
+    /// Held for the length of one call only: what it guards lives on until then. No lock, and no
+    /// count that processors share.
     #[inline]
     pub(crate) fn service(&self) -> Guard<Arc<Service>> {
         self.service.load()

@@ -1,5 +1,5 @@
-//! HTTP/1.1 over a static site, as a [`Session`](::session::Session): bytes in, replies out, no I/O of
-//! its own but the site's.
+//! HTTP/1.1 over a static site, as a [`Session`](::session::Session): bytes in, replies out, no I/O
+//! of its own but the site's.
 //!
 //! ```text
 //!  bytes ─▶ request ─▶ answer ─────────────▶ reply ─▶ Outbox
@@ -18,15 +18,16 @@
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
 //! | `site` | what lies at a path, without ever asking the disk on the fast way | |
 //!
-//! A server makes one [`Handle`] from a [`Site`] and a [`ServiceConfig`], and one [`Session`] for each
-//! connection. [`Handle::reload`] swaps both under running connections.
+//! A server makes one [`Handle`] from a [`Site`] and a [`ServiceConfig`], and one [`Session`] for
+//! each connection. [`Handle::reload`] swaps both under running connections.
 //!
 //! Costs, so that nobody gives them away: a request without a body is parsed where it lies and
 //! allocates nothing; its reply is a handful of copies into the outbox. `examples/request_cost.rs`
 //! measures both.
 //!
-//! Deliberately absent: sockets, clocks, threads, compression on the fly (it hurts the slowest requests
-//! most; put `.br`, `.zst` and `.gz` files beside the plain ones instead), uploads, and scripts.
+//! Deliberately absent: sockets, clocks, threads, compression on the fly (it hurts the slowest
+//! requests most; put `.br`, `.zst` and `.gz` files beside the plain ones instead), uploads, and
+//! scripts.
 
 #![forbid(unsafe_code)]
 

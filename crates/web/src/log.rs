@@ -12,8 +12,8 @@ use crate::date::Dates;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Apache's and nginx's combined format:
-    /// `peer - - [time] "request line" status body_bytes "referer" "user agent" seconds`. The last field is nginx's
-    /// `$request_time`, which is not in the original format.
+    /// `peer - - [time] "request line" status body_bytes "referer" "user agent" seconds`. The last
+    /// field is nginx's `$request_time`, which is not in the original format.
     #[default]
     Combined,
     /// One JSON object per line; `duration_s` is in seconds.
@@ -35,7 +35,8 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// As the log names a client: its IP address, an IPv4 one also when it came in over IPv6; or `unix:`.
+/// As the log names a client: its IP address, an IPv4 one also when it came in over IPv6; or
+/// `unix:`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -112,8 +113,8 @@ fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     to.write_fmt(text).expect("a vector takes everything");
 }
 
-/// `"value"` with quotes, backslashes and everything unprintable escaped as Apache does, `"-"` if there
-/// is none.
+/// `"value"` with quotes, backslashes and everything unprintable escaped as Apache does, `"-"` if
+/// there is none.
 fn push_quoted(value: Option<&[u8]>, to: &mut Vec<u8>) {
     to.push(b'"');
     for &byte in value.unwrap_or(b"-") {

@@ -65,7 +65,8 @@ impl Wishes {
         own.or(self.others).unwrap_or(0)
     }
 
-    /// Those that are wanted at all, and not less than the plain file, by weight and then by our taste.
+    /// Those that are wanted at all, and not less than the plain file, by weight and then by our
+    /// taste.
     fn ranked(&self) -> Encodings {
         let least = self.identity.unwrap_or(0).max(1);
         let mut ranked = Encodings::NONE;
@@ -85,7 +86,8 @@ fn is(token: &[u8], lower: &[u8]) -> bool {
     token.eq_ignore_ascii_case(lower)
 }
 
-/// `gzip;q=0.5` in its parts. A weight that is none counts as 0: what is not understood is not used.
+/// `gzip;q=0.5` in its parts. A weight that is none counts as 0: what is not understood is not
+/// used.
 fn with_weight(member: &[u8]) -> (&[u8], u16) {
     let Some(semicolon) = member.iter().position(|&byte| byte == b';') else {
         return (member, 1000);

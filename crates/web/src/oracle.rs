@@ -17,8 +17,8 @@ const LIMITS: Limits = Limits {
     blank_lines_max: 2,
 };
 
-/// Reads `input` as a request's head. The verdict on each piece of it must be "not yet" or the verdict on
-/// the whole, and what was read must keep its promises.
+/// Reads `input` as a request's head. The verdict on each piece of it must be "not yet" or the
+/// verdict on the whole, and what was read must keep its promises.
 ///
 /// # Panics
 /// If something does not hold.

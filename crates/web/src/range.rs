@@ -45,8 +45,8 @@ impl Parts {
 
 /// Reads the value of `Range` for a representation of `len` bytes.
 ///
-/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: no client needs them,
-/// and so a reply is never longer than the file and its part headers.
+/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: no client needs
+/// them, and so a reply is never longer than the file and its part headers.
 pub(crate) fn select(value: &[u8], len: u64) -> Selection {
     let Some((unit, set)) = split_once(value, b'=') else {
         return Selection::Whole;

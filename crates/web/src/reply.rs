@@ -1,8 +1,8 @@
 //! Replies: written straight into the outbox, each with its counters and its log line.
 //!
-//! Cost of the usual one, a small file from memory: five copies into one vector (status line and date, server,
-//! the entry's ready-made header lines, blank line, body), a fifth of the 155 ns of a short request
-//! (`examples/request_cost.rs`).
+//! Cost of the usual one, a small file from memory: five copies into one vector (status line and
+//! date, server, the entry's ready-made header lines, blank line, body), a fifth of the 155 ns of a
+//! short request (`examples/request_cost.rs`).
 
 use std::io::Write;
 use std::ops::Range;
@@ -17,8 +17,8 @@ use crate::request::{Fields, Name, Version};
 use crate::site::{Body, Entry};
 use crate::status::Status;
 
-/// Bodies up to this length are copied behind their header, so that one `send` carries both; above it,
-/// the copy costs more than a second piece of memory.
+/// Bodies up to this length are copied behind their header, so that one `send` carries both; above
+/// it, the copy costs more than a second piece of memory.
 const COPIED_LEN_MAX: u64 = 16 * 1024;
 
 /// What writing a reply needs.
@@ -135,8 +135,8 @@ impl Replier<'_> {
         self.done(Status::NoContent, asked, 0, None, None);
     }
 
-    /// An error or a redirect, with the site's own page or the built-in one. `lines` are further header
-    /// lines, `why` is for the log.
+    /// An error or a redirect, with the site's own page or the built-in one. `lines` are further
+    /// header lines, `why` is for the log.
     pub(crate) fn page(
         &mut self,
         status: Status,
@@ -236,7 +236,8 @@ impl Replier<'_> {
         }
     }
 
-    /// Counts the reply, and writes its log line if anybody reads it. `body_len` is what a `GET` gets.
+    /// Counts the reply, and writes its log line if anybody reads it. `body_len` is what a `GET`
+    /// gets.
     #[inline]
     fn done(
         &mut self,

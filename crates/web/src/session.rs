@@ -26,7 +26,8 @@ use crate::status::Status;
 /// ```
 ///
 /// All complete requests of one input are answered in one call, until the outbox is full. The usual
-/// one allocates nothing: it is parsed where it lies, looked up, and its reply copied into the outbox.
+/// one allocates nothing: it is parsed where it lies, looked up, and its reply copied into the
+/// outbox.
 #[derive(Debug)]
 pub struct Session {
     handle: Arc<Handle>,
@@ -46,7 +47,8 @@ enum State {
         /// Empty lines so far.
         blank_lines: usize,
     },
-    /// Inside a request's body. Boxed, as what is kept is: few connections are here at a time, and all have room for it.
+    /// Inside a request's body. Boxed, as what is kept is: few connections are here at a time, and
+    /// all have room for it.
     Body(Box<Kept>, Box<Body>),
     /// A whole request was taken, and its reply is to come.
     Answering(Box<Kept>),
@@ -237,9 +239,9 @@ impl Turn<'_> {
                 false => self.refuse(state, Refusal::BlankLines, input),
             };
         }
-        // Where no new control byte came there is nothing new to judge, unless a limit is near. Without
-        // this, a head that comes byte by byte would cost the square of its length. The last byte is
-        // looked at again: it may be a CR that its follower decides about.
+        // Where no new control byte came there is nothing new to judge, unless a limit is near.
+        // Without this, a head that comes byte by byte would cost the square of its length. The
+        // last byte is looked at again: it may be a CR that its follower decides about.
         let is_short = input.len() <= limits.request_line_len_max;
         let new = input.get(seen.saturating_sub(1)..).unwrap_or(input);
         if *seen > 0 && is_short && !has_control(new) {

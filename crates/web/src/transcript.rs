@@ -16,11 +16,11 @@
 //! --- open                                         how it ends: open, closed or waits
 //! ```
 //!
-//! Every line ends with CRLF, unless its last character is a `\`. Escapes: `\r`, `\n`, `\t`, `\0`, `\\`,
-//! `\{`, `\xHH`. In what is sent, `{ab*100}` repeats and `{etag:/path}` or `{etag:/path br}` is the ETag that the
-//! server gives a file. In what is expected, `{date}`, `{etag}`, `{number}`, and `{boundary}` stand for any
-//! such text (the boundary for the same each time), and `{page}` for a whole body. The lines of a header may
-//! come in any order.
+//! Every line ends with CRLF, unless its last character is a `\`. Escapes: `\r`, `\n`, `\t`, `\0`,
+//! `\\`, `\{`, `\xHH`. In what is sent, `{ab*100}` repeats and `{etag:/path}` or `{etag:/path br}`
+//! is the ETag that the server gives a file. In what is expected, `{date}`, `{etag}`, `{number}`,
+//! and `{boundary}` stand for any such text (the boundary for the same each time), and `{page}` for
+//! a whole body. The lines of a header may come in any order.
 
 use std::error::Error;
 use std::fs;
@@ -193,8 +193,8 @@ impl Transcript {
         sent
     }
 
-    /// Compares what the server replied: the expected replies; the one to [`PROBE`] if that was sent,
-    /// because the transcript ends [`Ending::Open`]; and no byte more.
+    /// Compares what the server replied: the expected replies; the one to [`PROBE`] if that was
+    /// sent, because the transcript ends [`Ending::Open`]; and no byte more.
     ///
     /// # Errors
     /// Says what differs.

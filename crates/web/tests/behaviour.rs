@@ -325,8 +325,8 @@ fn a_replaced_file_is_served_whole() {
     assert!(is_old || is_new, "{reply}");
 }
 
-/// Seen by the fuzzer: `G\0` waited for ever when it came byte by byte, and was refused when it came at
-/// once, because only an end of line made the session look again.
+/// Seen by the fuzzer: `G\0` waited for ever when it came byte by byte, and was refused when it
+/// came at once, because only an end of line made the session look again.
 #[test]
 fn a_zero_byte_is_refused_when_it_comes_and_not_later() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! What a site says when the process has no descriptor left. Alone in its file, because the limit is the whole process'.
+//! What a site says when the process has no descriptor left. Alone in its file, because the limit
+//! is the whole process'.
 
 use std::fs::{self, File};
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use session::replay::test_now;
 use session::{Chunk, Next, Outbox, Session as _};
 use web::{Handle, ServiceConfig, Session, Site, SiteConfig};
 
-/// Seen: with one or two descriptors left, a directory was listed as if it were empty, and a look at the root that failed
-/// for want of a descriptor was counted nowhere.
+/// Seen: with one or two descriptors left, a directory was listed as if it were empty, and a look
+/// at the root that failed for want of a descriptor was counted nowhere.
 #[test]
 fn a_listing_is_whole_or_refused_and_each_want_is_counted() {
     let root = tempfile::tempdir().unwrap();

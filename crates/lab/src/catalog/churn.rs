@@ -1,5 +1,5 @@
-//! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Who is woken cannot be foreseen, and is on
-//! another processor half of the time.
+//! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Who is woken cannot be
+//! foreseen, and is on another processor half of the time.
 
 use super::PEERS;
 use crate::catalog::four_cells;

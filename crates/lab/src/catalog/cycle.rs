@@ -1,5 +1,6 @@
-//! `rt-cycle`: rings of five fibers pass a token: each parks until the one before wakes it, and wakes the next. What a
-//! park and an unpark cost together; a yield that does nothing cannot cheat here.
+//! `rt-cycle`: rings of five fibers pass a token: each parks until the one before wakes it, and
+//! wakes the next. What a park and an unpark cost together; a yield that does nothing cannot cheat
+//! here.
 
 use super::{PEERS, four_cells};
 use crate::report::{Expectation, Row};

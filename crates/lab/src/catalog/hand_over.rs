@@ -1,4 +1,5 @@
-//! `rt-handover` and `rt-wake`: a ball goes to and fro between two processors, which are awake, or asleep each time.
+//! `rt-handover` and `rt-wake`: a ball goes to and fro between two processors, which are awake, or
+//! asleep each time.
 
 use crate::report::{Expectation, Row};
 use crate::run::{Cell, Experiment, Measure};

@@ -1,4 +1,5 @@
-//! `rt-imbalance`: all connections have landed on one processor of two; how much does the other help?
+//! `rt-imbalance`: all connections have landed on one processor of two; how much does the other
+//! help?
 
 use crate::report::{Expectation, Row};
 use crate::run::{Cell, Experiment, Measure};

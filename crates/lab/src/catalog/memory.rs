@@ -1,4 +1,5 @@
-//! `rt-memory`: fibers that are parked. What each costs, and how long it takes to start and end them all.
+//! `rt-memory`: fibers that are parked. What each costs, and how long it takes to start and end
+//! them all.
 
 use crate::report::{Expectation, Row};
 use crate::run::{Cell, Experiment, Measure};

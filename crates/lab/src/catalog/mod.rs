@@ -37,7 +37,8 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
         .find(|experiment| experiment.name == name)
 }
 
-/// The four cells of the thesis's figures: one and two processors, many fibers for each and one for each.
+/// The four cells of the thesis's figures: one and two processors, many fibers for each and one for
+/// each.
 fn four_cells(program: &'static str, quick: bool) -> Vec<Cell> {
     let processors: &[u64] = if quick { &[1] } else { &[1, 2] };
     let cells = processors.iter().flat_map(|&processors| {

@@ -84,7 +84,8 @@ impl Threshold {
             Value::Ns(limit) | Value::Number(limit) => (self.metric.number(outcome), limit),
             Value::Share(limit) => (self.metric.share(outcome), limit),
         };
-        // Without a single request there is no latency; a run that must be below 5 ms did not show it.
+        // Without a single request there is no latency; a run that must be below 5 ms did not show
+        // it.
         let Some(seen) = seen else {
             return Some(format!("{}: there is nothing to compare with", self.text));
         };

@@ -1,13 +1,14 @@
-//! Input buffers that all connections of a ring share: the kernel takes one when bytes arrive, and gets
-//! it back when they have been read (io_uring_register_buf_ring(3)).
+//! Input buffers that all connections of a ring share: the kernel takes one when bytes arrive, and
+//! gets it back when they have been read (io_uring_register_buf_ring(3)).
 //!
-//! So a thousand connections read into the few buffers that one turn needs, which stay in the cache. The
-//! kernel takes them in turn, all that it was given, so it is given no more than were ever needed.
+//! So a thousand connections read into the few buffers that one turn needs, which stay in the
+//! cache. The kernel takes them in turn, all that it was given, so it is given no more than were
+//! ever needed.
 //!
 //! ```text
 //! entries ┌ address, length, id │ … ┐  read by the kernel up to the tail
 //!         └ the tail lies in the first entry's reserved field ┘
-//! memory  ┌ buffer 0 │ buffer 1 │ … ┐  written by the kernel while it has the buffer, read by us after
+//! memory  ┌ buffer 0 │ buffer 1 │ … ┐  written by the kernel first, read by us after
 //! ```
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -25,7 +26,8 @@ const PAGE_BYTES: usize = 4096;
 pub(super) const GROUP: u16 = 0;
 
 pub(super) struct Buffers {
-    /// INVARIANT: `count` entries in memory of `layout`, of which this is the only owner on our side.
+    /// INVARIANT: `count` entries in memory of `layout`, of which this is the only owner on our
+    /// side.
     entries: NonNull<BufRingEntry>,
     layout: Layout,
     memory: Box<[u8]>,
@@ -61,8 +63,8 @@ impl Buffers {
             given: 0,
             tail: 0,
         };
-        // SAFETY: `count` entries lie there, and stay until `unregister` or, if that was not called,
-        // for ever: `Ring::drop` forgets what the kernel may still use.
+        // SAFETY: `count` entries lie there, and stay until `unregister` or, if that was not
+        // called, for ever: `Ring::drop` forgets what the kernel may still use.
         unsafe {
             ring.register_buf_ring_with_flags(entries.as_ptr().addr() as u64, count, GROUP, 0)?;
         }
@@ -85,15 +87,15 @@ impl Buffers {
         assert!(id < self.count, "buffer {id} of {}", self.count);
         let place = usize::from(self.tail & (self.count - 1));
         let at = self.memory[usize::from(id) * self.each_bytes..].as_mut_ptr();
-        // SAFETY: `place < count`; the kernel reads entries before the tail only, and there are never
-        // more buffers before it than there are, so it has read what was here before.
+        // SAFETY: `place < count`; the kernel reads entries before the tail only, and there are
+        // never more buffers before it than there are, so it has read what was here before.
         let entry = unsafe { &mut *self.entries.as_ptr().add(place) };
         entry.set_addr(at.addr() as u64);
         entry.set_len(self.each_bytes as u32);
         entry.set_bid(id);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail is a field of the first entry, aligned to 2, written by us only. Release: the
-        // kernel sees the entry before it sees the tail.
+        // SAFETY: the tail is a field of the first entry, aligned to 2, written by us only.
+        // Release: the kernel sees the entry before it sees the tail.
         unsafe {
             let tail = BufRingEntry::tail(self.entries.as_ptr());
             AtomicU16::from_ptr(tail.cast_mut()).store(self.tail, Ordering::Release);

@@ -35,8 +35,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether a request of the open loop belongs into what is counted now. Those of the warm-up do not
-    /// belong into what follows.
+    /// Whether a request of the open loop belongs into what is counted now. Those of the warm-up do
+    /// not belong into what follows.
     pub(super) fn is_measured(&self, intended_ns: u64) -> bool {
         intended_ns >= self.times.warm_up_ns || self.now_ns < self.times.warm_up_ns
     }

@@ -72,7 +72,8 @@ impl Worker<'_> {
         self.fail(slot, |tally| socket::count(&mut tally.errors, error));
     }
 
-    /// Ends a connection, or the attempt at one, because of an error, which every request on it counts.
+    /// Ends a connection, or the attempt at one, because of an error, which every request on it
+    /// counts.
     pub(super) fn fail(&mut self, slot: u32, count: impl Fn(&mut Tally)) {
         let place = &mut self.slots[slot as usize];
         place.has_failed = true;
@@ -84,7 +85,8 @@ impl Worker<'_> {
         self.part(slot);
     }
 
-    /// Begins to close. What is under way is cancelled; the slot is given free at the end of the turn.
+    /// Begins to close. What is under way is cancelled; the slot is given free at the end of the
+    /// turn.
     pub(super) fn part(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         if place.state == State::Connecting {

@@ -168,7 +168,8 @@ impl Worker<'_> {
         }
     }
 
-    /// The peer announced the end of the connection: what it has not answered is asked again elsewhere.
+    /// The peer announced the end of the connection: what it has not answered is asked again
+    /// elsewhere.
     pub(super) fn ask_again_later(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         let unanswered = place.flights.len();

@@ -60,8 +60,8 @@ impl Worker<'_> {
         think_ns
     }
 
-    /// The connection of a session ends: so does the session if it has said all; else it goes on with
-    /// the next connection, without the pause.
+    /// The connection of a session ends: so does the session if it has said all; else it goes on
+    /// with the next connection, without the pause.
     pub(super) fn end_or_go_on(&mut self, slot: u32) {
         let place = &self.slots[slot as usize];
         if let Some(session) = place.session

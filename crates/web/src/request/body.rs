@@ -1,4 +1,5 @@
-//! Request bodies. A static site has no use for one, but has to find its end: it is read and thrown away.
+//! Request bodies. A static site has no use for one, but has to find its end: it is read and thrown
+//! away.
 
 use super::target::hex;
 use super::{Fields, Name, Refusal, Version};

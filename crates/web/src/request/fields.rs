@@ -65,9 +65,9 @@ impl Name {
 
 /// Whether a field's name without control bytes is `lower` in any case.
 ///
-/// Setting bit 5 makes a capital small. It would also make `-` of CR, but that is a control byte; and what
-/// else it changes does not become a letter. The length is a constant, so this is a few vector
-/// instructions and not a loop.
+/// Setting bit 5 makes a capital small. It would also make `-` of CR, but that is a control byte;
+/// and what else it changes does not become a letter. The length is a constant, so this is a few
+/// vector instructions and not a loop.
 #[inline]
 fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     <&[u8; N]>::try_from(name).is_ok_and(|name| {
@@ -78,8 +78,8 @@ fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     })
 }
 
-/// The fields of one request. A field that came more than once is remembered as such, and its values
-/// are searched for again when somebody wants them all: that is rare.
+/// The fields of one request. A field that came more than once is remembered as such, and its
+/// values are searched for again when somebody wants them all: that is rare.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     /// All field lines, for that search.
@@ -164,7 +164,8 @@ impl<'a> Fields<'a> {
             }))
     }
 
-    /// Every member of a list field that has no quoted strings in it, empty ones left out. RFC 9110 5.6.1
+    /// Every member of a list field that has no quoted strings in it, empty ones left out. RFC 9110
+    /// 5.6.1
     pub(crate) fn members(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.all(name).flat_map(members)
     }
@@ -198,16 +199,17 @@ fn refusal_of(line: &[u8]) -> Refusal {
     }
 }
 
-/// Where the first colon is. Names are short and of many lengths, so a loop over their bytes would cost a
-/// mispredicted branch each (a fifth of a browser's request): sixteen bytes are looked at in one step,
-/// beyond the end of the line if there is more input.
+/// Where the first colon is. Names are short and of many lengths, so a loop over their bytes would
+/// cost a mispredicted branch each (a fifth of a browser's request): sixteen bytes are looked at in
+/// one step, beyond the end of the line if there is more input.
 #[inline(always)]
 fn find_colon(input: &[u8]) -> Option<usize> {
     const ONES: u128 = u128::MAX / 0xff;
     match input.first_chunk::<16>() {
         Some(start) => {
             let differ = u128::from_le_bytes(*start) ^ (ONES * b':' as u128);
-            // The high bit of the first byte that is zero; a borrow can only set it falsely behind that.
+            // The high bit of the first byte that is zero; a borrow can only set it falsely behind
+            // that.
             let found = differ.wrapping_sub(ONES) & !differ & (ONES * 0x80);
             match found {
                 0 => memchr(b':', &input[16..]).map(|at| 16 + at),

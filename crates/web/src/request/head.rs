@@ -7,9 +7,9 @@
 //!   CRLF                                    the head ends here
 //! ```
 //!
-//! Cost of a browser's head of 400 bytes in 10 lines: one pass in steps of eight bytes which finds the ends of
-//! lines and everything that must not be there, and one step for each byte of a name and of the path.
-//! `examples/request_cost.rs` measures it.
+//! Cost of a browser's head of 400 bytes in 10 lines: one pass in steps of eight bytes which finds
+//! the ends of lines and everything that must not be there, and one step for each byte of a name
+//! and of the path. `examples/request_cost.rs` measures it.
 //!
 //! Whatever is not exactly RFC 9112 is refused: two parsers which disagree about one byte are what
 //! request smuggling is made of.
@@ -74,8 +74,8 @@ impl<'a> Head<'a> {
 
 /// Parses a head that begins at the start of `input`; `None` if its blank line is yet to come.
 ///
-/// The verdict on a piece of a head is `None` or the verdict on the whole: everything is judged in the
-/// order of the bytes, so that it does not matter how they were cut.
+/// The verdict on a piece of a head is `None` or the verdict on the whole: everything is judged in
+/// the order of the bytes, so that it does not matter how they were cut.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -132,11 +132,12 @@ pub(crate) fn parse<'a>(input: &'a [u8], limits: &Limits) -> Result<Option<Head<
     }))
 }
 
-/// The line that begins at `start`, without its CRLF; `None` if that is yet to come. A line of more than
-/// `len_max` bytes is refused with `too_long`, and any control byte but HTAB with its own refusal.
+/// The line that begins at `start`, without its CRLF; `None` if that is yet to come. A line of more
+/// than `len_max` bytes is refused with `too_long`, and any control byte but HTAB with its own
+/// refusal.
 ///
-/// RFC 9112 2.2 lets a recipient take a bare LF as the end of a line. We do not: a proxy before us may
-/// not, and would see other fields than we do.
+/// RFC 9112 2.2 lets a recipient take a bare LF as the end of a line. We do not: a proxy before us
+/// may not, and would see other fields than we do.
 #[inline(always)]
 fn next_line(
     input: &[u8],
@@ -167,8 +168,8 @@ fn next_line(
     }
 }
 
-/// Whether there is anything in a piece of a head that can change the verdict on it: the end of a line, or
-/// what must not be there.
+/// Whether there is anything in a piece of a head that can change the verdict on it: the end of a
+/// line, or what must not be there.
 pub(crate) fn has_control(piece: &[u8]) -> bool {
     find_control(piece).is_some()
 }
@@ -176,7 +177,8 @@ pub(crate) fn has_control(piece: &[u8]) -> bool {
 /// Where the first control byte (RFC 5234 `CTL`) is: sixteen bytes a step, in two registers.
 ///
 /// Lines of a head are some 30 bytes long. There this beats `memchr`, which pays for a call and its
-/// choice of vector unit each time, and it finds in the same pass what must not be in a head at all.
+/// choice of vector unit each time, and it finds in the same pass what must not be in a head at
+/// all.
 #[inline(always)]
 fn find_control(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -199,13 +201,14 @@ fn find_control(bytes: &[u8]) -> Option<usize> {
     Some(at + tail)
 }
 
-/// Sets the high bit of the first byte that is a control byte. (A borrow may set it falsely in bytes behind
-/// that one, never before.)
+/// Sets the high bit of the first byte that is a control byte. (A borrow may set it falsely in
+/// bytes behind that one, never before.)
 #[inline(always)]
 fn controls(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
     let below_space = word.wrapping_sub(ONES * 0x20);
-    // Without its high bit a byte can be increased without a carry; only 0x7f gets a high bit by that.
+    // Without its high bit a byte can be increased without a carry; only 0x7f gets a high bit by
+    // that.
     let is_delete = (word & (ONES * 0x7f)) + ONES;
     (below_space | is_delete) & !word & (ONES * 0x80)
 }
@@ -294,7 +297,8 @@ const fn classes() -> [u8; 256] {
     }
     // RFC 9110 5.6.2
     mark(&mut table, b"!#$%&'*+-.^_`|~", TOKEN);
-    // RFC 3986 3.2.2 and 3.2.3: unreserved, sub-delims, percent-encoded, IP literals, and the port's colon.
+    // RFC 3986 3.2.2 and 3.2.3: unreserved, sub-delims, percent-encoded, IP literals, and the
+    // port's colon.
     mark(&mut table, b"-._~!$&'()*+,;=%[]:", HOST);
     table
 }

@@ -13,7 +13,8 @@ pub(crate) use target::Target;
 use crate::status::Status;
 
 /// Why a request is refused after which nothing more can be read: we no longer know where the next
-/// one begins, or do not want to. The reply is [`status`](Refusal::status), and the connection closes.
+/// one begins, or do not want to. The reply is [`status`](Refusal::status), and the connection
+/// closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refusal {

@@ -26,8 +26,8 @@ pub(crate) struct RawPath<'a> {
 /// goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// A `%` without two hexadecimal digits, `%00`, or `%2F`: a slash that is not a separator exists
-    /// in no file name.
+    /// A `%` without two hexadecimal digits, `%00`, or `%2F`: a slash that is not a separator
+    /// exists in no file name.
     Encoding,
     /// More `..` than there are segments.
     AboveRoot,
@@ -46,8 +46,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// RFC 9112 3.2.2: a server takes absolute form as well. The authority is not looked at further: there
-/// is one site. Authority form (for `CONNECT`) and everything else is refused.
+/// RFC 9112 3.2.2: a server takes absolute form as well. The authority is not looked at further:
+/// there is one site. Authority form (for `CONNECT`) and everything else is refused.
 fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
     let rest = rest.ok_or(Refusal::Target)?;
@@ -56,7 +56,8 @@ fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
         .position(|&b| matches!(b, b'/' | b'?'))
         .unwrap_or(rest.len());
     let (authority, path) = rest.split_at(authority_len);
-    // RFC 9110 4.2.1: an empty host is invalid. 4.2.4: and so is one behind a user's name and password.
+    // RFC 9110 4.2.1: an empty host is invalid. 4.2.4: and so is one behind a user's name and
+    // password.
     if authority.is_empty()
         || authority
             .iter()
@@ -104,7 +105,8 @@ impl<'a> RawPath<'a> {
                         is_plain,
                     });
                 }
-                // A dot segment begins with `/.`, and so do hidden files: those pay for the long way.
+                // A dot segment begins with `/.`, and so do hidden files: those pay for the long
+                // way.
                 b'.' | b'/' => is_plain &= last != b'/',
                 b'%' => is_plain = false,
                 _ if !is_target_byte(byte) => return Err(Refusal::Target),
@@ -120,7 +122,8 @@ impl<'a> RawPath<'a> {
     }
 
     /// Percent-decodes the path, merges slashes, and removes dot segments (RFC 3986 5.2.4, after
-    /// decoding, so that `%2e%2e` is what it means). Uses `room` only if there is something to change.
+    /// decoding, so that `%2e%2e` is what it means). Uses `room` only if there is something to
+    /// change.
     #[inline]
     pub(crate) fn normalize<'s>(&self, room: &'s mut Vec<u8>) -> Result<&'s str, PathError>
     where
@@ -135,8 +138,8 @@ impl<'a> RawPath<'a> {
     }
 }
 
-/// RFC 3986 has no other bytes in a path or query; we let the printable rest of ASCII pass (browsers send
-/// `|` and `^` as they are), but no `#`: a fragment is never sent.
+/// RFC 3986 has no other bytes in a path or query; we let the printable rest of ASCII pass
+/// (browsers send `|` and `^` as they are), but no `#`: a fragment is never sent.
 fn is_target_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b'#'
 }

@@ -8,13 +8,13 @@ use super::table::Id;
 ///
 /// A newcomer gets in when there is room, or when it was asked for more often lately than all those
 /// together that would have to go for it: then the bytes under the limit answer more requests than
-/// before (Einziger et al., *Lightweight Robust Size Aware Cache Management*, 2021). Those who would
-/// have to go are the least popular of a small sample that moves on with each attempt, so that a
-/// newcomer which is asked for again finds a weak place after few requests. That replaces lists and
-/// visited bits, and so a hit writes nothing here.
+/// before (Einziger et al., *Lightweight Robust Size Aware Cache Management*, 2021). Those who
+/// would have to go are the least popular of a small sample that moves on with each attempt, so
+/// that a newcomer which is asked for again finds a weak place after few requests. That replaces
+/// lists and visited bits, and so a hit writes nothing here.
 ///
-/// Why a walk over more files than fit changes nothing: at its next visit each file leads each other
-/// one by at most one request, and a lead of [`LEAD`] is needed.
+/// Why a walk over more files than fit changes nothing: at its next visit each file leads each
+/// other one by at most one request, and a lead of [`LEAD`] is needed.
 #[derive(Debug)]
 pub(super) struct Budget {
     ring: Ring,
@@ -73,8 +73,8 @@ impl Budget {
         victims
     }
 
-    /// Lets it in for the victims that [`consider`](Budget::consider) named. Refuses when things have
-    /// changed since then so that this does not make the room.
+    /// Lets it in for the victims that [`consider`](Budget::consider) named. Refuses when things
+    /// have changed since then so that this does not make the room.
     pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
         // Its own old weight, if somebody else let it in since, makes room as well.
         let going = || victims.iter().filter(|&&victim| victim != id).chain([&id]);

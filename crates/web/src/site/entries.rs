@@ -25,8 +25,8 @@ enum Worth {
 
 /// From a record to an entry: the file opened, or its bytes in memory.
 impl Site {
-    /// The entry of one representation: as it is, moved into memory, or made anew. `None`: the file is
-    /// not any more what the record says.
+    /// The entry of one representation: as it is, moved into memory, or made anew. `None`: the file
+    /// is not any more what the record says.
     pub(super) fn entry_of(
         &self,
         record: &Record,
@@ -87,8 +87,9 @@ impl Site {
         }
     }
 
-    /// The file of a record as it comes, because it does not come to rest: under its length of now, and a validator that
-    /// does not say that its bytes are of one state. It stands as long as the record, which is not long.
+    /// The file of a record as it comes, because it does not come to rest: under its length of now,
+    /// and a validator that does not say that its bytes are of one state. It stands as long as the
+    /// record, which is not long.
     pub(super) fn moving_entry(&self, record: &Record, moment: Moment) -> Result<Arc<Entry>, Miss> {
         let id = record.best(Encodings::NONE);
         let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use session::SharedFile;
 
-/// One representation of one file, ready to be served: its bytes or descriptor, and the header fields
-/// that every reply with it carries. Never changes; a changed file becomes a new entry.
+/// One representation of one file, ready to be served: its bytes or descriptor, and the header
+/// fields that every reply with it carries. Never changes; a changed file becomes a new entry.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Validator with its quotes, from length and modification time (`head::etag` says more). Strong, unless the file is
-    /// [moving](SharedFile::moving). RFC 9110 8.8.3
+    /// Validator with its quotes, from length and modification time (`head::etag` says more).
+    /// Strong, unless the file is [moving](SharedFile::moving). RFC 9110 8.8.3
     pub(crate) etag: Box<str>,
     /// Last modification, whole seconds since 1970, for the conditional fields.
     pub(crate) modified_s: u64,
@@ -25,7 +25,8 @@ pub(crate) struct Entry {
     pub(crate) head_200: Bytes,
     /// The same lines without Content-Type and Content-Length: a 206 adds its own.
     pub(crate) head_206: Bytes,
-    /// The lines of a 304. RFC 9110 15.4.5: ETag, Last-Modified, Vary, Cache-Control and other extra fields.
+    /// The lines of a 304. RFC 9110 15.4.5: ETag, Last-Modified, Vary, Cache-Control and other
+    /// extra fields.
     pub(crate) head_304: Bytes,
     /// Length of the body in bytes.
     pub(crate) len: u64,
@@ -38,8 +39,8 @@ pub(crate) struct Entry {
 pub(crate) enum Body {
     /// In memory, read at the time of the entry's stamp.
     Memory(Bytes),
-    /// In an open file; `keep` says whether it is popular enough for the page cache, `settled` whether a
-    /// write since would show in its stamp.
+    /// In an open file; `keep` says whether it is popular enough for the page cache, `settled`
+    /// whether a write since would show in its stamp.
     File {
         file: Arc<SharedFile>,
         keep: bool,
@@ -56,13 +57,16 @@ pub(crate) enum Body {
 pub(crate) enum Found {
     /// A file (or an index file, a listing, the SPA fallback, made to look like one).
     Entry(Arc<Entry>),
-    /// A directory without its slash: redirect to this path (already percent-encoded, begins with exactly one `/`).
+    /// A directory without its slash: redirect to this path (already percent-encoded, begins with
+    /// exactly one `/`).
     SlashMissing(Box<str>),
-    /// Nothing there, or nothing that may be shown (hidden files and links out of the root look the same: no oracle).
+    /// Nothing there, or nothing that may be shown (hidden files and links out of the root look the
+    /// same: no oracle).
     NotFound,
     /// There, but not readable for the server, or a directory that may not be listed.
     Forbidden,
-    /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; the sentence is for the log.
+    /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; the sentence is
+    /// for the log.
     Failed { status: u16, why: String },
     /// Cannot be answered without blocking: return `Next::Work` and call [`Site::load`] there.
     WouldBlock,

@@ -40,9 +40,9 @@ pub(super) fn is_settled(stamp: FileStamp, since_epoch: Duration) -> bool {
     (now_ns - stamp.ctime_ns).unsigned_abs() > STAMP_GRAIN.as_nanos()
 }
 
-/// How long a file must have been left alone before it is sent from its open file. A write in progress leaves no
-/// trace: the kernel sets the time before it copies the bytes. What began this long ago is over, unless a single
-/// `write(2)` takes longer.
+/// How long a file must have been left alone before it is sent from its open file. A write in
+/// progress leaves no trace: the kernel sets the time before it copies the bytes. What began this
+/// long ago is over, unless a single `write(2)` takes longer.
 pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// Whether no write into the file is likely to be under way.
@@ -50,8 +50,9 @@ pub(super) fn is_at_rest(stamp: FileStamp, since_epoch: Duration) -> bool {
     since_epoch.as_nanos() as i128 - stamp.ctime_ns >= REST.as_nanos() as i128
 }
 
-/// How soon a file that is not settled is looked at again: after as long as it was left alone before. So what was caught
-/// between two writes does not stand for long, and a file that is done is soon looked at no more.
+/// How soon a file that is not settled is looked at again: after as long as it was left alone
+/// before. So what was caught between two writes does not stand for long, and a file that is done
+/// is soon looked at no more.
 pub(super) fn look_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let age_ns = since_epoch.as_nanos() as i128 - stamp.ctime_ns;
     Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(LOOK_AGAIN_MIN)
@@ -60,12 +61,13 @@ pub(super) fn look_again_after(stamp: FileStamp, since_epoch: Duration) -> Durat
 /// A tick of the kernel's coarse clock, by which files are stamped.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
 
-/// `"len-mtime"` in hexadecimal, `-br` and the like behind it for variants. Neither inode nor change
-/// time is in it, so that replicas with the same files (`rsync -t`) agree. RFC 9110 8.8.3
+/// `"len-mtime"` in hexadecimal, `-br` and the like behind it for variants. Neither inode nor
+/// change time is in it, so that replicas with the same files (`rsync -t`) agree. RFC 9110 8.8.3
 ///
-/// While the file is not settled, two states could have the same length and time. A strong validator
-/// must tell them apart, so until then it also names this `reading` of the file: whoever resumes a
-/// download of a file that was written less than two seconds before its first request starts again.
+/// While the file is not settled, two states could have the same length and time. A strong
+/// validator must tell them apart, so until then it also names this `reading` of the file: whoever
+/// resumes a download of a file that was written less than two seconds before its first request
+/// starts again.
 pub(super) fn etag(stamp: FileStamp, encoding: Option<Encoding>, reading: Option<u128>) -> String {
     let mut etag = format!("\"{:x}-{:x}", stamp.len, stamp.mtime_ns);
     if let Some(encoding) = encoding {
@@ -101,7 +103,8 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
     let Description {
         content_type, len, ..
     } = *description;
-    // nosniff: a text file that looks like a script is none. https://fetch.spec.whatwg.org/#x-content-type-options-header
+    // nosniff: a text file that looks like a script is none.
+    // https://fetch.spec.whatwg.org/#x-content-type-options-header
     let body_lines = format!("{coding}Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n");
     let head_206 = format!("{body_lines}{shared}");
     let head_200 = format!("Content-Type: {content_type}\r\nContent-Length: {len}\r\n{head_206}");

@@ -26,12 +26,14 @@ pub(super) struct Ledger {
     pub(super) paths_dropped: u64,
 }
 
-/// Records that left the table. Their descriptors are closed and their bytes freed when it is dropped.
+/// Records that left the table. Their descriptors are closed and their bytes freed when it is
+/// dropped.
 #[derive(Debug, Default)]
 #[must_use = "to be dropped outside the lock"]
 pub(super) struct Garbage(Vec<Arc<Record>>);
 
-/// What an entry in memory costs beside its bytes: its header lines, its part of the record, the books.
+/// What an entry in memory costs beside its bytes: its header lines, its part of the record, the
+/// books.
 pub(super) const MEMORY_OVERHEAD: u64 = 1024;
 
 /// The page cache holds whole pages.
@@ -63,7 +65,8 @@ impl Ledger {
         self.paths.len()
     }
 
-    /// Puts a new record in, without entries; drops paths that nobody asks for when there are too many.
+    /// Puts a new record in, without entries; drops paths that nobody asks for when there are too
+    /// many.
     pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> Garbage {
         let mut garbage = Garbage::default();
         if record.generation != self.generation {
@@ -244,8 +247,9 @@ impl Ledger {
     }
 }
 
-/// CLOCK: the hand takes the second chance away from whom it passes, and stops at one that has none,
-/// after a round and a step at the latest (if others keep giving chances back, at the next one).
+/// CLOCK: the hand takes the second chance away from whom it passes, and stops at one that has
+/// none, after a round and a step at the latest (if others keep giving chances back, at the next
+/// one).
 fn second_chance(ring: &mut Ring, table: &Table) -> Option<Id> {
     let has_chance = |id: &Id| {
         let record = table.get_hash(id.path);

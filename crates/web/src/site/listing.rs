@@ -94,8 +94,8 @@ pub(super) fn render(root: &Root, lookup: &Lookup<'_>, hidden: bool) -> Result<S
     })
 }
 
-/// Makes a listing's entry. Its ETag is a hash of the page: the directory's own time does not change
-/// when a file in it grows.
+/// Makes a listing's entry. Its ETag is a hash of the page: the directory's own time does not
+/// change when a file in it grows.
 pub(super) fn entry(
     page: String,
     rules: &Rules,
@@ -159,7 +159,8 @@ fn read(root: &Root, path: &str, hidden: bool) -> Result<Listing, Miss> {
             Ok((kind, stamp)) => listing.items.push(Item::new(reachable, kind, stamp)),
             // Or the listing would say that there is nothing.
             Err(miss @ Miss::OutOfDescriptors) => return Err(miss),
-            // The same look as a request's: what it does not find (a link that leads out, a pipe) is not listed either.
+            // The same look as a request's: what it does not find (a link that leads out, a pipe)
+            // is not listed either.
             Err(_) => {}
         }
     }
@@ -188,7 +189,8 @@ impl Item {
         }
     }
 
-    /// Relative to the directory. `./` first, or `a:b` would be a URL with the scheme `a`. RFC 3986 4.2
+    /// Relative to the directory. `./` first, or `a:b` would be a URL with the scheme `a`. RFC 3986
+    /// 4.2
     fn link(&self) -> Option<String> {
         let slash = if self.is_directory { "/" } else { "" };
         self.is_reachable
@@ -384,7 +386,8 @@ fn write_row(page: &mut String, item: &Item) {
         icon(&item.name)
     };
     let slash = if item.is_directory { "/" } else { "" };
-    // Isolated: a name may turn the direction of writing, and must not turn that of what stands beside it.
+    // Isolated: a name may turn the direction of writing, and must not turn that of what stands
+    // beside it.
     let label = format!(
         "<svg class=\"{icon}\" aria-hidden=\"true\"><use href=\"#{icon}\"/></svg>\
          <span><bdi>{}</bdi>{slash}</span>",
@@ -500,8 +503,8 @@ fn size(len: u64) -> String {
 struct Date(i64);
 
 impl Date {
-    /// Year, month and day. Days are counted from 1 March of the year 0, so that a leap day is the last
-    /// of its year. H. Hinnant, *chrono-Compatible Low-Level Date Algorithms*
+    /// Year, month and day. Days are counted from 1 March of the year 0, so that a leap day is the
+    /// last of its year. H. Hinnant, *chrono-Compatible Low-Level Date Algorithms*
     fn civil(self) -> (i64, i64, i64) {
         let days = self.0.div_euclid(86_400) + 719_468;
         let era = days.div_euclid(146_097);
@@ -543,8 +546,8 @@ impl fmt::Display for Date {
     }
 }
 
-/// Text that is shown as it is, in elements and in quoted attributes. Control characters, which have no place in HTML, are
-/// shown by their pictures (`␊`).
+/// Text that is shown as it is, in elements and in quoted attributes. Control characters, which
+/// have no place in HTML, are shown by their pictures (`␊`).
 struct Text<'a>(&'a str);
 
 impl fmt::Display for Text<'_> {
@@ -658,8 +661,9 @@ mod tests {
         assert_eq!(names(&dir, ListingSort::default()), ["inside", "shown"]);
     }
 
-    /// Seen: the sizes stood outside the table and the dates under "Size", since a cell had lost its tags; rows of directories
-    /// lacked one. Every test asked whether a text was on the page, none where.
+    /// Seen: the sizes stood outside the table and the dates under "Size", since a cell had lost
+    /// its tags; rows of directories lacked one. Every test asked whether a text was on the page,
+    /// none where.
     #[test]
     fn every_cell_stands_in_its_column() {
         let dir = TempDir::new().unwrap();
@@ -730,7 +734,8 @@ mod tests {
 
     #[test]
     fn a_name_that_turns_the_direction_turns_its_own_only() {
-        // Seen: `\u{202e}` (right-to-left override) in a name turned the rest of its row, and of the path above.
+        // Seen: `\u{202e}` (right-to-left override) in a name turned the rest of its row, and of
+        // the path above.
         let dir = TempDir::new().unwrap();
         let name = "photo\u{202e}gpj.exe";
         fs::create_dir(dir.path().join(name)).unwrap();

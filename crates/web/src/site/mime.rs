@@ -56,7 +56,8 @@ pub(super) fn is_compressible(content_type: &str) -> bool {
 const EXTENSION_LEN_MAX: usize = 12;
 
 /// Sorted by extension. Text carries its charset: without it browsers guess, and guess by locale.
-/// JSON does not: it is UTF-8 by definition (RFC 8259 8.1). JavaScript is `text/javascript` by RFC 9239.
+/// JSON does not: it is UTF-8 by definition (RFC 8259 8.1). JavaScript is `text/javascript` by RFC
+/// 9239.
 #[rustfmt::skip]
 const TYPES: &[(&str, &str)] = &[
     ("3gp", "video/3gpp"),

@@ -9,19 +9,21 @@
 //!           (openat2 of x, x.br, x.zst, x.gz)      no: entry with the open file
 //! ```
 //!
-//! [`Site::find`] does all that only as far as the kernel's caches know the answer (`RESOLVE_CACHED`,
-//! `RWF_NOWAIT`); where they do not, it says [`Found::WouldBlock`], and [`Site::load`] does the same
-//! with leave to wait for the disk.
+//! [`Site::find`] does all that only as far as the kernel's caches know the answer
+//! (`RESOLVE_CACHED`, `RWF_NOWAIT`); where they do not, it says [`Found::WouldBlock`], and
+//! [`Site::load`] does the same with leave to wait for the disk.
 //!
-//! **Freshness.** Each record is compared with the disk when it is used and was last compared more than
-//! half of `recheck_every` ago, and so is the root directory itself; so a change is served at the latest
-//! `recheck_every` after it. An open file is compared at each use. Bytes in memory were read between two
-//! equal stamps and never change, and an entry's header is made from the same stamp. A file that is sent from
-//! its open file has been left alone for a moment first ([`head::REST`]), and says whether a write would show. What changes
-//! through a shared writable mapping shows when the kernel notes it (`msync(2)`), not before.
+//! **Freshness.** Each record is compared with the disk when it is used and was last compared more
+//! than half of `recheck_every` ago, and so is the root directory itself; so a change is served at
+//! the latest `recheck_every` after it. An open file is compared at each use. Bytes in memory were
+//! read between two equal stamps and never change, and an entry's header is made from the same
+//! stamp. A file that is sent from its open file has been left alone for a moment first
+//! ([`head::REST`]), and says whether a write would show. What changes through a shared writable
+//! mapping shows when the kernel notes it (`msync(2)`), not before.
 //!
-//! **Memory.** Small files are held in memory and all files in the page cache under one budget each,
-//! with one rule of admission ([`budget`]). A file that has neither place is read past the page cache.
+//! **Memory.** Small files are held in memory and all files in the page cache under one budget
+//! each, with one rule of admission ([`budget`]). A file that has neither place is read past the
+//! page cache.
 //!
 //! **Floods.** Names that do not exist are not remembered: each costs one look-up in the kernel's
 //! own caches, or on a worker thread the first time. So random names cannot displace what exists.
@@ -70,7 +72,8 @@ pub struct Site {
     rules: Rules,
     root: RwLock<Arc<Root>>,
     root_checked_ns: AtomicU64,
-    /// Half the promised time, because two looks follow each other: the root's and the file's in it.
+    /// Half the promised time, because two looks follow each other: the root's and the file's in
+    /// it.
     recheck_ns: u64,
     opened_at: Instant,
     /// Makes the readings of unsettled files distinct, also from those of an earlier process.
@@ -178,8 +181,8 @@ impl Site {
         page.map(|(_, entry)| Arc::clone(entry))
     }
 
-    /// Names, what they say, and values, for the metrics page. `_total` counts since the site opened; the others are
-    /// what is held now.
+    /// Names, what they say, and values, for the metrics page. `_total` counts since the site
+    /// opened; the others are what is held now.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
         let counts = &self.counts;
         let ledger = self.ledger();
@@ -380,8 +383,8 @@ impl Site {
     }
 }
 
-/// Where a directory without its slash is redirected to: exactly one `/` first, since two would name
-/// another host. RFC 3986 4.2
+/// Where a directory without its slash is redirected to: exactly one `/` first, since two would
+/// name another host. RFC 3986 4.2
 fn slash_path(path: &str) -> String {
     format!("/{}/", listing::percent_encoded(path.trim_matches('/')))
 }

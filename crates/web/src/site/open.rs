@@ -26,7 +26,8 @@ enum Resolver {
     /// `openat2(2)`, since Linux 5.6. `cached`: knows `RESOLVE_CACHED`, since 5.12.
     Kernel { cached: bool },
     /// We ourselves, one segment after the other, because the kernel is older or a seccomp filter
-    /// does not know the call. It may block at every step, so nothing is looked up without leave to.
+    /// does not know the call. It may block at every step, so nothing is looked up without leave
+    /// to.
     OurOwn,
 }
 
@@ -67,7 +68,8 @@ pub(super) enum Kind {
     Directory,
 }
 
-/// How often a look-up is repeated that a rename somewhere in the tree disturbed. openat2(2), EAGAIN
+/// How often a look-up is repeated that a rename somewhere in the tree disturbed. openat2(2),
+/// EAGAIN
 const DISTURBED_MAX: u32 = 16;
 
 /// How many symbolic links a path may lead over, as in the kernel. path_resolution(7)
@@ -121,8 +123,8 @@ impl Root {
         Ok((kind, FileStamp::of(&stat)))
     }
 
-    /// Opens the file at a path for reading. What was there at the last look may be gone: the caller
-    /// compares the stamp, which tells that it is the same regular file.
+    /// Opens the file at a path for reading. What was there at the last look may be gone: the
+    /// caller compares the stamp, which tells that it is the same regular file.
     pub(super) fn open_file(&self, path: &str, blocking: Blocking) -> Result<SharedFile, Miss> {
         // A pipe without a writer would block the open. open(2), O_NONBLOCK
         let fd = self.resolve(
@@ -289,9 +291,9 @@ fn c_string(segment: &[u8]) -> CString {
     CString::new(segment).unwrap_or_default()
 }
 
-/// Whether a path from the root (no slash first) names something that is never shown: a segment with
-/// a dot first, unless hidden files are served or it is `.well-known` at the top (RFC 8615); and
-/// always `..`, an empty segment or a NUL, which the protocol half has removed: a second bolt.
+/// Whether a path from the root (no slash first) names something that is never shown: a segment
+/// with a dot first, unless hidden files are served or it is `.well-known` at the top (RFC 8615);
+/// and always `..`, an empty segment or a NUL, which the protocol half has removed: a second bolt.
 pub(super) fn is_hidden(path: &str, show_hidden: bool) -> bool {
     let segments = path
         .strip_suffix('/')

@@ -18,8 +18,8 @@ pub(super) enum Reading {
     WouldBlock,
 }
 
-/// Reads all of a file. The stamp before is the one from its opening; the one after is compared here,
-/// so the bytes belong to that stamp (as far as the file system's clock can tell; see
+/// Reads all of a file. The stamp before is the one from its opening; the one after is compared
+/// here, so the bytes belong to that stamp (as far as the file system's clock can tell; see
 /// [`is_settled`](super::head::is_settled) for the rest).
 pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Reading, Miss> {
     let Ok(len) = usize::try_from(file.stamp().len) else {

@@ -12,7 +12,8 @@ use crate::lookup::{Encoding, Encodings};
 /// A file that changes faster than it can be opened is tried this often, and then sent as it comes.
 const CHANGING_MAX: u32 = 4;
 
-/// How many requests wait at once for a file to be left alone: each holds a thread that others want for the disk.
+/// How many requests wait at once for a file to be left alone: each holds a thread that others want
+/// for the disk.
 pub(super) const RESTING_MAX: u64 = 16;
 
 /// From a path to its record: what lies on disk for it.
@@ -30,7 +31,8 @@ impl Site {
             let record = self.record_at(key, moment, blocking)?;
             let id = record.best(accepts);
             let entry = match self.entry_of(&record, id, moment, blocking) {
-                // A variant that may not be read takes nothing from those who may read the original.
+                // A variant that may not be read takes nothing from those who may read the
+                // original.
                 Err(Miss::Forbidden) if id.encoding.is_some() => {
                     self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)
                 }
@@ -55,7 +57,8 @@ impl Site {
         self.moving_entry(&record, moment)
     }
 
-    /// Lets a moment go by, so that what is being written may come to an end. `None` if enough others wait already.
+    /// Lets a moment go by, so that what is being written may come to an end. `None` if enough
+    /// others wait already.
     fn wait_for_rest(&self, moment: Moment) -> Option<Moment> {
         let may_wait = self.resting.fetch_add(1, Relaxed) < RESTING_MAX;
         if may_wait {
@@ -99,8 +102,8 @@ impl Site {
                 self.drop_changed(&known);
                 Ok(self.enroll(key, survey, &root, moment))
             }
-            // One of those who ask looks where blocking is allowed. For the others, what was true one
-            // interval ago may stand for a second one: two of them are what is promised.
+            // One of those who ask looks where blocking is allowed. For the others, what was true
+            // one interval ago may stand for a second one: two of them are what is promised.
             Err(Miss::WouldBlock)
                 if blocking == Blocking::Never
                     && moment.ns.saturating_sub(known.checked_ns()) <= 2 * self.recheck_ns
@@ -141,7 +144,8 @@ impl Site {
         Ok(survey)
     }
 
-    /// Which file answers for a path: the file itself, or for a directory the first of its index files.
+    /// Which file answers for a path: the file itself, or for a directory the first of its index
+    /// files.
     fn source(
         &self,
         root: &Root,
@@ -167,7 +171,8 @@ impl Site {
     }
 
     fn enroll(&self, key: Key<'_>, survey: Survey, root: &Root, moment: Moment) -> Arc<Record> {
-        // Whether another change may hide behind the same stamp, so that the record has to be made anew, and how soon.
+        // Whether another change may hide behind the same stamp, so that the record has to be made
+        // anew, and how soon.
         let unsettled = survey
             .stamps()
             .filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
@@ -232,8 +237,8 @@ impl Site {
         Arc::clone(&root)
     }
 }
-/// Whether a variant is not older than its original. To the second: what compresses copies the time, and some
-/// (`brotli`) cut it to seconds.
+/// Whether a variant is not older than its original. To the second: what compresses copies the
+/// time, and some (`brotli`) cut it to seconds.
 fn is_as_new(variant: &FileStamp, plain: &FileStamp) -> bool {
     let second = |stamp: &FileStamp| stamp.mtime_ns.div_euclid(1_000_000_000);
     second(variant) >= second(plain)

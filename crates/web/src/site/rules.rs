@@ -56,7 +56,8 @@ impl Rules {
         Ok(Rules { globs, fields })
     }
 
-    /// The header lines, each ending in CRLF, for the file at `path` (from the root, no slash first).
+    /// The header lines, each ending in CRLF, for the file at `path` (from the root, no slash
+    /// first).
     pub(super) fn lines(&self, path: &str) -> String {
         let matching = self.globs.matches(path);
         let mut lines = String::new();

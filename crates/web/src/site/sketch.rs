@@ -2,7 +2,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Estimates how often each file was asked for lately, in a fixed amount of memory: a count-min
-/// sketch of 4-bit counters that are halved now and then. Einziger, Friedman, Manes: *TinyLFU* (2017)
+/// sketch of 4-bit counters that are halved now and then. Einziger, Friedman, Manes: *TinyLFU*
+/// (2017)
 ///
 /// ```text
 ///  a block (64 bytes, one cache line) for each id, in it four rows of 32 counters
@@ -35,8 +36,8 @@ pub(super) const ESTIMATE_MAX: u8 = 15;
 const AGE_EVERY: Duration = Duration::from_secs(30);
 
 impl Sketch {
-    /// A sketch for a cache that holds about `items` files. Counters are halved after 10 touches for
-    /// each of them (the paper's sample size).
+    /// A sketch for a cache that holds about `items` files. Counters are halved after 10 touches
+    /// for each of them (the paper's sample size).
     pub(super) fn new(items: u64) -> Sketch {
         let items = items.clamp(1024, 65_536);
         // Four times as many files may be asked for as fit: 8 files fill a block to a quarter.

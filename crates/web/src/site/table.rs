@@ -65,8 +65,8 @@ pub(super) struct Survey {
     pub(super) variants: [Option<FileStamp>; 3],
 }
 
-/// A path, what it stands for, and what is open or in memory of it. Replaced as a whole when an entry
-/// comes or goes; the survey is shared by all records that follow each other.
+/// A path, what it stands for, and what is open or in memory of it. Replaced as a whole when an
+/// entry comes or goes; the survey is shared by all records that follow each other.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) hash: u64,
@@ -300,8 +300,8 @@ impl Record {
         self.checked_ns.load(Relaxed)
     }
 
-    /// Takes the next look upon the caller, unless somebody has less than `patience_ns` ago: one look at a slow disk
-    /// is enough for all who ask meanwhile.
+    /// Takes the next look upon the caller, unless somebody has less than `patience_ns` ago: one
+    /// look at a slow disk is enough for all who ask meanwhile.
     pub(super) fn claim(&self, now_ns: u64, patience_ns: u64) -> bool {
         let claimed = self.claimed_ns.load(Relaxed);
         let is_free = claimed == 0 || now_ns.saturating_sub(claimed) > patience_ns;
@@ -316,7 +316,8 @@ impl Record {
         self.checked_ns.fetch_max(now_ns, Relaxed);
     }
 
-    /// Notes that the record was asked for; a line that others read is only written when it changes.
+    /// Notes that the record was asked for; a line that others read is only written when it
+    /// changes.
     #[inline]
     pub(super) fn refer(&self) {
         if !self.referenced.load(Relaxed) {

@@ -258,7 +258,8 @@ fn a_directory_without_an_index_is_forbidden_unless_it_is_listed() {
 
 #[test]
 fn a_visible_link_to_a_hidden_name_shows_it() {
-    // A decision that the manual states: the name in the request decides, and the link was made on purpose.
+    // A decision that the manual states: the name in the request decides, and the link was made on
+    // purpose.
     let world = World::new(&[(".hidden/page", "shown")]);
     symlink(".hidden", world.path("link")).unwrap();
     symlink(".hidden/page", world.path("page")).unwrap();
@@ -503,8 +504,8 @@ fn a_change_is_served_at_the_latest_when_promised() {
 
 #[test]
 fn what_has_not_changed_is_only_looked_at() {
-    // Twice, and at least one look: a file system in memory (tmpfs) reads no file at the first request, and looks
-    // again with leave to wait, since it remembers no absence of variants.
+    // Twice, and at least one look: a file system in memory (tmpfs) reads no file at the first
+    // request, and looks again with leave to wait, since it remembers no absence of variants.
     let mut world = World::new(&[("a.txt", "same")]);
     world.entry("/a.txt");
     let first = world.entry("/a.txt");
@@ -686,8 +687,8 @@ fn a_file_that_only_the_disk_knows_is_read_into_memory_when_it_is_asked_for_agai
         Found::WouldBlock => return,
         found => entry_of(found),
     };
-    // Not the first time (but a file system in memory has nothing cold), yet at the second: found if
-    // the kernel has read ahead since, else loaded.
+    // Not the first time (but a file system in memory has nothing cold), yet at the second: found
+    // if the kernel has read ahead since, else loaded.
     assert!(is_in_memory(&once) || is_in_memory(&world.entry("/cold.txt")));
     assert_eq!(text_of(&entry_of(world.find("/cold.txt", &[]))), "cold");
 }
@@ -813,10 +814,10 @@ fn version_of(bytes: &[u8]) -> Option<(u64, bool)> {
         .then_some((version, bytes.len() == len))
 }
 
-/// Seen: a reply with the old `Content-Length` and the new bytes is the classic fault of a server that
-/// caches descriptors. Here writers rename new files over old ones and write into the same inode
-/// while readers find and load; every entry's bytes must be of one version and of the length that its
-/// header says.
+/// Seen: a reply with the old `Content-Length` and the new bytes is the classic fault of a server
+/// that caches descriptors. Here writers rename new files over old ones and write into the same
+/// inode while readers find and load; every entry's bytes must be of one version and of the length
+/// that its header says.
 #[test]
 fn bytes_and_header_always_belong_together() {
     let world = World::with(&[], |config| {
@@ -922,8 +923,8 @@ fn check_entry(entry: &Entry) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever is asked for: no panic, nothing from outside the root, nothing hidden, and redirects stay
-    /// on this host.
+    /// Whatever is asked for: no panic, nothing from outside the root, nothing hidden, and
+    /// redirects stay on this host.
     #[test]
     fn no_path_leaves_the_site(path in "/([a-c./]|\\.\\.|%2e|out|secret|\\PC){0,12}") {
         thread_local!(static WORLD: World = {

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Seen: of 3,054 complete replies with a file that was rewritten in place, 105 had bytes of two versions. Cause: it
-/// was opened in the middle of a write, which leaves no trace in the stamp. Cure: it has to be left alone first.
+/// Seen: of 3,054 complete replies with a file that was rewritten in place, 105 had bytes of two
+/// versions. Cause: it was opened in the middle of a write, which leaves no trace in the stamp.
+/// Cure: it has to be left alone first.
 #[test]
 fn a_large_file_is_left_to_rest_before_it_is_served() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
@@ -20,8 +21,8 @@ fn a_large_file_is_left_to_rest_before_it_is_served() {
     assert!(is_settled(&world.entry("/a.bin")));
 }
 
-/// Seen: a log that grew all the time, and was too large for memory, got 503. Cause: it never came to rest. Cure: it is
-/// served as it comes, under a validator that does not promise one state.
+/// Seen: a log that grew all the time, and was too large for memory, got 503. Cause: it never came
+/// to rest. Cure: it is served as it comes, under a validator that does not promise one state.
 #[test]
 fn a_large_file_that_never_rests_is_served_as_it_comes() {
     let mut world = World::with(&[("a.log", "large")], |config| {
@@ -45,8 +46,9 @@ fn a_large_file_that_never_rests_is_served_as_it_comes() {
     assert_eq!(world.site.resting.load(Relaxed), 0);
 }
 
-/// Seen: of more than 16 clients that asked for a large file in its first 50 ms, the others got 503. Cause: they may
-/// not all hold a thread while they wait. Cure: one that may not wait gets the file as it comes.
+/// Seen: of more than 16 clients that asked for a large file in its first 50 ms, the others got
+/// 503. Cause: they may not all hold a thread while they wait. Cure: one that may not wait gets the
+/// file as it comes.
 #[test]
 fn a_crowd_that_asks_for_a_young_large_file_is_served() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
@@ -70,7 +72,8 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
     assert_eq!(world.entry("/a.bin").etag.matches('-').count(), 1);
 }
 
-/// Seen: a file that was caught between its truncation and its write was served empty for half a second.
+/// Seen: a file that was caught between its truncation and its write was served empty for half a
+/// second.
 #[test]
 fn a_file_that_was_emptied_just_now_is_not_taken_at_its_word() {
     let mut world = World::new(&[("a.txt", "")]);

@@ -6,7 +6,7 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use session::replay::{Cutting, Outcome, run};
+use session::replay::{Cutting, Replayed, run};
 use web::{Handle, Peer, ServiceConfig, Session, transcript};
 
 /// What a driver would hold; longer inputs teach nothing new and cost time.
@@ -40,6 +40,6 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn play(input: &[u8], cutting: Cutting) -> Outcome {
+fn play(input: &[u8], cutting: Cutting) -> Replayed {
     run(Session::new(HANDLE.clone(), Peer::Unix), input, cutting)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cache::auth::Users;
 use cache::{Access, Binding, Peer, Session, Settings, transcript};
-use session::replay::{Outcome, Script, replay, test_now};
+use session::replay::{Replayed, Script, replay, test_now};
 
 const OPAQUE: u32 = 0xdead_beef;
 
@@ -91,7 +91,7 @@ fn done(opcode: u8, cas: u64) -> Vec<u8> {
     reply(opcode, 0, &[], "", &[], cas)
 }
 
-fn play_with(settings: &Settings, script: &Script) -> Outcome {
+fn play_with(settings: &Settings, script: &Script) -> Replayed {
     let open = || {
         let service = transcript::service(settings.clone()).expect("a store");
         Session::new(Arc::clone(&service), Peer::Unix, test_now())

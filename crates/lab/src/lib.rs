@@ -29,5 +29,5 @@ mod run;
 mod subject;
 
 pub use report::{Expectation, Report, Row};
-pub use run::{Cell, Experiment, Measure, Options, Progress, Sample, run};
-pub use subject::{Peer, Subject};
+pub use run::{Cell, Effort, Experiment, Measure, Progress, Sample, run};
+pub use subject::{PeerRuntime, Subject};

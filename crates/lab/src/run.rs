@@ -77,7 +77,7 @@ pub struct Sample {
 
 /// How thorough to be.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Effort {
     /// Fewer cells, shorter samples.
     pub quick: bool,
     /// Samples of each cell on each subject.
@@ -117,7 +117,7 @@ enum Taken {
 pub fn run(
     experiment: &Experiment,
     subjects: &[Subject],
-    options: Options,
+    options: Effort,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> io::Result<Report> {
     let cells = (experiment.cells)(options.quick);

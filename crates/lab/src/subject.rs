@@ -24,7 +24,7 @@ pub struct Subject {
 
 /// A runtime of others that the laboratory knows how to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
+pub enum PeerRuntime {
     /// Goroutines. Needs Go 1.22 or newer.
     Go,
     /// Tokio's multi-threaded scheduler. Needs cargo.
@@ -36,38 +36,43 @@ pub enum Peer {
     Threads,
 }
 
-/// The ways to wake a thread that [`Peer::Threads`] has, each a subject of its own.
+/// The ways to wake a thread that [`PeerRuntime::Threads`] has, each a subject of its own.
 const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring register"];
 
-impl Peer {
+impl PeerRuntime {
     /// All.
-    pub const ALL: [Peer; 4] = [Peer::Go, Peer::Tokio, Peer::May, Peer::Threads];
+    pub const ALL: [PeerRuntime; 4] = [
+        PeerRuntime::Go,
+        PeerRuntime::Tokio,
+        PeerRuntime::May,
+        PeerRuntime::Threads,
+    ];
 
     /// `go`.
     pub fn name(self) -> &'static str {
         match self {
-            Peer::Go => "go",
-            Peer::Tokio => "tokio",
-            Peer::May => "may",
-            Peer::Threads => "threads",
+            PeerRuntime::Go => "go",
+            PeerRuntime::Tokio => "tokio",
+            PeerRuntime::May => "may",
+            PeerRuntime::Threads => "threads",
         }
     }
 
     fn sources(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Peer::Go => &[
+            PeerRuntime::Go => &[
                 ("main.go", include_str!("../peers/go/main.go")),
                 ("go.mod", include_str!("../peers/go/go.mod.txt")),
             ],
-            Peer::Tokio => &[
+            PeerRuntime::Tokio => &[
                 ("src/main.rs", include_str!("../peers/tokio/src/main.rs")),
                 ("Cargo.toml", include_str!("../peers/tokio/Cargo.toml.txt")),
             ],
-            Peer::May => &[
+            PeerRuntime::May => &[
                 ("src/main.rs", include_str!("../peers/may/src/main.rs")),
                 ("Cargo.toml", include_str!("../peers/may/Cargo.toml.txt")),
             ],
-            Peer::Threads => &[
+            PeerRuntime::Threads => &[
                 ("src/main.rs", include_str!("../peers/threads/src/main.rs")),
                 ("src/wake.rs", include_str!("../peers/threads/src/wake.rs")),
                 (
@@ -105,7 +110,7 @@ impl Peer {
             parameters,
         };
         let mut subjects = vec![subject(self.name(), Vec::new())];
-        if self == Peer::Threads {
+        if self == PeerRuntime::Threads {
             let ways = WAYS_TO_WAKE.iter().enumerate();
             subjects.extend(ways.map(|(at, way)| subject(way, vec![format!("way={at}").into()])));
         }
@@ -114,12 +119,12 @@ impl Peer {
 
     fn compile(self, folder: &Path, program: &Path) -> io::Result<()> {
         let mut command = match self {
-            Peer::Go => {
+            PeerRuntime::Go => {
                 let mut go = Command::new("go");
                 go.args(["build", "-o"]).arg(program).arg(".");
                 go
             }
-            Peer::Tokio | Peer::May | Peer::Threads => {
+            PeerRuntime::Tokio | PeerRuntime::May | PeerRuntime::Threads => {
                 let mut cargo = Command::new("cargo");
                 cargo.args(["build", "--release", "--quiet"]);
                 cargo.env("CARGO_TARGET_DIR", folder.join("target"));
@@ -142,7 +147,7 @@ impl Peer {
                 self.name()
             )));
         }
-        if self != Peer::Go {
+        if self != PeerRuntime::Go {
             fs::copy(folder.join("target/release/peer"), program)?;
         }
         Ok(())

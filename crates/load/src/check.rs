@@ -152,7 +152,7 @@ impl Plan {
             Workload::Sessions(sessions) => {
                 let count = sessions.http.pages.len() as u32;
                 let bursts = || sessions.scripts.iter().flat_map(|script| &script.bursts);
-                let is_empty = |script: &crate::plan::Script| script.bursts.is_empty();
+                let is_empty = |script: &crate::plan::SessionPlan| script.bursts.is_empty();
                 if sessions.scripts.is_empty() || sessions.scripts.iter().any(is_empty) {
                     return wrong("a session has at least one burst of requests".to_owned());
                 }

@@ -72,12 +72,12 @@ pub struct FileSet {
 /// One of the thesis's groups: which sizes, how many files of each, and the cumulative columns.
 struct Group {
     sizes: &'static [(u64, u32)],
-    row: Row,
+    row: TableColumn,
 }
 
 /// A column of the thesis's table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct TableColumn {
     /// This part of the requests, in percent…
     pub requests_percent: f64,
     /// …is served by this much memory, in MB (10⁶ bytes)…
@@ -86,8 +86,8 @@ pub struct Row {
     pub size_bytes: u64,
 }
 
-const fn row(requests_percent: f64, memory_mb: f64, size_bytes: u64) -> Row {
-    Row {
+const fn row(requests_percent: f64, memory_mb: f64, size_bytes: u64) -> TableColumn {
+    TableColumn {
         requests_percent,
         memory_mb,
         size_bytes,
@@ -223,7 +223,7 @@ impl FileSet {
     }
 
     /// The thesis's table for this set: the columns of the seed and, beside each, this set's.
-    pub fn table(&self) -> Vec<(Row, Row)> {
+    pub fn table(&self) -> Vec<(TableColumn, TableColumn)> {
         let weighted = self
             .entries
             .iter()
@@ -234,7 +234,7 @@ impl FileSet {
 
     /// The thesis's table for requests that were made: `counts[i]` of entry `i`. How many requests
     /// went to a group is binomial, so its edge is known to three standard errors of that.
-    pub fn table_of_requests(&self, counts: &[u64]) -> Vec<(Row, Row)> {
+    pub fn table_of_requests(&self, counts: &[u64]) -> Vec<(TableColumn, TableColumn)> {
         let sizes = self.entries.iter().map(|entry| entry.size_bytes);
         let requests = counts.iter().sum::<u64>().max(1) as f64;
         table_of(
@@ -510,7 +510,7 @@ fn table_of(
     mut weighted: Vec<(u64, f64)>,
     entries: &[Entry],
     error: impl Fn(f64) -> f64,
-) -> Vec<(Row, Row)> {
+) -> Vec<(TableColumn, TableColumn)> {
     weighted.sort_by_key(|(size, _)| *size);
     let total: f64 = weighted.iter().map(|(_, weight)| weight).sum();
     let column = |group: &Group| {
@@ -534,7 +534,7 @@ fn table_of(
         let memory_mb = within.sum::<u64>() as f64 / 1e6;
         (
             group.row,
-            Row {
+            TableColumn {
                 memory_mb,
                 size_bytes,
                 requests_percent: 100.0 * asked / total,
@@ -545,7 +545,7 @@ fn table_of(
 }
 
 /// The table as text: the seed's cell, this set's, and the difference.
-pub fn show_table(table: &[(Row, Row)], scale: f64) -> String {
+pub fn show_table(table: &[(TableColumn, TableColumn)], scale: f64) -> String {
     let mut text = String::from(
         "  requests      seed │  memory MB      seed   differs │  file size B     seed   differs\n",
     );

@@ -33,7 +33,7 @@
 
 pub mod agents;
 mod arrivals;
-mod carrier;
+mod backend;
 mod check;
 pub mod distribution;
 mod expect;

@@ -11,7 +11,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer as Read};
 
-use crate::outcome::{Asked, IntervalRecord, Kind, Outcome};
+use crate::outcome::{Demand, IntervalRecord, Kind, Outcome};
 
 impl Outcome {
     /// Adds what another generator did in the same time to the same end.
@@ -87,9 +87,9 @@ impl Outcome {
     }
 }
 
-impl Asked {
+impl Demand {
     /// Adds what was asked of another generator.
-    fn add(&mut self, other: &Asked) {
+    fn add(&mut self, other: &Demand) {
         self.connections += other.connections;
         self.idle_connections += other.idle_connections;
         self.requests_max = match (self.requests_max, other.requests_max) {
@@ -142,7 +142,7 @@ pub(crate) fn class_name<'de, D: Read<'de>>(from: D) -> Result<&'static str, D::
 mod tests {
     use super::*;
     use crate::report::tests::sample;
-    use crate::verdict::Row;
+    use crate::verdict::VerdictRow;
 
     #[test]
     fn an_outcome_reads_back_as_it_was() {
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(all.total.replies(), 20_000);
         assert_eq!(all.offered_rate_per_s, Some(2.0 * 5_000.0));
         assert_eq!(all.asked.connections, 2 * 64);
-        assert_eq!(all.verdict().row, Row::KeptUp);
+        assert_eq!(all.verdict().row, VerdictRow::KeptUp);
         assert_eq!(all.intervals.len(), slow.intervals.len());
         assert_eq!(
             all.intervals[0].tally.replies(),

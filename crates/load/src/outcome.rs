@@ -16,7 +16,7 @@ pub struct Outcome {
     /// How long it was measured: shorter than planned if the run was stopped.
     pub elapsed: Duration,
     /// What was asked of it.
-    pub asked: Asked,
+    pub asked: Demand,
     /// What the arrivals asked for in that time; `None` in a closed loop.
     pub offered_rate_per_s: Option<f64>,
     /// All that was counted.
@@ -39,7 +39,7 @@ impl Outcome {
 
 /// What was asked of a run, as far as its [verdict](crate::verdict) needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct Demand {
     /// What decided when something was sent.
     pub kind: Kind,
     /// Connections that ask, at most.

@@ -227,12 +227,12 @@ pub struct Sessions {
     /// Method, header fields, pages. `choice` and `requests_per_connection` are not used.
     pub http: Http,
     /// The sessions, begun one after the other, over and over.
-    pub scripts: Arc<[Script]>,
+    pub scripts: Arc<[SessionPlan]>,
 }
 
 /// What one session does.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Script {
+pub struct SessionPlan {
     /// One after the other.
     pub bursts: Vec<Burst>,
 }

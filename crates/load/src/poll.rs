@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt};
 use rustix::thread::set_current_timer_slack;
 
-use crate::carrier::{Completion, DISCARD_BYTES, What};
+use crate::backend::{Completion, DISCARD_BYTES, What};
 
 const EVENTS_PER_WAIT: usize = 512;
 /// A wait shorter than this ends to the nanosecond, for one more system call.

@@ -7,7 +7,7 @@ use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
 use super::*;
-use crate::outcome::{Asked, Generator, IntervalRecord, Kind, Outcome, Tally, ThreadUse, record};
+use crate::outcome::{Demand, Generator, IntervalRecord, Kind, Outcome, Tally, ThreadUse, record};
 
 /// Two seconds in which each class had `count` replies, of 1, 2, … times `step_us` from their
 /// intended times and half of that from their sending. An open loop that kept up.
@@ -35,10 +35,10 @@ pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outc
     Outcome {
         began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
         elapsed: 2 * second,
-        asked: Asked {
+        asked: Demand {
             kind: Kind::Open,
             connections: 64,
-            ..Asked::default()
+            ..Demand::default()
         },
         offered_rate_per_s: Some((count * classes.len() as u64) as f64 / 2.0),
         total,

@@ -9,8 +9,10 @@ use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::carrier::{self, Carrier};
-use crate::outcome::{Asked, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse};
+use crate::backend::{self, Backend};
+use crate::outcome::{
+    Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
+};
 use crate::plan::{Arrivals, Io, Plan, Workload};
 use crate::usage::Meters;
 use crate::worker::{Overseer, Share, Times, Worker};
@@ -37,7 +39,7 @@ pub fn run(
 ) -> Result<Outcome, LoadError> {
     plan.check()?;
     room::check(plan)?;
-    let (io, io_reason) = carrier::choose(plan.io)?;
+    let (io, io_reason) = backend::choose(plan.io)?;
     probe(plan)?;
     let times = times(plan);
     let stage = Stage {
@@ -168,8 +170,8 @@ impl Stage<'_> {
             (false, 2..) => INPUT_DEEP_BYTES,
             (false, _) => INPUT_BYTES,
         };
-        let carrier = Carrier::new(self.io, Worker::ports(self.plan, share), input_bytes)?;
-        let mut worker = Worker::new(self.plan, share, self.times, carrier);
+        let backend = Backend::new(self.io, Worker::ports(self.plan, share), input_bytes)?;
+        let mut worker = Worker::new(self.plan, share, self.times, backend);
         worker
             .populate(share, overseer)
             .map_err(|error| LoadError::System {
@@ -327,7 +329,7 @@ fn finish(
     Outcome {
         began: began + warm_up,
         elapsed,
-        asked: asked_of(plan),
+        asked: demand_of(plan),
         offered_rate_per_s: offered.map(|count| count / elapsed.as_secs_f64().max(1e-9)),
         total,
         intervals,
@@ -336,14 +338,14 @@ fn finish(
     }
 }
 
-fn asked_of(plan: &Plan) -> Asked {
+fn demand_of(plan: &Plan) -> Demand {
     let kind = match (&plan.workload, &plan.arrivals) {
         (Workload::Idle, _) => Kind::Idle,
         (Workload::Sessions(_), _) => Kind::Sessions,
         (_, Arrivals::Closed) => Kind::Closed,
         _ => Kind::Open,
     };
-    Asked {
+    Demand {
         kind,
         connections: u64::from(plan.connections),
         idle_connections: u64::from(plan.idle.connections),

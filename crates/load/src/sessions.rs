@@ -8,7 +8,7 @@
 //! /foo2.html method=POST contents='Post data'
 //! ```
 //!
-//! A session is a sequence of [`Burst`]s. The first call of a burst goes alone; when its reply is
+//! A session is a sequence of [`CallBurst`]s. The first call of a burst goes alone; when its reply is
 //! there, the indented calls below it go out together. When the last of their replies is there, the
 //! user thinks for a while before the next burst: `think=` seconds, or the run's default. In
 //! `contents`, `\n` is a new line and a backslash at the end of the line continues it (httperf(1)).
@@ -25,14 +25,14 @@ const THINK_S_MAX: f64 = 86_400.0;
 
 /// What one user does.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Session {
+pub struct UserSession {
     /// One after the other, with think times between.
-    pub bursts: Vec<Burst>,
+    pub bursts: Vec<CallBurst>,
 }
 
 /// One call, then further ones together, then thinking.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Burst {
+pub struct CallBurst {
     /// The first goes alone; the others follow its reply together. Never empty.
     pub calls: Vec<Call>,
     /// How long the user thinks afterwards; `None` is the run's default.
@@ -61,7 +61,7 @@ impl Call {
     }
 }
 
-impl Session {
+impl UserSession {
     /// How many requests it makes.
     pub fn calls(&self) -> usize {
         self.bursts.iter().map(|burst| burst.calls.len()).sum()
@@ -89,7 +89,7 @@ impl std::error::Error for LogError {}
 ///
 /// # Errors
 /// When the file cannot be read or is not a log: with its name and the line.
-pub fn read(path: &Path) -> io::Result<Vec<Session>> {
+pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
     let name = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|e| io::Error::new(e.kind(), name(&e)))?;
     parse(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, name(&e)))
@@ -99,18 +99,18 @@ pub fn read(path: &Path) -> io::Result<Vec<Session>> {
 ///
 /// # Errors
 /// The first line that is not understood, or that there is no session at all.
-pub fn parse(text: &str) -> Result<Vec<Session>, LogError> {
+pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
     let mut reader = Reader {
         rest: text,
         line: 0,
     };
     let mut sessions = Vec::new();
-    let mut session = Session::default();
+    let mut session = UserSession::default();
     while !reader.rest.is_empty() {
         match reader.next_line()? {
             Line::Comment => {}
             Line::Blank => end_session(&mut session, &mut sessions),
-            Line::First(call, think) => session.bursts.push(Burst {
+            Line::First(call, think) => session.bursts.push(CallBurst {
                 calls: vec![call],
                 think,
             }),
@@ -134,7 +134,7 @@ pub fn parse(text: &str) -> Result<Vec<Session>, LogError> {
     }
 }
 
-fn end_session(session: &mut Session, sessions: &mut Vec<Session>) {
+fn end_session(session: &mut UserSession, sessions: &mut Vec<UserSession>) {
     if !session.bursts.is_empty() {
         sessions.push(std::mem::take(session));
     }
@@ -330,7 +330,7 @@ pub(crate) fn brief(text: &str) -> String {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write(sessions: &[Session], out: &mut impl Write) -> io::Result<()> {
+pub fn write(sessions: &[UserSession], out: &mut impl Write) -> io::Result<()> {
     for session in sessions {
         for burst in &session.bursts {
             for (at, call) in burst.calls.iter().enumerate() {

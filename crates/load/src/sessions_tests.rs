@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parsed(text: &str) -> Vec<Session> {
+fn parsed(text: &str) -> Vec<UserSession> {
     parse(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -46,7 +46,7 @@ fn the_manual_pages_example_is_two_sessions() {
     assert_eq!(sessions[1].bursts[0].calls[0].contents, b"Multiline\ndata");
     assert_eq!(sessions[1].bursts[1].calls[0].method, "HEAD");
     assert_eq!(
-        sessions.iter().map(Session::calls).collect::<Vec<_>>(),
+        sessions.iter().map(UserSession::calls).collect::<Vec<_>>(),
         [6, 2]
     );
 }
@@ -114,10 +114,10 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-fn burst() -> impl Strategy<Value = Burst> {
+fn burst() -> impl Strategy<Value = CallBurst> {
     let think = proptest::option::of((0_u64..100_000).prop_map(Duration::from_millis));
     let calls = proptest::collection::vec(call(), 1..4);
-    (calls, think).prop_map(|(calls, think)| Burst { calls, think })
+    (calls, think).prop_map(|(calls, think)| CallBurst { calls, think })
 }
 
 proptest! {
@@ -125,7 +125,7 @@ proptest! {
     fn what_is_written_reads_as_the_same(
         bursts in proptest::collection::vec(proptest::collection::vec(burst(), 1..4), 1..4),
     ) {
-        let sessions: Vec<_> = bursts.into_iter().map(|bursts| Session { bursts }).collect();
+        let sessions: Vec<_> = bursts.into_iter().map(|bursts| UserSession { bursts }).collect();
         let mut text = Vec::new();
         write(&sessions, &mut text).unwrap();
         prop_assert_eq!(parse(&String::from_utf8(text).unwrap()).unwrap(), sessions);

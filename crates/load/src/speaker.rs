@@ -25,7 +25,7 @@ pub(crate) enum Speaker {
 }
 
 /// What was written.
-pub(crate) struct Said {
+pub(crate) struct RequestTag {
     /// HTTP: the page. Cache: the key, if it is one.
     pub(crate) what: u32,
     /// The class, by its place in [`Plan::classes`].
@@ -39,11 +39,11 @@ pub(crate) enum Reader {
     Silent,
 }
 
-pub(crate) enum Heard {
+pub(crate) enum ParseStep {
     /// Not a whole reply yet.
     Nothing,
     /// Not a reply of this protocol.
-    Nonsense,
+    Broken,
     Reply(Reply),
 }
 
@@ -125,12 +125,12 @@ impl Speaker {
         page: Option<u32>,
         random: &mut Random,
         out: &mut Vec<u8>,
-    ) -> Said {
+    ) -> RequestTag {
         match self {
             Speaker::Http { requests, .. } => {
                 let what = page.unwrap_or_else(|| requests.pick(random));
                 out.extend_from_slice(requests.bytes(what));
-                Said { what, class: 0 }
+                RequestTag { what, class: 0 }
             }
             Speaker::Cache { commands, .. } => {
                 let is_set = commands.next_is_set();
@@ -138,7 +138,7 @@ impl Speaker {
                     true => commands.set(out),
                     false => commands.get(out),
                 };
-                Said {
+                RequestTag {
                     what: key as u32,
                     class: u8::from(is_set),
                 }
@@ -226,7 +226,12 @@ impl Reader {
     /// Reads from `input`, and moves its beginning behind what it used. `what` is that of the
     /// oldest request without a reply.
     #[inline]
-    pub(crate) fn read(&mut self, input: &mut &[u8], what: u32, speaker: &mut Speaker) -> Heard {
+    pub(crate) fn read(
+        &mut self,
+        input: &mut &[u8],
+        what: u32,
+        speaker: &mut Speaker,
+    ) -> ParseStep {
         match (self, speaker) {
             (
                 Reader::Http(reader),
@@ -236,9 +241,9 @@ impl Reader {
             ) => {
                 let is_head = requests.is_head(what);
                 match reader.read(input, &mut requests.last_head, *verify, is_head) {
-                    http::Read::More => Heard::Nothing,
-                    http::Read::Broken => Heard::Nonsense,
-                    http::Read::Reply(reply) => Heard::Reply(reply.into()),
+                    http::Read::More => ParseStep::Nothing,
+                    http::Read::Broken => ParseStep::Broken,
+                    http::Read::Reply(reply) => ParseStep::Reply(reply.into()),
                 }
             }
             (
@@ -247,11 +252,11 @@ impl Reader {
                     commands, verify, ..
                 },
             ) => match reader.read(input, verify.then_some((&**commands, what))) {
-                memcached::Read::More => Heard::Nothing,
-                memcached::Read::Broken => Heard::Nonsense,
-                memcached::Read::Reply(reply) => Heard::Reply(reply.into()),
+                memcached::Read::More => ParseStep::Nothing,
+                memcached::Read::Broken => ParseStep::Broken,
+                memcached::Read::Reply(reply) => ParseStep::Reply(reply.into()),
             },
-            _ => Heard::Nothing,
+            _ => ParseStep::Nothing,
         }
     }
 
@@ -265,17 +270,17 @@ impl Reader {
     }
 
     /// So many of them were dropped unread.
-    pub(crate) fn skipped(&mut self, bytes: u64, speaker: &mut Speaker) -> Heard {
+    pub(crate) fn skipped(&mut self, bytes: u64, speaker: &mut Speaker) -> ParseStep {
         match self {
             Reader::Http(reader) => match reader.skipped(bytes) {
-                Some(reply) => Heard::Reply(reply.into()),
-                None => Heard::Nothing,
+                Some(reply) => ParseStep::Reply(reply.into()),
+                None => ParseStep::Nothing,
             },
             Reader::Cache(reader) => {
                 reader.skipped(bytes);
                 self.read(&mut &[][..], 0, speaker)
             }
-            Reader::Silent => Heard::Nothing,
+            Reader::Silent => ParseStep::Nothing,
         }
     }
 

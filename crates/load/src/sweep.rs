@@ -78,23 +78,23 @@ pub fn rate(text: &str) -> Result<f64, String> {
 
 /// When a server keeps up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
+pub struct Goal {
     /// This part of the offered rate is achieved, at least.
     pub achieved_share: f64,
     /// The 99th percentile from the intended time is this, at most.
     pub p99: Duration,
 }
 
-impl Default for Bound {
-    fn default() -> Bound {
-        Bound {
+impl Default for Goal {
+    fn default() -> Goal {
+        Goal {
             achieved_share: 0.99,
             p99: Duration::from_millis(10),
         }
     }
 }
 
-impl Bound {
+impl Goal {
     /// Whether the server kept up.
     pub fn holds(&self, seen: &Figures) -> bool {
         let errors = seen.errors.get("total").copied().unwrap_or(0) as f64;
@@ -139,7 +139,7 @@ pub struct Manner {
     /// Rest before each run but the first: connections in TIME-WAIT go away, queues empty.
     pub pause: Duration,
     /// When a server keeps up.
-    pub bound: Bound,
+    pub bound: Goal,
 }
 
 impl Default for Manner {
@@ -147,7 +147,7 @@ impl Default for Manner {
         Manner {
             repetitions: 1,
             pause: Duration::from_secs(1),
-            bound: Bound::default(),
+            bound: Goal::default(),
         }
     }
 }
@@ -611,17 +611,17 @@ mod tests {
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
         outcome.asked.kind = crate::outcome::Kind::Sessions;
         (outcome.total.intended, outcome.total.begun) = (10_000, 5_000);
-        assert!(!Bound::default().holds(&figures(&outcome)));
+        assert!(!Goal::default().holds(&figures(&outcome)));
         outcome.total.begun = 9_900;
-        assert!(Bound::default().holds(&figures(&outcome)));
+        assert!(Goal::default().holds(&figures(&outcome)));
     }
 
     #[test]
     fn errors_are_not_keeping_up() {
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
-        assert!(Bound::default().holds(&figures(&outcome)));
+        assert!(Goal::default().holds(&figures(&outcome)));
         outcome.total.errors.reset = outcome.total.replies() / 10;
-        assert!(!Bound::default().holds(&figures(&outcome)));
+        assert!(!Goal::default().holds(&figures(&outcome)));
     }
 
     #[test]

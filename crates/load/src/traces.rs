@@ -20,11 +20,11 @@ use std::time::Duration;
 use crate::distribution::Weighted;
 use crate::fileset::FileSet;
 use crate::random::Random;
-use crate::sessions::{Burst, Call, Session};
+use crate::sessions::{Call, CallBurst, UserSession};
 
 /// How the users behave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Users {
+pub struct UserModel {
     /// The part of the sessions that is a single request.
     pub single_share: f64,
     /// How many pages a longer session has in the mean (geometric).
@@ -37,9 +37,9 @@ pub struct Users {
     pub think_scale: f64,
 }
 
-impl Default for Users {
-    fn default() -> Users {
-        Users {
+impl Default for UserModel {
+    fn default() -> UserModel {
+        UserModel {
             single_share: 0.7,
             pages_mean: 3.0,
             embedded_max: 12,
@@ -61,11 +61,11 @@ const IDLE_ALPHA: f64 = 1.5;
 /// The log number `number` of a set's logs: at least `requests` requests, in whole sessions.
 pub fn session_log(
     set: &FileSet,
-    users: &Users,
+    users: &UserModel,
     requests: usize,
     seed: u64,
     number: u64,
-) -> Vec<Session> {
+) -> Vec<UserSession> {
     let mut maker = Maker {
         set,
         users,
@@ -82,7 +82,7 @@ pub fn session_log(
 }
 
 /// How often each file of the set is asked for in these sessions, in the set's order.
-pub fn requests_per_file(set: &FileSet, sessions: &[Session]) -> Vec<u64> {
+pub fn requests_per_file(set: &FileSet, sessions: &[UserSession]) -> Vec<u64> {
     let paths = set
         .entries
         .iter()
@@ -104,22 +104,22 @@ pub fn requests_per_file(set: &FileSet, sessions: &[Session]) -> Vec<u64> {
 
 struct Maker<'a> {
     set: &'a FileSet,
-    users: &'a Users,
+    users: &'a UserModel,
     chooser: Weighted,
     random: Random,
 }
 
 impl Maker<'_> {
-    fn session(&mut self) -> Session {
+    fn session(&mut self) -> UserSession {
         if self.random.unit() < self.users.single_share {
-            return Session {
-                bursts: vec![Burst {
+            return UserSession {
+                bursts: vec![CallBurst {
                     calls: vec![self.call()],
                     think: None,
                 }],
             };
         }
-        let mut session = Session::default();
+        let mut session = UserSession::default();
         loop {
             self.page(&mut session);
             if self.random.unit() < 1.0 / self.users.pages_mean.max(1.0) {
@@ -129,22 +129,22 @@ impl Maker<'_> {
     }
 
     /// A page, an active period, what is embedded in it, an idle period.
-    fn page(&mut self, session: &mut Session) {
+    fn page(&mut self, session: &mut UserSession) {
         let page = self.call();
         let embedded: Vec<Call> = (0..self.embedded()).map(|_| self.call()).collect();
         let idle = Some(self.idle());
         if embedded.is_empty() {
-            session.bursts.push(Burst {
+            session.bursts.push(CallBurst {
                 calls: vec![page],
                 think: idle,
             });
         } else {
             let active = Some(self.active());
-            session.bursts.push(Burst {
+            session.bursts.push(CallBurst {
                 calls: vec![page],
                 think: active,
             });
-            session.bursts.push(Burst {
+            session.bursts.push(CallBurst {
                 calls: embedded,
                 think: idle,
             });
@@ -200,7 +200,7 @@ mod tests {
         let set = set();
         let mut counts = vec![0; set.entries.len()];
         for number in 0..16 {
-            let log = session_log(&set, &Users::default(), 20_000, 1, number);
+            let log = session_log(&set, &UserModel::default(), 20_000, 1, number);
             for (sum, count) in counts.iter_mut().zip(requests_per_file(&set, &log)) {
                 *sum += count;
             }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn logs_differ_from_each_other_and_replay_from_their_seed() {
         let set = set();
-        let log = |seed, number| session_log(&set, &Users::default(), 100, seed, number);
+        let log = |seed, number| session_log(&set, &UserModel::default(), 100, seed, number);
         assert_eq!(log(1, 0), log(1, 0));
         assert_ne!(log(1, 0), log(1, 1));
         assert_ne!(log(1, 0), log(2, 0));
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn users_are_as_asked_for() {
-        let log = session_log(&set(), &Users::default(), 50_000, 3, 0);
+        let log = session_log(&set(), &UserModel::default(), 50_000, 3, 0);
         let single = log.iter().filter(|session| session.calls() == 1).count();
         let share = single as f64 / log.len() as f64;
         // Single requests, and longer sessions of one page with nothing embedded.
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn httperf_reads_what_is_written() {
-        let log = session_log(&set(), &Users::default(), 1000, 3, 0);
+        let log = session_log(&set(), &UserModel::default(), 1000, 3, 0);
         let mut text = Vec::new();
         sessions::write(&log, &mut text).unwrap();
         assert_eq!(

@@ -44,7 +44,7 @@ const REPLIES_MIN: u64 = 100;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// The row of the table that applies.
-    pub row: Row,
+    pub row: VerdictRow,
     /// How one can tell.
     pub sentence: String,
     /// What else makes the figures less than they seem.
@@ -55,7 +55,7 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
-pub enum Row {
+pub enum VerdictRow {
     NothingCame,
     WrongReplies,
     NothingCompared,
@@ -82,12 +82,12 @@ pub enum Tone {
     Bad,
 }
 
-impl Row {
+impl VerdictRow {
     /// How it is meant.
     pub fn tone(self) -> Tone {
         match self {
-            Row::IdleHeld | Row::KeptUp | Row::ServersLimit => Tone::Good,
-            Row::IdleLost | Row::SessionsWaited | Row::Behind => Tone::Warning,
+            VerdictRow::IdleHeld | VerdictRow::KeptUp | VerdictRow::ServersLimit => Tone::Good,
+            VerdictRow::IdleLost | VerdictRow::SessionsWaited | VerdictRow::Behind => Tone::Warning,
             _ => Tone::Bad,
         }
     }
@@ -96,23 +96,24 @@ impl Row {
 type Test = fn(&Outcome) -> Option<String>;
 
 /// The table, in its order.
-const TABLE: [(Row, Test); 10] = [
-    (Row::NothingCame, nothing_came),
-    (Row::WrongReplies, wrong_replies),
-    (Row::NothingCompared, nothing_compared),
-    (Row::NoRoom, no_room),
-    (Row::Late, late),
-    (Row::Busy, busy),
-    (Row::Failing, failing),
-    (Row::IdleLost, idle_lost),
-    (Row::SessionsWaited, sessions_waited),
-    (Row::Behind, behind),
+const TABLE: [(VerdictRow, Test); 10] = [
+    (VerdictRow::NothingCame, nothing_came),
+    (VerdictRow::WrongReplies, wrong_replies),
+    (VerdictRow::NothingCompared, nothing_compared),
+    (VerdictRow::NoRoom, no_room),
+    (VerdictRow::Late, late),
+    (VerdictRow::Busy, busy),
+    (VerdictRow::Failing, failing),
+    (VerdictRow::IdleLost, idle_lost),
+    (VerdictRow::SessionsWaited, sessions_waited),
+    (VerdictRow::Behind, behind),
 ];
 
 impl Outcome {
     /// What the run says.
     pub fn verdict(&self) -> Verdict {
-        let applies = |(row, test): &(Row, Test)| test(self).map(|sentence| (*row, sentence));
+        let applies =
+            |(row, test): &(VerdictRow, Test)| test(self).map(|sentence| (*row, sentence));
         let (row, sentence) = TABLE.iter().find_map(applies).unwrap_or_else(|| well(self));
         Verdict {
             row,
@@ -122,14 +123,15 @@ impl Outcome {
     }
 
     /// Why the run has failed: the rows that say so, whatever else is said.
-    pub fn faults(&self) -> Vec<(Row, String)> {
-        let applies = |(row, test): &(Row, Test)| test(self).map(|sentence| (*row, sentence));
+    pub fn faults(&self) -> Vec<(VerdictRow, String)> {
+        let applies =
+            |(row, test): &(VerdictRow, Test)| test(self).map(|sentence| (*row, sentence));
         match nothing_came(self) {
-            Some(sentence) => vec![(Row::NothingCame, sentence)],
+            Some(sentence) => vec![(VerdictRow::NothingCame, sentence)],
             None => [
-                (Row::WrongReplies, wrong_replies as Test),
-                (Row::NothingCompared, nothing_compared),
-                (Row::Failing, failing),
+                (VerdictRow::WrongReplies, wrong_replies as Test),
+                (VerdictRow::NothingCompared, nothing_compared),
+                (VerdictRow::Failing, failing),
             ]
             .iter()
             .filter_map(applies)
@@ -357,20 +359,23 @@ fn behind(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-fn well(outcome: &Outcome) -> (Row, String) {
+fn well(outcome: &Outcome) -> (VerdictRow, String) {
     match outcome.asked.kind {
         Kind::Idle => {
             let held = counted(outcome.total.idle_open, "idle connection");
-            (Row::IdleHeld, format!("the server held {held} to the end"))
+            (
+                VerdictRow::IdleHeld,
+                format!("the server held {held} to the end"),
+            )
         }
         Kind::Closed => {
             let connections = counted(outcome.asked.connections, "connection");
             let what = format!("the server was the limit at {connections}, not the generator");
-            (Row::ServersLimit, what)
+            (VerdictRow::ServersLimit, what)
         }
         Kind::Open | Kind::Sessions => {
             let what = "the server kept up, and the generator was punctual";
-            (Row::KeptUp, what.to_owned())
+            (VerdictRow::KeptUp, what.to_owned())
         }
     }
 }

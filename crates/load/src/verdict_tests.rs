@@ -45,7 +45,7 @@ fn idle(asked: u64, open: u64, closed: u64) -> Outcome {
 }
 
 #[track_caller]
-fn says(outcome: &Outcome, row: Row, words: &str) {
+fn says(outcome: &Outcome, row: VerdictRow, words: &str) {
     let verdict = outcome.verdict();
     assert_eq!(verdict.row, row, "{}", verdict.sentence);
     assert!(verdict.sentence.contains(words), "{}", verdict.sentence);
@@ -53,8 +53,8 @@ fn says(outcome: &Outcome, row: Row, words: &str) {
 }
 
 #[track_caller]
-fn fails(outcome: &Outcome, rows: &[Row]) {
-    let faults: Vec<Row> = outcome.faults().into_iter().map(|(row, _)| row).collect();
+fn fails(outcome: &Outcome, rows: &[VerdictRow]) {
+    let faults: Vec<VerdictRow> = outcome.faults().into_iter().map(|(row, _)| row).collect();
     assert_eq!(faults, rows);
 }
 
@@ -133,38 +133,38 @@ fn a_run_in_which_nothing_came_says_why() {
             "the network or the system failed",
         ),
     ] {
-        says(&only(errors), Row::NothingCame, words);
-        fails(&only(errors), &[Row::NothingCame]);
+        says(&only(errors), VerdictRow::NothingCame, words);
+        fails(&only(errors), &[VerdictRow::NothingCame]);
     }
     says(
         &empty(Errors::default()),
-        Row::NothingCame,
+        VerdictRow::NothingCame,
         "no request was due",
     );
     let mut silent = empty(Errors::default());
     silent.total.sent = 1;
     says(
         &silent,
-        Row::NothingCame,
+        VerdictRow::NothingCame,
         "no reply came within 2.0 s; sent: 1 request",
     );
     let mut waiting = empty(Errors::default());
     waiting.total.intended = 3;
     says(
         &waiting,
-        Row::NothingCame,
+        VerdictRow::NothingCame,
         "no reply came within 2.0 s; sent: 0 requests",
     );
     says(
         &idle(10, 0, 0),
-        Row::NothingCame,
+        VerdictRow::NothingCame,
         "no connection was opened in this time",
     );
     let mut refused = idle(10, 0, 0);
     refused.total.errors.refused = 10;
     says(
         &refused,
-        Row::NothingCame,
+        VerdictRow::NothingCame,
         "no connection was opened: 10 × refused",
     );
     assert_eq!(good().without_replies(), None);
@@ -181,10 +181,10 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
     missing.total.classes[0].replies_by_status[4] = 70;
     says(
         &missing,
-        Row::NothingCame,
+        VerdictRow::NothingCame,
         "is this the right path? --expect says which",
     );
-    says(&missing, Row::NothingCame, "(came: 4xx 70)");
+    says(&missing, VerdictRow::NothingCame, "(came: 4xx 70)");
     for errors in [
         Errors {
             unexpected_status: 1,
@@ -206,10 +206,10 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
         // A single one among ten thousand.
         says(
             &failed(errors),
-            Row::WrongReplies,
+            VerdictRow::WrongReplies,
             "1 of 10,001 replies were not what was asked for: 1 ×",
         );
-        fails(&failed(errors), &[Row::WrongReplies]);
+        fails(&failed(errors), &[VerdictRow::WrongReplies]);
         assert_eq!(errors.wrong_replies(), 1);
     }
     // Neither the generator's lateness nor the time-outs beside them hide them.
@@ -219,8 +219,8 @@ fn replies_that_are_not_what_was_asked_for_fail_the_run_and_are_named() {
         ..Errors::default()
     });
     record(&mut both.total.lag_ns, 60_000_000_000);
-    says(&both, Row::WrongReplies, "1 × wrong bytes");
-    fails(&both, &[Row::WrongReplies, Row::Failing]);
+    says(&both, VerdictRow::WrongReplies, "1 × wrong bytes");
+    fails(&both, &[VerdictRow::WrongReplies, VerdictRow::Failing]);
     assert!(both.generator_limited().is_some());
 }
 
@@ -230,24 +230,24 @@ fn a_comparison_without_anything_to_compare_fails_the_run() {
     outcome.asked.verify = true;
     says(
         &outcome,
-        Row::NothingCompared,
+        VerdictRow::NothingCompared,
         "no reply had a body to compare",
     );
-    fails(&outcome, &[Row::NothingCompared]);
+    fails(&outcome, &[VerdictRow::NothingCompared]);
     outcome.total.misses = 7;
     says(
         &outcome,
-        Row::NothingCompared,
+        VerdictRow::NothingCompared,
         "no key was found; --populate",
     );
     (outcome.total.misses, outcome.total.hits) = (0, 7);
     says(
         &outcome,
-        Row::NothingCompared,
+        VerdictRow::NothingCompared,
         "no key was found; --populate",
     );
     outcome.total.compared = 1;
-    says(&outcome, Row::KeptUp, "kept up");
+    says(&outcome, VerdictRow::KeptUp, "kept up");
     outcome.asked.verify = false;
     outcome.total.compared = 0;
     fails(&outcome, &[]);
@@ -261,11 +261,11 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
         outcome.total.errors.fd_unavailable = 5_000;
         says(
             &outcome,
-            Row::NoRoom,
+            VerdictRow::NoRoom,
             "no descriptor was left for a connection, 5,000 times",
         );
         assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
-        fails(&outcome, &[Row::Failing]);
+        fails(&outcome, &[VerdictRow::Failing]);
     }
     let ports = failed(Errors {
         address_unavailable: 1,
@@ -273,7 +273,7 @@ fn descriptors_and_ports_that_run_out_are_the_generators() {
     });
     says(
         &ports,
-        Row::NoRoom,
+        VerdictRow::NoRoom,
         "no port was left for a connection, 1 time; add addresses",
     );
     fails(&ports, &[]);
@@ -294,18 +294,26 @@ fn lagging(lag_ns: u64, p99_ns: u64) -> Outcome {
 fn lag_decides_in_an_open_loop() {
     says(
         &lagging(5_000_000, 9_000_000),
-        Row::Late,
+        VerdictRow::Late,
         "one request in a hundred was sent 5.00 ms late or more",
     );
     let said = lagging(5_000_000, 9_000_000).generator_limited().unwrap();
     assert!(said.contains("5.00 ms late"), "{said}");
     // The histogram knows three digits: a little above and below a millisecond.
-    says(&lagging(1_005_000, 2_000_000), Row::Late, "late");
-    says(&lagging(995_000, 2_000_000), Row::KeptUp, "kept up");
+    says(&lagging(1_005_000, 2_000_000), VerdictRow::Late, "late");
+    says(&lagging(995_000, 2_000_000), VerdictRow::KeptUp, "kept up");
     // A server that stops for 200 ms in a second is not the generator's 5 ms.
-    says(&lagging(5_000_000, 200_000_000), Row::KeptUp, "kept up");
-    says(&lagging(21_000_000, 200_000_000), Row::Late, "late");
-    says(&lagging(19_000_000, 200_000_000), Row::KeptUp, "kept up");
+    says(
+        &lagging(5_000_000, 200_000_000),
+        VerdictRow::KeptUp,
+        "kept up",
+    );
+    says(&lagging(21_000_000, 200_000_000), VerdictRow::Late, "late");
+    says(
+        &lagging(19_000_000, 200_000_000),
+        VerdictRow::KeptUp,
+        "kept up",
+    );
     assert_eq!(lagging(2_000, 200_000_000).generator_limited(), None);
 }
 
@@ -327,23 +335,23 @@ fn worked(kind: Kind, cpu_ms: u64, spun_ms: u64, run_delay_ms: u64) -> Outcome {
 fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
     says(
         &worked(Kind::Closed, 950, 0, 0),
-        Row::Busy,
+        VerdictRow::Busy,
         "its thread 1 was busy 95 % of the time",
     );
     says(
         &worked(Kind::Closed, 949, 0, 0),
-        Row::ServersLimit,
+        VerdictRow::ServersLimit,
         "the server was the limit at 64 connections",
     );
     // What it spun, it would have given away.
     says(
         &worked(Kind::Closed, 990, 100, 0),
-        Row::ServersLimit,
+        VerdictRow::ServersLimit,
         "not the generator",
     );
     let shared = worked(Kind::Closed, 600, 0, 350);
     let verdict = shared.verdict();
-    assert_eq!(verdict.row, Row::Busy);
+    assert_eq!(verdict.row, VerdictRow::Busy);
     assert!(
         verdict
             .sentence
@@ -352,13 +360,13 @@ fn a_thread_that_never_rests_is_the_limit_of_a_closed_loop() {
     );
     assert_eq!(
         worked(Kind::Closed, 600, 0, 349).verdict().row,
-        Row::ServersLimit
+        VerdictRow::ServersLimit
     );
     // In the others the lag says whether it was too much.
     for kind in [Kind::Open, Kind::Sessions] {
         says(
             &worked(kind, 1_000, 0, 0),
-            Row::KeptUp,
+            VerdictRow::KeptUp,
             "kept up, and the generator was punctual",
         );
         assert_eq!(worked(kind, 1_000, 0, 0).generator_limited(), None);
@@ -400,22 +408,26 @@ fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
     };
     says(
         &refused(102),
-        Row::Failing,
+        VerdictRow::Failing,
         "1.0 % of the requests failed: 102 × refused",
     );
-    fails(&refused(102), &[Row::Failing]);
+    fails(&refused(102), &[VerdictRow::Failing]);
     // 101 of 10,101 are less than a hundredth.
-    says(&refused(101), Row::KeptUp, "kept up");
+    says(&refused(101), VerdictRow::KeptUp, "kept up");
     fails(&refused(101), &[]);
     let mut closed = refused(3_000);
     closed.asked.kind = Kind::Closed;
-    says(&closed, Row::Failing, "23.1 % of the requests failed");
+    says(
+        &closed,
+        VerdictRow::Failing,
+        "23.1 % of the requests failed",
+    );
     // Idle connections that could not be opened.
     let mut idle = idle(100, 98, 0);
     idle.total.errors.reset = 2;
     says(
         &idle,
-        Row::Failing,
+        VerdictRow::Failing,
         "2.0 % of the requests failed: 2 × reset",
     );
     idle.total.errors.reset = 0;
@@ -426,22 +438,22 @@ fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
 fn idle_connections_that_are_gone_are_said() {
     says(
         &idle(10, 10, 0),
-        Row::IdleHeld,
+        VerdictRow::IdleHeld,
         "the server held 10 idle connections to the end",
     );
     says(
         &idle(10, 9, 1),
-        Row::IdleLost,
+        VerdictRow::IdleLost,
         "9 of 10 idle connections are open at the end; the server closed 1",
     );
     fails(&idle(10, 9, 1), &[]);
     // Beside others that ask, they are a warning.
     let mut beside = good();
     (beside.asked.idle_connections, beside.total.idle_open) = (10, 10);
-    says(&beside, Row::KeptUp, "kept up");
+    says(&beside, VerdictRow::KeptUp, "kept up");
     beside.total.idle_open = 9;
     let verdict = beside.verdict();
-    assert_eq!(verdict.row, Row::KeptUp);
+    assert_eq!(verdict.row, VerdictRow::KeptUp);
     assert!(
         verdict.warnings[0].contains("9 of 10 idle connections"),
         "{verdict:?}"
@@ -457,15 +469,15 @@ fn sessions_are_compared_with_sessions() {
         (outcome.total.intended, outcome.total.begun) = (5_000, begun);
         outcome
     };
-    says(&sessions(4_950), Row::KeptUp, "kept up");
+    says(&sessions(4_950), VerdictRow::KeptUp, "kept up");
     says(
         &sessions(4_949),
-        Row::SessionsWaited,
+        VerdictRow::SessionsWaited,
         "4,949 of 5,000 sessions began in time",
     );
     says(
         &sessions(4_949),
-        Row::SessionsWaited,
+        VerdictRow::SessionsWaited,
         "all 64 connections held; use more --connections",
     );
     assert_eq!(sessions(2_500).achieved_share(), Some(0.5));
@@ -482,10 +494,10 @@ fn asked(intended: u64, waited: u64) -> Outcome {
 
 #[test]
 fn less_than_what_was_asked_is_not_keeping_up() {
-    says(&asked(10_100, 0), Row::KeptUp, "kept up");
+    says(&asked(10_100, 0), VerdictRow::KeptUp, "kept up");
     says(
         &asked(10_102, 0),
-        Row::Behind,
+        VerdictRow::Behind,
         "the server did not keep up: 99.0 % of what was asked",
     );
     assert!(
@@ -496,13 +508,13 @@ fn less_than_what_was_asked_is_not_keeping_up() {
     );
     says(
         &asked(20_000, 201),
-        Row::Behind,
+        VerdictRow::Behind,
         "all 64 connections were busy: if it can serve more at a time",
     );
     // What came after the end was not achieved.
     let mut drained = good();
     drained.total.drained = 200;
-    says(&drained, Row::Behind, "98.0 % of what was asked");
+    says(&drained, VerdictRow::Behind, "98.0 % of what was asked");
     fails(&drained, &[]);
     assert_eq!(of_kind(Kind::Closed).achieved_share(), None);
     assert_eq!(of_kind(Kind::Idle).achieved_share(), None);
@@ -524,8 +536,12 @@ fn a_server_that_is_slow_and_keeps_up_is_not_behind() {
         outcome.total.drained = 5_000;
         outcome
     };
-    says(&slow(1_000_000_000), Row::KeptUp, "kept up");
-    says(&slow(900_000_000), Row::Behind, "90.9 % of what was asked");
+    says(&slow(1_000_000_000), VerdictRow::KeptUp, "kept up");
+    says(
+        &slow(900_000_000),
+        VerdictRow::Behind,
+        "90.9 % of what was asked",
+    );
     // Slower than the run is long: nothing could have been achieved.
     assert_eq!(slow(3_000_000_000).achieved_share(), None);
 }
@@ -566,20 +582,28 @@ fn too_few_replies_for_a_percentile_are_said() {
 
 #[test]
 fn rows_have_a_tone() {
-    for row in [Row::IdleHeld, Row::KeptUp, Row::ServersLimit] {
+    for row in [
+        VerdictRow::IdleHeld,
+        VerdictRow::KeptUp,
+        VerdictRow::ServersLimit,
+    ] {
         assert_eq!(row.tone(), Tone::Good);
     }
-    for row in [Row::IdleLost, Row::SessionsWaited, Row::Behind] {
+    for row in [
+        VerdictRow::IdleLost,
+        VerdictRow::SessionsWaited,
+        VerdictRow::Behind,
+    ] {
         assert_eq!(row.tone(), Tone::Warning);
     }
     for row in [
-        Row::NothingCame,
-        Row::WrongReplies,
-        Row::NothingCompared,
-        Row::NoRoom,
-        Row::Late,
-        Row::Busy,
-        Row::Failing,
+        VerdictRow::NothingCame,
+        VerdictRow::WrongReplies,
+        VerdictRow::NothingCompared,
+        VerdictRow::NoRoom,
+        VerdictRow::Late,
+        VerdictRow::Busy,
+        VerdictRow::Failing,
     ] {
         assert_eq!(row.tone(), Tone::Bad);
     }

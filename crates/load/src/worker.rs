@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::arrivals::Schedule;
-use crate::carrier::{Carrier, Completion};
+use crate::backend::{Backend, Completion};
 use crate::outcome::Tally;
 use crate::plan::{Arrivals, Plan, Workload};
 use crate::random::Random;
@@ -62,7 +62,7 @@ pub(crate) trait Overseer {
 pub(crate) struct Worker<'p> {
     plan: &'p Plan,
     times: Times,
-    carrier: Carrier,
+    backend: Backend,
     speaker: Speaker,
     schedule: Option<Schedule>,
     next_arrival_ns: u64,
@@ -191,7 +191,7 @@ impl Share {
 }
 
 impl<'p> Worker<'p> {
-    pub(crate) fn new(plan: &'p Plan, share: &Share, times: Times, carrier: Carrier) -> Worker<'p> {
+    pub(crate) fn new(plan: &'p Plan, share: &Share, times: Times, backend: Backend) -> Worker<'p> {
         let asking = match plan.workload {
             Workload::Idle => 0,
             _ => share.of(plan.connections),
@@ -211,7 +211,7 @@ impl<'p> Worker<'p> {
         Worker {
             plan,
             times,
-            carrier,
+            backend,
             speaker: Speaker::new(plan, share.thread),
             next_arrival_ns: schedule
                 .as_mut()
@@ -248,7 +248,7 @@ impl<'p> Worker<'p> {
         }
     }
 
-    /// How many ports the carrier must have.
+    /// How many ports the backend must have.
     pub(crate) fn ports(plan: &Plan, share: &Share) -> u32 {
         share.of(plan.connections) + share.of(plan.idle.connections)
     }
@@ -372,7 +372,7 @@ impl<'p> Worker<'p> {
     fn turn(&mut self) -> io::Result<()> {
         let wait_ns = self.wait_ns();
         let mut completions = std::mem::take(&mut self.completions);
-        self.carrier
+        self.backend
             .turn(Duration::from_nanos(wait_ns), &mut completions)?;
         let began_ns = self.now_ns;
         self.tick();

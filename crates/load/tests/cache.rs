@@ -5,7 +5,7 @@ mod world;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use load::plan::{Arrivals, CacheProtocol};
-use load::verdict::Row;
+use load::verdict::VerdictRow;
 use load::{Errors, Plan};
 use world::{cache_of, cache_plan, cache_server, over_both};
 
@@ -157,7 +157,7 @@ fn what_is_no_answer_to_a_get_is_an_error_of_its_class() {
             );
             assert_eq!(
                 (total.replies(), outcome.verdict().row),
-                (0, Row::NothingCame),
+                (0, VerdictRow::NothingCame),
                 "{said}"
             );
         });
@@ -186,7 +186,7 @@ fn keys_that_were_stored_are_there_and_have_their_own_values() {
     cache_of(&mut plan).populate = false;
     over_both(&plan, |outcome| {
         assert_eq!(outcome.total.errors.total(), 0, "nobody stored them");
-        assert_eq!(outcome.verdict().row, Row::NothingCompared);
+        assert_eq!(outcome.verdict().row, VerdictRow::NothingCompared);
     });
     // Each is right by itself, and none of them is what was asked for.
     let server = cache_server(|_| {});
@@ -198,7 +198,7 @@ fn keys_that_were_stored_are_there_and_have_their_own_values() {
         assert!(total.errors.wrong_bytes > 0, "{:?}", total.errors);
         assert_eq!(
             outcome.verdict().row,
-            Row::WrongReplies,
+            VerdictRow::WrongReplies,
             "one key in a thousand is right"
         );
     });

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::plan::{Arrivals, Burst, Expected, Idle, Script, Sessions, Stage, Workload};
-use load::verdict::Row;
+use load::plan::{Arrivals, Burst, Expected, Idle, SessionPlan, Sessions, Stage, Workload};
+use load::verdict::VerdictRow;
 use load::{LoadError, Plan};
 use world::{Then, http_of, http_plan, http_server, over_both, reply, run, send};
 
@@ -234,7 +234,7 @@ fn a_reply_of_another_status_than_expected_is_an_error() {
             let is_failed = outcome
                 .faults()
                 .iter()
-                .any(|(row, _)| *row == Row::WrongReplies);
+                .any(|(row, _)| *row == VerdictRow::WrongReplies);
             assert_eq!(is_failed, errors > 0);
         });
     }
@@ -317,7 +317,7 @@ fn sessions_that_find_no_connection_are_counted_and_not_the_generators() {
     let bursts = vec![thinking.clone(), thinking];
     plan.workload = Workload::Sessions(Sessions {
         http: http_of(&mut plan).clone(),
-        scripts: Arc::new([Script { bursts }]),
+        scripts: Arc::new([SessionPlan { bursts }]),
     });
     plan.arrivals = Arrivals::Fixed { rate_per_s: 30.0 };
     plan.duration = Duration::from_secs(1);
@@ -339,8 +339,8 @@ fn a_server_that_closes_after_every_reply_is_not_praised() {
     });
     over_both(&http_plan(server.address, &["/"]), |outcome| {
         assert!(outcome.total.replies() > 0);
-        let rows: Vec<Row> = outcome.faults().into_iter().map(|(row, _)| row).collect();
-        assert_eq!(rows, [Row::Failing], "{:?}", outcome.total.errors);
+        let rows: Vec<VerdictRow> = outcome.faults().into_iter().map(|(row, _)| row).collect();
+        assert_eq!(rows, [VerdictRow::Failing], "{:?}", outcome.total.errors);
     });
 }
 
@@ -574,7 +574,7 @@ fn sessions_ask_for_their_pages_in_bursts_with_think_times() {
         pages: pages.to_vec(),
         think: Duration::from_millis(think_ms),
     };
-    let script = Script {
+    let script = SessionPlan {
         bursts: vec![burst(&[0, 1, 2], 20), burst(&[1], 0)],
     };
     plan.workload = Workload::Sessions(Sessions {

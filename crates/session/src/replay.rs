@@ -54,7 +54,7 @@ impl Script {
 
 /// What came of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Replayed {
     /// Every byte that the session replied, files read out.
     pub replied: Vec<u8>,
     /// Whether the session closed.
@@ -68,9 +68,9 @@ const CUTTINGS: u64 = 32;
 /// places. Returns what came of it, so that a test can look closer.
 ///
 /// # Panics
-/// If two cuttings differ, or the outcome is not what the script expects. The message names the
+/// If two cuttings differ, or the replies are not what the script expects. The message names the
 /// cutting (and so its seed).
-pub fn replay<S: Session>(open: impl Fn() -> S, script: &Script) -> Outcome {
+pub fn replay<S: Session>(open: impl Fn() -> S, script: &Script) -> Replayed {
     let whole = run(open(), &script.sent, Cutting::Whole);
     if let Some(expected) = &script.expected {
         assert_same("whole", &whole.replied, expected);
@@ -83,9 +83,9 @@ pub fn replay<S: Session>(open: impl Fn() -> S, script: &Script) -> Outcome {
     );
     let bytewise = std::iter::once(Cutting::EveryByte);
     for cutting in bytewise.chain((1..=CUTTINGS).map(Cutting::Seeded)) {
-        let outcome = run(open(), &script.sent, cutting);
-        assert_same(&format!("{cutting:?}"), &outcome.replied, &whole.replied);
-        assert_eq!(outcome.closed, whole.closed, "closed, cut {cutting:?}");
+        let replayed = run(open(), &script.sent, cutting);
+        assert_same(&format!("{cutting:?}"), &replayed.replied, &whole.replied);
+        assert_eq!(replayed.closed, whole.closed, "closed, cut {cutting:?}");
     }
     whole
 }
@@ -102,7 +102,7 @@ pub enum Cutting {
 }
 
 /// Plays one conversation with one cutting.
-pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome {
+pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replayed {
     let mut random = match cutting {
         Cutting::Seeded(seed) => Random(seed),
         _ => Random(1),
@@ -111,14 +111,14 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome
         Cutting::Seeded(_) => Outbox::with_watermark(1 + random.below(70_000)),
         _ => Outbox::new(),
     };
-    let mut outcome = Outcome {
+    let mut replayed = Replayed {
         replied: Vec::new(),
         closed: false,
     };
     let mut held = Vec::new();
     let mut rest = sent;
     let mut phase = Phase::Idle;
-    while !rest.is_empty() && !outcome.closed {
+    while !rest.is_empty() && !replayed.closed {
         let len = match cutting {
             Cutting::Whole => rest.len(),
             Cutting::EveryByte => 1,
@@ -126,13 +126,13 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Outcome
         };
         let (piece, after) = rest.split_at(len);
         rest = after;
-        let piece = fill_body_room(&mut session, piece, &mut phase, &mut out, &mut outcome);
+        let piece = fill_body_room(&mut session, piece, &mut phase, &mut out, &mut replayed);
         if !piece.is_empty() {
             held.extend_from_slice(piece);
-            phase = deliver(&mut session, &mut held, &mut out, &mut outcome);
+            phase = deliver(&mut session, &mut held, &mut out, &mut replayed);
         }
     }
-    outcome
+    replayed
 }
 
 /// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC,
@@ -150,7 +150,7 @@ fn deliver<S: Session>(
     session: &mut S,
     held: &mut Vec<u8>,
     out: &mut Outbox,
-    outcome: &mut Outcome,
+    replayed: &mut Replayed,
 ) -> Phase {
     // Each turn uses input, sends output or does work; a session that only spins is broken.
     for _ in 0..1_000_000 {
@@ -159,14 +159,14 @@ fn deliver<S: Session>(
         held.drain(..used);
         match next {
             Next::Receive(phase) => {
-                send(out, outcome);
+                send(out, replayed);
                 return phase;
             }
-            Next::Flush => send(out, outcome),
+            Next::Flush => send(out, replayed),
             Next::Work => session.work(test_now()),
             Next::Close | Next::Linger => {
-                send(out, outcome);
-                outcome.closed = true;
+                send(out, replayed);
+                replayed.closed = true;
                 return Phase::Idle;
             }
         }
@@ -183,7 +183,7 @@ fn fill_body_room<'a, S: Session>(
     mut piece: &'a [u8],
     phase: &mut Phase,
     out: &mut Outbox,
-    outcome: &mut Outcome,
+    replayed: &mut Replayed,
 ) -> &'a [u8] {
     while *phase == Phase::Body && !piece.is_empty() {
         let room = session.body_room();
@@ -195,19 +195,19 @@ fn fill_body_room<'a, S: Session>(
         piece = &piece[len..];
         match session.body_filled(len, test_now(), out) {
             Next::Receive(next) => *phase = next,
-            Next::Close | Next::Linger => outcome.closed = true,
+            Next::Close | Next::Linger => replayed.closed = true,
             Next::Flush | Next::Work => *phase = Phase::Idle,
         }
-        send(out, outcome);
+        send(out, replayed);
     }
     piece
 }
 
-fn send(out: &mut Outbox, outcome: &mut Outcome) {
+fn send(out: &mut Outbox, replayed: &mut Replayed) {
     while let Some(chunk) = out.front() {
         let len = match chunk {
             Chunk::File(range) => {
-                outcome.replied.extend_from_slice(&read(range));
+                replayed.replied.extend_from_slice(&read(range));
                 range.len()
             }
             Chunk::Bytes(_) | Chunk::Shared(_) => {
@@ -215,7 +215,7 @@ fn send(out: &mut Outbox, outcome: &mut Outcome) {
                 let filled = out.gather(&mut slices);
                 slices[..filled]
                     .iter()
-                    .for_each(|s| outcome.replied.extend_from_slice(s));
+                    .for_each(|s| replayed.replied.extend_from_slice(s));
                 slices[..filled].iter().map(|s| s.len() as u64).sum()
             }
         };
@@ -302,9 +302,9 @@ mod tests {
         assert!(said.contains("closed (whole); replies: a"), "{said}");
         let said = complaint(|| Echo, &Script::new().send("bye\n"));
         assert!(said.contains("closed (whole); replies: bye"), "{said}");
-        let outcome = replay(|| Echo, &Script::new().send("a\nbye\nb\n").closed());
+        let replayed = replay(|| Echo, &Script::new().send("a\nbye\nb\n").closed());
         assert_eq!(
-            (&outcome.replied[..], outcome.closed),
+            (&replayed.replied[..], replayed.closed),
             (&b"a\nbye\n"[..], true)
         );
     }
@@ -415,13 +415,13 @@ mod tests {
 
     #[test]
     fn bodies_go_into_the_room_that_is_lent_for_them() {
-        let outcome = |cutting| run(Lender::default(), b"B0123456789", cutting);
+        let replayed = |cutting| run(Lender::default(), b"B0123456789", cutting);
         assert_eq!(
-            outcome(Cutting::EveryByte).replied,
+            replayed(Cutting::EveryByte).replied,
             b"10 filled, 0 copied\n"
         );
-        assert_eq!(outcome(Cutting::Whole).replied, b"0 filled, 10 copied\n");
-        assert!(outcome(Cutting::EveryByte).closed);
+        assert_eq!(replayed(Cutting::Whole).replied, b"0 filled, 10 copied\n");
+        assert!(replayed(Cutting::EveryByte).closed);
     }
 
     #[test]

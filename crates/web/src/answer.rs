@@ -8,7 +8,7 @@ use crate::conditional::{Validators, Verdict, judge, range_applies};
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use crate::negotiate;
 use crate::range::{Selection, select};
-use crate::reply::{ALLOW_LINE, Asked, Replier};
+use crate::reply::{ALLOW_LINE, Replier, RequestFacts};
 use crate::request::target::{PathError, RawPath};
 use crate::request::{Head, Method, Name, Target};
 use crate::site::{Entry, Found, Site};
@@ -108,8 +108,8 @@ pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, room: &mut Vec<u8>) -
 
 /// What a reply has to know of this request.
 #[inline]
-pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> Asked<'a> {
-    Asked {
+pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> {
+    RequestFacts {
         line: head.line,
         fields: Some(&head.fields),
         version: head.version,
@@ -145,7 +145,7 @@ fn look_up<R>(
 
 /// Serves what was found: all of it, parts of it, or word that the client has it already.
 #[inline]
-fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: Asked<'_>, entry: &Entry) {
+fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, entry: &Entry) {
     let current = Validators {
         etag: &entry.etag,
         modified_s: entry.modified_s,
@@ -165,7 +165,7 @@ fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: Asked<'_>, entry: &E
     }
 }
 
-fn serve_range(replier: &mut Replier<'_>, asked: Asked<'_>, entry: &Entry, range: &[u8]) {
+fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry, range: &[u8]) {
     match select(range, entry.len) {
         Selection::Whole => replier.whole(asked, entry),
         Selection::Parts(parts) => match parts.as_slice() {
@@ -183,7 +183,7 @@ fn serve_range(replier: &mut Replier<'_>, asked: Asked<'_>, entry: &Entry, range
 ///
 /// `path` is a path and stays one: `//evil.example` or `/\evil.example` would be another host to a
 /// browser.
-fn redirect(replier: &mut Replier<'_>, asked: Asked<'_>, path: &str, query: &[u8]) {
+fn redirect(replier: &mut Replier<'_>, asked: RequestFacts<'_>, path: &str, query: &[u8]) {
     let is_local = match path.as_bytes() {
         [b'/', second, ..] => !matches!(second, b'/' | b'\\'),
         [b'/'] => true,
@@ -206,7 +206,7 @@ fn redirect(replier: &mut Replier<'_>, asked: Asked<'_>, path: &str, query: &[u8
     replier.page(Status::MovedPermanently, asked, &line, None);
 }
 
-fn fail(replier: &mut Replier<'_>, asked: Asked<'_>, status: u16, why: &str) {
+fn fail(replier: &mut Replier<'_>, asked: RequestFacts<'_>, status: u16, why: &str) {
     if status == Status::ServiceUnavailable.code() {
         let line = replier.service.retry_after_line();
         replier.page(Status::ServiceUnavailable, asked, &line, Some(why));

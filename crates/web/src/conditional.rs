@@ -121,7 +121,7 @@ impl<'a> Iterator for Tags<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Limits;
+    use crate::RequestLimits;
     use crate::request::parse;
 
     const CURRENT: Validators<'_> = Validators {
@@ -135,7 +135,7 @@ mod tests {
 
     fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
         let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
-        match parse(head.as_bytes(), &Limits::default()) {
+        match parse(head.as_bytes(), &RequestLimits::default()) {
             Ok(Some(head)) => read(&head.fields),
             other => panic!("{other:?}"),
         }

@@ -7,7 +7,7 @@ use crate::LogFormat;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceConfig {
     /// What a request may be like.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Value of `Server`; `None` sends no such field. RFC 9110 10.2.4
     pub server_name: Option<String>,
     /// How access-log lines are written, if the driver wants any.
@@ -19,7 +19,7 @@ pub struct ServiceConfig {
 impl Default for ServiceConfig {
     fn default() -> ServiceConfig {
         ServiceConfig {
-            limits: Limits::default(),
+            limits: RequestLimits::default(),
             server_name: Some("weft".to_owned()),
             log_format: LogFormat::default(),
             retry_after: Duration::from_secs(5),
@@ -29,10 +29,10 @@ impl Default for ServiceConfig {
 
 /// What a request may be like. What exceeds a limit is answered with the status beside it.
 ///
-/// A driver's input buffer must hold a whole head ([`head_len_max`](Limits::head_len_max)); a body
+/// A driver's input buffer must hold a whole head ([`head_len_max`](RequestLimits::head_len_max)); a body
 /// is taken piece by piece, however long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Bytes of a request line without its CRLF: 414. RFC 9112 3 asks for 8000 at least.
     pub request_line_len_max: usize,
     /// Bytes of a whole head, from the request line to the blank line: 431.
@@ -50,9 +50,9 @@ pub struct Limits {
     pub blank_lines_max: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for RequestLimits {
+    fn default() -> RequestLimits {
+        RequestLimits {
             request_line_len_max: 8 * 1024,
             head_len_max: 16 * 1024,
             field_count_max: 100,
@@ -64,9 +64,9 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl RequestLimits {
     /// Nothing is too much: for what was within the limits when it came.
-    pub(crate) const NONE: Limits = Limits {
+    pub(crate) const NONE: RequestLimits = RequestLimits {
         request_line_len_max: usize::MAX / 2,
         head_len_max: usize::MAX / 2,
         field_count_max: usize::MAX,
@@ -89,7 +89,7 @@ impl ServiceConfig {
                 return Err(ConfigError::ServerName(name.clone()));
             }
         }
-        let Limits {
+        let RequestLimits {
             request_line_len_max,
             head_len_max,
             ..
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn limits_leave_room_for_a_request() {
-        let limits = Limits {
+        let limits = RequestLimits {
             head_len_max: 100,
-            ..Limits::default()
+            ..RequestLimits::default()
         };
         let config = ServiceConfig {
             limits,

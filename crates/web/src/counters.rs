@@ -8,7 +8,7 @@ use crate::status::Status;
 
 /// One value of one counter, ready to be written as Prometheus text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct Metric {
     /// `weft_http_replies_total` and the like.
     pub name: &'static str,
     /// What it counts, in a sentence.
@@ -72,26 +72,26 @@ impl Counters {
     }
 
     /// All values. Each is exact, but they are not of one moment.
-    pub(crate) fn samples(&self) -> impl Iterator<Item = Sample> + '_ {
-        let replies = Status::ALL.into_iter().map(|status| Sample {
+    pub(crate) fn samples(&self) -> impl Iterator<Item = Metric> + '_ {
+        let replies = Status::ALL.into_iter().map(|status| Metric {
             name: "weft_http_replies_total",
             help: "Replies by status.",
             labels: status.label(),
             value: self.sum(|shard| &shard.replies[status as usize]),
         });
-        let refusals = Refusal::ALL.into_iter().map(|refusal| Sample {
+        let refusals = Refusal::ALL.into_iter().map(|refusal| Metric {
             name: "weft_http_refused_requests_total",
             help: "Requests that could not be parsed, or may not be, by reason.",
             labels: refusal.label(),
             value: self.sum(|shard| &shard.refusals[refusal as usize]),
         });
-        let reply_bytes = Sample {
+        let reply_bytes = Metric {
             name: "weft_http_reply_body_bytes_total",
             help: "Bytes of reply bodies handed to the driver.",
             labels: "",
             value: self.sum(|shard| &shard.reply_body_len),
         };
-        let request_bytes = Sample {
+        let request_bytes = Metric {
             name: "weft_http_request_body_bytes_total",
             help: "Bytes of request bodies that were read and thrown away.",
             labels: "",

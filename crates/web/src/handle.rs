@@ -4,7 +4,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::config::{ConfigError, ServiceConfig};
-use crate::counters::{Counters, Sample};
+use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
 use crate::site::Site;
 use crate::status::Status;
@@ -54,7 +54,7 @@ impl Handle {
     }
 
     /// Replies by status, bytes, and refused requests by reason, since the start.
-    pub fn counters(&self) -> impl Iterator<Item = Sample> + '_ {
+    pub fn counters(&self) -> impl Iterator<Item = Metric> + '_ {
         self.counters.samples()
     }
 

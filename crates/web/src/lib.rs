@@ -55,8 +55,8 @@ mod status;
 pub mod transcript;
 
 pub use self::session::Session;
-pub use config::{ConfigError, Limits, ServiceConfig};
-pub use counters::Sample;
+pub use config::{ConfigError, RequestLimits, ServiceConfig};
+pub use counters::Metric;
 pub use handle::Handle;
 pub use log::{LogFormat, Peer};
 pub use site::{CacheRule, HeaderRule, Site, SiteConfig, SiteError};

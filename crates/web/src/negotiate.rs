@@ -167,12 +167,12 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Limits;
+    use crate::RequestLimits;
     use crate::request::parse;
 
     fn with_head<R>(fields: &str, read: impl FnOnce(&Fields<'_>) -> R) -> R {
         let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
-        match parse(head.as_bytes(), &Limits::default()) {
+        match parse(head.as_bytes(), &RequestLimits::default()) {
             Ok(Some(head)) => read(&head.fields),
             other => panic!("{other:?}"),
         }

@@ -1,13 +1,13 @@
 //! What must hold for any bytes at all: called by property tests here and by the fuzz targets.
 
-use crate::Limits;
+use crate::RequestLimits;
 use crate::range::{Selection, select};
 use crate::request::body::Progress;
 use crate::request::{Body, Framing, Head, Name, Refusal, Target, parse};
 use crate::{conditional, negotiate};
 
 /// Small, so that a few bytes reach them.
-const LIMITS: Limits = Limits {
+const LIMITS: RequestLimits = RequestLimits {
     request_line_len_max: 80,
     head_len_max: 300,
     field_count_max: 8,
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
 /// # Panics
 /// If something does not hold.
 pub fn check_head(input: &[u8]) {
-    for limits in [LIMITS, Limits::default()] {
+    for limits in [LIMITS, RequestLimits::default()] {
         let whole = verdict(parse(input, &limits));
         for cut in cuts(input.len()) {
             let piece = verdict(parse(&input[..cut], &limits));
@@ -71,7 +71,7 @@ fn cuts(len: usize) -> impl Iterator<Item = usize> {
     len.saturating_sub(CUTS_MAX)..len
 }
 
-fn check_promises(head: &Head<'_>, input: &[u8], limits: &Limits) {
+fn check_promises(head: &Head<'_>, input: &[u8], limits: &RequestLimits) {
     let bytes = &input[..head.len];
     assert!(head.len <= limits.head_len_max && bytes.ends_with(b"\r\n\r\n"));
     assert!(head.line.len() <= limits.request_line_len_max);

@@ -32,7 +32,7 @@ pub(crate) struct Replier<'a> {
 
 /// What a reply has to know of its request.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestFacts<'a> {
     /// For the log.
     pub(crate) line: &'a [u8],
     /// For the log, if they could be parsed.
@@ -44,13 +44,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) persists: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestFacts<'a> {
     /// A request that could not be parsed, or did not come: the connection closes.
-    pub(crate) fn unparsed(line: &'a [u8]) -> Asked<'a> {
+    pub(crate) fn unparsed(line: &'a [u8]) -> RequestFacts<'a> {
         let version = Version::Http11;
         // Even if all else is wrong with a HEAD, its reply has no body.
         let wants_body = !line.starts_with(b"HEAD ");
-        Asked {
+        RequestFacts {
             line,
             fields: None,
             version,
@@ -63,7 +63,7 @@ impl<'a> Asked<'a> {
 impl Replier<'_> {
     /// 200 with a whole entry.
     #[inline]
-    pub(crate) fn whole(&mut self, asked: Asked<'_>, entry: &Entry) {
+    pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         let copied: &[u8] = match &entry.body {
             Body::Memory(bytes) if asked.wants_body && entry.len <= COPIED_LEN_MAX => bytes,
             _ => &[],
@@ -76,7 +76,7 @@ impl Replier<'_> {
     }
 
     /// 206 with one part.
-    pub(crate) fn part(&mut self, asked: Asked<'_>, entry: &Entry, range: Range<u64>) {
+    pub(crate) fn part(&mut self, asked: RequestFacts<'_>, entry: &Entry, range: Range<u64>) {
         let mut lines = Vec::with_capacity(160);
         push_content_type(entry, &mut lines);
         push_content_range(entry, &range, &mut lines);
@@ -96,7 +96,7 @@ impl Replier<'_> {
     }
 
     /// 206 with several parts, as multipart/byteranges. RFC 9110 14.6
-    pub(crate) fn parts(&mut self, asked: Asked<'_>, entry: &Entry, ranges: &[Range<u64>]) {
+    pub(crate) fn parts(&mut self, asked: RequestFacts<'_>, entry: &Entry, ranges: &[Range<u64>]) {
         let nonce = self.handle.nonce(&entry.etag);
         let boundary = format!("{:016x}{:016x}", nonce[0], nonce[1]);
         let heads: Vec<Vec<u8>> = ranges
@@ -124,13 +124,13 @@ impl Replier<'_> {
     }
 
     /// 304: the client's copy is good.
-    pub(crate) fn not_modified(&mut self, asked: Asked<'_>, entry: &Entry) {
+    pub(crate) fn not_modified(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         self.put_head(Status::NotModified, asked, &entry.head_304, &[], &[]);
         self.done(Status::NotModified, asked, 0, None, None);
     }
 
     /// 204 with the methods that are allowed.
-    pub(crate) fn options(&mut self, asked: Asked<'_>) {
+    pub(crate) fn options(&mut self, asked: RequestFacts<'_>) {
         self.put_head(Status::NoContent, asked, ALLOW_LINE, &[], &[]);
         self.done(Status::NoContent, asked, 0, None, None);
     }
@@ -140,7 +140,7 @@ impl Replier<'_> {
     pub(crate) fn page(
         &mut self,
         status: Status,
-        asked: Asked<'_>,
+        asked: RequestFacts<'_>,
         lines: &[u8],
         why: Option<&str>,
     ) {
@@ -177,7 +177,7 @@ impl Replier<'_> {
     fn put_head(
         &mut self,
         status: Status,
-        asked: Asked<'_>,
+        asked: RequestFacts<'_>,
         lines: &[u8],
         more: &[u8],
         body: &[u8],
@@ -242,7 +242,7 @@ impl Replier<'_> {
     fn done(
         &mut self,
         status: Status,
-        asked: Asked<'_>,
+        asked: RequestFacts<'_>,
         body_len: u64,
         entry: Option<&Entry>,
         why: Option<&str>,
@@ -273,7 +273,7 @@ pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 
 /// RFC 9112 9.3: 1.1 goes on unless somebody says no; 1.0 has to be told that we go on.
 #[inline]
-fn connection_line(asked: Asked<'_>) -> &'static [u8] {
+fn connection_line(asked: RequestFacts<'_>) -> &'static [u8] {
     match (asked.persists, asked.version) {
         (false, _) => b"Connection: close\r\n",
         (true, Version::Http11) => b"",

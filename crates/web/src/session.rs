@@ -3,10 +3,10 @@ use std::sync::Arc;
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
 use crate::answer::{Answer, answer, asked, load};
-use crate::config::Limits;
+use crate::config::RequestLimits;
 use crate::handle::Handle;
 use crate::log::Peer;
-use crate::reply::{Asked, Replier};
+use crate::reply::{Replier, RequestFacts};
 use crate::request::body::{Expectation, Progress};
 use crate::request::{Body, Framing, Head, Method, Refusal, has_control, parse};
 use crate::site::Found;
@@ -171,7 +171,7 @@ impl session::Session for Session {
             out,
         };
         match std::mem::replace(&mut self.state, State::Closed) {
-            State::Between { .. } => replier.page(status, Asked::unparsed(b""), &[], None),
+            State::Between { .. } => replier.page(status, RequestFacts::unparsed(b""), &[], None),
             State::Body(kept, _) | State::Answering(kept) => {
                 replier.page(status, asked(&kept_head(&kept.head), false), &[], None);
             }
@@ -390,10 +390,15 @@ impl Turn<'_> {
     /// Refuses what could not be parsed; the connection closes.
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Step {
-        self.refuse_known(state, refusal, Asked::unparsed(first_line(input)))
+        self.refuse_known(state, refusal, RequestFacts::unparsed(first_line(input)))
     }
 
-    fn refuse_known(&mut self, state: &mut State, refusal: Refusal, asked: Asked<'_>) -> Step {
+    fn refuse_known(
+        &mut self,
+        state: &mut State,
+        refusal: Refusal,
+        asked: RequestFacts<'_>,
+    ) -> Step {
         self.replier.handle.counts().refused(refusal);
         self.replier
             .page(refusal.status(), asked, &[], Some(refusal.name()));
@@ -418,7 +423,7 @@ impl Turn<'_> {
 /// The head of a request that was kept. It was good once, so only limits could refuse it, and those
 /// may have been changed by a reload.
 fn kept_head(bytes: &[u8]) -> Head<'_> {
-    match parse(bytes, &Limits::NONE) {
+    match parse(bytes, &RequestLimits::NONE) {
         Ok(Some(head)) => head,
         other => unreachable!("{other:?} for a head that was kept because it was good"),
     }

@@ -8,13 +8,13 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
 use crate::cache::{self, Typed};
-use crate::config::{Layer, Origin, Said};
+use crate::config::{Layer, Origin, SettingText};
 use crate::lab;
 use crate::load;
 use crate::settings::{Default, Kind, SETTINGS, Setting};
 
 /// What was asked for.
-pub(crate) enum Asked {
+pub(crate) enum Invocation {
     /// Serve; the settings that were typed.
     Serve(Layer),
     /// Run a cache; the options that were typed.
@@ -24,7 +24,7 @@ pub(crate) enum Asked {
     /// Tell what the machine allows.
     Doctor { json: bool, color: Option<String> },
     /// Run experiments.
-    Lab(lab::Asked),
+    Lab(lab::LabCommand),
     /// Check a configuration file.
     CheckConfig { file: PathBuf },
     /// Print a shell's completions.
@@ -42,7 +42,7 @@ pub(crate) enum Asked {
 /// What clap has to say, which for `--help` and `--version` is no error.
 pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
-) -> Result<Asked, clap::Error> {
+) -> Result<Invocation, clap::Error> {
     let words: Vec<_> = words.into_iter().collect();
     let is_serve = words.get(1).is_some_and(|word| word == "serve");
     let mut matches = command()
@@ -55,21 +55,21 @@ pub(crate) fn read(
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
     Ok(match name.as_str() {
-        "serve" => Asked::Serve(typed(matches)),
-        "cache" => Asked::Cache(Box::new(Typed(std::mem::take(matches)))),
-        "load" => Asked::Load(Box::new(matches.clone())),
-        "doctor" => Asked::Doctor {
+        "serve" => Invocation::Serve(typed(matches)),
+        "cache" => Invocation::Cache(Box::new(Typed(std::mem::take(matches)))),
+        "load" => Invocation::Load(Box::new(matches.clone())),
+        "doctor" => Invocation::Doctor {
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
         },
-        "lab" => Asked::Lab(lab::asked(matches)),
-        "check-config" => Asked::CheckConfig {
+        "lab" => Invocation::Lab(lab::asked(matches)),
+        "check-config" => Invocation::CheckConfig {
             file: path("file").expect("clap demands it"),
         },
-        "completions" => Asked::Completions {
+        "completions" => Invocation::Completions {
             shell: *matches.get_one::<Shell>("shell").expect("clap demands it"),
         },
-        "man" => Asked::Man {
+        "man" => Invocation::Man {
             command: matches.get_one::<String>("command").cloned(),
             dir: path("dir"),
         },
@@ -425,7 +425,7 @@ fn typed(matches: &ArgMatches) -> Layer {
         };
         if !values.is_empty() {
             let origin = Origin::Flag(setting.flag());
-            let said = values.into_iter().map(|text| Said {
+            let said = values.into_iter().map(|text| SettingText {
                 text,
                 origin: origin.clone(),
             });
@@ -456,7 +456,7 @@ mod tests {
             .chain(words)
             .map(std::ffi::OsString::from);
         match read(words) {
-            Ok(Asked::Serve(layer)) => layer,
+            Ok(Invocation::Serve(layer)) => layer,
             Ok(_) => unreachable!("asked to serve"),
             Err(error) => panic!("{error}"),
         }

@@ -56,7 +56,7 @@ pub(crate) struct ServeConfig {
     pub(crate) memory_budget_bytes: Option<u64>,
     pub(crate) memory_file_max_bytes: u64,
     pub(crate) page_cache_budget_bytes: Option<u64>,
-    pub(crate) request_limits: web::Limits,
+    pub(crate) request_limits: web::RequestLimits,
     pub(crate) recheck: Duration,
     pub(crate) head_timeout: Duration,
     pub(crate) body_timeout: Duration,
@@ -104,11 +104,11 @@ impl Color {
 
 /// What one place says: texts by the setting's name. A setting that is not in it is not mentioned;
 /// one with no texts is an empty list.
-pub(crate) type Layer = BTreeMap<&'static str, Vec<Said>>;
+pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
 
 /// A text and who said it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct SettingText {
     pub(crate) text: String,
     pub(crate) origin: Origin,
 }
@@ -157,7 +157,7 @@ pub(crate) struct Mistake {
 }
 
 impl Mistake {
-    fn new(said: &Said, why: &str) -> Mistake {
+    fn new(said: &SettingText, why: &str) -> Mistake {
         let line = match said.origin {
             Origin::File { line, .. } => line,
             Origin::Flag(_) | Origin::Env(_) => 0,
@@ -206,7 +206,7 @@ impl Fixed {
         resolve(&[&self.flags, &self.env, &file], mistakes)
     }
 
-    fn config_file(&self) -> Option<&Said> {
+    fn config_file(&self) -> Option<&SettingText> {
         [&self.flags, &self.env]
             .iter()
             .find_map(|layer| layer.get("config")?.last())
@@ -243,7 +243,7 @@ fn gather(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved {
         let Some(said) = layers.iter().find_map(|layer| layer.get(setting.name)) else {
             continue;
         };
-        let is_right = |said: &&Said| {
+        let is_right = |said: &&SettingText| {
             let set = setting.set(&mut ServeConfig::default(), &said.text);
             set.map_err(|why| mistakes.push(Mistake::new(said, &why)))
                 .is_ok()
@@ -348,7 +348,7 @@ fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {
 }
 
 /// The layer without one text of a setting, and that text.
-fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, Said) {
+fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, SettingText) {
     let mut layer = layer.clone();
     let mut said = layer.remove(name).unwrap_or_default();
     let one = said.remove(at);
@@ -383,7 +383,7 @@ pub(crate) fn environment(
     Ok((layer, warnings))
 }
 
-fn split(setting: &Setting, variable: &str, text: &str) -> Vec<Said> {
+fn split(setting: &Setting, variable: &str, text: &str) -> Vec<SettingText> {
     let texts: Vec<&str> = match setting.kind {
         Kind::Many {
             separator: Separator::Space,
@@ -399,7 +399,7 @@ fn split(setting: &Setting, variable: &str, text: &str) -> Vec<Said> {
             .collect(),
         _ => vec![text],
     };
-    let said = |text: &str| Said {
+    let said = |text: &str| SettingText {
         text: text.to_owned(),
         origin: Origin::Env(variable.to_owned()),
     };
@@ -430,7 +430,7 @@ mod tests {
     use std::io::Write;
 
     fn layer(name: &'static str, texts: &[&str]) -> Layer {
-        let said = |text: &&str| Said {
+        let said = |text: &&str| SettingText {
             text: (*text).to_owned(),
             origin: Origin::Flag(format!("--{name}")),
         };
@@ -599,7 +599,7 @@ mod tests {
                 .map(|(name, text)| {
                     let origin = Origin::Flag(format!("--{name}"));
                     let text = text.to_owned();
-                    (name, vec![Said { text, origin }])
+                    (name, vec![SettingText { text, origin }])
                 })
                 .into(),
         };

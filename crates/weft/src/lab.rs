@@ -7,13 +7,13 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use ::lab::catalog::{self, CATALOG};
-use ::lab::{Experiment, Options, Peer, Subject};
+use ::lab::{Effort, Experiment, PeerRuntime, Subject};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::Failure;
 
 /// What was typed.
-pub(crate) enum Asked {
+pub(crate) enum LabCommand {
     /// Say what there is.
     List,
     /// Run experiments.
@@ -94,19 +94,19 @@ pub(crate) fn command() -> Command {
 }
 
 /// What clap has found.
-pub(crate) fn asked(matches: &ArgMatches) -> Asked {
+pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
     let (name, matches) = matches.subcommand().expect("clap demands a command");
     let many = |id: &str| {
         let values = matches.get_many::<String>(id);
         values.map(|values| values.cloned().collect::<Vec<_>>())
     };
     match name {
-        "list" => Asked::List,
-        "program" => Asked::Program {
+        "list" => LabCommand::List,
+        "program" => LabCommand::Program {
             name: many("name").expect("clap demands it").remove(0),
             parameters: many("parameter").unwrap_or_default(),
         },
-        _ => Asked::Run(Run {
+        _ => LabCommand::Run(Run {
             names: many("name").expect("clap demands it"),
             quick: matches.get_flag("quick"),
             json: matches.get_flag("json"),
@@ -135,15 +135,15 @@ pub(crate) const SECTIONS: crate::args::Sections = &[
     ),
 ];
 
-pub(crate) fn run(asked: Asked, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure> {
     match asked {
-        Asked::List => {
+        LabCommand::List => {
             for experiment in CATALOG {
                 writeln!(out, "{:<14} {}", experiment.name, experiment.about)?;
             }
             Ok(())
         }
-        Asked::Program { name, parameters } => {
+        LabCommand::Program { name, parameters } => {
             let sample = programs::run(&name, &parameters).map_err(Failure::Usage)?;
             serde_json::to_writer(&mut *out, &sample).map_err(io::Error::from)?;
             writeln!(out)?;
@@ -151,14 +151,14 @@ pub(crate) fn run(asked: Asked, out: &mut impl Write) -> Result<(), Failure> {
             // Fibers that are still running are nobody's any more.
             std::process::exit(0);
         }
-        Asked::Run(run) => run_experiments(&run, out),
+        LabCommand::Run(run) => run_experiments(&run, out),
     }
 }
 
 fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let experiments = chosen(&run.names)?;
     let subjects = subjects(run)?;
-    let options = Options {
+    let options = Effort {
         quick: run.quick,
         repetitions: run.repetitions.unwrap_or(if run.quick { 1 } else { 5 }),
     };
@@ -190,7 +190,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         out.flush()?;
     }
     match run.strict && !as_expected {
-        true => Err(Failure::Said(1)),
+        true => Err(Failure::Shown(1)),
         false => Ok(()),
     }
 }
@@ -232,7 +232,7 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
         Some(folder) => folder.clone(),
         None => peers_folder()?,
     };
-    let is_wanted = |peer: &Peer| match &run.peers {
+    let is_wanted = |peer: &PeerRuntime| match &run.peers {
         Some(names) => names.iter().any(|name| name == peer.name()),
         None => true,
     };
@@ -241,7 +241,7 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
             "no peer is called '{unknown}'; there are go, tokio, may, threads, and none"
         )));
     }
-    for peer in Peer::ALL.into_iter().filter(is_wanted) {
+    for peer in PeerRuntime::ALL.into_iter().filter(is_wanted) {
         match peer.build(&folder) {
             Ok(peers) => subjects.extend(peers),
             Err(error) if run.peers.is_none() => {
@@ -259,7 +259,8 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
 }
 
 fn unknown_peer(run: &Run) -> Option<&String> {
-    let known = |name: &str| name == "none" || Peer::ALL.iter().any(|peer| peer.name() == name);
+    let known =
+        |name: &str| name == "none" || PeerRuntime::ALL.iter().any(|peer| peer.name() == name);
     run.peers.iter().flatten().find(|name| !known(name))
 }
 

@@ -28,7 +28,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use args::Asked;
+use args::Invocation;
 use config::Color;
 use paint::Paint;
 
@@ -39,14 +39,14 @@ enum Failure {
     /// The command line or the configuration is wrong: exit code 2.
     Usage(String),
     /// All has been said already: this exit code.
-    Said(u8),
+    Shown(u8),
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
             // Who reads our output has seen enough (`weft man | head`): no failure of ours.
-            io::ErrorKind::BrokenPipe => Failure::Said(0),
+            io::ErrorKind::BrokenPipe => Failure::Shown(0),
             _ => Failure::Running(error.to_string()),
         }
     }
@@ -55,7 +55,7 @@ impl From<io::Error> for Failure {
 fn main() -> ExitCode {
     let (code, message) = match run() {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Said(code)) => return ExitCode::from(code),
+        Err(Failure::Shown(code)) => return ExitCode::from(code),
         Err(Failure::Running(message)) => (1, message),
         Err(Failure::Usage(message)) => (2, message),
     };
@@ -72,24 +72,24 @@ fn run() -> Result<(), Failure> {
     let asked = args::read(std::env::args_os()).map_err(said_by_clap)?;
     let mut out = io::stdout().lock();
     match asked {
-        Asked::Serve(flags) => {
+        Invocation::Serve(flags) => {
             drop(out);
             serve::run(flags)
         }
-        Asked::Cache(typed) => {
+        Invocation::Cache(typed) => {
             drop(out);
             cache::run(&typed)
         }
-        Asked::Load(matches) => {
+        Invocation::Load(matches) => {
             drop(out);
             load::run(&matches)
         }
-        Asked::Lab(asked) => lab::run(asked, &mut out),
-        Asked::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
-        Asked::CheckConfig { file } => check_config(&file, &mut out),
-        Asked::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
-        Asked::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
-        Asked::Man { command, .. } => print_page(command.as_deref(), &mut out),
+        Invocation::Lab(asked) => lab::run(asked, &mut out),
+        Invocation::Doctor { json, color } => examine(json, color.as_deref(), &mut out),
+        Invocation::CheckConfig { file } => check_config(&file, &mut out),
+        Invocation::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
+        Invocation::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
+        Invocation::Man { command, .. } => print_page(command.as_deref(), &mut out),
     }
 }
 
@@ -97,7 +97,7 @@ fn run() -> Result<(), Failure> {
 fn said_by_clap(error: clap::Error) -> Failure {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     match error.print() {
-        Ok(()) => Failure::Said(code),
+        Ok(()) => Failure::Shown(code),
         Err(error) => Failure::from(error),
     }
 }
@@ -112,7 +112,7 @@ fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), 
         report.print(out, Paint::decide(color, &io::stdout()))?;
     }
     match report.verdict {
-        doctor::Verdict::Bad => Err(Failure::Said(1)),
+        doctor::Verdict::Bad => Err(Failure::Shown(1)),
         _ => Ok(()),
     }
 }

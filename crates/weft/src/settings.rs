@@ -986,7 +986,7 @@ mod tests {
         assert_eq!(config.index, site.index);
         assert_eq!(config.memory_file_max_bytes, site.memory_file_len_max);
         assert!(config.precompressed == site.precompressed && config.listing == site.listing);
-        assert_eq!(config.request_limits, web::Limits::default());
+        assert_eq!(config.request_limits, web::RequestLimits::default());
         assert_eq!(
             config.server_name,
             web::ServiceConfig::default().server_name

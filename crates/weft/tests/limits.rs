@@ -230,7 +230,7 @@ fn ask(world: &World, request: &[u8]) -> String {
 
 fn requests_that_are_too_long_are_refused(engine: &Engine) {
     let world = World::new(engine, &[], |_| ());
-    let limits = web::Limits::default();
+    let limits = web::RequestLimits::default();
     let long = |len: usize| "x".repeat(3 * len);
     let line = long(limits.request_line_len_max);
     let field = long(limits.head_len_max);

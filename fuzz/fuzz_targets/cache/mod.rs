@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cache::store::{Config, Store};
 use cache::{NoHost, Peer, Service, Session, Settings};
-use session::replay::{Cutting, Outcome, run, test_now};
+use session::replay::{Cutting, Replayed, run, test_now};
 
 /// What a driver would hold; longer inputs teach nothing new and cost time.
 const INPUT_LEN_MAX: usize = 4096;
@@ -36,7 +36,7 @@ fn has_binary_stat(replied: &[u8]) -> bool {
     replied.windows(2).any(|part| part == [0x81, 0x10])
 }
 
-fn play(input: &[u8], cutting: Cutting) -> Outcome {
+fn play(input: &[u8], cutting: Cutting) -> Replayed {
     let config = Config {
         memory_max: 8 << 20,
         hash_power: 4,
@@ -44,5 +44,9 @@ fn play(input: &[u8], cutting: Cutting) -> Outcome {
     };
     let store = Store::new(config).expect("a store");
     let service = Service::new(store, Settings::default(), NoHost, test_now());
-    run(Session::new(Arc::new(service), Peer::Unix, test_now()), input, cutting)
+    run(
+        Session::new(Arc::new(service), Peer::Unix, test_now()),
+        input,
+        cutting,
+    )
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
 use crate::outcome::{Kind, Outcome};
-use crate::verdict::{KEPT_UP_SHARE, Row, Tone, Verdict};
+use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
 /// What the screen says above the figures.
 #[derive(Clone, Debug, Default)]
@@ -271,7 +271,7 @@ fn sending_line(seen: &Figures) -> String {
 
 fn verdict_line(verdict: &Verdict, paint: Paint) -> String {
     let sentence = match verdict.row {
-        Row::NoRoom | Row::Late | Row::Busy => format!(
+        VerdictRow::NoRoom | VerdictRow::Late | VerdictRow::Busy => format!(
             "the generator was the limit, these figures are its own: {}",
             verdict.sentence
         ),

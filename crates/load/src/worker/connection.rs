@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use super::{Reading, State, Worker};
-use crate::carrier::{Completion, What};
+use crate::backend::{Completion, What};
 use crate::outcome::{Tally, record};
 use crate::socket;
 
@@ -19,7 +19,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn connect(&mut self, slot: u32) {
-        let is_nonblocking = self.carrier.wants_nonblocking();
+        let is_nonblocking = self.backend.wants_nonblocking();
         let is_chatty = !self.opens_on_demand() || self.slots[slot as usize].session.is_some();
         let place = &mut self.slots[slot as usize];
         match socket::socket_for(place.target, place.source, is_nonblocking, is_chatty) {
@@ -28,7 +28,7 @@ impl Worker<'_> {
                 place.since_ns = self.now_ns;
                 self.connecting += 1;
                 self.did_send = true;
-                self.carrier
+                self.backend
                     .open(slot, socket, SocketAddrAny::from(place.target));
             }
             Err(error) => self.fail(slot, |tally| socket::count(&mut tally.errors, error)),
@@ -96,7 +96,7 @@ impl Worker<'_> {
         place.flights.clear();
         if place.state != State::Closing {
             place.state = State::Closing;
-            self.carrier.cancel(slot);
+            self.backend.cancel(slot);
             self.leaving.push(slot);
         }
     }
@@ -107,11 +107,11 @@ impl Worker<'_> {
         let mut kept = 0;
         for index in 0..leaving.len() {
             let slot = leaving[index];
-            if self.carrier.is_busy(slot) {
+            if self.backend.is_busy(slot) {
                 leaving[kept] = slot;
                 kept += 1;
             } else {
-                self.carrier.close(slot);
+                self.backend.close(slot);
                 self.slots[slot as usize].state = State::Closed;
                 self.left(slot);
             }

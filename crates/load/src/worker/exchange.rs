@@ -2,7 +2,7 @@
 
 use super::{Flight, Reading, State, Worker};
 use crate::outcome::record;
-use crate::speaker::{Heard, Reader, Reply};
+use crate::speaker::{ParseStep, Reader, Reply};
 
 impl Worker<'_> {
     /// Asks what there is to ask on an open connection.
@@ -34,9 +34,9 @@ impl Worker<'_> {
         let page = self.slots[slot as usize]
             .session
             .and_then(|session| self.page_of(session));
-        let out = self.carrier.output(slot);
+        let out = self.backend.output(slot);
         let before = out.len();
-        let said = self.speaker.say(page, &mut self.random, out);
+        let tag = self.speaker.say(page, &mut self.random, out);
         self.tally.sent_bytes += (out.len() - before) as u64;
         self.tally.sent += 1;
         self.in_flight += 1;
@@ -48,8 +48,8 @@ impl Worker<'_> {
         place.flights.push_back(Flight {
             intended_ns,
             sent_ns: self.now_ns,
-            what: said.what,
-            class: said.class,
+            what: tag.what,
+            class: tag.class,
         });
         self.listen(slot);
     }
@@ -63,11 +63,11 @@ impl Worker<'_> {
         match place.reader.skippable() {
             0 => {
                 place.reading = Reading::Look;
-                self.carrier.receive(slot);
+                self.backend.receive(slot);
             }
             bytes => {
                 place.reading = Reading::Discard;
-                self.carrier.discard(slot, bytes);
+                self.backend.discard(slot, bytes);
             }
         }
     }
@@ -88,18 +88,18 @@ impl Worker<'_> {
         let place = &mut self.slots[slot as usize];
         let mut reader = std::mem::replace(&mut place.reader, Reader::Silent);
         if reading == Reading::Discard {
-            let heard = reader.skipped(result as u64, &mut self.speaker);
-            self.heard(slot, heard);
+            let parsed = reader.skipped(result as u64, &mut self.speaker);
+            self.parsed(slot, parsed);
         } else {
             let mut used = 0;
             while self.slots[slot as usize].state == State::Open {
-                let input = self.carrier.input(slot, result as usize);
+                let input = self.backend.input(slot, result as usize);
                 let mut rest = &input[used..];
                 let oldest = self.slots[slot as usize].flights.front();
                 let what = oldest.map_or(0, |flight| flight.what);
-                let heard = reader.read(&mut rest, what, &mut self.speaker);
+                let parsed = reader.read(&mut rest, what, &mut self.speaker);
                 used = input.len() - rest.len();
-                if !self.heard(slot, heard) {
+                if !self.parsed(slot, parsed) {
                     break;
                 }
             }
@@ -110,12 +110,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts what was heard. Says whether more may be read.
-    pub(super) fn heard(&mut self, slot: u32, heard: Heard) -> bool {
-        match heard {
-            Heard::Nothing => return false,
-            Heard::Nonsense => self.fail(slot, |tally| tally.errors.bad_reply += 1),
-            Heard::Reply(reply) => {
+    /// Counts what was parsed. Says whether more may be read.
+    pub(super) fn parsed(&mut self, slot: u32, parsed: ParseStep) -> bool {
+        match parsed {
+            ParseStep::Nothing => return false,
+            ParseStep::Broken => self.fail(slot, |tally| tally.errors.bad_reply += 1),
+            ParseStep::Reply(reply) => {
                 let Some(flight) = self.slots[slot as usize].flights.pop_front() else {
                     // A reply that nobody asked for.
                     self.fail(slot, |tally| tally.errors.bad_reply += 1);
@@ -190,7 +190,7 @@ impl Worker<'_> {
     pub(super) fn peer_closed(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         if let Some(reply) = place.reader.closed() {
-            self.heard(slot, Heard::Reply(reply));
+            self.parsed(slot, ParseStep::Reply(reply));
             return;
         }
         match (place.flights.is_empty(), place.session) {

@@ -73,7 +73,7 @@ impl Worker<'_> {
 
     pub(super) fn listen_idle(&mut self, slot: u32) {
         self.slots[slot as usize].reading = Reading::Discard;
-        self.carrier.discard(slot, u64::MAX);
+        self.backend.discard(slot, u64::MAX);
     }
 
     pub(super) fn heard_idle(&mut self, slot: u32, bytes: i32) {
@@ -101,7 +101,7 @@ impl Worker<'_> {
         if place.state == State::Open {
             let byte = self.speaker.trickle(place.trickled);
             place.trickled += 1;
-            self.carrier.output(slot).push(byte);
+            self.backend.output(slot).push(byte);
             self.tally.sent_bytes += 1;
             self.did_send = true;
             self.wake_at(slot, self.now_ns + every.as_nanos() as u64);

@@ -4,7 +4,7 @@
 use super::target::hex;
 use super::{Fields, Name, Refusal, Version};
 use super::{fields, head};
-use crate::Limits;
+use crate::RequestLimits;
 
 /// How a body is delimited. RFC 9112 6.3
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Body {
     pub(crate) fn discard(
         &mut self,
         input: &[u8],
-        limits: &Limits,
+        limits: &RequestLimits,
     ) -> Result<(usize, Progress), Refusal> {
         match self {
             Body::Length { left } => {
@@ -159,7 +159,11 @@ enum At {
 const SIZE_DIGITS_MAX: u32 = 16;
 
 impl Chunks {
-    fn discard(&mut self, input: &[u8], limits: &Limits) -> Result<(usize, Progress), Refusal> {
+    fn discard(
+        &mut self,
+        input: &[u8],
+        limits: &RequestLimits,
+    ) -> Result<(usize, Progress), Refusal> {
         let mut used = 0;
         while used < input.len() {
             if self.at == At::Data {
@@ -183,7 +187,7 @@ impl Chunks {
     }
 
     /// Takes one byte that is not data.
-    fn step(&mut self, byte: u8, limits: &Limits) -> Result<At, Refusal> {
+    fn step(&mut self, byte: u8, limits: &RequestLimits) -> Result<At, Refusal> {
         match (self.at, byte) {
             (At::Size, b'\r') if self.size_digits > 0 => self.end_size(limits),
             (At::Size, b';') if self.size_digits > 0 => self.extend(limits),
@@ -228,7 +232,7 @@ impl Chunks {
         Ok(At::Size)
     }
 
-    fn end_size(&mut self, limits: &Limits) -> Result<At, Refusal> {
+    fn end_size(&mut self, limits: &RequestLimits) -> Result<At, Refusal> {
         self.size_digits = 0;
         self.body_len = self.body_len.saturating_add(self.size);
         if self.body_len > limits.body_len_max {
@@ -237,7 +241,7 @@ impl Chunks {
         Ok(At::SizeLineFeed)
     }
 
-    fn extend(&mut self, limits: &Limits) -> Result<At, Refusal> {
+    fn extend(&mut self, limits: &RequestLimits) -> Result<At, Refusal> {
         self.extensions_len += 1;
         if self.extensions_len > limits.chunk_extensions_len_max {
             return Err(Refusal::ChunkExtensions);
@@ -245,7 +249,7 @@ impl Chunks {
         Ok(At::Extension)
     }
 
-    fn trail(&mut self, next: At, limits: &Limits) -> Result<At, Refusal> {
+    fn trail(&mut self, next: At, limits: &RequestLimits) -> Result<At, Refusal> {
         self.trailers_len += 1;
         if self.trailers_len > limits.trailers_len_max {
             return Err(Refusal::TrailersTooLong);
@@ -296,7 +300,7 @@ mod tests {
 
     fn framing(version: &str, fields: &str) -> Result<Framing, Refusal> {
         let head = format!("GET / HTTP/{version}\r\nHost: x\r\n{fields}\r\n");
-        match parse(head.as_bytes(), &Limits::default()) {
+        match parse(head.as_bytes(), &RequestLimits::default()) {
             Ok(Some(head)) => Ok(head.framing),
             Err(refusal) => Err(refusal),
             Ok(None) => panic!("{head:?} is whole"),
@@ -351,13 +355,13 @@ mod tests {
 
     /// Discards `input` whole and byte by byte; both must end alike. Returns what is left of it.
     #[track_caller]
-    fn discarded(input: &[u8], limits: &Limits) -> Result<Option<usize>, Refusal> {
+    fn discarded(input: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Refusal> {
         let whole = run(input, input.len().max(1), limits);
         assert_eq!(run(input, 1, limits), whole, "{}", input.escape_ascii());
         whole
     }
 
-    fn run(input: &[u8], step: usize, limits: &Limits) -> Result<Option<usize>, Refusal> {
+    fn run(input: &[u8], step: usize, limits: &RequestLimits) -> Result<Option<usize>, Refusal> {
         let mut chunks = Chunks::default();
         let mut used = 0;
         for piece in input.chunks(step) {
@@ -372,7 +376,7 @@ mod tests {
 
     #[test]
     fn chunks_extensions_and_trailers_are_discarded() {
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         for body in [
             "0\r\n\r\n",
             "5\r\nhello\r\n0\r\n\r\n",
@@ -391,7 +395,7 @@ mod tests {
 
     #[test]
     fn whatever_is_not_exactly_a_chunk_is_refused() {
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         for body in [
             "\r\n",
             "x\r\n",
@@ -436,11 +440,11 @@ mod tests {
 
     #[test]
     fn a_chunked_body_is_bounded_in_every_part() {
-        let limits = Limits {
+        let limits = RequestLimits {
             body_len_max: 10,
             chunk_extensions_len_max: 8,
             trailers_len_max: 8,
-            ..Limits::default()
+            ..RequestLimits::default()
         };
         let fate = |body: &str| discarded(body.as_bytes(), &limits);
         assert_eq!(fate("a\r\n0123456789\r\n0\r\n\r\n"), Ok(Some(0)));
@@ -472,7 +476,7 @@ mod tests {
             let mut chunks = Chunks::default();
             let mut used = 0;
             for piece in encoded.chunks(step) {
-                let (taken, progress) = chunks.discard(piece, &Limits::default()).unwrap();
+                let (taken, progress) = chunks.discard(piece, &RequestLimits::default()).unwrap();
                 used += taken;
                 if progress == Progress::Whole {
                     break;
@@ -486,7 +490,7 @@ mod tests {
         fn arbitrary_bytes_end_alike_however_they_are_cut(
             body in "[0-9a-f]{1,2}(;[a-z]{0,3})?(\r\n|\n|\r)[a-z]{0,20}(\r\n)?0?\r\n([a-z]{0,3}: ?x\r\n)?(\r\n)?",
         ) {
-            let _ = discarded(body.as_bytes(), &Limits::default());
+            let _ = discarded(body.as_bytes(), &RequestLimits::default());
         }
     }
 }

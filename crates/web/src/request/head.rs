@@ -18,7 +18,7 @@ use memchr::memchr;
 
 use super::target::Target;
 use super::{Fields, Framing, Name, Refusal};
-use crate::Limits;
+use crate::RequestLimits;
 
 /// A request's head. Borrows from the bytes it was parsed from.
 #[derive(Debug)]
@@ -79,7 +79,10 @@ impl<'a> Head<'a> {
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub(crate) fn parse<'a>(input: &'a [u8], limits: &Limits) -> Result<Option<Head<'a>>, Refusal> {
+pub(crate) fn parse<'a>(
+    input: &'a [u8],
+    limits: &RequestLimits,
+) -> Result<Option<Head<'a>>, Refusal> {
     let Some(line) = next_line(
         input,
         0,
@@ -332,7 +335,7 @@ mod tests {
 
     #[track_caller]
     fn parsed(input: &str) -> Head<'_> {
-        match parse(input.as_bytes(), &Limits::default()) {
+        match parse(input.as_bytes(), &RequestLimits::default()) {
             Ok(Some(head)) => head,
             other => panic!("{other:?} for {input:?}"),
         }
@@ -340,7 +343,7 @@ mod tests {
 
     #[track_caller]
     fn refused(input: impl AsRef<[u8]>) -> Refusal {
-        match parse(input.as_ref(), &Limits::default()) {
+        match parse(input.as_ref(), &RequestLimits::default()) {
             Err(refusal) => refusal,
             other => panic!("{other:?} for {}", input.as_ref().escape_ascii()),
         }
@@ -361,7 +364,7 @@ mod tests {
     fn a_piece_of_a_head_needs_more_at_every_byte() {
         let whole = b"GET /a?b=c HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n";
         for cut in 0..whole.len() {
-            let verdict = parse(&whole[..cut], &Limits::default());
+            let verdict = parse(&whole[..cut], &RequestLimits::default());
             assert!(matches!(verdict, Ok(None)), "{verdict:?} at {cut}");
         }
     }
@@ -454,11 +457,11 @@ mod tests {
 
     #[test]
     fn limits_hold_to_the_byte_however_the_head_is_cut() {
-        let limits = Limits {
+        let limits = RequestLimits {
             request_line_len_max: 64,
             head_len_max: 200,
             field_count_max: 3,
-            ..Limits::default()
+            ..RequestLimits::default()
         };
         let fate = |input: &str| match parse(input.as_bytes(), &limits) {
             Ok(Some(_)) => None,

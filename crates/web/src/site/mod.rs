@@ -74,7 +74,7 @@ pub struct Site {
     root_checked_ns: AtomicU64,
     /// Half the promised time, because two looks follow each other: the root's and the file's in
     /// it.
-    recheck_ns: u64,
+    half_recheck_ns: u64,
     opened_at: Instant,
     /// Makes the readings of unsettled files distinct, also from those of an earlier process.
     readings: AtomicU64,
@@ -140,7 +140,7 @@ impl Site {
             rules: Rules::new(&config.headers, &config.cache_rules)?,
             root: RwLock::new(Arc::new(root)),
             root_checked_ns: AtomicU64::new(0),
-            recheck_ns: u64::try_from(config.recheck_every.as_nanos() / 2).unwrap_or(u64::MAX),
+            half_recheck_ns: u64::try_from(config.recheck_every.as_nanos() / 2).unwrap_or(u64::MAX),
             opened_at: now.monotonic,
             readings: AtomicU64::new(0),
             resting: AtomicU64::new(0),
@@ -351,7 +351,7 @@ impl Site {
 
     /// Whether what was last looked at then has to be looked at again.
     fn is_due(&self, checked_ns: u64, moment: Moment) -> bool {
-        self.recheck_ns == 0 || moment.ns.saturating_sub(checked_ns) > self.recheck_ns
+        self.half_recheck_ns == 0 || moment.ns.saturating_sub(checked_ns) > self.half_recheck_ns
     }
 
     fn is_record_due(&self, record: &Record, moment: Moment) -> bool {

@@ -106,8 +106,8 @@ impl Site {
             // one interval ago may stand for a second one: two of them are what is promised.
             Err(Miss::WouldBlock)
                 if blocking == Blocking::Never
-                    && moment.ns.saturating_sub(known.checked_ns()) <= 2 * self.recheck_ns
-                    && !known.claim(moment.ns, self.recheck_ns) =>
+                    && moment.ns.saturating_sub(known.checked_ns()) <= 2 * self.half_recheck_ns
+                    && !known.claim(moment.ns, self.half_recheck_ns) =>
             {
                 Ok(known)
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Layer, Mistake, Origin, Said, nearest};
+use super::{Layer, Mistake, Origin, SettingText, nearest};
 use crate::settings::{Kind, SETTINGS, Setting};
 
 /// Why a file gave no layer.
@@ -110,7 +110,7 @@ impl Reader<'_> {
         setting: &Setting,
         key: &Spanned<std::borrow::Cow<'_, str>>,
         value: &Spanned<DeValue<'_>>,
-    ) -> Result<Vec<Said>, Mistake> {
+    ) -> Result<Vec<SettingText>, Mistake> {
         let name = key.get_ref();
         let said = |text, at| self.said_at(name, text, at);
         match (value.get_ref(), setting.kind) {
@@ -132,7 +132,7 @@ impl Reader<'_> {
 
     /// A table of rules: `KEY = "VALUE"` is the text `KEY=VALUE`. In `headers` a key is a header's
     /// name, or a glob with a table of headers.
-    fn table(&self, name: &str, table: &DeTable<'_>) -> Result<Vec<Said>, Mistake> {
+    fn table(&self, name: &str, table: &DeTable<'_>) -> Result<Vec<SettingText>, Mistake> {
         let mut said = Vec::new();
         for (key, value) in in_order(table) {
             let at = value.span().start;
@@ -185,9 +185,9 @@ impl Reader<'_> {
         ))
     }
 
-    fn said_at(&self, key: &str, text: String, at: usize) -> Said {
+    fn said_at(&self, key: &str, text: String, at: usize) -> SettingText {
         let (file, line) = (self.path.to_owned(), self.line(at));
-        Said {
+        SettingText {
             text,
             origin: Origin::File {
                 file,

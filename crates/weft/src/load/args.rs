@@ -155,7 +155,7 @@ fn common(command: Command) -> Command {
         .args(when())
         .args(many())
         .args(how())
-        .args(crew())
+        .args(agents())
         .args(output())
         .args(watch())
 }
@@ -220,7 +220,7 @@ pub(super) fn many() -> Vec<Arg> {
 }
 
 /// Many machines.
-pub(super) fn crew() -> Vec<Arg> {
+pub(super) fn agents() -> Vec<Arg> {
     let args = vec![
         text(
             "agents",

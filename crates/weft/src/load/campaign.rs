@@ -17,7 +17,7 @@ use crate::Failure;
 use ::load::agents::{Leader, Order, Part, Place, meet};
 use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;
-use ::load::sweep::{Bound, Manner, Rates, Runner, Step, Sweep, planned};
+use ::load::sweep::{Goal, Manner, Rates, Runner, Step, Sweep, planned};
 use ::load::{LoadError, Outcome, Plan, Progress};
 
 /// What carries a plan out.
@@ -58,7 +58,7 @@ pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
     place.map_err(Failure::Usage)
 }
 
-/// Does all that was asked with this plan, and shows what came of it. The plan is the whole crew's.
+/// Runs what was asked with this plan, and shows what came of it. The plan is that of the whole group.
 ///
 /// # Errors
 /// When a run could not be made, an agent was lost, or a condition holds.
@@ -70,7 +70,7 @@ pub(super) fn carry_out(
     place: Option<Place>,
 ) -> Result<(), Failure> {
     let output = Output::of(matches)?;
-    let asked = Asked::of(matches, plan).map_err(Failure::Usage)?;
+    let run_kind = RunKind::of(matches, plan).map_err(Failure::Usage)?;
     let manner = manner(matches).map_err(Failure::Usage)?;
     let part = place
         .as_ref()
@@ -89,11 +89,11 @@ pub(super) fn carry_out(
     };
     let stop = Stop::default();
     if leader.is_none() {
-        // With agents a signal ends the process, and so the whole crew: loudly.
+        // With agents a signal ends the process, and so the whole group: loudly.
         stop.listen()?;
     }
-    let view = view(matches, &asked, &manner, plan, heading, &stop.wish)?;
-    let mut crew = Crew {
+    let view = view(matches, &run_kind, &manner, plan, heading, &stop.wish)?;
+    let mut group = AgentGroup {
         engine,
         part,
         place,
@@ -101,25 +101,25 @@ pub(super) fn carry_out(
         view,
         stop: Arc::clone(&stop.wish),
         // On a whole screen there is no place for rows: the table comes afterwards.
-        has_rows: asked != Asked::Run && output.has_screen() && !matches.get_flag("tui"),
+        has_rows: run_kind != RunKind::Run && output.has_screen() && !matches.get_flag("tui"),
         last: None,
         output,
     };
     let mut sweep = Sweep::default();
-    let result = crew.carry_out(&asked, &manner, &mut sweep);
-    let Crew {
+    let result = group.carry_out(&run_kind, &manner, &mut sweep);
+    let AgentGroup {
         leader,
         view,
         last,
         output,
         ..
-    } = crew;
+    } = group;
     view.close();
     if let Some(leader) = leader {
         leader.end(&result.as_ref().map(|_| ()).map_err(Clone::clone));
     }
     let finished = match last {
-        Some(outcome) if asked == Asked::Run => output.finish(&outcome, heading),
+        Some(outcome) if run_kind == RunKind::Run => output.finish(&outcome, heading),
         _ if sweep.steps.is_empty() => Ok(()),
         _ => {
             if output.has_screen() {
@@ -137,7 +137,7 @@ pub(super) fn carry_out(
     match (stop.code(), result) {
         // What was seen until then has been shown and written, if only it could be.
         (Some(code), _) if !matches!(finished, Err(Failure::Running(_))) => {
-            Err(Failure::Said(code))
+            Err(Failure::Shown(code))
         }
         (None, Err(sentence)) => Err(Failure::Running(sentence)),
         _ => finished,
@@ -181,28 +181,28 @@ fn code_of(signal: usize) -> u8 {
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq)]
-enum Asked {
+enum RunKind {
     Run,
     Sweep(Rates),
     Knee { first_per_s: f64, overload: bool },
 }
 
-impl Asked {
-    fn of(matches: &ArgMatches, plan: &Plan) -> Result<Asked, String> {
+impl RunKind {
+    fn of(matches: &ArgMatches, plan: &Plan) -> Result<RunKind, String> {
         if let Some(rates) = matches.get_one::<String>("sweep") {
             let rates: Rates = rates.parse().map_err(|error| format!("--sweep: {error}"))?;
             for &rate_per_s in &rates.per_s {
                 let step = at_rate(plan, rate_per_s);
                 step.check().map_err(|error| format!("--sweep: {error}"))?;
             }
-            return Ok(Asked::Sweep(rates));
+            return Ok(RunKind::Sweep(rates));
         }
         Ok(match matches.get_flag("knee") {
-            true => Asked::Knee {
+            true => RunKind::Knee {
                 first_per_s: rate_of_plan(plan).unwrap_or(1_000.0),
                 overload: matches.get_flag("overload"),
             },
-            false => Asked::Run,
+            false => RunKind::Run,
         })
     }
 }
@@ -213,16 +213,16 @@ fn manner(matches: &ArgMatches) -> Result<Manner, String> {
     Ok(Manner {
         repetitions: wanted::count_up_to(matches, "repeat", REPETITIONS_MAX)?.max(1) as u32,
         pause: wanted::time(matches, "pause")?,
-        bound: Bound {
+        bound: Goal {
             p99,
-            ..Bound::default()
+            ..Goal::default()
         },
     })
 }
 
 fn view(
     matches: &ArgMatches,
-    asked: &Asked,
+    run_kind: &RunKind,
     manner: &Manner,
     plan: &Plan,
     heading: &Heading,
@@ -238,16 +238,16 @@ fn view(
         return Ok(View::Screen(Box::new(screen)));
     }
     // How many runs the search for a knee takes is not known; a dozen is usual.
-    let whole = match asked {
-        Asked::Run => run,
-        Asked::Sweep(rates) => planned(rates, manner, run),
-        Asked::Knee { .. } => run.saturating_add(manner.pause).saturating_mul(12),
+    let whole = match run_kind {
+        RunKind::Run => run,
+        RunKind::Sweep(rates) => planned(rates, manner, run),
+        RunKind::Knee { .. } => run.saturating_add(manner.pause).saturating_mul(12),
     };
     Ok(View::line(whole, matches.get_flag("quiet")))
 }
 
 /// One generator, or the leader of many.
-struct Crew {
+struct AgentGroup {
     engine: Engine,
     part: Plan,
     place: Option<Place>,
@@ -260,23 +260,23 @@ struct Crew {
     output: Output,
 }
 
-impl Crew {
+impl AgentGroup {
     /// A sweep that ends with an error keeps the steps that were made.
     fn carry_out(
         &mut self,
-        asked: &Asked,
+        run_kind: &RunKind,
         manner: &Manner,
         sweep: &mut Sweep,
     ) -> Result<(), String> {
         if self.has_rows {
             self.view.print(&Step::head(width()));
         }
-        match asked {
-            Asked::Run => {
+        match run_kind {
+            RunKind::Run => {
                 self.last = Some(self.round(Order::default())?);
             }
-            Asked::Sweep(rates) => sweep.over(rates, manner, self)?,
-            Asked::Knee {
+            RunKind::Sweep(rates) => sweep.over(rates, manner, self)?,
+            RunKind::Knee {
                 first_per_s,
                 overload,
             } => {
@@ -290,7 +290,7 @@ impl Crew {
     }
 
     fn round(&mut self, order: Order) -> Result<Outcome, String> {
-        let Crew {
+        let AgentGroup {
             engine,
             part,
             place,
@@ -315,7 +315,7 @@ impl Crew {
     }
 }
 
-impl Runner for Crew {
+impl Runner for AgentGroup {
     fn run(&mut self, rate_per_s: f64) -> Result<Outcome, String> {
         if self.stop.load(Ordering::Acquire) {
             return Err("stopped".to_owned());
@@ -347,7 +347,7 @@ impl Runner for Crew {
     }
 }
 
-/// Runs one agent's part of an order that is the whole crew's.
+/// Runs one agent's part of an order that is for the whole group.
 fn run_part(
     engine: Engine,
     part: &Plan,
@@ -464,7 +464,7 @@ mod tests {
         let matches = |words: &[&str]| {
             let command = clap::Command::new("t")
                 .args(args::many())
-                .args(args::crew());
+                .args(args::agents());
             command
                 .arg(clap::Arg::new("course"))
                 .try_get_matches_from([&["t"], words].concat())
@@ -482,17 +482,17 @@ mod tests {
             body: [].into(),
             requests_per_connection: None,
         });
-        let asked = |words: &[&str]| Asked::of(&matches(words).unwrap(), &plan).unwrap();
-        assert_eq!(asked(&[]), Asked::Run);
+        let run_kind = |words: &[&str]| RunKind::of(&matches(words).unwrap(), &plan).unwrap();
+        assert_eq!(run_kind(&[]), RunKind::Run);
         assert_eq!(
-            asked(&["--sweep", "1k,2k"]),
-            Asked::Sweep("1k,2k".parse().unwrap())
+            run_kind(&["--sweep", "1k,2k"]),
+            RunKind::Sweep("1k,2k".parse().unwrap())
         );
-        let knee = Asked::Knee {
+        let knee = RunKind::Knee {
             first_per_s: 1e3,
             overload: true,
         };
-        assert_eq!(asked(&["--knee", "--overload"]), knee);
+        assert_eq!(run_kind(&["--knee", "--overload"]), knee);
         assert!(matches(&["--knee", "--sweep", "1k"]).is_err());
         assert!(
             matches(&["--agents", "4"]).is_err(),

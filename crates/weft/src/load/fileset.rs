@@ -9,8 +9,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use super::live;
 use crate::Failure;
 use ::load::fileset::{FileSet, MANIFEST, Model, Recipe, page_figures, show_table};
-use ::load::sessions::{self, Session};
-use ::load::traces::{self, Users};
+use ::load::sessions::{self, UserSession};
+use ::load::traces::{self, UserModel};
 
 /// The command that makes files.
 pub(super) fn command() -> Command {
@@ -140,10 +140,10 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     let number = |id: &str| *matches.get_one::<f64>(id).expect("it has a default");
     let count = |id: &str| *matches.get_one::<u32>(id).expect("it has a default");
     let path = |id: &str| matches.get_one::<PathBuf>(id).expect("clap demands it");
-    let users = Users {
+    let users = UserModel {
         single_share: number("single"),
         think_scale: number("think"),
-        ..Users::default()
+        ..UserModel::default()
     };
     if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {
         return Err(Failure::Usage(
@@ -169,7 +169,7 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
             Failure::Running(format!("cannot write {}: {error}", file.display()))
         })?;
         sessions_made += made.len();
-        requests_made += made.iter().map(Session::calls).sum::<usize>();
+        requests_made += made.iter().map(UserSession::calls).sum::<usize>();
         for (sum, count) in counts
             .iter_mut()
             .zip(traces::requests_per_file(&set, &made))
@@ -193,7 +193,7 @@ pub(super) fn run_traces(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_log(file: &PathBuf, made: &[Session]) -> io::Result<()> {
+fn write_log(file: &PathBuf, made: &[UserSession]) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(file)?);
     sessions::write(made, &mut out)?;
     out.flush()

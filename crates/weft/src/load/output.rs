@@ -13,7 +13,7 @@ use crate::paint::Paint;
 use ::load::Outcome;
 use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};
-use ::load::verdict::Row;
+use ::load::verdict::VerdictRow;
 
 /// Where this run's outcome goes.
 pub(super) struct Output {
@@ -130,7 +130,7 @@ impl Output {
         let is_judged = step.purpose == "sweep" || (step.purpose == "knee" && step.kept_up);
         if is_judged && !outcome.stopped_early {
             // Requests that fail beyond what a server can do are what a sweep measures.
-            let mut failed = self.faults(outcome, |row| row != Row::Failing);
+            let mut failed = self.faults(outcome, |row| row != VerdictRow::Failing);
             failed.extend(report::failed(&self.thresholds, outcome));
             let rate = report::rate_of(step.rate_per_s);
             self.failed.extend(
@@ -161,9 +161,9 @@ impl Output {
     }
 
     /// Why a run has failed without a condition. One of the user's own on errors takes the place of ours.
-    fn faults(&self, outcome: &Outcome, counts: impl Fn(Row) -> bool) -> Vec<String> {
+    fn faults(&self, outcome: &Outcome, counts: impl Fn(VerdictRow) -> bool) -> Vec<String> {
         let has_own = self.thresholds.iter().any(Threshold::is_about_errors);
-        let is_about_errors = |row| matches!(row, Row::WrongReplies | Row::Failing);
+        let is_about_errors = |row| matches!(row, VerdictRow::WrongReplies | VerdictRow::Failing);
         let faults = outcome.faults().into_iter();
         faults
             .filter(|(row, _)| counts(*row) && !(has_own && is_about_errors(*row)))
@@ -197,7 +197,7 @@ impl Output {
         match (self.unwritten, self.failed.is_empty()) {
             (Some(failure), _) => Err(failure),
             (None, true) => Ok(()),
-            (None, false) => Err(Failure::Said(1)),
+            (None, false) => Err(Failure::Shown(1)),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::load::Plan;
 use ::load::fileset::FileSet;
 use ::load::plan::{
-    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Page, Script,
+    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Page, SessionPlan,
     Sessions, Stage, Statuses, Workload,
 };
 use ::load::replay::Replay;
@@ -255,7 +255,7 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
 }
 
 /// What a session log asks for, and in which order.
-type Played = (Arc<[Page]>, Arc<[Script]>);
+type Played = (Arc<[Page]>, Arc<[SessionPlan]>);
 
 fn sessions(path: &Path, think: Duration) -> Result<Played, String> {
     let sessions = ::load::sessions::read(path).map_err(say)?;
@@ -282,7 +282,7 @@ fn sessions(path: &Path, think: Duration) -> Result<Played, String> {
                 think: burst.think.unwrap_or(think),
             });
         }
-        scripts.push(Script { bursts });
+        scripts.push(SessionPlan { bursts });
     }
     Ok((pages.into(), scripts.into()))
 }

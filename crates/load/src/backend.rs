@@ -1,8 +1,8 @@
 //! What carries the bytes: io_uring or epoll, under one interface of completions.
 //!
-//! A worker numbers its connections; each number is a *port* of the carrier. Operations are begun
+//! A worker numbers its connections; each number is a *port* of the backend. Operations are begun
 //! by number, and a turn says which of them ended. At most one receive is under way on a port.
-//! Sends are gathered: what is appended to [`Carrier::output`] between two turns goes out as one.
+//! Sends are gathered: what is appended to [`Backend::output`] between two turns goes out as one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -48,35 +48,35 @@ impl What {
     }
 }
 
-pub(crate) enum Carrier {
+pub(crate) enum Backend {
     Ring(Box<Ring>),
     Poll(Box<Poll>),
 }
 
 macro_rules! either {
-    ($carrier:expr, $it:ident => $call:expr) => {
-        match $carrier {
-            Carrier::Ring($it) => $call,
-            Carrier::Poll($it) => $call,
+    ($backend:expr, $it:ident => $call:expr) => {
+        match $backend {
+            Backend::Ring($it) => $call,
+            Backend::Poll($it) => $call,
         }
     };
 }
 
-impl Carrier {
+impl Backend {
     /// One for this thread, which alone may use it.
-    pub(crate) fn new(io: Io, ports: u32, input_bytes: usize) -> Result<Carrier, LoadError> {
-        let carrier = match io {
-            Io::Epoll => Carrier::Poll(Box::new(Poll::new(ports, input_bytes).map_err(denied)?)),
+    pub(crate) fn new(io: Io, ports: u32, input_bytes: usize) -> Result<Backend, LoadError> {
+        let backend = match io {
+            Io::Epoll => Backend::Poll(Box::new(Poll::new(ports, input_bytes).map_err(denied)?)),
             Io::Auto | Io::Uring => {
-                Carrier::Ring(Box::new(Ring::new(ports, input_bytes).map_err(denied)?))
+                Backend::Ring(Box::new(Ring::new(ports, input_bytes).map_err(denied)?))
             }
         };
-        Ok(carrier)
+        Ok(backend)
     }
 
     /// Whether sockets must not block.
     pub(crate) fn wants_nonblocking(&self) -> bool {
-        matches!(self, Carrier::Poll(_))
+        matches!(self, Backend::Poll(_))
     }
 
     /// Begins to connect. Ends as [`What::Connected`].
@@ -89,7 +89,7 @@ impl Carrier {
         either!(self, it => it.output(port))
     }
 
-    /// Begins to receive. Ends as [`What::Received`]; the bytes are in [`Carrier::input`].
+    /// Begins to receive. Ends as [`What::Received`]; the bytes are in [`Backend::input`].
     pub(crate) fn receive(&mut self, port: u32) {
         either!(self, it => it.receive(port));
     }

@@ -1,16 +1,17 @@
 //! A server of your own on one page: a protocol as a [`Session`], and what hosts it.
+//! `docs/your-own-server.md` explains it line by line.
 //!
 //! ```text
-//! cargo run --release -p weftwork-serve --example line -- 127.0.0.1:7000
+//! cargo run --release -p weftwork-serve --example line -- 127.0.0.1:7000 fiber
 //! printf 'hello\nworld\n' | nc -q1 127.0.0.1 7000
 //! ```
 
 use std::io;
 use std::sync::mpsc;
 
-use serve::listen::{self, Address};
+use serve::listen::{self, Address, Bound};
 use serve::signals::Signals;
-use serve::{Server, Settings};
+use serve::{Engine, Server, Settings};
 use session::{Next, Now, Outbox, Phase, Received, Session};
 
 /// Answers each line with the same line, back to front.
@@ -24,7 +25,7 @@ impl Session for Reverse {
         let then = |used, next| Received { used, next };
         while let Some(len) = input[used..].iter().position(|&byte| byte == b'\n') {
             if out.is_full() {
-                return then(used, Next::Flush); // Comes back with what was not used.
+                return then(used, Next::Flush);
             }
             let line = input[used..used + len].iter().rev().copied();
             out.put(&line.chain(*b"\n").collect::<Vec<_>>());
@@ -32,13 +33,31 @@ impl Session for Reverse {
         }
         match input.len() - used {
             0 => then(used, Next::Receive(Phase::Idle)),
-            // Half a line is shown again, with more behind it.
             1..=LINE_LEN_MAX => then(used, Next::Receive(Phase::Head)),
             _ => {
                 out.put(b"the line is too long\n");
                 then(input.len(), Next::Linger)
             }
         }
+    }
+}
+
+/// Serves the connections of these listeners.
+pub(crate) fn start(listeners: Vec<Bound>, engine: Engine) -> io::Result<Server> {
+    let settings = Settings {
+        engine,
+        listeners,
+        ..Settings::default()
+    };
+    Server::start(settings, |_opening| Reverse)
+}
+
+/// The engine with this name.
+pub(crate) fn engine(name: &str) -> io::Result<Engine> {
+    match name {
+        "fiber" => Ok(Engine::default()),
+        "thread" => Ok(Engine::Thread),
+        _ => Err(io::Error::other(format!("there is no engine '{name}'"))),
     }
 }
 
@@ -49,16 +68,32 @@ fn main() -> io::Result<()> {
             let _ = stop.send(signal);
         }
     })?;
-    let argument = std::env::args().nth(1);
-    let address: Address = argument.as_deref().unwrap_or("127.0.0.1:7000").parse()?;
-    let settings = Settings {
-        listeners: listen::bind(&address, None)?,
-        ..Settings::default()
-    };
-    let server = Server::start(settings, |_| Reverse)?;
-    eprintln!("listening at {address}");
-    let signal = stopped.recv().expect("sent by the thread of the signals");
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or("127.0.0.1:7000".to_owned());
+    let engine = engine(&arguments.next().unwrap_or("fiber".to_owned()))?;
+    let listeners = listen::bind(&address.parse::<Address>()?, None)?;
+    let server = start(listeners, engine)?;
+    println!("listening at {address}");
+    let signal = stopped.recv().expect("Signals lives as long as main");
     let cut = server.drain();
-    eprintln!("{signal}: {cut} connections were cut");
+    println!("{signal}: drained, {cut} connections cut");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reverse;
+    use session::replay::{Script, replay};
+
+    #[test]
+    fn each_line_comes_back_reversed() {
+        let script = Script::new().send("hello\n\nworld\n");
+        replay(|| Reverse, &script.expect("olleh\n\ndlrow\n"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let script = Script::new().send(vec![b'a'; 4097]).closed();
+        replay(|| Reverse, &script.expect("the line is too long\n"));
+    }
 }

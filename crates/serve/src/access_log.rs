@@ -31,7 +31,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use crate::admin::MetricsWriter;
+use crate::metrics::MetricsWriter;
 use sink::Sink;
 
 /// Where the log goes.

@@ -4,8 +4,6 @@
 //! is deliberately not the web server: no keep-alive, no pipelining, `GET` and `HEAD` only, one
 //! request for each connection, everything within five seconds.
 
-mod metrics;
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, SocketFlags};
 
 use crate::listen::{Address, Bound};
-pub use metrics::MetricsWriter;
+use crate::metrics::{self, MetricsWriter};
 
 /// How many requests are answered at once; the next gets 503, unread.
 const CONNECTIONS_MAX: usize = 8;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use session::Phase;
 
-use crate::admin::MetricsWriter;
+use crate::metrics::MetricsWriter;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

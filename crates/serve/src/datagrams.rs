@@ -64,7 +64,8 @@ pub(crate) trait Answer:
 }
 impl<F: Fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8])) + Send + Sync + 'static> Answer for F {}
 
-struct Post<F, S> {
+/// What the fibers or threads share that receive from one socket.
+struct Receiver<F, S> {
     socket: S,
     answer: F,
     counters: Arc<DatagramCounters>,
@@ -97,48 +98,52 @@ impl Socket for std::net::UdpSocket {
     }
 }
 
-/// Starts to receive. Ends soon after `is_over`.
-pub(crate) fn start(
+/// Starts to receive on kernel threads. Ends soon after `is_over`.
+pub(crate) fn start_on_threads(
     socket: std::net::UdpSocket,
-    runtime: Option<&Runtime>,
     is_over: Arc<AtomicBool>,
     answer: impl Answer,
 ) -> io::Result<Arc<DatagramCounters>> {
-    let counters = Arc::new(DatagramCounters::default());
-    let Some(runtime) = runtime else {
-        socket.set_read_timeout(Some(LOOK_EVERY))?;
-        socket.set_write_timeout(Some(SEND_PATIENCE))?;
-        let post = Arc::new(Post {
-            socket,
-            answer,
-            counters: Arc::clone(&counters),
-            is_over,
-        });
-        for _ in 0..THREADS {
-            let post = Arc::clone(&post);
-            let builder = thread::Builder::new().name("datagrams".into());
-            builder.spawn(move || post.serve())?;
-        }
-        return Ok(counters);
-    };
+    socket.set_read_timeout(Some(LOOK_EVERY))?;
+    socket.set_write_timeout(Some(SEND_PATIENCE))?;
+    let receiver = Receiver::new(socket, is_over, answer);
+    for _ in 0..THREADS {
+        let receiver = Arc::clone(&receiver);
+        let builder = thread::Builder::new().name("datagrams".into());
+        builder.spawn(move || receiver.serve())?;
+    }
+    Ok(Arc::clone(&receiver.counters))
+}
+
+/// Starts to receive on fibers. Ends soon after `is_over`.
+pub(crate) fn start_on_fibers(
+    runtime: &Runtime,
+    socket: std::net::UdpSocket,
+    is_over: Arc<AtomicBool>,
+    answer: impl Answer,
+) -> io::Result<Arc<DatagramCounters>> {
     let socket = fiber::net::UdpSocket::from(socket);
     socket.set_read_timeout(Some(LOOK_EVERY))?;
     socket.set_write_timeout(Some(SEND_PATIENCE))?;
-    let post = Arc::new(Post {
-        socket,
-        answer,
-        counters: Arc::clone(&counters),
-        is_over,
-    });
+    let receiver = Receiver::new(socket, is_over, answer);
     for index in 0..runtime.processor_count() * FIBERS_PER_PROCESSOR {
-        let post = Arc::clone(&post);
+        let receiver = Arc::clone(&receiver);
         let builder = fiber::Builder::new().name("datagrams").processor(index);
-        drop(runtime.spawn_with(builder, move || post.serve())?);
+        drop(runtime.spawn_with(builder, move || receiver.serve())?);
     }
-    Ok(counters)
+    Ok(Arc::clone(&receiver.counters))
 }
 
-impl<F: Answer, S: Socket> Post<F, S> {
+impl<F: Answer, S: Socket> Receiver<F, S> {
+    fn new(socket: S, is_over: Arc<AtomicBool>, answer: F) -> Arc<Receiver<F, S>> {
+        Arc::new(Receiver {
+            socket,
+            answer,
+            counters: Arc::default(),
+            is_over,
+        })
+    }
+
     fn serve(&self) {
         let mut buffer = vec![0; DATAGRAM_LEN_MAX];
         while !self.is_over.load(Ordering::Relaxed) {
@@ -185,9 +190,13 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
+    type TestAnswer = fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8]));
+
     /// Seen: a panic in the answer ended its receiver, and after as many datagrams as there are receivers the port
     /// was open and silent. Cause: nothing caught it. Cure: it is caught, counted, and the next datagram received.
-    fn survives_panics(runtime: Option<&Runtime>) {
+    fn survives_panics(
+        start: impl FnOnce(UdpSocket, Arc<AtomicBool>, TestAnswer) -> io::Result<Arc<DatagramCounters>>,
+    ) {
         const PANICS: u64 = 50;
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -196,11 +205,11 @@ mod tests {
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
-        let answer = |request: &[u8], _: SocketAddr, send: &mut dyn FnMut(&[u8])| {
+        let answer: TestAnswer = |request, _, send| {
             send(request);
             assert_ne!(request, b"panic", "deliberate, from a test");
         };
-        let counters = start(server, runtime, Arc::clone(&is_over), answer).unwrap();
+        let counters = start(server, Arc::clone(&is_over), answer).unwrap();
         let mut reply = [0; 16];
         for _ in 0..PANICS {
             client.send(b"panic").unwrap();
@@ -216,12 +225,14 @@ mod tests {
 
     #[test]
     fn a_panic_in_an_answer_does_not_end_a_thread() {
-        survives_panics(None);
+        survives_panics(start_on_threads);
     }
 
     #[test]
     fn a_panic_in_an_answer_does_not_end_a_fiber() {
         let runtime = Runtime::builder().processors(1).start().unwrap();
-        survives_panics(Some(&runtime));
+        survives_panics(|socket, is_over, answer| {
+            start_on_fibers(&runtime, socket, is_over, answer)
+        });
     }
 }

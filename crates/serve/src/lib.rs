@@ -26,8 +26,9 @@
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
 //! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a connection) ·
-//! `file` (how a file travels) · `registry` (the open connections) · [`server`] (listeners and carriers) ·
-//! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`admin`], [`signals`].
+//! `file` (how a file travels) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start
+//! and drain) · [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`],
+//! [`admin`], [`signals`].
 
 pub mod access_log;
 pub mod admin;
@@ -36,9 +37,11 @@ mod carriage;
 pub mod clock;
 pub mod counters;
 pub mod datagrams;
+pub mod engine;
 mod file;
 pub mod limits;
 pub mod listen;
+pub mod metrics;
 mod registry;
 pub mod server;
 mod shared;
@@ -46,4 +49,5 @@ pub mod signals;
 mod stream;
 pub mod tls;
 
-pub use server::{Engine, Server, Settings};
+pub use engine::Engine;
+pub use server::{Server, Settings};

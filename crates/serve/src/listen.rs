@@ -225,7 +225,7 @@ impl Bound {
     ///
     /// # Errors
     /// What `setsockopt(2)` reports.
-    pub(crate) fn turn_deaf(&self) -> io::Result<()> {
+    pub(crate) fn stop_queueing(&self) -> io::Result<()> {
         const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
         const SYN: u32 = 0x02;
         let instruction = |code: u32, jf, k| libc::sock_filter {

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
-use crate::admin::MetricsWriter;
+use crate::metrics::MetricsWriter;
 
 /// How TLS is spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

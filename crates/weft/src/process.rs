@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use ::serve::admin::MetricsWriter;
+use ::serve::metrics::MetricsWriter;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 

@@ -17,7 +17,6 @@ use crate::Failure;
 use crate::config::{self, Fixed, Layer, Resolved, ServeConfig};
 use crate::value::{show_count, show_duration, show_size};
 use engine::Running;
-pub(crate) use engine::write_processor_metrics;
 use prepare::{Limits, Prepared, prepare};
 use terminal::Terminal;
 
@@ -60,10 +59,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         tls,
         Arc::clone(&terminal),
     )?;
-    terminal.banner(
-        config,
-        &banner(config, &limits, urls, running.describe(config)),
-    );
+    terminal.banner(config, &banner(config, &limits, urls, running.describe()));
     if shows_nothing(config) {
         terminal.say(
             "note: there is no index file here, so / is answered with 403; --listing lists the files instead",

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use fiber::BackendChoice;
 use serve::access_log::{AccessLog, Options, Target};
-use serve::admin::MetricsWriter;
 use serve::counters::Closed;
 use serve::limits::Limits;
 use serve::listen::{Address, bind};
+use serve::metrics::MetricsWriter;
 use serve::{Engine, Server, Settings};
 use session::Phase;
 use web::transcript::{self, Ending, PROBE};

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use ::serve::admin::{Admin, MetricsWriter, Route};
+use ::serve::admin::{Admin, Route};
 use ::serve::datagrams::DatagramCounters;
 use ::serve::listen::{Address, Bound};
+use ::serve::metrics::MetricsWriter;
 use ::serve::signals::Signal;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
@@ -87,13 +88,7 @@ impl Running {
 
     /// Engine and back end, and why.
     pub(crate) fn describe(&self) -> String {
-        let Some((backend, denied)) = self.server.backend() else {
-            return "a kernel thread for each connection".to_owned();
-        };
-        let why = denied.map_or(String::new(), |denied| format!(" ({denied})"));
-        let processors = self.server.processor_counters().len();
-        let plural = if processors == 1 { "" } else { "s" };
-        format!("fibers on {processors} processor{plural}, {backend}{why}")
+        self.server.describe()
     }
 
     /// Reads the users and the certificate again.
@@ -378,12 +373,11 @@ fn routes(
     is_draining: &Arc<AtomicBool>,
 ) -> Vec<Route> {
     let is_draining = Arc::clone(is_draining);
-    let lens = server.lens();
+    let of_engine = server.routes();
     let server = Arc::clone(server);
     let service = Arc::clone(service);
     let metrics = move |out: &mut MetricsWriter| {
-        server.counters().write_to(out);
-        crate::serve::write_processor_metrics(&server, out);
+        server.write_metrics(out);
         metrics::write(&service, &datagrams, tls.as_deref(), out);
         crate::process::write_metrics(out);
     };
@@ -391,6 +385,6 @@ fn routes(
         Route::metrics(metrics),
         Route::health(move || is_draining.load(Ordering::Relaxed)),
     ];
-    routes.extend(lens.map(Route::fibers));
+    routes.extend(of_engine);
     routes
 }

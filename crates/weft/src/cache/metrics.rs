@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ::serve::admin::MetricsWriter;
 use ::serve::datagrams::DatagramCounters;
+use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use cache::Service;
 use cache::store::Stats;

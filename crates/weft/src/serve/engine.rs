@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::serve::access_log::{AccessLog, Options};
-use ::serve::admin::{Admin, MetricsWriter, Route};
+use ::serve::admin::{Admin, Route};
 use ::serve::listen::Bound;
+use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
-use fiber::{BackendChoice, ProcessorCounters};
 use session::Opening;
 use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 
@@ -89,21 +89,9 @@ impl Running {
         })
     }
 
-    /// Engine and back end, and why: `fibers on 2 processors, io_uring`.
-    pub(crate) fn describe(&self, config: &ServeConfig) -> String {
-        let Some((backend, denied)) = self.server.backend() else {
-            return "a kernel thread for each connection".to_owned();
-        };
-        let why = match (denied, config.io) {
-            (Some(denied), _) => format!(": {denied}"),
-            (None, BackendChoice::Auto) => String::new(),
-            (None, _) => ", as asked for".to_owned(),
-        };
-        let processors = match self.server.processor_counters().len() {
-            1 => "1 processor".to_owned(),
-            many => format!("{many} processors"),
-        };
-        format!("fibers on {processors}, {backend}{why}")
+    /// Engine and back end, and why.
+    pub(crate) fn describe(&self) -> String {
+        self.server.describe()
     }
 
     /// Serves by a new configuration from the next request on, and opens the log anew.
@@ -145,21 +133,8 @@ impl Running {
     pub(crate) fn dump(&self) -> String {
         let accepted = show_count(self.server.counters().accepted());
         let open = show_count(self.connection_count() as u64);
-        let fibers = show_count(self.server.fiber_count() as u64);
-        let mut text = format!("{open} connections open, {accepted} accepted, {fibers} fibers");
-        for (index, counters) in self.server.processor_counters().iter().enumerate() {
-            let counted = counters
-                .iter()
-                .map(|(name, _, value)| format!("{name} {value}"));
-            text += &format!(
-                "\n  processor {index}: {}",
-                counted.collect::<Vec<_>>().join(", ")
-            );
-        }
-        if let Some(lens) = self.server.lens() {
-            text += &format!("\n{}", lens.dump());
-        }
-        text
+        let engine = self.server.dump();
+        format!("{open} connections open, {accepted} accepted\n{engine}")
     }
 }
 
@@ -256,15 +231,14 @@ fn routes(
     tls: Option<Arc<Tls>>,
     is_draining: &Arc<AtomicBool>,
 ) -> Vec<Route> {
-    let lens = server.lens();
+    let of_engine = server.routes();
     let (handle, server) = (Arc::clone(handle), Arc::clone(server));
     let is_draining = Arc::clone(is_draining);
     let metrics = move |out: &mut MetricsWriter| {
         let counters = server.counters();
-        counters.write_to(out);
+        server.write_metrics(out);
         let help = "From the first byte of a request to the last of its reply.";
         counters.write_durations_to("weft_http_request_duration_seconds", help, out);
-        write_processor_metrics(&server, out);
         write_http_metrics(&handle, out);
         if let Some(log) = &log {
             log.write_metrics(out);
@@ -278,30 +252,8 @@ fn routes(
         Route::metrics(metrics),
         Route::health(move || is_draining.load(Ordering::Relaxed)),
     ];
-    routes.extend(lens.map(Route::fibers));
+    routes.extend(of_engine);
     routes
-}
-
-/// What each processor counted.
-pub(crate) fn write_processor_metrics(server: &Server, out: &mut MetricsWriter) {
-    let processors = server.processor_counters();
-    let numbers: Vec<_> = (0..processors.len())
-        .map(|index| index.to_string())
-        .collect();
-    let counters: Vec<Vec<_>> = processors.iter().map(|one| one.iter().collect()).collect();
-    // All samples of a metric stand together, so the counter's name is the outer loop.
-    for (at, (name, help, _)) in ProcessorCounters::default().iter().enumerate() {
-        let name = format!("weft_processor_{name}_total");
-        for (number, counters) in numbers.iter().zip(&counters) {
-            out.counter(&name, help, &[("processor", number)], counters[at].2);
-        }
-    }
-    if !processors.is_empty() {
-        let help = "Fibers, those that wait for a connection included.";
-        out.gauge("weft_fibers", help, &[], server.fiber_count() as f64);
-        let help = "Times that a fiber was found to keep its processor for a second or more.";
-        out.counter("weft_stalls_total", help, &[], server.stall_count());
-    }
 }
 
 fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {

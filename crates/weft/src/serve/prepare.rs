@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ::serve::engine::THREADS_MAX;
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{self, Address, Bound, Inherited};
-use ::serve::server::THREADS_MAX;
 use ::serve::tls::{Tls, TlsOptions};
 
 use crate::Failure;

@@ -1,3 +1,5 @@
+//! Counters as Prometheus reads them.
+
 use std::fmt::{Display, Write};
 
 /// Collects samples and writes them as Prometheus text, version 0.0.4.
@@ -21,7 +23,7 @@ struct Family {
 
 /// What `/metrics` answers with.
 /// <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl MetricsWriter {
     /// A count that only grows.

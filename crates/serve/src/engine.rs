@@ -1,0 +1,143 @@
+//! Engines: what the user picks, and each one at work behind the same few calls.
+//!
+//! An engine owns how it listens, how it waits and on which threads sessions run. To add one: a file here with a type
+//! that has the methods that [`Running`] passes on, a variant of [`Engine`] to pick it by, and a variant of [`Running`].
+//! What makes a session of an accepted socket is common to all ([`admission`]); so is what is counted and when a
+//! connection ends, because the carriage decides that.
+
+pub(crate) mod admission;
+mod fiber;
+mod pool;
+mod serving;
+mod thread;
+
+use std::io;
+use std::time::Duration;
+
+use ::fiber::{BackendChoice, Runtime};
+use session::{Opening, Session};
+
+use crate::listen::Bound;
+use crate::metrics::MetricsWriter;
+use admission::Admission;
+use fiber::Fibers;
+pub use thread::THREADS_MAX;
+use thread::Threads;
+
+/// What carries the connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// A fiber per connection.
+    Fiber {
+        /// How many processors run them.
+        processors: usize,
+        /// What is under them.
+        backend: BackendChoice,
+    },
+    /// A kernel thread per connection.
+    Thread,
+}
+
+impl Default for Engine {
+    /// Fibers, on as many processors as CPU affinity and cgroup quota allow.
+    fn default() -> Engine {
+        Engine::Fiber {
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            backend: BackendChoice::Auto,
+        }
+    }
+}
+
+/// What an engine is started with.
+pub(crate) struct Start<O> {
+    pub(crate) admission: Admission<O>,
+    pub(crate) listeners: Vec<Bound>,
+    /// A fixed number of fibers or threads, where connections have one each.
+    pub(crate) carriers: Option<usize>,
+}
+
+/// An engine at work. Dropping it ends its threads.
+pub(crate) enum Running {
+    Fiber(Fibers),
+    Thread(Threads),
+}
+
+macro_rules! each {
+    ($self:ident, $engine:ident => $call:expr) => {
+        match $self {
+            Running::Fiber($engine) => $call,
+            Running::Thread($engine) => $call,
+        }
+    };
+}
+
+impl Running {
+    /// Starts to accept.
+    pub(crate) fn start<S, O>(engine: &Engine, start: Start<O>) -> io::Result<Running>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        Ok(match *engine {
+            Engine::Fiber {
+                processors,
+                backend,
+            } => Running::Fiber(Fibers::start(processors, backend, start)?),
+            Engine::Thread => Running::Thread(Threads::start(start)?),
+        })
+    }
+
+    /// A few words for people: what runs, on what and why.
+    pub(crate) fn describe(&self) -> String {
+        each!(self, engine => engine.describe())
+    }
+
+    /// What it is doing now, for people: lines, each with its end.
+    pub(crate) fn dump(&self) -> String {
+        match self {
+            Running::Fiber(fibers) => fibers.dump(),
+            Running::Thread(_) => String::new(),
+        }
+    }
+
+    /// What it counts beyond what all engines do.
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        match self {
+            Running::Fiber(fibers) => fibers.write_metrics(out),
+            Running::Thread(_) => {}
+        }
+    }
+
+    /// The runtime, for what else can be done on fibers than to serve connections; the other engines use threads.
+    pub(crate) fn runtime(&self) -> Option<&Runtime> {
+        match self {
+            Running::Fiber(fibers) => Some(fibers.runtime()),
+            _ => None,
+        }
+    }
+
+    /// The sockets that it listens on.
+    pub(crate) fn listeners(&self) -> &[Bound] {
+        each!(self, engine => engine.listeners())
+    }
+
+    /// Ends all waits for connections; the sockets stay.
+    pub(crate) fn stop_accepting(&self) {
+        each!(self, engine => engine.stop_accepting());
+    }
+
+    /// Connections open now.
+    pub(crate) fn connection_count(&self) -> usize {
+        each!(self, engine => engine.connection_count())
+    }
+
+    /// Closes the connections that have been idle for long enough, so much time after the server's start.
+    pub(crate) fn close_idle(&self, after_start: Duration) {
+        each!(self, engine => engine.close_idle(after_start));
+    }
+
+    /// Cuts all connections. Says how many there were.
+    pub(crate) fn cut(&self) -> usize {
+        each!(self, engine => engine.cut())
+    }
+}

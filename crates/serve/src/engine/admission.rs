@@ -1,0 +1,101 @@
+//! From an accepted socket to a session, the same on every engine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use session::{Now, Opening, Session, TlsFacts};
+
+use crate::carriage::{Carriage, Secure};
+use crate::counters::Closed;
+use crate::shared::Shared;
+use crate::tls::Tls;
+
+/// Lets connections in, or says what those are told for which there is no room.
+pub(crate) struct Admission<O> {
+    pub(crate) shared: Arc<Shared>,
+    open: O,
+    names_peers: bool,
+    /// Connections that have been admitted and not ended. Counted only where the others are refused.
+    admitted: AtomicUsize,
+}
+
+impl<O> Admission<O> {
+    pub(crate) fn new(shared: Arc<Shared>, names_peers: bool, open: O) -> Admission<O> {
+        Admission {
+            names_peers: names_peers || shared.log.is_some(),
+            shared,
+            open,
+            admitted: AtomicUsize::new(0),
+        }
+    }
+
+    /// Counts a connection as accepted.
+    ///
+    /// # Errors
+    /// The last words to it if it is one too many. Then [`refused`](Admission::refused).
+    pub(crate) fn admit(&self) -> Result<(), &'static str> {
+        let Shared {
+            counters, limits, ..
+        } = &*self.shared;
+        counters.accepted();
+        let Some(line) = limits.refusal else {
+            return Ok(()); // Accepting pauses at the limit.
+        };
+        if self.admitted.fetch_add(1, Ordering::Relaxed) < limits.connections_max {
+            return Ok(());
+        }
+        Err(line)
+    }
+
+    /// A connection that was one too many has been told so.
+    pub(crate) fn refused(&self) {
+        self.dismiss();
+        self.shared.counters.closed(Closed::Refused);
+    }
+
+    /// A connection that was admitted has ended.
+    pub(crate) fn dismiss(&self) {
+        if self.shared.limits.refusal.is_some() {
+            self.admitted.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The machine of a connection that was admitted. `None` if TLS could not begin: it is counted as closed then.
+    pub(crate) fn carriage<S: Session>(
+        &self,
+        tls: Option<&Arc<Tls>>,
+        now: Now,
+    ) -> Option<Carriage<S>> {
+        match tls.map(Secure::new).transpose() {
+            Ok(secure) => Some(Carriage::new(Arc::clone(&self.shared), secure, now)),
+            Err(_) => {
+                self.shared.counters.closed(Closed::Error);
+                None
+            }
+        }
+    }
+
+    /// Makes the session of a connection. `peer` is asked only if somebody wants to know, because it is a system call.
+    pub(crate) fn session<S>(
+        &self,
+        listener: usize,
+        peer: impl FnOnce() -> Option<SocketAddr>,
+        tls: Option<TlsFacts<'_>>,
+        now: Now,
+    ) -> S
+    where
+        O: Fn(Opening<'_>) -> S,
+    {
+        let peer = match self.names_peers {
+            true => peer(),
+            false => None,
+        };
+        (self.open)(Opening {
+            now,
+            peer,
+            listener,
+            tls,
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! The fiber engine: a fiber for each connection, on the processors of a [`Runtime`].
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fiber::net::{Input, TcpListener, UnixListener};
+use fiber::{BackendChoice, Flow, ProcessorCounters, Runtime, Source, Steps};
+use session::{Now, Opening, Session};
+
+use super::Start;
+use super::pool::AcceptPool;
+use super::serving::{self, Serving};
+use crate::blocking::Driver;
+use crate::clock;
+use crate::listen::{Address, Bound};
+use crate::metrics::MetricsWriter;
+use crate::registry::Connections;
+use crate::stream::FiberStream;
+
+/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one, and what it does.
+const STALL_THRESHOLD: Duration = Duration::from_secs(1);
+
+pub(crate) struct Fibers {
+    connections: Arc<Connections>,
+    listeners: Vec<Arc<Listener>>,
+    backend_asked: BackendChoice,
+    runtime: Runtime,
+    /// A Unix socket's file goes when its `Bound` does.
+    bound: Vec<Bound>,
+}
+
+impl Fibers {
+    /// # Errors
+    /// What the kernel says to new threads, rings and descriptors.
+    pub(crate) fn start<S, O>(
+        processors: usize,
+        backend: BackendChoice,
+        start: Start<O>,
+    ) -> io::Result<Fibers>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let runtime = Runtime::builder()
+            .processors(processors)
+            .backend(backend)
+            .stall_detector(STALL_THRESHOLD)
+            .start()?;
+        let listeners = start.listeners.iter().map(Listener::new);
+        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+        let workers = runtime.processor_count();
+        let (pool, bound) = AcceptPool::new(start, &listeners, workers, usize::MAX);
+        pool.start(|point| {
+            let carrier = Carrier::new(&pool, point);
+            runtime.spawn_steps_with(carrier.builder(), carrier);
+            Ok(())
+        })?;
+        Ok(Fibers {
+            connections: Arc::clone(&pool.connections),
+            listeners,
+            backend_asked: backend,
+            runtime,
+            bound,
+        })
+    }
+
+    /// `fibers on 2 processors, io_uring`, and why if that needs a word.
+    pub(crate) fn describe(&self) -> String {
+        let why = match (self.runtime.denied(), self.backend_asked) {
+            (Some(denied), _) => format!(": {denied}"),
+            (None, BackendChoice::Auto) => String::new(),
+            (None, _) => ", as asked for".to_owned(),
+        };
+        let processors = match self.runtime.processor_count() {
+            1 => "1 processor".to_owned(),
+            many => format!("{many} processors"),
+        };
+        format!("fibers on {processors}, {}{why}", self.runtime.backend())
+    }
+
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        let processors = self.runtime.counters();
+        // All samples of a metric stand together, so the counter's name is the outer loop.
+        for (at, (name, help, _)) in ProcessorCounters::default().iter().enumerate() {
+            let name = format!("weft_processor_{name}_total");
+            for (number, counters) in processors.iter().enumerate() {
+                let value = counters.iter().nth(at).map_or(0, |(_, _, value)| value);
+                out.counter(&name, help, &[("processor", &number.to_string())], value);
+            }
+        }
+        let help = "Fibers, those that wait for a connection included.";
+        let count = self.runtime.fiber_count();
+        out.gauge("weft_fibers", help, &[], count as f64);
+        let help = "Times that a fiber was found to keep its processor for a second or more.";
+        out.counter("weft_stalls_total", help, &[], self.runtime.stall_count());
+    }
+
+    pub(crate) fn dump(&self) -> String {
+        let mut text = format!("{} fibers\n", self.runtime.fiber_count());
+        for (index, counters) in self.runtime.counters().iter().enumerate() {
+            let counted = counters
+                .iter()
+                .map(|(name, _, value)| format!("{name} {value}"));
+            let counted = counted.collect::<Vec<_>>().join(", ");
+            text += &format!("  processor {index}: {counted}\n");
+        }
+        text + &self.runtime.dump().to_string()
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    pub(crate) fn listeners(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    pub(crate) fn stop_accepting(&self) {
+        self.listeners.iter().for_each(|listener| listener.close());
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.count()
+    }
+
+    pub(crate) fn close_idle(&self, after_start: Duration) {
+        self.connections.close_idle(after_start);
+    }
+
+    pub(crate) fn cut(&self) -> usize {
+        self.connections.cut()
+    }
+}
+
+/// A fiber's life, in steps: accept, serve, and again. It waits for a connection on a stack (few do), and for input
+/// without one.
+struct Carrier<S: Session, O> {
+    pool: Arc<AcceptPool<Listener, O>>,
+    point: usize,
+    serving: Option<Serving<S, FiberStream>>,
+}
+
+impl<S, O> Carrier<S, O>
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+{
+    fn new(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> Carrier<S, O> {
+        Carrier {
+            pool: Arc::clone(pool),
+            point,
+            serving: None,
+        }
+    }
+
+    fn builder(&self) -> fiber::Builder {
+        let worker = self.pool.point(self.point).worker;
+        fiber::Builder::new().name("connection").processor(worker)
+    }
+
+    fn accept(&mut self) -> Flow {
+        loop {
+            let Some(stream) = self.pool.accept(self.point, Listener::accept) else {
+                return Flow::Done;
+            };
+            let spawn = |point| {
+                let another = Carrier::<S, O>::new(&self.pool, point);
+                another.builder().spawn_steps(another).map(drop)
+            };
+            if self.pool.admit(self.point, &stream, spawn) {
+                self.serving = Serving::begin(&self.pool, self.point, stream);
+                if self.go_on(|_| clock::now()) {
+                    return Flow::Receive;
+                }
+            }
+            if !self.pool.is_to_stay(self.point) {
+                return Flow::Done;
+            }
+        }
+    }
+
+    /// Tells the driver what came and does what follows; `false` if the connection has ended.
+    fn go_on(&mut self, tell: impl FnOnce(&mut Driver<S, FiberStream>) -> Now) -> bool {
+        let open = serving::open(&self.pool, self.point);
+        let goes_on = self.serving.as_mut().is_some_and(|serving| {
+            serving.guard(|driver| {
+                let now = tell(driver);
+                driver.drive(now, open).map(drop)
+            })
+        });
+        if !goes_on {
+            self.serving = None;
+            self.pool.admission.dismiss();
+        }
+        goes_on
+    }
+
+    fn driver(&self) -> &Driver<S, FiberStream> {
+        let serving = self.serving.as_ref();
+        serving.expect("it serves while it receives").driver()
+    }
+}
+
+impl<S, O> Steps for Carrier<S, O>
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+{
+    fn begin(&mut self) -> Flow {
+        self.accept()
+    }
+
+    fn source(&self) -> Source<'_> {
+        self.driver().connection.stream.source()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.driver().carriage.deadline())
+    }
+
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        let goes_on = self.go_on(|driver| match input {
+            // The input's buffer goes back before anything is sent.
+            Ok(input) => driver.received(&input),
+            Err(error) => driver.receive_failed(error),
+        });
+        if goes_on {
+            return Flow::Receive;
+        }
+        match self.pool.is_to_stay(self.point) {
+            true => self.accept(),
+            false => Flow::Done,
+        }
+    }
+}
+
+/// A listener that fibers accept from.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    fn new(bound: &Bound) -> io::Result<Arc<Listener>> {
+        let fd: OwnedFd = bound.as_fd().try_clone_to_owned()?;
+        Ok(Arc::new(match &bound.address {
+            Address::Unix { .. } => Listener::Unix(fd.into()),
+            _ => Listener::Tcp(fd.into()),
+        }))
+    }
+
+    fn accept(&self) -> io::Result<FiberStream> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(FiberStream::Tcp),
+            Listener::Unix(listener) => listener.accept().map(FiberStream::Unix),
+        }
+    }
+
+    fn close(&self) {
+        match self {
+            Listener::Tcp(listener) => listener.close(),
+            Listener::Unix(listener) => listener.close(),
+        }
+    }
+}

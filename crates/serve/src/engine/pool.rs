@@ -1,0 +1,220 @@
+//! The accept pool of the engines that have a fiber or a thread for each connection: each of these carriers accepts a
+//! connection and then serves it, and a few always wait for the next.
+//!
+//! At its limit of connections a server *pauses accepting*: all carriers are busy, and the kernel keeps further
+//! connections in the listen queue, in the order in which they came, until one ends. A 503 would cost an accept, a reply
+//! and a close for each at the time when the server can least afford it, and invite the peer to try again at once.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Start;
+use super::admission::Admission;
+use crate::counters::AcceptError;
+use crate::listen::Bound;
+use crate::registry::Connections;
+use crate::stream::Stream;
+use crate::tls::Tls;
+
+/// How many carriers should wait for connections, per accept point: as many connections are taken in one turn, so that
+/// a crowd that arrives at once is not let in one by one while those inside are served.
+const SPARE_MIN: usize = 32;
+
+/// Beyond this number of waiting carriers, one that has ended its connection ends itself.
+const SPARE_MAX: usize = 128;
+
+/// Carriers beyond the limit of connections, for those that are told that there is no room.
+const REFUSERS: usize = 32;
+
+/// How long being refused may take: a fresh socket's buffer takes the line at once.
+const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
+
+/// After running out of descriptors or memory: long enough for some connections to end, short enough to go unnoticed in
+/// the listen queue.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// The carriers, and where they wait.
+pub(crate) struct AcceptPool<L, O> {
+    pub(crate) admission: Admission<O>,
+    pub(crate) connections: Arc<Connections>,
+    points: Vec<AcceptPoint<L>>,
+    total: AtomicUsize,
+    total_max: usize,
+    is_fixed: bool,
+}
+
+/// One listener on one worker: where carriers wait. In cache lines of its own (two, which x86 prefetches together).
+#[repr(align(128))]
+pub(crate) struct AcceptPoint<L> {
+    pub(crate) listener: Arc<L>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// Which of the server's listeners it is.
+    pub(crate) number: usize,
+    /// Which of the engine's workers its carriers run on.
+    pub(crate) worker: usize,
+    idle: AtomicUsize,
+}
+
+impl<L, O> AcceptPool<L, O> {
+    /// A pool for all workers, without carriers. `listeners` are what they accept from, one for each that is bound.
+    pub(crate) fn new(
+        start: Start<O>,
+        listeners: &[Arc<L>],
+        workers: usize,
+        carriers_max: usize,
+    ) -> (Arc<AcceptPool<L, O>>, Vec<Bound>) {
+        let Start {
+            admission,
+            listeners: bound,
+            carriers,
+        } = start;
+        let limits = &admission.shared.limits;
+        let carriers_max = limits.connections_max.min(carriers_max);
+        let refusers = limits.refusal.map_or(0, |_| REFUSERS);
+        let point = |worker, (number, (listener, bound)): (usize, (&Arc<L>, &Bound))| AcceptPoint {
+            listener: Arc::clone(listener),
+            tls: bound.tls.clone(),
+            number,
+            worker,
+            idle: AtomicUsize::new(0),
+        };
+        let of_worker = |worker| {
+            let each = listeners.iter().zip(&bound).enumerate();
+            each.map(move |listener| point(worker, listener))
+        };
+        let pool = AcceptPool {
+            connections: Arc::new(Connections::new(workers)),
+            points: (0..workers).flat_map(of_worker).collect(),
+            total: AtomicUsize::new(0),
+            // At least one for each listener, or nothing would accept from it.
+            total_max: carriers
+                .unwrap_or(carriers_max)
+                .min(carriers_max)
+                .max(bound.len())
+                + refusers,
+            is_fixed: carriers.is_some(),
+            admission,
+        };
+        (Arc::new(pool), bound)
+    }
+
+    pub(crate) fn point(&self, index: usize) -> &AcceptPoint<L> {
+        &self.points[index]
+    }
+
+    /// Starts the first carriers; `spawn` makes one that accepts at the point of this index.
+    ///
+    /// # Errors
+    /// What `spawn` reports.
+    pub(crate) fn start(&self, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
+        let wanted = match self.is_fixed {
+            true => self.total_max,
+            false => self.points.len() * SPARE_MIN,
+        };
+        for index in (0..self.points.len()).cycle().take(wanted) {
+            if !self.take_place() {
+                break;
+            }
+            self.add(index, &spawn)?;
+        }
+        Ok(())
+    }
+
+    /// Counts one more carrier in; `false` if there are as many as there may be.
+    fn take_place(&self) -> bool {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let more = |total| (total < self.total_max).then_some(total + 1);
+        self.total.fetch_update(set, fetch, more).is_ok()
+    }
+
+    /// Adds a carrier, which has a place, to a point.
+    fn add(&self, index: usize, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
+        self.point(index).idle.fetch_add(1, Ordering::Relaxed);
+        spawn(index).inspect_err(|_| self.give_up(index))
+    }
+
+    /// Counts out a carrier that waits.
+    fn give_up(&self, index: usize) {
+        self.total.fetch_sub(1, Ordering::Relaxed);
+        self.point(index).idle.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Waits for the next connection; `None` when the listener was closed, and the carrier has been counted out.
+    pub(crate) fn accept<T>(
+        &self,
+        index: usize,
+        accept: impl Fn(&L) -> io::Result<T>,
+    ) -> Option<T> {
+        loop {
+            match accept(&self.point(index).listener) {
+                Ok(stream) => return Some(stream),
+                Err(error) if self.survives(&error) => {}
+                Err(_) => {
+                    self.give_up(index);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Whether accepting goes on after this error, and when.
+    fn survives(&self, error: &io::Error) -> bool {
+        if error.kind() == io::ErrorKind::NotConnected {
+            return false; // The listener was closed.
+        }
+        let counters = &self.admission.shared.counters;
+        if counters.accept_failed(error) != AcceptError::Aborted {
+            counters.accept_paused();
+            fiber::sleep(ACCEPT_PAUSE);
+        }
+        true
+    }
+
+    /// Counts a connection in. `false` if it is one too many, and has been told so. `spawn` as in
+    /// [`start`](AcceptPool::start).
+    pub(crate) fn admit<T: Stream>(
+        &self,
+        index: usize,
+        stream: &T,
+        spawn: impl Fn(usize) -> io::Result<()>,
+    ) -> bool {
+        let admitted = self.admission.admit();
+        let spare = self.point(index).idle.fetch_sub(1, Ordering::Relaxed) - 1;
+        if spare < SPARE_MIN / 2 && !self.is_fixed {
+            self.add_spare(index, SPARE_MIN - spare, spawn);
+        } else if spare == 0 {
+            self.admission.shared.counters.accept_paused();
+        }
+        let Err(line) = admitted else { return true };
+        // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no room for.
+        let deadline = Instant::now() + REFUSAL_PATIENCE;
+        let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
+        self.admission.refused();
+        false
+    }
+
+    /// Few are left that wait: more should, up to the limit. When none waits, accepting pauses until a connection ends.
+    fn add_spare(&self, index: usize, count: usize, spawn: impl Fn(usize) -> io::Result<()>) {
+        for _ in 0..count {
+            if !self.take_place() || self.add(index, &spawn).is_err() {
+                break;
+            }
+        }
+        if self.point(index).idle.load(Ordering::Relaxed) == 0 {
+            self.admission.shared.counters.accept_paused();
+        }
+    }
+
+    /// After a connection: whether the carrier goes on, or is one too many and has been counted out.
+    pub(crate) fn is_to_stay(&self, index: usize) -> bool {
+        let idle = &self.point(index).idle;
+        if !self.is_fixed && idle.load(Ordering::Relaxed) >= SPARE_MAX {
+            self.total.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        idle.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}

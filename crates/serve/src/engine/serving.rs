@@ -1,0 +1,78 @@
+//! A connection that a carrier serves, from its admission until it is counted as closed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use session::{Now, Opening, Session, TlsFacts};
+
+use super::pool::AcceptPool;
+use crate::blocking::Driver;
+use crate::clock;
+use crate::counters::Closed;
+use crate::registry::{Connection, IdleSince, Registered};
+use crate::stream::Stream;
+
+pub(crate) struct Serving<S, T: Stream> {
+    /// `None` once it has ended.
+    driver: Option<(Driver<S, T>, Registered)>,
+}
+
+impl<S: Session, T: Stream> Serving<S, T> {
+    /// Begins to serve a connection. `None` if it has failed already.
+    pub(crate) fn begin<L, O>(
+        pool: &AcceptPool<L, O>,
+        point: usize,
+        stream: T,
+    ) -> Option<Serving<S, T>> {
+        let (now, point) = (clock::now(), pool.point(point));
+        let carriage = pool.admission.carriage(point.tls.as_ref(), now)?;
+        let connection = Arc::new(Connection {
+            stream,
+            idle: IdleSince::default(),
+        });
+        let registered = pool.connections.register(point.worker, &connection);
+        let driver = Driver {
+            carriage,
+            connection,
+        };
+        Some(Serving {
+            driver: Some((driver, registered)),
+        })
+    }
+
+    pub(crate) fn driver(&self) -> &Driver<S, T> {
+        &self.driver.as_ref().expect("served until it ends").0
+    }
+
+    /// Goes on with the conversation; `false` if it has ended. A session that panics is our mistake, and ends this
+    /// connection only: the hook has reported it.
+    pub(crate) fn guard(
+        &mut self,
+        go_on: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>,
+    ) -> bool {
+        let (driver, _) = self.driver.as_mut().expect("served until it ends");
+        let gone_on = catch_unwind(AssertUnwindSafe(|| go_on(driver)));
+        match gone_on.unwrap_or(Err(Closed::Error)) {
+            Ok(()) => true,
+            Err(closed) => {
+                // The descriptor first, then the count: what counts connections may count descriptors too.
+                let shared = Arc::clone(driver.carriage.shared());
+                self.driver = None;
+                shared.counters.closed(closed);
+                false
+            }
+        }
+    }
+}
+
+/// How the driver of a connection from this point gets its session.
+pub(crate) fn open<'a, S, O, L, T: Stream>(
+    pool: &'a AcceptPool<L, O>,
+    point: usize,
+) -> impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S + 'a
+where
+    O: Fn(Opening<'_>) -> S,
+{
+    let number = pool.point(point).number;
+    move |stream, tls, now| pool.admission.session(number, || stream.peer(), tls, now)
+}

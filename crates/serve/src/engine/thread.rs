@@ -1,0 +1,155 @@
+//! The thread engine: a kernel thread for each connection, and plain blocking system calls.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use session::{Opening, Session};
+
+use super::Start;
+use super::pool::AcceptPool;
+use super::serving::{self, Serving};
+use crate::blocking::converse;
+use crate::listen::Bound;
+use crate::registry::Connections;
+use crate::stream::ThreadStream;
+
+/// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the answer.
+pub const THREADS_MAX: usize = 8192;
+
+/// A kernel thread's stack: sessions need little.
+const STACK_SIZE: usize = 256 * 1024;
+
+pub(crate) struct Threads {
+    connections: Arc<Connections>,
+    listeners: Vec<Arc<Listener>>,
+    /// A Unix socket's file goes when its `Bound` does.
+    bound: Vec<Bound>,
+}
+
+impl Threads {
+    /// # Errors
+    /// What the kernel says to new threads and descriptors.
+    pub(crate) fn start<S, O>(start: Start<O>) -> io::Result<Threads>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let listeners = start.listeners.iter().map(Listener::new);
+        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+        // A thread belongs to no worker. One accepts at a time, so one list of connections is enough.
+        let (pool, bound) = AcceptPool::new(start, &listeners, 1, THREADS_MAX);
+        pool.start(|point| spawn(&pool, point))?;
+        Ok(Threads {
+            connections: Arc::clone(&pool.connections),
+            listeners,
+            bound,
+        })
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        "a kernel thread for each connection".to_owned()
+    }
+
+    pub(crate) fn listeners(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    pub(crate) fn stop_accepting(&self) {
+        self.listeners.iter().for_each(|listener| listener.close());
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.count()
+    }
+
+    pub(crate) fn close_idle(&self, after_start: Duration) {
+        self.connections.close_idle(after_start);
+    }
+
+    pub(crate) fn cut(&self) -> usize {
+        self.connections.cut()
+    }
+}
+
+fn spawn<S, O>(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> io::Result<()>
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+{
+    let pool = Arc::clone(pool);
+    let builder = thread::Builder::new().name("connection".into());
+    let builder = builder.stack_size(STACK_SIZE);
+    builder.spawn(move || carry(&pool, point)).map(drop)
+}
+
+/// A kernel thread's life: accept, serve, and again.
+fn carry<S, O>(pool: &Arc<AcceptPool<Listener, O>>, point: usize)
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+{
+    while let Some(stream) = pool.accept(point, Listener::accept) {
+        if pool.admit(point, &stream, |point| spawn(pool, point)) {
+            if let Some(mut serving) = Serving::begin(pool, point, stream) {
+                serving.guard(|driver| converse(driver, serving::open(pool, point)));
+            }
+            pool.admission.dismiss();
+        }
+        if !pool.is_to_stay(point) {
+            return;
+        }
+    }
+}
+
+/// A listener that kernel threads accept from. One of them waits for the socket or the end, the others
+/// for that one: `poll(2)` would wake them all for every connection.
+struct Listener {
+    fd: OwnedFd,
+    end: OwnedFd,
+    turn: Mutex<()>,
+}
+
+impl Listener {
+    fn new(bound: &Bound) -> io::Result<Arc<Listener>> {
+        let fd = bound.as_fd().try_clone_to_owned()?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        Ok(Arc::new(Listener {
+            fd,
+            end,
+            turn: Mutex::new(()),
+        }))
+    }
+
+    fn accept(&self) -> io::Result<ThreadStream> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut fds = [
+                PollFd::new(&self.end, PollFlags::IN),
+                PollFd::new(&self.fd, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !fds[0].revents().is_empty() {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            match rustix::net::accept_with(&self.fd, rustix::net::SocketFlags::CLOEXEC) {
+                Ok(fd) => return Ok(ThreadStream::new(fd)),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn close(&self) {
+        // Never read, so it stays readable for all.
+        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+    }
+}

@@ -285,25 +285,25 @@ fn news_are_told_once_a_minute() {
     let full = || Some(io::Error::from(rustix::io::Errno::NOSPC));
     let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
 
-    news.tell(&shared, &Batch::default(), start);
+    news.tell(&shared, b"", start);
     assert_eq!(told(), "", "nothing has happened");
     news.trouble = full();
-    news.tell(&shared, &Batch::default(), start);
+    news.tell(&shared, b"", start);
     assert!(told().contains("cannot be written (No space left"));
     shared.count_dropped(b"a\nb\n");
-    news.tell(&shared, &Batch::default(), start + second);
+    news.tell(&shared, b"", start + second);
     assert_eq!(told(), "", "too soon");
-    news.tell(&shared, &Batch::default(), start + minute);
+    news.tell(&shared, b"", start + minute);
     assert!(told().contains("2 lines are lost"));
 
     // The recovery comes too soon, and is told when it may be.
     news.trouble = None;
-    news.tell(&shared, &Batch::default(), start + minute + second);
+    news.tell(&shared, b"", start + minute + second);
     assert_eq!(told(), "");
     assert_eq!(news.due(), Some(start + minute * 2));
-    news.tell(&shared, &Batch::default(), start + minute * 2);
+    news.tell(&shared, b"", start + minute * 2);
     assert_eq!(told(), "the access log access.log is being written again");
-    news.tell(&shared, &Batch::default(), start + minute * 4);
+    news.tell(&shared, b"", start + minute * 4);
     assert_eq!((told(), news.due()), (String::new(), None));
 }
 

@@ -1,0 +1,79 @@
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::buffers::{Shared, count_lines};
+
+/// What there is to say about the log, at most once a minute.
+pub(super) struct News<R> {
+    target: String,
+    report: R,
+    pub(super) trouble: Option<io::Error>,
+    told: Told,
+}
+
+/// What was said last, and when.
+#[derive(Default)]
+struct Told {
+    at: Option<Instant>,
+    lines_dropped: u64,
+    trouble: bool,
+}
+
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+impl<R: FnMut(&str)> News<R> {
+    pub(super) fn new(target: String, report: R) -> News<R> {
+        News {
+            target,
+            report,
+            trouble: None,
+            told: Told::default(),
+        }
+    }
+
+    /// When a recovery may be told that came too soon after the trouble.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let pending = self.told.trouble && self.trouble.is_none();
+        self.told
+            .at
+            .filter(|_| pending)
+            .map(|at| at + REPORT_INTERVAL)
+    }
+
+    pub(super) fn tell(&mut self, shared: &Shared, unwritten: &[u8], now: Instant) {
+        let quiet = self.told.at.is_some_and(|at| now < at + REPORT_INTERVAL);
+        if !quiet {
+            self.tell_now(shared, unwritten, now);
+        }
+    }
+
+    /// At the end: losses must not go unsaid.
+    pub(super) fn tell_last(&mut self, shared: &Shared, unwritten: &[u8]) {
+        if shared.lines_dropped.load(Ordering::Relaxed) > self.told.lines_dropped {
+            self.tell_now(shared, unwritten, Instant::now());
+        }
+    }
+
+    fn tell_now(&mut self, shared: &Shared, unwritten: &[u8], now: Instant) {
+        let dropped = shared.lines_dropped.load(Ordering::Relaxed);
+        let lost = dropped - self.told.lines_dropped;
+        // They are lost as well if the trouble does not end.
+        let fate = || match count_lines(unwritten) + shared.lines_waiting() {
+            0 => format!("{lost} lines are lost"),
+            waiting => format!("{lost} lines are lost, {waiting} wait"),
+        };
+        let sentence = match &self.trouble {
+            Some(error) => format!("cannot be written ({error}): {}", fate()),
+            None if lost > 0 => format!("cannot be written fast enough: {}", fate()),
+            None if self.told.trouble => "is being written again".to_owned(),
+            None => return,
+        };
+        (self.report)(&format!("the access log {} {sentence}", self.target));
+        self.told = Told {
+            at: Some(now),
+            lines_dropped: dropped,
+            trouble: self.trouble.is_some() || lost > 0,
+        };
+    }
+}

@@ -1,0 +1,145 @@
+//! Why connections end, and why accepting fails.
+
+use std::io;
+
+use rustix::io::Errno;
+use session::Phase;
+
+use super::cells::Cell;
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The peer closed it, between two requests or within one.
+    Peer,
+    /// The session said so: the reply was the last one (`Connection: close`, HTTP/1.0, a bad
+    /// request).
+    Session,
+    /// The peer was silent for too long in this phase.
+    TimedOut(Phase),
+    /// The peer took our bytes too slowly, or none at all.
+    TooSlow,
+    /// The peer sent more than the driver holds without the session using any of it.
+    TooLong,
+    /// There was no room for the connection.
+    Refused,
+    /// The server drains: it was idle, or cut at the deadline.
+    Drained,
+    /// The connection failed: reset, or a local error.
+    Error,
+}
+
+impl Closed {
+    /// Every reason.
+    pub const ALL: [Closed; 10] = [
+        Closed::Peer,
+        Closed::Session,
+        Closed::TimedOut(Phase::Idle),
+        Closed::TimedOut(Phase::Head),
+        Closed::TimedOut(Phase::Body),
+        Closed::TooSlow,
+        Closed::TooLong,
+        Closed::Refused,
+        Closed::Drained,
+        Closed::Error,
+    ];
+
+    /// The reason as a metric's label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Closed::Peer => "peer",
+            Closed::Session => "session",
+            Closed::TimedOut(Phase::Idle) => "timeout_idle",
+            Closed::TimedOut(Phase::Head) => "timeout_head",
+            Closed::TimedOut(Phase::Body) => "timeout_body",
+            Closed::TooSlow => "too_slow",
+            Closed::TooLong => "too_long",
+            Closed::Refused => "refused",
+            Closed::Drained => "drained",
+            Closed::Error => "error",
+        }
+    }
+
+    pub(super) fn cell(self) -> Cell {
+        match self {
+            Closed::Peer => Cell::ClosedPeer,
+            Closed::Session => Cell::ClosedSession,
+            Closed::TimedOut(Phase::Idle) => Cell::ClosedIdle,
+            Closed::TimedOut(Phase::Head) => Cell::ClosedHead,
+            Closed::TimedOut(Phase::Body) => Cell::ClosedBody,
+            Closed::TooSlow => Cell::ClosedTooSlow,
+            Closed::TooLong => Cell::ClosedTooLong,
+            Closed::Refused => Cell::ClosedRefused,
+            Closed::Drained => Cell::ClosedDrained,
+            Closed::Error => Cell::ClosedError,
+        }
+    }
+}
+
+/// What went wrong in accept(2), as far as a driver cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptError {
+    /// No descriptors are left (`EMFILE`, `ENFILE`). The connection stays in the backlog and accept
+    /// fails again at once: pause.
+    Descriptors,
+    /// The connection was gone before it was accepted (`ECONNABORTED` and the network errors that
+    /// accept(2) passes on). Go on.
+    Aborted,
+    /// The kernel has no memory for it (`ENOBUFS`, `ENOMEM`): pause.
+    Memory,
+    /// Anything else.
+    Other,
+}
+
+impl AcceptError {
+    /// Every class.
+    pub const ALL: [AcceptError; 4] = [
+        AcceptError::Descriptors,
+        AcceptError::Aborted,
+        AcceptError::Memory,
+        AcceptError::Other,
+    ];
+
+    /// The class of an error of accept(2).
+    pub fn of(error: &io::Error) -> AcceptError {
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE | Errno::NFILE) => AcceptError::Descriptors,
+            Some(Errno::NOBUFS | Errno::NOMEM) => AcceptError::Memory,
+            // "Linux accept() passes already-pending network errors on the new socket": treat them
+            // like a connection that went away. accept(2)
+            Some(
+                Errno::CONNABORTED
+                | Errno::CONNRESET
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::NONET
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::OPNOTSUPP
+                | Errno::TIMEDOUT,
+            ) => AcceptError::Aborted,
+            _ => AcceptError::Other,
+        }
+    }
+
+    /// The class as a metric's label.
+    pub fn label(self) -> &'static str {
+        match self {
+            AcceptError::Descriptors => "emfile",
+            AcceptError::Aborted => "aborted",
+            AcceptError::Memory => "nobufs",
+            AcceptError::Other => "other",
+        }
+    }
+
+    pub(super) fn cell(self) -> Cell {
+        match self {
+            AcceptError::Descriptors => Cell::AcceptDescriptors,
+            AcceptError::Aborted => Cell::AcceptAborted,
+            AcceptError::Memory => Cell::AcceptMemory,
+            AcceptError::Other => Cell::AcceptOther,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::net::sockopt;
+
+use super::Address;
+use super::unix::SocketFile;
+use crate::tls::Tls;
+
+/// A listening stream socket.
+///
+/// Dropping it closes the socket, and removes the file of a Unix socket if this process made it and
+/// nobody has put another in its place.
+#[derive(Debug)]
+pub struct Bound {
+    /// Where it listens: [`Address::Tcp`] with the real port if port 0 was asked for, or
+    /// [`Address::Unix`]; never a name.
+    pub address: Address,
+    /// The socket, listening, close-on-exec, blocking, with `TCP_NODELAY` where that exists.
+    pub socket: OwnedFd,
+    #[expect(dead_code, reason = "kept for its drop, which removes the file")]
+    pub(super) file: Option<SocketFile>,
+    pub(super) is_inherited: bool,
+    /// TLS, if it is spoken on this one.
+    pub tls: Option<Arc<Tls>>,
+}
+
+/// A machine with more interfaces than this knows its addresses.
+pub(super) const URLS_MAX: usize = 8;
+
+impl Bound {
+    /// Begins no more TCP handshakes, while those under way end and what is in the listen queue can still be
+    /// accepted: a filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). Who connects meanwhile
+    /// tries again, as after any loss, and is refused once the socket is closed.
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` reports.
+    pub(crate) fn stop_queueing(&self) -> io::Result<()> {
+        const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
+        const SYN: u32 = 0x02;
+        let instruction = |code: u32, jf, k| libc::sock_filter {
+            code: code as u16,
+            jt: 0,
+            jf,
+            k,
+        };
+        let mut drop_syn = [
+            instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_OFFSET),
+            instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, SYN),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog {
+            len: drop_syn.len() as u16,
+            filter: drop_syn.as_mut_ptr(),
+        };
+        // SAFETY: the program is as long as it says; the kernel checks and copies it.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of_val(&program) as u32,
+            )
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Whether it takes the connections to `address`, so that another socket cannot listen there.
+    pub(super) fn takes(&self, address: SocketAddr) -> bool {
+        let Address::Tcp(own) = self.address else {
+            return false;
+        };
+        let is_for_all = own.ip().is_unspecified()
+            && (own.is_ipv4() == address.is_ipv4()
+                || own.is_ipv6() && !sockopt::ipv6_v6only(&self.socket).unwrap_or(false));
+        own.port() == address.port() && (own.ip() == address.ip() || is_for_all)
+    }
+
+    /// Whether it is the Unix socket at `path`.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        matches!(&self.address, Address::Unix { path: own, .. } if own == path)
+    }
+
+    /// Whether whoever started us made the socket, and others may listen on it after us.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
+    /// What to type into a browser to get here: for a wildcard address `localhost` first, then one
+    /// URL for each address of an interface, at most eight in all. A Unix socket has no URL that
+    /// browsers know, so its address is given instead.
+    pub fn urls(&self) -> Vec<String> {
+        let Address::Tcp(address) = &self.address else {
+            return vec![self.address.to_string()];
+        };
+        let port = address.port();
+        if !address.ip().is_unspecified() {
+            return vec![self.url(*address)];
+        }
+        let four = address.is_ipv4() || !sockopt::ipv6_v6only(&self.socket).unwrap_or(false);
+        let mut urls = vec![self.named_url("localhost", port)];
+        urls.extend(
+            interface_addresses()
+                .into_iter()
+                .filter(|ip| {
+                    if ip.is_ipv4() {
+                        four
+                    } else {
+                        address.is_ipv6()
+                    }
+                })
+                .map(|ip| self.url(SocketAddr::new(ip, port)))
+                .take(URLS_MAX - 1),
+        );
+        urls
+    }
+
+    pub(super) fn url(&self, address: SocketAddr) -> String {
+        match address.ip() {
+            IpAddr::V4(four) => self.named_url(&four.to_string(), address.port()),
+            IpAddr::V6(six) => self.named_url(&format!("[{six}]"), address.port()),
+        }
+    }
+
+    fn named_url(&self, host: &str, port: u16) -> String {
+        let (scheme, default_port) = match self.tls {
+            None => ("http", 80),
+            Some(_) => ("https", 443),
+        };
+        match port == default_port {
+            true => format!("{scheme}://{host}/"),
+            false => format!("{scheme}://{host}:{port}/"),
+        }
+    }
+
+    /// Another handle on the same listening socket, for one more accept loop. The file of a Unix
+    /// socket stays with the original.
+    ///
+    /// # Errors
+    /// What `fcntl(2)` reports: no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Bound> {
+        let socket = self.socket.try_clone()?;
+        Ok(Bound {
+            address: self.address.clone(),
+            socket,
+            file: None,
+            is_inherited: self.is_inherited,
+            tls: self.tls.clone(),
+        })
+    }
+}
+
+impl AsFd for Bound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Addresses of this machine that others can reach; none if the kernel will not tell.
+fn interface_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = getifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    interfaces
+        .filter(|interface| interface.flags.contains(getifaddrs::InterfaceFlags::UP))
+        .filter_map(|interface| interface.address.ip_addr())
+        .filter(|ip| match ip {
+            IpAddr::V4(four) => !four.is_loopback() && !four.is_link_local(),
+            // A link-local address needs a zone, and browsers take none.
+            IpAddr::V6(six) => !six.is_loopback() && !six.is_unicast_link_local(),
+        })
+        .collect()
+}

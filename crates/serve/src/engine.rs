@@ -9,6 +9,8 @@ pub(crate) mod admission;
 mod fiber;
 mod pool;
 mod serving;
+#[cfg(test)]
+mod smallest;
 mod thread;
 
 use std::io;

@@ -203,7 +203,7 @@ impl Stream for FiberStream {
 }
 
 /// The bytes in a socket's send queue, as long as a peer may take them.
-fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
+pub(crate) fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
     // Reset, or shut down both ways: reported whether it is asked for or not. poll(2)
     let mut fds = [PollFd::new(&socket, PollFlags::empty())];
     if poll(&mut fds, Some(&Timespec::default()))? > 0 {

@@ -16,7 +16,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("cache", &["session"], &[]),
     ("fiber", &[], &[]),
     ("event", &[], &[]),
-    ("serve", &["session", "fiber"], &["web"]),
+    ("serve", &["session", "fiber"], &["web", "event"]),
     ("load", &[], &[]),
     ("lab", &["load"], &[]),
     (

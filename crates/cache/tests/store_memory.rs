@@ -626,6 +626,34 @@ fn stores_behind_a_reader_that_stays_are_refused_and_it_keeps_its_value() {
 }
 
 #[test]
+fn stores_behind_ever_other_readers_wait_two_milliseconds_of_a_period_together() {
+    // Seen: each reader off its processor cost another wait of 2 ms, and the stores of all connections of a processor
+    // wait in a row. Cause: that a wait was in vain was noted of the one reader. Cure: all waits together have 2 ms of
+    // each tenth of a second.
+    const PERIOD_MS: u128 = 100;
+    let store = full_store(8 * MIB, 1_000);
+    set(&store, "read", b"v").unwrap();
+    let began = std::time::Instant::now();
+    for round in 0..100 {
+        let reader = store.turn(NOW);
+        // What is evicted from now on is held back by it.
+        reader.get(b"read").unwrap();
+        let store_one = |at| set(&store, &format!("{round}-{at}"), &[1; 1_000]);
+        assert!((0..100_000).any(|at| store_one(at).is_err()), "{round}");
+        drop(reader);
+        set(&store, "read", b"v").unwrap();
+    }
+    // A store that may wait waits until that is over, so there is one of these in a period.
+    let periods = began.elapsed().as_millis() / PERIOD_MS + 2;
+    let stats = store.stats();
+    assert!(stats.refused_behind_readers >= 100, "{stats:?}");
+    assert!(
+        u128::from(stats.reader_waits) <= periods,
+        "{periods} periods: {stats:?}"
+    );
+}
+
+#[test]
 fn memory_comes_back_to_small_items_after_a_time_of_large_ones() {
     // Seen: after the sizes went from small to large and back, 38 of 64 pages stayed with the large
     // classes. Cause: of all classes that had stopped to evict only the first was asked for a page,

@@ -151,8 +151,8 @@ fn protocols_have_no_sockets_and_no_clock() {
             "thread::sleep(head::REST)",
         ),
         // A store that is full waits for readers that are off their processor, a little.
-        ("crates/cache/src/store/pool/allocate.rs", "Instant::now()"),
-        ("crates/cache/src/store/pool/allocate.rs", "began.elapsed()"),
+        ("crates/cache/src/store/pool/patience.rs", "Instant::now()"),
+        ("crates/cache/src/store/pool/patience.rs", "began.elapsed()"),
     ];
     let mut findings = Findings::default();
     for name in ["session", "web", "cache"] {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::counters::Count;
 use super::{Access, Binding, Service, watch};
-use crate::store::{ClassStats, Seconds};
+use crate::store::{ClassStats, Seconds, Stats};
 
 /// What nothing here corresponds to: always 0.
 const ZEROS: &[&str] = &[
@@ -124,6 +124,8 @@ macro_rules! show {
 
 fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     let process = service.host.process();
+    // Once: it takes the lock of each slab class, and clients ask often.
+    let stats = service.store().stats();
     let seconds =
         |time: std::time::Duration| format!("{}.{:06}", time.as_secs(), time.subsec_micros());
     let (connections, opened) = service.connections.counts();
@@ -144,11 +146,11 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
         "connection_structures": process.connection_structures.max(connections),
         "reserved_fds": process.reserved_fds,
     );
-    commands(service, sink);
+    commands(service, &stats, sink);
     show!(sink,
         "bytes_read": process.bytes_read,
         "bytes_written": process.bytes_written,
-        "limit_maxbytes": service.store().stats().limit_maxbytes,
+        "limit_maxbytes": stats.limit_maxbytes,
         "accepting_conns": u8::from(process.accepting_conns),
         "listen_disabled_num": process.listen_disabled_num,
         "time_in_listen_disabled_us": process.time_in_listen_disabled.as_micros(),
@@ -156,7 +158,7 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
         "conn_yields": service.counters.get(Count::Yields),
         "idle_kicks": process.idle_kicks,
     );
-    memory(service, sink);
+    memory(service, &stats, sink);
     let watchers = &service.watchers;
     show!(sink,
         "log_worker_dropped": 0,
@@ -169,8 +171,7 @@ fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     ZEROS.iter().for_each(|name| sink(name, "0"));
 }
 
-fn commands(service: &Service, sink: &mut Sink<'_>) {
-    let stats = service.store().stats();
+fn commands(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
     let counters = &service.counters;
     let hits = stats.get_hits + counters.get(Count::PeekHits);
     let misses = stats.get_misses + counters.get(Count::PeekMisses);
@@ -202,8 +203,7 @@ fn commands(service: &Service, sink: &mut Sink<'_>) {
     );
 }
 
-fn memory(service: &Service, sink: &mut Sink<'_>) {
-    let stats = service.store().stats();
+fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
     let crawls = service.tuning.client_crawls.load(Ordering::Relaxed);
     let is_crawling = crawls > 0 || service.store().is_sweeping();
     show!(sink,

@@ -2,8 +2,8 @@
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use std::{hint, mem, thread};
 
 use crate::store::figures::Eviction;
 use crate::store::index::{At, Locked};
@@ -27,13 +27,8 @@ const EVICT_STEPS_MAX: u32 = 256;
 /// pages in hand.
 const ROUNDS_MAX: u32 = 1200;
 
-/// How long an allocation waits at most for a reader that the kernel took off its processor, when
-/// that one looks at all memory that it could have. The connections of this processor wait as well.
-/// If the reader is not back by then, stores are refused without a wait until it is.
-const READER_WAIT_MAX: Duration = Duration::from_millis(2);
-
-/// How often it does so before it evicts more than what waits already: some microseconds.
-const WAITS_MAX: u32 = 16;
+/// How often an allocation looks again for memory whose readers are about to leave, before it evicts more: some microseconds.
+const LOOKS_MAX: u32 = 16;
 
 /// How many pages an allocation tries to empty for a class that has nothing to evict.
 const STEALS_MAX: u32 = 64;
@@ -44,89 +39,100 @@ const DEAD_LOOKS_MAX: usize = 32;
 impl Pool {
     /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and no pin.
     pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
-        let (mut rounds, mut waits, mut given_up) = (0, 0, 0);
-        let mut waited = Duration::ZERO;
-        while rounds < ROUNDS_MAX && given_up < STEALS_MAX {
-            let mut class = self.class(id);
-            if let Some(chunk) = self.take_or_reap(&mut class) {
-                return Ok(chunk);
-            }
-            drop(class);
-            // What is dead comes before memory that was never used; a full class finds it as it evicts.
-            let looks_for_dead = self.has_page() || !self.config.evicts;
-            let may_reuse =
-                looks_for_dead && (self.evict_dead(id, clock) || id == self.lens.last());
-            if may_reuse && self.advance() && self.reap_limbo(id) == Reaped::Some {
-                continue;
-            }
-            if let Some(page) = self.take_page() {
-                self.class(id).add_page(&self.owners, page);
-                continue;
-            }
-            // What was taken out lately comes back as soon as what would be evicted now: it comes first.
-            let limbo = self.reap_limbo(id);
-            if limbo == Reaped::Some {
-                continue;
-            }
-            if limbo == Reaped::Later && waits < WAITS_MAX {
-                waits += 1;
-                if !self.advance() {
-                    if self.is_outwaited() {
-                        break;
-                    }
+        let (mut tries, mut waited_until) = (Tries::default(), None);
+        let is_behind_readers = loop {
+            match self.try_allocate(id, clock, &mut tries) {
+                Tried::Got(chunk) => return Ok(chunk),
+                Tried::Nothing => break false,
+                Tried::Progress => {
+                    waited_until = None;
+                    continue;
+                }
+                Tried::Busy => {
+                    waited_until = None;
                     thread::yield_now();
                 }
-                continue;
+                Tried::Held if self.wait(&mut waited_until, &mut tries) => {}
+                // A reader on another processor leaves soon.
+                Tried::Held if tries.looks < LOOKS_MAX => hint::spin_loop(),
+                Tried::Held => break true,
             }
-            let evicted = self.config.evicts && self.evict_some(id, clock);
-            self.balance(id, clock);
-            let advanced = self.advance();
-            if evicted && advanced {
-                continue;
+            tries.rounds += 1;
+            if tries.rounds == ROUNDS_MAX {
+                break true;
             }
-            if !evicted && limbo == Reaped::Nothing {
-                let stolen = match self.config.evicts {
-                    true => self.steal_page(id, given_up, clock),
-                    false => Stolen::Nothing,
-                };
-                match stolen {
-                    Stolen::Page => continue,
-                    Stolen::Later => {}
-                    Stolen::GaveUp => given_up += 1,
-                    // Further items may be free of references.
-                    Stolen::Nothing if self.class(id).items() > u64::from(HELD_MAX) => {
-                        given_up += 1;
-                    }
-                    Stolen::Nothing => break,
-                }
-            }
-            // What there is waits for readers, or for those who have a victim or a page in hand.
-            rounds += 1;
-            let began = Instant::now();
-            if !advanced && waited >= READER_WAIT_MAX {
-                self.outwaited.store(self.epochs.stamp(), Relaxed);
-            }
-            if !advanced && self.is_outwaited() {
-                break;
-            }
-            thread::yield_now();
-            if !advanced {
-                let is_first = waited.is_zero();
-                let waits = &self.counters.stripe(thread_stripe()).reader_waits;
-                waits.fetch_add(u64::from(is_first), Relaxed);
-                waited += began.elapsed();
-            }
-        }
-        if self.is_outwaited() {
+        };
+        if is_behind_readers {
             add(&self.counters.stripe(thread_stripe()).refused_behind_readers);
         }
         self.class(id).counts.out_of_memory += 1;
         Err(StoreError::OutOfMemory)
     }
 
-    /// Whether an allocation has already waited in vain for those who read now.
-    fn is_outwaited(&self) -> bool {
-        self.outwaited.load(Relaxed) == self.epochs.stamp()
+    fn try_allocate(&self, id: u8, clock: Clock, tries: &mut Tries) -> Tried {
+        let mut class = self.class(id);
+        if let Some(chunk) = self.take_or_reap(&mut class) {
+            return Tried::Got(chunk);
+        }
+        drop(class);
+        // What is dead comes before memory that was never used; a full class finds it as it evicts.
+        let looks_for_dead = self.has_page() || !self.config.evicts;
+        let may_reuse = looks_for_dead && (self.evict_dead(id, clock) || id == self.lens.last());
+        if may_reuse && self.advance() && self.reap_limbo(id) == Reaped::Some {
+            return Tried::Progress;
+        }
+        if let Some(page) = self.take_page() {
+            self.class(id).add_page(&self.owners, page);
+            return Tried::Progress;
+        }
+        // What was taken out lately comes back as soon as what would be evicted now: it comes first.
+        let limbo = self.reap_limbo(id);
+        if limbo == Reaped::Some {
+            return Tried::Progress;
+        }
+        if limbo == Reaped::Later && tries.looks < LOOKS_MAX {
+            tries.looks += 1;
+            return match self.advance() {
+                true => Tried::Progress,
+                false => Tried::Held,
+            };
+        }
+        let evicted = self.config.evicts && self.evict_some(id, clock);
+        self.balance(id, clock);
+        let advanced = self.advance();
+        if evicted && advanced {
+            return Tried::Progress;
+        }
+        if !evicted && limbo == Reaped::Nothing {
+            let stolen = match self.config.evicts {
+                true => self.steal_page(id, tries.given_up, clock),
+                false => Stolen::Nothing,
+            };
+            match stolen {
+                Stolen::Page => return Tried::Progress,
+                Stolen::Later => {}
+                Stolen::GaveUp => tries.given_up += 1,
+                // Further items may be free of references.
+                Stolen::Nothing if self.class(id).items() > u64::from(HELD_MAX) => {
+                    tries.given_up += 1;
+                }
+                Stolen::Nothing => return Tried::Nothing,
+            }
+        }
+        match advanced {
+            _ if tries.given_up == STEALS_MAX => Tried::Nothing,
+            true => Tried::Busy,
+            false => Tried::Held,
+        }
+    }
+
+    /// Waits a moment for readers, unless stores have waited for long enough. Counts each allocation that waits once.
+    fn wait(&self, until: &mut Option<Duration>, tries: &mut Tries) -> bool {
+        let waits = self.patience.wait(until);
+        if waits && !mem::replace(&mut tries.has_waited, true) {
+            add(&self.counters.stripe(thread_stripe()).reader_waits);
+        }
+        waits
     }
 
     /// Two epochs on: what was taken out before is free now. False when a reader holds the epoch.
@@ -294,6 +300,30 @@ impl Pool {
         self.class_of(chunk)
             .retire(&self.arena, chunk, &self.epochs);
     }
+}
+
+/// What an allocation has tried in vain.
+#[derive(Default)]
+struct Tries {
+    rounds: u32,
+    /// Looks for memory whose readers are about to leave.
+    looks: u32,
+    /// Pages that could not be emptied.
+    given_up: u32,
+    has_waited: bool,
+}
+
+/// What one try came to.
+enum Tried {
+    Got(Chunk),
+    /// The next try may find some.
+    Progress,
+    /// Other threads have a victim or a page in hand, or a page is being emptied.
+    Busy,
+    /// Readers hold what there is.
+    Held,
+    /// There is none.
+    Nothing,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@ pub(crate) mod counters;
 pub(crate) mod draft;
 pub(crate) mod flush;
 pub(crate) mod mover;
+pub(crate) mod patience;
 pub(crate) mod state;
 
 use std::cell::Cell;
@@ -24,6 +25,7 @@ use crate::store::memory::arena::{Arena, CHUNK_BITS, Chunk, PAGE_LEN};
 use crate::store::memory::classes::ChunkLens;
 use crate::store::memory::epoch::{Epochs, Pin};
 use crate::store::pool::counters::Counters;
+use crate::store::pool::patience::Patience;
 use crate::store::pool::state::{Mover, Sweep};
 use crate::store::rule::StoreError;
 use crate::store::slab::{Class, Owners, Use};
@@ -48,8 +50,7 @@ pub(crate) struct Pool {
     pub(crate) is_moving: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) observer: OnceLock<Observer>,
-    /// The epoch in which an allocation waited for readers in vain. 0: in none.
-    pub(crate) outwaited: AtomicU64,
+    pub(crate) patience: Patience,
 }
 
 pub(crate) type Observer = Box<dyn Fn(Eviction<'_>) + Send + Sync>;
@@ -104,7 +105,7 @@ impl Pool {
             is_moving: AtomicBool::new(false),
             counters: Counters::new(stripes),
             observer: OnceLock::new(),
-            outwaited: AtomicU64::new(0),
+            patience: Patience::new(),
             arena,
             lens,
             config,

@@ -3,6 +3,9 @@
 //! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding is
 //! printed as `file:line: what is wrong`, all findings of a test at once.
 
+#[path = "tidy/floors.rs"]
+mod floors;
+
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;

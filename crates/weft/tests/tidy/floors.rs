@@ -1,0 +1,559 @@
+//! Floors inside a crate: a module uses only modules below it.
+//!
+//! The table of a crate names its *rooms* (a file, or a folder as a whole), floor by floor, the
+//! ground floor first. A room may use those on lower floors. Whatever else it uses is an *upward
+//! arrow*: it is turned round, or listed with its reason.
+//!
+//! What is read: every path in code outside of tests that begins with `crate`, `super`, `self` or
+//! a child module, through re-exports to the module that defines the name. `lib.rs` is the roof:
+//! it may use everything. Calls of methods are not paths, so arrows by way of a method that an
+//! `impl` adds to a type from below are looked for by the method's name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// The floors of one crate.
+struct House {
+    name: &'static str,
+    /// A floor a line, the ground floor first. Rooms of one floor do not use each other.
+    floors: &'static str,
+    /// Upward arrows that are there for a reason: from, to, reason.
+    upward: &'static [(&'static str, &'static str, &'static str)],
+}
+
+include!("houses.rs");
+
+#[test]
+fn rooms_use_only_the_floors_below() {
+    let mut findings = super::Findings::default();
+    for house in HOUSES {
+        let sources = format!("crates/{}/src/", house.name);
+        let files = super::rust_files().into_iter().filter_map(|file| {
+            let name = file.name.strip_prefix(&sources)?.to_owned();
+            Some((name, file.text))
+        });
+        let files: Vec<_> = files.collect();
+        for finding in findings_of(house, &files) {
+            findings.add(format_args!("crates/{}", house.name), finding);
+        }
+    }
+    findings.assert_none();
+}
+
+fn findings_of(house: &House, files: &[(String, String)]) -> Vec<String> {
+    let tree = Tree::read(files);
+    let floors = house.floors.lines().enumerate();
+    let floor_of: BTreeMap<&str, usize> = floors
+        .flat_map(|(floor, rooms)| rooms.split_whitespace().map(move |room| (room, floor)))
+        .collect();
+    let room_of = |module: &str| {
+        let rooms = floor_of.keys().copied();
+        rooms
+            .filter(|room| is_within(module, room))
+            .max_by_key(|room| room.len())
+    };
+    let mut findings = Vec::new();
+    let lived_in: BTreeSet<_> = tree.modules.keys().filter_map(|at| room_of(at)).collect();
+    for room in floor_of.keys().filter(|room| !lived_in.contains(*room)) {
+        findings.push(format!(
+            "the table has a room `{room}`, and there is no such module"
+        ));
+    }
+    for module in tree.modules.keys().filter(|at| room_of(at).is_none()) {
+        if !module.is_empty() {
+            findings.push(format!(
+                "`{module}` stands on no floor: {}",
+                "add it to the table"
+            ));
+        }
+    }
+    let mut upward = BTreeMap::new();
+    for (from, to, what) in tree.arrows() {
+        let Some((from, to)) = room_of(&from).zip(room_of(&to)) else {
+            continue; // It has been said above; or it is the roof that knows the module.
+        };
+        if from != to && floor_of[from] <= floor_of[to] {
+            upward.entry((from, to)).or_insert(what);
+        }
+    }
+    for (&(from, to), what) in &upward {
+        if !house.upward.iter().any(|&(a, b, _)| (a, b) == (from, to)) {
+            findings.push(format!(
+                "`{from}` uses `{to}` ({what}), which is not below it. Let `{to}` call `{from}`, or \
+                 hand it a value that it takes; or move what both need to a floor below. If it has \
+                 to be, list it with its reason in crates/weft/tests/tidy/houses.rs"
+            ));
+        }
+    }
+    for (from, to, reason) in house.upward {
+        if !upward.contains_key(&(*from, *to)) {
+            findings.push(format!(
+                "`{from}` no longer uses `{to}`: strike it off the list of upward arrows"
+            ));
+        }
+        if reason.is_empty() {
+            findings.push(format!(
+                "`{from}` uses `{to}` for no reason that the list gives"
+            ));
+        }
+    }
+    findings
+}
+
+fn is_within(module: &str, room: &str) -> bool {
+    let rest = module.strip_prefix(room);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The modules of a crate by path, `a/b` for `crate::a::b`; the roof is "".
+struct Tree {
+    modules: BTreeMap<String, Module>,
+}
+
+#[derive(Default)]
+struct Module {
+    /// Paths in its code, from the root of the crate, with what is written after the modules.
+    paths: Vec<Vec<String>>,
+    /// What names mean that it has brought in with `use`.
+    imports: BTreeMap<String, Vec<String>>,
+    /// Methods that it adds to a type: the type's name and the method's.
+    added: Vec<(String, String)>,
+    /// Functions that are defined here, and methods that are called here.
+    defined: BTreeSet<String>,
+    called: BTreeSet<String>,
+}
+
+impl Tree {
+    fn read(files: &[(String, String)]) -> Tree {
+        let is_test = |name: &str| {
+            let parts: Vec<_> = name.trim_end_matches(".rs").split('/').collect();
+            parts.iter().any(|part| ["tests", "models"].contains(part))
+        };
+        let mut modules = BTreeMap::new();
+        let sources = files.iter().filter(|(name, _)| !is_test(name));
+        for (name, _) in sources.clone() {
+            modules.insert(module_of(name), Module::default());
+        }
+        let known: BTreeSet<String> = modules.keys().cloned().collect();
+        for (name, text) in sources {
+            let tokens: TokenStream = text
+                .parse()
+                .unwrap_or_else(|error| panic!("{name} is not Rust: {error}"));
+            let at = module_of(name);
+            let mut module = Module::default();
+            Walk {
+                known: &known,
+                at: at.clone(),
+                module: &mut module,
+            }
+            .items(tokens);
+            modules.insert(at, module);
+        }
+        Tree { modules }
+    }
+
+    /// From a module, to another, and by which path.
+    fn arrows(&self) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        for (at, module) in &self.modules {
+            for path in &module.paths {
+                if let Some(to) = self.resolve(path, 0) {
+                    found.push((at.clone(), to, path.join("::")));
+                }
+            }
+        }
+        found.extend(self.arrows_by_method());
+        found
+    }
+
+    /// The module that defines what a path names.
+    fn resolve(&self, path: &[String], depth: usize) -> Option<String> {
+        let len = (0..=path.len())
+            .rev()
+            .find(|&len| self.is_module(path, len))?;
+        let at = path[..len].join("/");
+        let import = path
+            .get(len)
+            .and_then(|name| self.modules[&at].imports.get(name));
+        match import {
+            Some(import) if depth < 8 && import[..] != path[..] => self.resolve(import, depth + 1),
+            // A name that the roof defines itself is nobody's room.
+            _ => (len > 0).then_some(at),
+        }
+    }
+
+    fn is_module(&self, path: &[String], len: usize) -> bool {
+        self.modules.contains_key(&path[..len].join("/"))
+    }
+
+    /// A module that calls a method which only another one adds to a type from elsewhere.
+    fn arrows_by_method(&self) -> Vec<(String, String, String)> {
+        let mut defined_in: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (at, module) in &self.modules {
+            for name in &module.defined {
+                defined_in.entry(name).or_default().push(at);
+            }
+        }
+        let mut found = Vec::new();
+        for (at, module) in &self.modules {
+            for (of, name) in &module.added {
+                let is_foreign = module.imports.contains_key(of);
+                if !is_foreign || defined_in[&**name].len() > 1 {
+                    continue;
+                }
+                for (caller, other) in &self.modules {
+                    if caller != at && other.called.contains(name) {
+                        found.push((caller.clone(), at.clone(), format!("{of}::{name}")));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+fn module_of(file: &str) -> String {
+    let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
+    match path {
+        "lib" | "main" => String::new(),
+        path => path.to_owned(),
+    }
+}
+
+/// Goes through the tokens of one file.
+struct Walk<'a> {
+    known: &'a BTreeSet<String>,
+    /// The module that the tokens are in: an inline one is within its file's.
+    at: String,
+    module: &'a mut Module,
+}
+
+impl Walk<'_> {
+    fn items(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut at = 0;
+        while at < tokens.len() {
+            at = self.item(&tokens, at);
+        }
+    }
+
+    /// Reads what begins at `at`, and says where the next thing begins.
+    fn item(&mut self, tokens: &[TokenTree], at: usize) -> usize {
+        let word = word(tokens, at);
+        match &tokens[at] {
+            TokenTree::Punct(mark) if mark.as_char() == '#' && is_for_tests(tokens, at + 1) => {
+                return after_item(tokens, at + 2);
+            }
+            TokenTree::Group(group) => self.items(group.stream()),
+            TokenTree::Ident(_) if word == "use" => {
+                let end = (at..tokens.len()).find(|&i| is_mark(tokens, i, ';'));
+                let end = end.unwrap_or(tokens.len());
+                let base = Vec::new();
+                self.imports(&tokens[at + 1..end], &base, true);
+                return end;
+            }
+            TokenTree::Ident(_) if word == "mod" => {
+                if let Some(TokenTree::Group(body)) = tokens.get(at + 2) {
+                    let outer = self.at.clone();
+                    self.at = format!("{outer}/{}", self::word(tokens, at + 1));
+                    self.items(body.stream());
+                    self.at = outer;
+                    return at + 3;
+                }
+            }
+            TokenTree::Ident(_) if word == "impl" => self.note_added(&tokens[at + 1..]),
+            TokenTree::Ident(_) if word == "fn" => {
+                self.module.defined.insert(self::word(tokens, at + 1));
+            }
+            TokenTree::Ident(_) => {
+                let follows = |mark| at > 0 && is_mark(tokens, at - 1, mark);
+                if follows('.') || follows(':') {
+                    // A field is read, and a method is called.
+                    if !follows('.') || matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
+                        self.module.called.insert(word);
+                    }
+                } else if is_path(tokens, at + 1) {
+                    return self.path(tokens, at);
+                }
+            }
+            _ => {}
+        }
+        at + 1
+    }
+
+    /// A path in an expression or a type.
+    fn path(&mut self, tokens: &[TokenTree], mut at: usize) -> usize {
+        let mut path = vec![word(tokens, at)];
+        while is_path(tokens, at + 1) && matches!(tokens.get(at + 3), Some(TokenTree::Ident(_))) {
+            at += 3;
+            path.push(word(tokens, at));
+        }
+        if let Some(last) = path.last() {
+            self.module.called.insert(last.clone());
+        }
+        if let Some(path) = self.from_root(&path) {
+            self.module.paths.push(path);
+        }
+        at + 1
+    }
+
+    /// A tree of `use`, beneath `base`.
+    fn imports(&mut self, tokens: &[TokenTree], base: &[String], is_first: bool) {
+        let mut path = base.to_vec();
+        let mut renamed = None;
+        for (at, token) in tokens.iter().enumerate() {
+            match token {
+                TokenTree::Ident(_) if word(tokens, at) == "as" => {
+                    renamed = Some(word(tokens, at + 1));
+                    break;
+                }
+                TokenTree::Ident(name) => path.push(name.to_string()),
+                TokenTree::Group(group) => {
+                    let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                    for branch in inner.split(|token| is(token, ',')) {
+                        if !branch.is_empty() {
+                            self.imports(branch, &path, is_first && path.is_empty());
+                        }
+                    }
+                    return;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ',' => break,
+                _ => {}
+            }
+        }
+        if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
+            path.pop();
+        }
+        let Some(from_root) = self.from_root(&path) else {
+            return;
+        };
+        let name = renamed.or_else(|| path.last().cloned());
+        self.module.paths.push(from_root.clone());
+        if let Some(name) = name {
+            self.module.imports.insert(name, from_root);
+        }
+    }
+
+    /// A path from the root of the crate; `None` if it is of another crate, or of this module.
+    fn from_root(&self, path: &[String]) -> Option<Vec<String>> {
+        let mut at: Vec<String> = self.at.split('/').map(str::to_owned).collect();
+        at.retain(|part| !part.is_empty());
+        let mut rest = path;
+        let is_child = |name: &str| {
+            let child = [&at[..], &[name.to_owned()]].concat().join("/");
+            self.known.contains(&child)
+        };
+        match path.first().map(String::as_str)? {
+            "crate" => (at.clear(), rest = &path[1..]).0,
+            "self" => rest = &path[1..],
+            "super" => {
+                while rest.first().is_some_and(|part| part == "super") {
+                    at.pop();
+                    rest = &rest[1..];
+                }
+            }
+            child if is_child(child) => {}
+            _ => return None,
+        }
+        Some([&at[..], rest].concat())
+    }
+
+    /// The methods of `impl Type { .. }`, if it is not of a trait.
+    fn note_added(&mut self, tokens: &[TokenTree]) {
+        let is_body = |token: &TokenTree| matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
+        let Some(end) = tokens.iter().position(is_body) else {
+            return;
+        };
+        let head = (0..end).map(|at| word(tokens, at));
+        let names: Vec<_> = head.filter(|word| !word.is_empty()).collect();
+        if names.iter().any(|name| name == "for" || name == "fn") {
+            return;
+        }
+        let TokenTree::Group(body) = &tokens[end] else {
+            return;
+        };
+        let body: Vec<TokenTree> = body.stream().into_iter().collect();
+        for at in 0..body.len() {
+            if word(&body, at) == "fn" {
+                for of in &names {
+                    self.module.added.push((of.clone(), word(&body, at + 1)));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the attribute that the token opens, `[cfg(..)]`, keeps what follows for tests.
+fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
+    let Some(TokenTree::Group(attribute)) = tokens.get(at) else {
+        return false;
+    };
+    let attribute = attribute.stream().to_string();
+    let words = attribute.split(|c: char| !c.is_alphanumeric());
+    let mut words = words.filter(|word| !word.is_empty());
+    words.next() == Some("cfg")
+        && words
+            .clone()
+            .any(|word| word == "test" || word == "doctest")
+        && !words.any(|word| word == "not" && !attribute.contains("not (loom)"))
+}
+
+/// Where the thing ends that an attribute stands before: after its `;`, `,` or braces.
+fn after_item(tokens: &[TokenTree], from: usize) -> usize {
+    let ends = |at: &usize| match &tokens[*at] {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        token => is(token, ';') || is(token, ','),
+    };
+    (from..tokens.len())
+        .find(ends)
+        .map_or(tokens.len(), |at| at + 1)
+}
+
+fn word(tokens: &[TokenTree], at: usize) -> String {
+    match tokens.get(at) {
+        Some(TokenTree::Ident(name)) => name.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn is_path(tokens: &[TokenTree], at: usize) -> bool {
+    is_mark(tokens, at, ':') && is_mark(tokens, at + 1, ':')
+}
+
+fn is_mark(tokens: &[TokenTree], at: usize, mark: char) -> bool {
+    tokens.get(at).is_some_and(|token| is(token, mark))
+}
+
+fn is(token: &TokenTree, mark: char) -> bool {
+    matches!(token, TokenTree::Punct(found) if found.as_char() == mark)
+}
+
+// ---- the test of the test
+
+const SMALL: House = House {
+    name: "small",
+    floors: "stack\nqueue timer\nprocessor\nnet",
+    upward: &[],
+};
+
+fn small(files: &[(&str, &str)]) -> Vec<(String, String)> {
+    let whole = [
+        (
+            "lib.rs",
+            "mod stack; mod queue; mod timer; mod processor; mod net; pub use net::Socket;",
+        ),
+        ("stack.rs", "pub(crate) struct Stack;"),
+        ("queue.rs", "use crate::stack::Stack;"),
+        ("timer.rs", "pub(crate) struct Timer;"),
+        (
+            "processor.rs",
+            "use crate::queue; pub(crate) struct Processor;",
+        ),
+        ("net/mod.rs", "mod tcp; pub use tcp::Socket;"),
+        (
+            "net/tcp.rs",
+            "use crate::processor::Processor; pub struct Socket;",
+        ),
+    ];
+    let changed = |name: &str| files.iter().find(|(other, _)| *other == name).copied();
+    let whole = whole.iter().map(|file| changed(file.0).unwrap_or(*file));
+    whole
+        .map(|(name, text)| (name.to_owned(), text.to_owned()))
+        .collect()
+}
+
+/// The one upward arrow that is found, as `from -> to`.
+fn found(files: &[(&str, &str)]) -> Vec<String> {
+    let findings = findings_of(&SMALL, &small(files));
+    let ends = |finding: &String| {
+        let names: Vec<_> = finding.split('`').collect();
+        format!("{} -> {}", names[1], names[3])
+    };
+    findings.iter().map(ends).collect()
+}
+
+#[test]
+fn a_house_whose_arrows_go_down_is_accepted() {
+    assert_eq!(findings_of(&SMALL, &small(&[])), Vec::<String>::new());
+}
+
+#[test]
+fn an_upward_arrow_is_refused_however_it_is_written() {
+    for text in [
+        "use crate::processor::Processor;",
+        "use crate::{stack::Stack, processor::{self, Processor}};",
+        "use super::processor;",
+        "fn f() { crate::processor::here() }",
+        "fn f(p: &crate::processor::Processor) {}",
+        "mod inner { use super::super::processor::Processor; }",
+        "#[cfg(all(not(test), unix))] use crate::processor::Processor;",
+    ] {
+        assert_eq!(
+            found(&[("queue.rs", text)]),
+            ["queue -> processor"],
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_name_is_followed_through_re_exports_to_where_it_is_defined() {
+    assert_eq!(
+        found(&[("stack.rs", "use crate::Socket;")]),
+        ["stack -> net"]
+    );
+}
+
+#[test]
+fn rooms_of_one_floor_do_not_use_each_other() {
+    let text = "use crate::timer::Timer;";
+    assert_eq!(found(&[("queue.rs", text)]), ["queue -> timer"]);
+}
+
+#[test]
+fn a_method_added_from_above_and_called_from_below_is_an_arrow() {
+    let adds = "use crate::processor::Processor; impl Processor { fn dial(&self) {} } \
+                pub struct Socket;";
+    let calls = "pub(crate) struct Processor; fn f(p: &Processor) { p.dial() }";
+    let files = [("net/tcp.rs", adds), ("processor.rs", calls)];
+    assert_eq!(found(&files), ["processor -> net"]);
+}
+
+#[test]
+fn tests_comments_and_texts_may_name_anything() {
+    for text in [
+        "// use crate::processor::Processor;",
+        "/// See [`Processor`](crate::processor::Processor).\nstruct A;",
+        "const A: &str = \"crate::processor\";",
+        "#[cfg(test)] mod tests { use crate::processor::Processor; }",
+        "#[cfg(all(test, not(loom)))] mod tests { use crate::processor::Processor; }",
+        "#[cfg(test)] use crate::processor::{self, Processor};",
+    ] {
+        assert_eq!(found(&[("queue.rs", text)]), Vec::<String>::new(), "{text}");
+    }
+}
+
+#[test]
+fn a_listed_arrow_is_accepted_and_struck_off_when_it_is_gone() {
+    let listed = House {
+        upward: &[("queue", "processor", "a reason")],
+        ..SMALL
+    };
+    let upward = small(&[("queue.rs", "use crate::processor::Processor;")]);
+    assert_eq!(findings_of(&listed, &upward), Vec::<String>::new());
+    let gone = findings_of(&listed, &small(&[]));
+    assert!(
+        gone.len() == 1 && gone[0].contains("no longer uses"),
+        "{gone:?}"
+    );
+}
+
+#[test]
+fn a_module_without_a_floor_and_a_room_without_a_module_are_found() {
+    let mut files = small(&[]);
+    files.push(("attic.rs".to_owned(), String::new()));
+    files.retain(|(name, _)| name != "timer.rs");
+    let findings = findings_of(&SMALL, &files);
+    assert_eq!(findings.len(), 2, "{findings:?}");
+}

@@ -124,76 +124,48 @@
 //!
 //! # Inside
 //!
-//! `fiber` (the control block and the switch) · `spawn` · `processor` (the loop) · `cluster` (what processors
-//! share), `clusters` (several, and going from one to another), `resize` (processors come and go) · `backend` (`uring`, `epoll`) · `accept` · `timer` · `stack`, `overflow`, `panic_hook` · `watch` (deadlines), `cancel`,
-//! `join_set`, `local` · `net`, `fs`, `process`, `signal`, `offload` · `sync`, `waiting` (what each waits for) · `roster` (all fibers), `resources`, `fork`.
+//! Folders stand on floors, and each knows those below it (`crates/weft/tests/tidy/houses.rs` has
+//! the table and the few exceptions). From the ground up: `base` (counters, clocks) · `switch`
+//! (stacks) · `backend` (io_uring, epoll) · `sched` (the queue, timers, the fiber, the cluster,
+//! the processor) · `io` (accepting, calls on other threads) · `sync`, `net`, `fs` · `spawn` ·
+//! `process`, `signal` · `inspect` (dumps, the monitor) · `runtime`.
 
-mod accept;
-mod atomic;
 mod backend;
-mod cancel;
-mod cluster;
-mod clusters;
-mod counters;
-mod debugger;
-mod dump;
-mod fiber;
-mod fork;
+mod base;
 pub mod fs;
-mod idle;
-mod join_set;
-mod local;
-mod look;
-mod monitor;
+mod inspect;
+mod io;
 pub mod net;
-mod offload;
-mod overflow;
-mod panic_hook;
 pub mod process;
-mod processor;
-mod ready_queue;
-mod resize;
-mod resources;
-mod roster;
 mod runtime;
+mod sched;
 pub mod signal;
-#[cfg(feature = "tracing")]
-pub mod spans;
-#[cfg(not(feature = "tracing"))]
-#[path = "spans_off.rs"]
-mod spans;
 mod spawn;
-mod stack;
-mod stamp;
-mod steps;
+mod switch;
 pub mod sync;
-mod timer;
-mod token;
-mod topology;
-mod valgrind;
-mod waiting;
-mod watch;
 
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
-pub use cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};
-pub use clusters::{ClusterHandle, move_to};
-pub use counters::ProcessorCounters;
-pub use dump::{Dump, DumpedFiber, DumpedStack, FiberState};
-pub use fiber::{
-    Fiber, current, deadline, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
-};
-pub use join_set::JoinSet;
-pub use local::{AccessError, LocalKey};
-pub use monitor::{Deadlock, Stall};
-pub use offload::{
+pub use base::counters::ProcessorCounters;
+pub use inspect::dump::{Dump, DumpedFiber, DumpedStack, FiberState};
+pub use inspect::monitor::{Deadlock, Stall};
+pub use inspect::resources::{Resources, resources};
+pub use io::offload::{
     OffloadCounters, offload, offload_counters, set_offload_threads_max, try_offload,
 };
-pub use resize::{ProcessorStatus, Retirement};
-pub use resources::{Resources, resources};
 pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
-pub use spawn::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
-pub use stack::guard_install_supported;
-pub use steps::{Flow, Source, Steps};
+pub use sched::cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};
+pub use sched::fiber::{
+    Fiber, current, deadline, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
+};
+pub use sched::local::{AccessError, LocalKey};
+pub use sched::resize::{ProcessorStatus, Retirement};
+#[cfg(feature = "tracing")]
+pub use sched::spans;
+pub use spawn::builder::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
+pub use spawn::clusters::{ClusterHandle, move_to};
+pub use spawn::join_set::JoinSet;
+pub use spawn::steps::{Flow, Source, Steps};
+pub use switch::stack::guard_install_supported;
 
 /// The code of the pages for those who come from elsewhere is compiled and run.
 #[cfg(doctest)]

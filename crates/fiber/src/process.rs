@@ -32,9 +32,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
-use crate::fiber::current;
+use crate::io::offload::offload;
 use crate::net::{PipeReader, PipeWriter, Socket};
-use crate::offload::offload;
+use crate::sched::fiber::current;
 
 /// A program to start, as [`std::process::Command`].
 #[derive(Debug)]

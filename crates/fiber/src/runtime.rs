@@ -9,15 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use crate::backend::{BackendChoice, BackendKind, Denied, probe};
-use crate::cluster::Cluster;
-use crate::clusters::ClusterHandle;
-use crate::counters::ProcessorCounters;
-use crate::dump::Dump;
-use crate::fiber::{Fiber, after};
-use crate::monitor::{Deadlock, Listeners, Monitor, Stall};
-use crate::resize::{ProcessorStatus, Retirement};
-use crate::spawn::{Builder, JoinHandle};
-use crate::steps::Steps;
+use crate::base::counters::ProcessorCounters;
+use crate::inspect::dump::Dump;
+use crate::inspect::monitor::{Deadlock, Listeners, Monitor, Stall};
+use crate::sched::cluster::Cluster;
+use crate::sched::fiber::{Fiber, after};
+use crate::sched::resize::{ProcessorStatus, Retirement};
+use crate::spawn::builder::{Builder, JoinHandle};
+use crate::spawn::clusters::ClusterHandle;
+use crate::spawn::steps::Steps;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
 ///
@@ -153,7 +153,7 @@ impl Runtime {
         F: FnOnce() -> T + Send,
         T: Send,
     {
-        crate::spawn::run_in(&self.cluster, Location::caller(), f)
+        crate::spawn::builder::run_in(&self.cluster, Location::caller(), f)
     }
 
     /// A handle to its cluster, to spawn and move fibers there from elsewhere.
@@ -387,8 +387,8 @@ impl RuntimeBuilder {
         }
         let (backend, denied) = choose(self.backend)?;
         let cluster = Cluster::new(count_max.max(count), backend);
-        crate::debugger::register(&cluster);
-        crate::panic_hook::install();
+        crate::inspect::debugger::register(&cluster);
+        crate::inspect::panic_hook::install();
         let mut runtime = Runtime {
             cluster,
             denied,

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::{Completion, Op, Wait};
-use crate::cancel::Cancelled;
-use crate::processor::{self, Processor};
-use crate::waiting::Operation;
+use crate::sched::cancel::Cancelled;
+use crate::sched::processor::{self, Processor};
+use crate::sched::waiting::Operation;
 
 /// How many events a turn takes; the rest comes with the next.
 const EVENTS_PER_TURN: usize = 256;

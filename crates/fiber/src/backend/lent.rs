@@ -19,8 +19,8 @@ use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, cqueue};
 
 use super::{Backend, Completion};
-use crate::cluster::{Message, ProcessorShared};
-use crate::processor;
+use crate::sched::cluster::{Message, ProcessorShared};
+use crate::sched::processor;
 
 /// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when they are used up,
 /// receives wait for readiness and take a buffer of the thread's, so that those who hold one for long starve nobody.

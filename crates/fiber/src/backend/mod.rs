@@ -28,11 +28,11 @@ pub(crate) use epoll::{Epoll, Interest, wait_ready, wait_ready_plain, waited};
 pub(crate) use lent::{LENT_GROUP, LentBuffer, LentMemory, RECEIVE_LEN_MAX};
 pub(crate) use uring::{Uring, operate, outcome};
 
-use crate::cluster::ProcessorShared;
-use crate::fiber::{FiberRef, Suspend, earlier, suspend};
-use crate::processor::{self, Processor};
-use crate::waiting::{self, Operation, WaitReason};
-use crate::watch::NEVER;
+use crate::sched::cluster::ProcessorShared;
+use crate::sched::fiber::{FiberRef, Suspend, earlier, suspend};
+use crate::sched::processor::{self, Processor};
+use crate::sched::waiting::{self, Operation, WaitReason};
+use crate::sched::watch::NEVER;
 
 /// Which back end a runtime was asked to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

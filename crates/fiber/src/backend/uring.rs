@@ -19,12 +19,12 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use super::doorbell::RUNG;
 use super::lent::LentBuffers;
 use super::{Completion, Op, Wait};
-use crate::cancel::Cancelled;
-use crate::cluster::ProcessorShared;
-use crate::processor::{self, Processor};
-use crate::resources;
-use crate::spawn::while_lent;
-use crate::waiting::Operation;
+use crate::inspect::resources;
+use crate::sched::cancel::Cancelled;
+use crate::sched::cluster::ProcessorShared;
+use crate::sched::processor::{self, Processor};
+use crate::sched::waiting::Operation;
+use crate::spawn::builder::while_lent;
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;

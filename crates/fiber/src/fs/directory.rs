@@ -10,8 +10,8 @@ use io_uring::opcode;
 
 use super::metadata::{Metadata, metadata, symlink_metadata};
 use super::{HERE, by_ring, c_path};
+use crate::io::offload::offload;
 use crate::net::{Carrier, carrier};
-use crate::offload::offload;
 
 /// How many entries one trip to an offload thread brings.
 const ENTRIES_PER_TRIP: usize = 256;

@@ -49,8 +49,8 @@ use std::path::{Path, PathBuf};
 use io_uring::{opcode, squeue, types::Fd};
 
 use crate::backend::operate;
+use crate::io::offload::offload;
 use crate::net::{Carrier, carrier};
-use crate::offload::offload;
 
 /// The whole content of a file.
 ///

@@ -21,7 +21,7 @@ pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
 use crate::backend::Backend;
-use crate::processor;
+use crate::sched::processor;
 
 /// How an operation of the calling thread reaches the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

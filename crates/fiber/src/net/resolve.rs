@@ -4,7 +4,7 @@ use std::io;
 use std::mem::needs_drop;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use crate::offload::{offload, try_offload};
+use crate::io::offload::{offload, try_offload};
 
 /// All addresses of `address`. A name is looked up (`getaddrinfo(3)`, so `/etc/hosts` and
 /// `/etc/resolv.conf` count) on an offload thread, while other fibers run. It is waited for to its end; see

@@ -21,10 +21,10 @@ use crate::backend::{
     self, Backend, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate, ring_len,
     wait_ready_plain,
 };
-use crate::cluster::lock;
-use crate::fiber::give_way;
 use crate::fs;
-use crate::processor::{self, Processor};
+use crate::sched::cluster::lock;
+use crate::sched::fiber::give_way;
+use crate::sched::processor::{self, Processor};
 
 /// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep the
 /// processor.
@@ -573,11 +573,12 @@ impl Socket {
     }
 
     pub(super) fn read_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Read).map(crate::fiber::after)
+        self.timeout(Interest::Read).map(crate::sched::fiber::after)
     }
 
     pub(super) fn write_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Write).map(crate::fiber::after)
+        self.timeout(Interest::Write)
+            .map(crate::sched::fiber::after)
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {

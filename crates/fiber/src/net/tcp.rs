@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::resolve::{first_that_works, resolve};
 use super::socket::{Socket, next_id};
 use super::{Carrier, carrier, stream};
-use crate::accept::{self, ListenerState};
 use crate::backend::Interest;
+use crate::io::accept::{self, ListenerState};
 
 /// A TCP connection, as [`std::net::TcpStream`].
 #[derive(Debug)]

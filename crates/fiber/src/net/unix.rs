@@ -17,8 +17,8 @@ use std::os::unix::net::SocketAddr;
 use super::datagram::datagram;
 use super::socket::{Socket, next_id};
 use super::{Carrier, carrier, stream};
-use crate::accept::{self, ListenerState};
 use crate::backend::Interest;
+use crate::io::accept::{self, ListenerState};
 
 /// A connection between processes of this machine, as [`std::os::unix::net::UnixStream`].
 #[derive(Debug)]

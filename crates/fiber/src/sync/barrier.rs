@@ -3,7 +3,7 @@
 use super::const_unless_loom;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait};
-use crate::waiting::{self, WaitReason};
+use crate::sched::waiting::{self, WaitReason};
 
 /// A place where `n` meet before any goes on, as of [`std::sync::Barrier`]; again and again.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use super::short::Short;
 use super::wait::{Claimed, Node, Queue, Wait, Wake};
-use crate::atomic::{AtomicUsize, Ordering, UnsafeCell};
-use crate::waiting::{self, WaitReason};
+use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
+use crate::sched::waiting::{self, WaitReason};
 
 /// What a waiter is told, beside the number of its arm.
 pub(super) const PASSED: usize = 0;

@@ -7,9 +7,9 @@ use super::const_unless_loom;
 use super::mutex::MutexGuard;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wakes};
-use crate::atomic::{AtomicBool, Ordering};
-use crate::fiber::after;
-use crate::waiting::{self, WaitReason};
+use crate::base::atomic::{AtomicBool, Ordering};
+use crate::sched::fiber::after;
+use crate::sched::waiting::{self, WaitReason};
 
 /// A condition variable, as of [`std::sync::Condvar`], for a [`Mutex`](super::Mutex) of this module.
 ///

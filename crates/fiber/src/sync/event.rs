@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use super::const_unless_loom;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait};
-use crate::atomic::{AtomicBool, Ordering};
-use crate::fiber::after;
-use crate::waiting::{self, WaitReason};
+use crate::base::atomic::{AtomicBool, Ordering};
+use crate::sched::fiber::after;
+use crate::sched::waiting::{self, WaitReason};
 
 /// Something that has happened or not: a gate that stays open once set, until it is reset.
 ///

@@ -63,7 +63,7 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use select::{Receiving, Select, Sending};
 pub use semaphore::{Permit, Semaphore};
 
-use crate::atomic::{AtomicBool, Ordering};
+use crate::base::atomic::{AtomicBool, Ordering};
 
 /// A function that makes something, `const` so that it can make a `static`. Loom's atomics cannot be in one.
 macro_rules! const_unless_loom {

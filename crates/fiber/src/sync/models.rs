@@ -20,8 +20,8 @@ use super::semaphore::RawSemaphore;
 use super::short::{Short, SpinLock};
 use super::wait::{Node, Queue, Wait};
 use super::{Barrier, Condvar, Event, Mutex, Once, RwLock, Select};
-use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::waiting::WaitReason;
+use crate::base::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sched::waiting::WaitReason;
 
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wake};
 use super::{Poison, const_unless_loom};
-use crate::atomic::{AtomicU8, Ordering};
-use crate::fiber::after;
-use crate::{processor, waiting};
+use crate::base::atomic::{AtomicU8, Ordering};
+use crate::sched::fiber::after;
+use crate::sched::processor;
+use crate::sched::waiting;
 
 /// Mutual exclusion, as of [`std::sync::Mutex`]: a fiber that has to wait suspends, a plain thread sleeps.
 ///

@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use super::const_unless_loom;
 use super::mutex::Mutex;
-use crate::atomic::{AtomicU8, Ordering};
+use crate::base::atomic::{AtomicU8, Ordering};
 
 const INCOMPLETE: u8 = 0;
 const POISONED: u8 = 1;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Channel, Slot};
 use super::wait::{Node, Wait};
-use crate::fiber::after;
-use crate::waiting::{self, WaitReason};
+use crate::sched::fiber::after;
+use crate::sched::waiting::{self, WaitReason};
 
 /// Waits for the first of several channel operations; see [`select!`](crate::select), which is this in fewer words.
 ///

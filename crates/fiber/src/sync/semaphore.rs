@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use super::const_unless_loom;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wakes};
-use crate::atomic::{AtomicUsize, Ordering};
-use crate::fiber::after;
-use crate::waiting::{self, WaitReason};
+use crate::base::atomic::{AtomicUsize, Ordering};
+use crate::sched::fiber::after;
+use crate::sched::waiting::{self, WaitReason};
 
 /// A number of permits that are taken and given back.
 ///

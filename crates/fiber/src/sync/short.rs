@@ -3,8 +3,8 @@
 //! thread that holds it may have been interrupted.
 
 use super::const_unless_loom;
-use crate::atomic::UnsafeCell;
-use crate::atomic::{AtomicBool, Ordering, spin_loop};
+use crate::base::atomic::UnsafeCell;
+use crate::base::atomic::{AtomicBool, Ordering, spin_loop};
 #[cfg(loom)]
 use loom::thread::yield_now;
 #[cfg(not(loom))]

@@ -22,7 +22,7 @@
 use std::ptr;
 use std::time::Instant;
 
-use crate::atomic::{AtomicUsize, Ordering, UnsafeCell};
+use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
 use parker::Who;
 
 const WAITING: usize = 0;
@@ -340,8 +340,9 @@ impl Wakes {
 mod parker {
     use std::time::Instant;
 
-    pub(super) use crate::spawn::Unparker as Who;
-    use crate::{cancel, fiber};
+    use crate::sched::cancel;
+    use crate::sched::fiber;
+    pub(super) use crate::spawn::builder::Unparker as Who;
 
     /// The one who calls, and whether it is a fiber.
     pub(super) fn current() -> (Who, bool) {

@@ -80,9 +80,9 @@ fn findings_of(house: &House, files: &[(String, String)]) -> Vec<String> {
     for (&(from, to), what) in &upward {
         if !house.upward.iter().any(|&(a, b, _)| (a, b) == (from, to)) {
             findings.push(format!(
-                "`{from}` uses `{to}` ({what}), which is not below it. Let `{to}` call `{from}`, or \
-                 hand it a value that it takes; or move what both need to a floor below. If it has \
-                 to be, list it with its reason in crates/weft/tests/tidy/houses.rs"
+                "`{from}` uses `{to}` ({what}), which is not below it. Let `{to}` call `{from}`, \
+                 or hand it a value that it takes; or move what both need to a floor below. If \
+                 it has to be, list it with its reason in crates/weft/tests/tidy/houses.rs"
             ));
         }
     }
@@ -361,7 +361,10 @@ impl Walk<'_> {
 
     /// The methods of `impl Type { .. }`, if it is not of a trait.
     fn note_added(&mut self, tokens: &[TokenTree]) {
-        let is_body = |token: &TokenTree| matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
+        let is_body = |token: &TokenTree| match token {
+            TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+            _ => false,
+        };
         let Some(end) = tokens.iter().position(is_body) else {
             return;
         };

@@ -58,81 +58,83 @@ const HOUSES: &[House] = &[
     House {
         name: "fiber",
         floors: "
-            atomic stamp topology valgrind counters timer
-            ready_queue idle token
-            stack
-            resources
-            look
-            waiting
-            watch
+            base/atomic base/stamp base/topology base/counters
+            switch/valgrind sched/timer
+            sched/ready_queue sched/idle switch/token
+            switch/stack
+            inspect/resources
+            switch/look
+            sched/waiting
+            sched/watch
             backend
-            accept
-            roster
-            cluster
-            local
-            fiber
-            fork
-            spans spans_off
-            processor
-            overflow panic_hook
-            cancel
-            offload
-            resize
+            io/accept
+            sched/roster
+            sched/cluster
+            sched/local
+            sched/fiber
+            sched/fork
+            sched/spans sched/spans_off
+            sched/processor
+            sched/overflow inspect/panic_hook
+            sched/cancel
+            io/offload
+            sched/resize
             sync
             net
             fs
-            steps
-            clusters
-            spawn
-            join_set
+            spawn/steps
+            spawn/clusters
+            spawn/builder
+            spawn/join_set
             process signal
-            dump
-            debugger monitor
+            inspect/dump
+            inspect/debugger inspect/monitor
             runtime
+            base switch sched io inspect spawn
         ",
         upward: &[
-            ("accept", "cancel", AS_IT_WAS),
-            ("accept", "cluster", AS_IT_WAS),
-            ("accept", "fiber", AS_IT_WAS),
-            ("accept", "processor", AS_IT_WAS),
-            ("backend", "cancel", AS_IT_WAS),
-            ("backend", "cluster", AS_IT_WAS),
-            ("backend", "fiber", AS_IT_WAS),
-            ("backend", "processor", AS_IT_WAS),
-            ("backend", "spawn", AS_IT_WAS),
-            ("cluster", "fiber", AS_IT_WAS),
-            ("cluster", "fork", AS_IT_WAS),
-            ("cluster", "processor", AS_IT_WAS),
-            ("cluster", "resize", AS_IT_WAS),
-            ("clusters", "spawn", AS_IT_WAS),
-            ("fiber", "cancel", AS_IT_WAS),
-            ("fiber", "processor", AS_IT_WAS),
-            ("fiber", "spans", AS_IT_WAS),
-            ("fiber", "steps", AS_IT_WAS),
-            ("fork", "offload", AS_IT_WAS),
-            ("fork", "processor", AS_IT_WAS),
-            ("local", "processor", AS_IT_WAS),
-            ("local", "spawn", AS_IT_WAS),
-            ("look", "fiber", AS_IT_WAS),
+            ("io/accept", "sched/cancel", AS_IT_WAS),
+            ("io/accept", "sched/cluster", AS_IT_WAS),
+            ("io/accept", "sched/fiber", AS_IT_WAS),
+            ("io/accept", "sched/processor", AS_IT_WAS),
+            ("backend", "sched/cancel", AS_IT_WAS),
+            ("backend", "sched/cluster", AS_IT_WAS),
+            ("backend", "sched/fiber", AS_IT_WAS),
+            ("backend", "sched/processor", AS_IT_WAS),
+            ("backend", "spawn/builder", AS_IT_WAS),
+            ("sched/cluster", "sched/fiber", AS_IT_WAS),
+            ("sched/cluster", "sched/fork", AS_IT_WAS),
+            ("sched/cluster", "sched/processor", AS_IT_WAS),
+            ("sched/cluster", "sched/resize", AS_IT_WAS),
+            ("spawn/clusters", "spawn/builder", AS_IT_WAS),
+            ("sched/fiber", "sched/cancel", AS_IT_WAS),
+            ("sched/fiber", "sched/processor", AS_IT_WAS),
+            ("sched/fiber", "sched/spans", AS_IT_WAS),
+            ("sched/fiber", "spawn/steps", AS_IT_WAS),
+            ("sched/fork", "io/offload", AS_IT_WAS),
+            ("sched/fork", "sched/processor", AS_IT_WAS),
+            ("sched/local", "sched/processor", AS_IT_WAS),
+            ("sched/local", "spawn/builder", AS_IT_WAS),
+            ("switch/look", "sched/fiber", AS_IT_WAS),
             ("net", "fs", AS_IT_WAS),
-            ("net", "steps", AS_IT_WAS),
-            ("offload", "spawn", AS_IT_WAS),
-            ("processor", "clusters", AS_IT_WAS),
-            ("processor", "monitor", AS_IT_WAS),
-            ("processor", "overflow", AS_IT_WAS),
-            ("processor", "resize", AS_IT_WAS),
-            ("processor", "steps", AS_IT_WAS),
-            ("resize", "sync", AS_IT_WAS),
-            ("roster", "cluster", AS_IT_WAS),
-            ("roster", "fiber", AS_IT_WAS),
-            ("spans", "processor", AS_IT_WAS),
-            ("spans_off", "processor", AS_IT_WAS),
-            ("steps", "spawn", AS_IT_WAS),
-            ("sync", "spawn", AS_IT_WAS),
-            ("waiting", "fiber", AS_IT_WAS),
-            ("waiting", "processor", AS_IT_WAS),
-            ("watch", "backend", AS_IT_WAS),
-            ("watch", "cluster", AS_IT_WAS),
+            ("net", "spawn/steps", AS_IT_WAS),
+            ("io/offload", "spawn/builder", AS_IT_WAS),
+            ("sched/processor", "spawn/clusters", AS_IT_WAS),
+            ("sched/processor", "inspect/monitor", AS_IT_WAS),
+            ("sched/processor", "sched/overflow", AS_IT_WAS),
+            ("sched/processor", "sched/resize", AS_IT_WAS),
+            ("sched/processor", "spawn/steps", AS_IT_WAS),
+            ("sched/resize", "sync", AS_IT_WAS),
+            ("sched/roster", "sched/cluster", AS_IT_WAS),
+            ("sched/roster", "sched/fiber", AS_IT_WAS),
+            ("sched/spans", "sched/processor", AS_IT_WAS),
+            ("sched/spans_off", "sched/processor", AS_IT_WAS),
+            ("spawn/steps", "spawn/builder", AS_IT_WAS),
+            ("sync", "spawn/builder", AS_IT_WAS),
+            ("sched/waiting", "sched/fiber", AS_IT_WAS),
+            ("sched/waiting", "sched/processor", AS_IT_WAS),
+            ("sched/watch", "backend", AS_IT_WAS),
+            ("sched/watch", "sched/cluster", AS_IT_WAS),
         ],
     },
 ];

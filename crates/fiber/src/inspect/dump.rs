@@ -1,0 +1,576 @@
+//! All fibers of a runtime, as one sees them from outside: [`Runtime::dump`](crate::Runtime::dump).
+
+use std::backtrace::Backtrace;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Write};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::sched::cluster::{Cluster, Message};
+use crate::sched::fiber::{Control, Fiber};
+use crate::sched::roster::SHARDS;
+use crate::sched::waiting::WaitReason;
+use crate::switch::look::{Phase, TraceJob};
+
+/// So many fibers are asked where they are; a million backtraces are of no use to anybody.
+const TRACED_MAX: usize = 1000;
+
+/// How long processors may take to answer: one that is stalled does not.
+const TRACE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// So many lines are printed; the summary counts all fibers.
+const PRINTED_MAX: usize = 1000;
+
+/// From this number on, fibers that do the same are one line.
+const ALIKE_MIN: usize = 4;
+
+/// What [`Runtime::dump`](crate::Runtime::dump) has found. Printed, it is a summary and a list; see also
+/// [`to_json`](Dump::to_json).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Dump {
+    /// Every fiber that was there, by number. Each is a picture of one moment, but not all of the same moment.
+    pub fibers: Vec<DumpedFiber>,
+    /// Fibers that wait for each other in a ring (each for a lock that the next one holds, or for its end): they wait
+    /// for ever.
+    pub deadlocks: Vec<Vec<u64>>,
+}
+
+/// One fiber.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DumpedFiber {
+    /// Its number.
+    pub id: u64,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// What it is doing.
+    pub state: FiberState,
+    /// What it waits for, in words; `None` if it does not wait.
+    pub waits_for: Option<String>,
+    /// The fiber that has what it waits for, if that is known.
+    pub waits_for_fiber: Option<u64>,
+    /// The processor that it is on.
+    pub processor: Option<usize>,
+    /// How long ago it was spawned.
+    pub age: Duration,
+    /// Its stack, if it has one now.
+    pub stack: Option<DumpedStack>,
+    /// The spans that it is inside of, from the outermost to the innermost, by name; none without the feature `tracing`.
+    pub spans: Vec<String>,
+    /// Where it was spawned: file, line, column.
+    pub spawned_at: String,
+    /// Where it waits, innermost frame first, if that was asked for and the fiber could say.
+    pub backtrace: Option<String>,
+}
+
+/// A fiber's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DumpedStack {
+    /// Bytes that it may use.
+    pub usable_len: usize,
+    /// Bytes from its base to the deepest page that was ever touched.
+    pub touched_len: usize,
+}
+
+/// What a fiber is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum FiberState {
+    /// Not started yet.
+    Unstarted,
+    /// Gave way to others.
+    Ready,
+    /// Runs.
+    Running,
+    /// Waits, or has just got what it waited for.
+    Waiting,
+    /// Between two steps, without a stack: waits for input, or has just got it.
+    BetweenSteps,
+    /// Has just finished.
+    Finished,
+}
+
+impl fmt::Display for FiberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            FiberState::Unstarted => "unstarted",
+            FiberState::Ready => "ready",
+            FiberState::Running => "running",
+            FiberState::Waiting => "waiting",
+            FiberState::BetweenSteps => "between steps",
+            FiberState::Finished => "finished",
+        })
+    }
+}
+
+impl Dump {
+    /// Looks at all fibers of `cluster`; with `backtraces`, asks those that wait where they are.
+    pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {
+        let mut found = cluster.roster.fibers();
+        found.sort_unstable_by_key(Fiber::id);
+        let mut traces = if backtraces {
+            trace(cluster, &found)
+        } else {
+            HashMap::new()
+        };
+        let describe = |fiber: &Fiber| {
+            let mut dumped = DumpedFiber::of(cluster, fiber);
+            dumped.backtrace = traces.remove(&dumped.id).map(|trace| in_user_code(&trace));
+            dumped
+        };
+        let fibers: Vec<_> = found.iter().map(describe).collect();
+        let waits = fibers.iter();
+        let waits = waits.filter_map(|fiber| Some((fiber.id, fiber.waits_for_fiber?)));
+        let deadlocks = rings(waits.collect());
+        Dump { fibers, deadlocks }
+    }
+
+    /// Whether fibers wait for each other in a ring, without making a dump: a few nanoseconds a fiber, and memory only for
+    /// those that wait for another.
+    pub(crate) fn is_any_ring(cluster: &Cluster) -> bool {
+        let mut waits = HashMap::new();
+        for part in 0..SHARDS {
+            for fiber in cluster.roster.part(part) {
+                let state = state_of(fiber.control.look().phase());
+                let (_, waits_for) = wait_of(&fiber.control, state);
+                if let Some(other) = waits_for {
+                    waits.insert(fiber.id(), other);
+                }
+            }
+        }
+        !rings(waits).is_empty()
+    }
+
+    /// The same as one JSON object.
+    pub fn to_json(&self) -> String {
+        let mut out = String::from("{\"fibers\":[");
+        for (at, fiber) in self.fibers.iter().enumerate() {
+            out.push_str(if at == 0 { "\n" } else { ",\n" });
+            fiber.write_json(&mut out);
+        }
+        let rings = self.deadlocks.iter().map(|ring| format!("{ring:?}"));
+        let rings = rings.collect::<Vec<_>>().join(",");
+        let _ = writeln!(out, "\n],\"deadlocks\":[{rings}]}}");
+        out
+    }
+}
+
+impl DumpedFiber {
+    fn of(cluster: &Cluster, fiber: &Fiber) -> DumpedFiber {
+        let control = &fiber.control;
+        let look = control.look();
+        let state = state_of(look.phase());
+        let (reason, waits_for_fiber) = wait_of(control, state);
+        DumpedFiber {
+            id: fiber.id(),
+            name: fiber.name().map(str::to_owned),
+            state,
+            waits_for: reason.map(in_words),
+            waits_for_fiber,
+            processor: cluster.index_of(control.home()),
+            age: look.age(),
+            stack: look.stack().map(|stack| DumpedStack {
+                usable_len: stack.usable().len(),
+                touched_len: touched_len(&stack.usable()),
+            }),
+            spans: control.spans().names(),
+            spawned_at: control.spawned_at().to_string(),
+            backtrace: None,
+        }
+    }
+
+    fn write_json(&self, out: &mut String) {
+        let _ = write!(
+            out,
+            "{{\"id\":{},\"name\":{},\"state\":\"{}\",\"waits_for\":{},\"waits_for_fiber\":{},\"processor\":{},\
+             \"age_s\":{:.3},\"stack_usable\":{},\"stack_touched\":{},\"spans\":[{}],\"spawned_at\":{},\"backtrace\":{}}}",
+            self.id,
+            json_text(self.name.as_deref()),
+            self.state,
+            json_text(self.waits_for.as_deref()),
+            json_number(self.waits_for_fiber),
+            json_number(self.processor),
+            self.age.as_secs_f64(),
+            json_number(self.stack.map(|stack| stack.usable_len)),
+            json_number(self.stack.map(|stack| stack.touched_len)),
+            self.spans
+                .iter()
+                .map(|span| json_text(Some(span)))
+                .collect::<Vec<_>>()
+                .join(","),
+            json_text(Some(&self.spawned_at)),
+            json_text(self.backtrace.as_deref()),
+        );
+    }
+}
+
+pub(crate) fn state_of(phase: Phase) -> FiberState {
+    match phase {
+        Phase::Unstarted => FiberState::Unstarted,
+        Phase::Ready => FiberState::Ready,
+        Phase::Running => FiberState::Running,
+        Phase::Waiting => FiberState::Waiting,
+        Phase::BetweenSteps => FiberState::BetweenSteps,
+        Phase::Finished => FiberState::Finished,
+    }
+}
+
+fn json_number<N: fmt::Display>(number: Option<N>) -> String {
+    number.map_or_else(|| "null".to_owned(), |number| number.to_string())
+}
+
+fn json_text(text: Option<&str>) -> String {
+    let Some(text) = text else {
+        return "null".to_owned();
+    };
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            '\n' => quoted.push_str("\\n"),
+            control if control < ' ' => {
+                let _ = write!(quoted, "\\u{:04x}", control as u32);
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+pub(crate) fn in_words(reason: WaitReason) -> String {
+    match reason {
+        WaitReason::Lock { address, owner: 0 } => format!("mutex {address:#x}"),
+        WaitReason::Lock { address, owner } => format!("mutex {address:#x}, held by {owner}"),
+        WaitReason::RwLock { address } => format!("rwlock {address:#x}"),
+        WaitReason::Condvar { address } => format!("condvar {address:#x}"),
+        WaitReason::Semaphore { address } => format!("semaphore {address:#x}"),
+        WaitReason::Event { address } => format!("event {address:#x}"),
+        WaitReason::Channel { address } => format!("channel {address:#x}"),
+        WaitReason::Select => "select".to_owned(),
+        WaitReason::Join { fiber } => format!("the end of {fiber}"),
+        WaitReason::Timer => "timer".to_owned(),
+        WaitReason::Io { fd, operation } => {
+            format!("{operation:?} on descriptor {fd}").to_lowercase()
+        }
+        WaitReason::Park => "unpark".to_owned(),
+        WaitReason::Offload => "an offloaded call".to_owned(),
+    }
+}
+
+/// How far down from its base a stack has been touched: pages stay with it, so this is its high-water mark.
+fn touched_len(usable: &std::ops::Range<usize>) -> usize {
+    const PAGE_SIZE: usize = 4096;
+    let mut pages = vec![0u8; usable.len() / PAGE_SIZE];
+    // SAFETY: mincore(2) writes one byte for each page of the range, which is what the vector has room for. The range is
+    // part of a slab, which is never unmapped.
+    let result = unsafe {
+        libc::mincore(
+            usable.start as *mut libc::c_void,
+            usable.len(),
+            pages.as_mut_ptr(),
+        )
+    };
+    if result != 0 {
+        return 0;
+    }
+    let deepest = pages.iter().position(|page| page & 1 == 1);
+    deepest.map_or(0, |page| usable.len() - page * PAGE_SIZE)
+}
+
+/// Asks the fibers that wait where they are.
+fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
+    let (answers, answered) = mpsc::channel();
+    let waiting = fibers.iter().filter(|fiber| {
+        let look = fiber.control.look();
+        let may_be_traced = !fiber.control.is_migratable() && look.has_room_to_trace();
+        look.phase() == Phase::Waiting && may_be_traced
+    });
+    let mut jobs: BTreeMap<usize, Vec<Fiber>> = BTreeMap::new();
+    for fiber in waiting.take(TRACED_MAX) {
+        if let Some(index) = cluster.index_of(fiber.control.home()) {
+            jobs.entry(index).or_default().push(fiber.clone());
+        }
+    }
+    for (index, fibers) in jobs {
+        let answers = answers.clone();
+        let job = TraceJob { fibers, answers };
+        cluster.processors[index].send(Message::Trace(job));
+    }
+    drop(answers);
+    let deadline = Instant::now() + TRACE_PATIENCE;
+    let mut traces = HashMap::new();
+    while let Ok((id, trace)) =
+        answered.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
+        traces.insert(id, trace);
+    }
+    traces
+}
+
+/// The frames between the runtime's at either end.
+fn in_user_code(trace: &Backtrace) -> String {
+    let text = trace.to_string();
+    let frames = split_frames(&text);
+    let is_runtime = |frame: &&str| {
+        ["fiber::", "corosensei::", "std::", "core::"]
+            .iter()
+            .any(|own| {
+                let name = frame.split_once(": ").map_or("", |(_, name)| name);
+                name.trim_start_matches('<').starts_with(own)
+            })
+    };
+    let first = frames.iter().position(|frame| !is_runtime(frame));
+    let last = frames.iter().rposition(|frame| !is_runtime(frame));
+    match first.zip(last) {
+        // The call that waits is of interest too.
+        Some((first, last)) => frames[first.saturating_sub(1)..=last].concat(),
+        None => text,
+    }
+}
+
+/// A frame is a line with its number and name, and lines that say where.
+fn split_frames(text: &str) -> Vec<&str> {
+    let mut starts: Vec<_> = text
+        .match_indices('\n')
+        .map(|(at, _)| at + 1)
+        .filter(|&at| {
+            let line = text[at..].trim_start();
+            line.starts_with(|first: char| first.is_ascii_digit())
+        })
+        .collect();
+    starts.insert(0, 0);
+    starts.push(text.len());
+    starts
+        .windows(2)
+        .map(|pair| &text[pair[0]..pair[1]])
+        .collect()
+}
+
+/// What a fiber that was seen in this state waits for, and for which other fiber, if it is one.
+fn wait_of(control: &Control, state: FiberState) -> (Option<WaitReason>, Option<u64>) {
+    let reason = match state {
+        FiberState::Waiting => control.waiting().reason(),
+        _ => None,
+    };
+    let other = match reason {
+        Some(WaitReason::Lock { owner, .. }) => (owner != 0).then_some(owner),
+        Some(WaitReason::Join { fiber }) => Some(fiber),
+        _ => None,
+    };
+    (reason, other)
+}
+
+/// Rings in the graph of who waits for whom. A fiber waits for one other at most, so each ring is found by walking.
+fn rings(next: HashMap<u64, u64>) -> Vec<Vec<u64>> {
+    let mut seen: HashMap<u64, u64> = HashMap::new();
+    let mut rings = Vec::new();
+    for &start in next.keys() {
+        let mut at = start;
+        while !seen.contains_key(&at) {
+            seen.insert(at, start);
+            match next.get(&at) {
+                Some(&after) => at = after,
+                None => break,
+            }
+        }
+        if seen.get(&at) == Some(&start) && next.contains_key(&at) {
+            let mut ring = vec![at];
+            let mut after = next[&at];
+            while after != at {
+                ring.push(after);
+                after = next[&after];
+            }
+            let least = ring.iter().enumerate().min_by_key(|&(_, id)| id);
+            let least = least.map_or(0, |(index, _)| index);
+            ring.rotate_left(least);
+            rings.push(ring);
+        }
+    }
+    rings.sort_unstable();
+    rings
+}
+
+impl fmt::Display for Dump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} fibers", self.fibers.len())?;
+        let mut groups: BTreeMap<_, usize> = BTreeMap::new();
+        for fiber in &self.fibers {
+            let name = fiber.name.as_deref().unwrap_or("-");
+            *groups
+                .entry((fiber.state, name, &fiber.spawned_at))
+                .or_default() += 1;
+        }
+        for ((state, name, spawned_at), count) in groups {
+            writeln!(f, "{count:>9} {state:<14} {name}  spawned at {spawned_at}")?;
+        }
+        for ring in &self.deadlocks {
+            let ring: Vec<_> = ring.iter().map(u64::to_string).collect();
+            writeln!(
+                f,
+                "DEADLOCK: each waits for the next: {}, {}",
+                ring.join(", "),
+                ring[0]
+            )?;
+        }
+        writeln!(
+            f,
+            "\n{:>9} {:<14} {:>4} {:>9} {:>7} {:<16} waits for",
+            "number", "state", "cpu", "age s", "stack", "name"
+        )?;
+        let lines = self.lines();
+        for line in lines.iter().take(PRINTED_MAX) {
+            write_line(line, f)?;
+        }
+        match lines.len().saturating_sub(PRINTED_MAX) {
+            0 => Ok(()),
+            more => writeln!(f, "... and {more} more lines"),
+        }
+    }
+}
+
+impl Dump {
+    /// The fibers of each line, by the number of the first: those that do the same together. Fibers that wait for another
+    /// one stand alone, since it matters which they are.
+    fn lines(&self) -> Vec<Vec<&DumpedFiber>> {
+        let mut alike: HashMap<_, Vec<&DumpedFiber>> = HashMap::new();
+        for fiber in &self.fibers {
+            alike.entry(fiber.kind()).or_default().push(fiber);
+        }
+        let mut lines: Vec<Vec<_>> = Vec::new();
+        for fibers in alike.into_values() {
+            match fibers.len() >= ALIKE_MIN && fibers[0].waits_for_fiber.is_none() {
+                true => lines.push(fibers),
+                false => lines.extend(fibers.into_iter().map(|fiber| vec![fiber])),
+            }
+        }
+        lines.sort_unstable_by_key(|fibers| fibers[0].id);
+        lines
+    }
+}
+
+impl DumpedFiber {
+    /// What fibers that do the same have in common.
+    fn kind(&self) -> impl Eq + Hash + '_ {
+        let (name, spans) = (&self.name, &self.spans);
+        let wait = (self.state, &self.waits_for, &self.backtrace);
+        (name, spans, wait, &self.spawned_at)
+    }
+}
+
+/// One fiber, or how many there are of a kind, with the age of the oldest and their stacks together.
+fn write_line(fibers: &[&DumpedFiber], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let first = fibers[0];
+    let (number, processor) = match fibers.len() {
+        1 => (first.id.to_string(), first.processor),
+        many => (format!("{many} alike"), None),
+    };
+    let age = fibers
+        .iter()
+        .map(|fiber| fiber.age)
+        .max()
+        .unwrap_or_default();
+    let stacks = fibers.iter().filter_map(|fiber| fiber.stack);
+    let touched_len = stacks
+        .map(|stack| stack.touched_len)
+        .reduce(|sum, len| sum + len);
+    writeln!(
+        f,
+        "{number:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}{}",
+        first.state,
+        processor.map_or("-".to_owned(), |index| index.to_string()),
+        age.as_secs_f64(),
+        touched_len.map_or("-".to_owned(), |len| format!("{}K", len.div_ceil(1024))),
+        first.name.as_deref().unwrap_or("-"),
+        first.waits_for.as_deref().unwrap_or("-"),
+        match first.spans.as_slice() {
+            [] => String::new(),
+            spans => format!("  in {}", spans.join(":")),
+        },
+    )?;
+    for line in first.backtrace.iter().flat_map(|trace| trace.lines()) {
+        writeln!(f, "            {line}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for DumpedFiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_line(&[self], f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn waiting(id: u64) -> DumpedFiber {
+        DumpedFiber {
+            id,
+            name: Some(format!("a \"quoted\"\nname {id}")),
+            state: FiberState::Waiting,
+            waits_for: None,
+            waits_for_fiber: None,
+            processor: Some(0),
+            age: Duration::from_millis(1500),
+            stack: None,
+            spans: vec!["outer".to_owned(), "inner".to_owned()],
+            spawned_at: "here:1:1".to_owned(),
+            backtrace: None,
+        }
+    }
+
+    #[test]
+    fn rings_are_found_and_chains_are_not_rings() {
+        let edges = [(1, 2), (2, 3), (3, 1), (4, 1), (5, 6), (7, 8), (8, 7)];
+        assert_eq!(rings(edges.into()), [vec![1, 2, 3], vec![7, 8]]);
+    }
+
+    #[test]
+    fn a_fiber_that_waits_for_itself_is_a_ring() {
+        assert_eq!(rings([(9, 9)].into()), [vec![9]]);
+    }
+
+    /// Seen: 64 fibers that waited for connections were 64 equal lines of `/fibers`, and the one that mattered was among them.
+    #[test]
+    fn fibers_that_do_the_same_are_one_line() {
+        let fiber = |id, waits_for: &str| DumpedFiber {
+            name: Some("connection".to_owned()),
+            waits_for: Some(waits_for.to_owned()),
+            ..waiting(id)
+        };
+        let mut dump = Dump {
+            fibers: (1..=64).map(|id| fiber(id, "accept")).collect(),
+            ..Dump::default()
+        };
+        dump.fibers[7] = fiber(8, "a disk");
+        let owned = |id| DumpedFiber {
+            waits_for_fiber: Some(8),
+            ..fiber(id, "mutex")
+        };
+        dump.fibers.extend((65..=70).map(owned));
+        let text = dump.to_string();
+        let (_, list) = text.split_once("waits for\n").unwrap();
+        let firsts: Vec<_> = list
+            .lines()
+            .map(|line| line.split_once(" waiting").unwrap().0.trim())
+            .collect();
+        assert_eq!(
+            firsts,
+            ["63 alike", "8", "65", "66", "67", "68", "69", "70"],
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn json_quotes_names() {
+        let mut out = String::new();
+        waiting(1).write_json(&mut out);
+        assert!(out.contains(r#""name":"a \"quoted\"\nname 1""#), "{out}");
+        assert!(out.contains(r#""spans":["outer","inner"],"#), "{out}");
+    }
+}

@@ -1,0 +1,7 @@
+//! For those who look at a runtime from outside.
+
+pub(crate) mod debugger;
+pub(crate) mod dump;
+pub(crate) mod monitor;
+pub(crate) mod panic_hook;
+pub(crate) mod resources;

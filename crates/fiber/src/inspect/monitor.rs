@@ -1,0 +1,358 @@
+//! The monitor: a kernel thread that notices when a fiber keeps its processor for too long, and when fibers wait for each
+//! other in a ring.
+//!
+//! Nothing can take the processor from a fiber (Rust code and the C library cannot be interrupted safely at any point), so
+//! what remains is to say who it was, where it was spawned, and what it was doing. The monitor looks at each processor
+//! twice per threshold; if the same turn of the same fiber is there as a threshold ago, it sends the thread a signal, whose
+//! handler notes the return addresses on the stack. They become names on the monitor's thread.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::inspect::dump::Dump;
+use crate::sched::cluster::{Cluster, lock};
+
+/// A fiber that has kept its processor for longer than the threshold.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stall {
+    /// The processor.
+    pub processor: usize,
+    /// The fiber's number.
+    pub fiber: u64,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Where it was spawned, if it has not ended meanwhile.
+    pub spawned_at: Option<String>,
+    /// How long it has kept the processor so far, at least.
+    pub duration: Duration,
+    /// What it was doing, innermost frame first.
+    pub backtrace: String,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.as_deref().unwrap_or("<unnamed>");
+        let spawned_at = self.spawned_at.as_deref().unwrap_or("<unknown>");
+        write!(
+            f,
+            "fiber '{name}' (number {}, spawned at {spawned_at}) has kept processor {} for {} ms; let it call \
+             fiber::yield_now or fiber::offload\n{}",
+            self.fiber,
+            self.processor,
+            self.duration.as_millis(),
+            self.backtrace,
+        )
+    }
+}
+
+/// Fibers that wait for each other in a ring.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// What every fiber of the runtime was doing; see [`Dump::deadlocks`].
+    pub dump: Dump,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "fibers wait for each other and will for ever\n{}",
+            self.dump
+        )
+    }
+}
+
+/// What the monitor tells, and whom.
+#[derive(Clone)]
+pub(crate) struct Listeners {
+    pub(crate) stall: Arc<dyn Fn(&Stall) + Send + Sync>,
+    pub(crate) deadlock: Arc<dyn Fn(&Deadlock) + Send + Sync>,
+}
+
+impl Default for Listeners {
+    fn default() -> Listeners {
+        Listeners {
+            stall: Arc::new(|stall| eprintln!("{stall}")),
+            deadlock: Arc::new(|deadlock| eprintln!("{deadlock}")),
+        }
+    }
+}
+
+/// Tells a listener. One that panics has been reported by the panic hook, and the monitor goes on.
+fn tell<T>(listener: &dyn Fn(&T), news: &T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| listener(news)));
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listeners")
+    }
+}
+
+/// When all processors sleep, the monitor looks this seldom: an idle runtime should cost nothing.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// Rings are not looked for among more fibers than this.
+const DEADLOCKED_MAX: usize = 100_000;
+
+/// A running monitor; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    end: Arc<End>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl End {
+    /// Waits; `true` when it is over.
+    fn wait(&self, duration: Duration) -> bool {
+        let guard = lock(&self.is_over);
+        let waited = self
+            .changed
+            .wait_timeout_while(guard, duration, |over| !*over);
+        *waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+    }
+}
+
+impl Monitor {
+    pub(crate) fn start(
+        cluster: &Arc<Cluster>,
+        threshold: Duration,
+        listeners: Listeners,
+    ) -> std::io::Result<Monitor> {
+        install_handler();
+        let end = Arc::new(End::default());
+        let mut watch = Watch {
+            cluster: Arc::clone(cluster),
+            threshold,
+            listeners,
+            seen: Vec::new(),
+            is_ring_reported: false,
+        };
+        let ended = Arc::clone(&end);
+        let body = move || {
+            let mut period = threshold / 2;
+            while !ended.wait(period) {
+                period = watch.look();
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("monitor".to_owned())
+            .spawn(body)?;
+        Ok(Monitor {
+            end,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        *lock(&self.end.is_over) = true;
+        self.end.changed.notify_all();
+        let this = std::thread::current().id();
+        // A listener may be what drops the runtime: its thread ends by itself.
+        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != this) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watch {
+    cluster: Arc<Cluster>,
+    threshold: Duration,
+    listeners: Listeners,
+    /// Of each processor: what ran when it was last seen to change.
+    seen: Vec<Seen>,
+    is_ring_reported: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    fiber: u64,
+    switches: u64,
+    since: Instant,
+    is_reported: bool,
+}
+
+impl Watch {
+    /// Looks at all processors; says when to look again.
+    fn look(&mut self) -> Duration {
+        let cluster = Arc::clone(&self.cluster);
+        let mut all_asleep = true;
+        for (index, processor) in cluster.open_places().iter().enumerate() {
+            all_asleep &= processor.is_asleep();
+            let now = Seen {
+                fiber: processor.running.load(Ordering::Relaxed),
+                switches: processor.counters.switches.get(),
+                since: Instant::now(),
+                is_reported: false,
+            };
+            match self.seen.get_mut(index) {
+                None => self.seen.push(now),
+                Some(seen) if (seen.fiber, seen.switches) != (now.fiber, now.switches) => {
+                    *seen = now;
+                }
+                Some(seen) => {
+                    let duration = seen.since.elapsed();
+                    let is_stalled = seen.fiber != 0 && duration >= self.threshold;
+                    if is_stalled && !std::mem::replace(&mut seen.is_reported, true) {
+                        let fiber = seen.fiber;
+                        self.report_stall(index, fiber, duration);
+                    }
+                }
+            }
+        }
+        if !all_asleep {
+            return self.threshold / 2;
+        }
+        self.look_for_rings();
+        IDLE_PERIOD.max(self.threshold / 2)
+    }
+
+    fn report_stall(&self, processor: usize, number: u64, duration: Duration) {
+        let shared = &self.cluster.processors[processor];
+        let backtrace = trace_thread(shared.thread.load(Ordering::Acquire));
+        self.cluster.stalls.fetch_add(1, Ordering::Relaxed);
+        let fibers = self.cluster.roster.fibers();
+        let fiber = fibers.iter().find(|fiber| fiber.id() == number);
+        let stall = Stall {
+            processor,
+            fiber: number,
+            name: fiber.and_then(|fiber| fiber.name().map(str::to_owned)),
+            spawned_at: fiber.map(|fiber| fiber.control.spawned_at().to_string()),
+            duration,
+            backtrace,
+        };
+        tell(&*self.listeners.stall, &stall);
+    }
+
+    /// When nothing runs, somebody may wait for himself.
+    fn look_for_rings(&mut self) {
+        if self.is_ring_reported || self.cluster.fiber_count() > DEADLOCKED_MAX {
+            return;
+        }
+        if !Dump::is_any_ring(&self.cluster) {
+            return;
+        }
+        self.is_ring_reported = true;
+        let dump = Dump::of(&self.cluster, true);
+        tell(&*self.listeners.deadlock, &Deadlock { dump });
+    }
+}
+
+/// The calling kernel thread, as gettid(2) says.
+pub(crate) fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// SIGURG: what nobody uses it for is out-of-band data, and by default it is ignored.
+const SIGNAL: i32 = libc::SIGURG;
+
+const ADDRESSES_MAX: usize = 128;
+
+/// Where the handler leaves what it found; one thread is asked at a time.
+static ASKED: AtomicI32 = AtomicI32::new(0);
+static FOUND: [AtomicUsize; ADDRESSES_MAX] = [const { AtomicUsize::new(0) }; ADDRESSES_MAX];
+static FOUND_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn install_handler() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        // SAFETY: plain data for sigaction(2). The handler does only what is argued for there.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_addresses as *const () as usize;
+            // On the alternate stack: the fiber's may be nearly used up.
+            action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(SIGNAL, &action, std::ptr::null_mut());
+        }
+    });
+}
+
+/// The handler, on the stalled thread. No allocation and no lock: the unwinder of gcc 12 and later finds its tables by
+/// `_dl_find_object(3)`, which is made to be called from here.
+extern "C" fn note_addresses(_: i32) {
+    // SAFETY: errno is this thread's own; the interrupted code gets it back.
+    let errno = unsafe { *libc::__errno_location() };
+    if ASKED.load(Ordering::Acquire) == thread_id() {
+        let mut count = 0;
+        // SAFETY: one thread at a time is in here (`ASKED`), which is what the lock that this leaves out would ensure.
+        unsafe {
+            backtrace::trace_unsynchronized(|frame| {
+                FOUND[count].store(frame.ip() as usize, Ordering::Relaxed);
+                count += 1;
+                count < ADDRESSES_MAX
+            });
+        }
+        FOUND_COUNT.store(count, Ordering::Relaxed);
+        ASKED.store(0, Ordering::Release);
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// What a thread of this process is doing, by names.
+fn trace_thread(thread: i32) -> String {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let _one = lock(&ONE_AT_A_TIME);
+    ASKED.store(thread, Ordering::Release);
+    // SAFETY: a signal with a handler, to a thread of this process (or to nobody, if it has ended).
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
+    let deadline = Instant::now() + PATIENCE;
+    while ASKED.load(Ordering::Acquire) != 0 {
+        if Instant::now() > deadline {
+            // It may still come, and then finds that nobody asks.
+            let withdrawn = ASKED.compare_exchange(thread, 0, Ordering::AcqRel, Ordering::Acquire);
+            if withdrawn.is_ok() {
+                return "    (the thread did not answer: it may be in the kernel)\n".to_owned();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let count = FOUND_COUNT.load(Ordering::Relaxed);
+    let addresses = FOUND[..count]
+        .iter()
+        .map(|found| found.load(Ordering::Relaxed));
+    name_frames(addresses)
+}
+
+fn name_frames(addresses: impl Iterator<Item = usize>) -> String {
+    let mut frames = Vec::new();
+    for address in addresses {
+        // The address is where the call returns to; the line is that of the call.
+        let call = address.saturating_sub(1) as *mut std::ffi::c_void;
+        backtrace::resolve(call, |symbol| {
+            let name = symbol
+                .name()
+                .map_or("?".to_owned(), |name| format!("{name:#}"));
+            let place = symbol.filename().zip(symbol.lineno());
+            let place = place.map(|(file, line)| format!("\n        at {}:{line}", file.display()));
+            frames.push((name, place.unwrap_or_default()));
+        });
+    }
+    // The handler's own frames come first, then the signal's, then the fiber's down to its entry.
+    let is_ours = |name: &str| name.contains("note_addresses") || name.contains("__restore_rt");
+    let first = frames.iter().rposition(|(name, _)| is_ours(name));
+    let first = first.map_or(0, |at| at + 1);
+    let end = frames
+        .iter()
+        .position(|(name, _)| name.starts_with("corosensei::"));
+    let end = end.unwrap_or(frames.len()).max(first);
+    let shown = frames[first..end].iter();
+    shown
+        .map(|(name, place)| format!("    {name}{place}\n"))
+        .collect()
+}

@@ -1,0 +1,481 @@
+//! Accepting, on demand: a connection is taken out of the listen queue when a fiber or a thread asks for one, and
+//! for it. The others stay in the queue, where they cost no descriptor and any process that shares the listener may
+//! have them. So a limit on connections is a limit on those that ask.
+//!
+//! Any number of fibers may wait in `accept` on one listener, and any number of processors may share it. When a
+//! connection comes, a processor accepts as many as it has waiters for. The fiber that has waited for the shortest time
+//! is served first: its stack is warm, and the stacks of the others stay untouched. Plain threads may accept beside them.
+//!
+//! ```text
+//!   listen queue    [c9 c8 c7 c6]
+//!                         │ ring: one accept at a time;  epoll: accept4(2) at an edge
+//!   waiters         f3 ◀──┘ c6      then f2 ◀── c7, f1 ◀── c8;  c9 stays in the queue
+//! ```
+//!
+//! A ring has one accept, while a fiber waits. It follows a poll, because an accept on an empty queue makes a socket for
+//! nothing; but where the last one left connections in the queue it comes at once. The ring's multishot accept is no use:
+//! it takes the whole queue in one burst, thousands of connections that no fiber has asked for, and with them the
+//! descriptors that files need. For the same reason the last fiber that waits cannot go while the accept is in the ring:
+//! the accept is cancelled first, and what it brings all the same is the fiber's.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use crate::backend::{Backend, Completion, Op, OpCarrier};
+use crate::sched::cancel::{Cancelled, is_cancellation};
+use crate::sched::cluster::{Cluster, Message, lock};
+use crate::sched::fiber::give_way;
+use crate::sched::processor::{self, Processor};
+use crate::sched::waiting::Operation;
+
+/// What all processors share of one listener.
+#[derive(Debug)]
+pub(crate) struct ListenerState {
+    /// Non-blocking from the first accept on: others may be faster.
+    fd: OwnedFd,
+    id: u64,
+    closed: AtomicBool,
+    /// How many fibers wait, on all processors.
+    waiting: AtomicUsize,
+    /// The processors that accept from it: they are told when it closes.
+    users: Mutex<Vec<(Arc<Cluster>, usize)>>,
+    /// For plain threads that wait: readable for ever once the listener is closed.
+    end: OnceLock<OwnedFd>,
+}
+
+/// The listeners that fibers of one processor wait on. Few, so a list.
+#[derive(Default)]
+pub(crate) struct Acceptors {
+    list: RefCell<Vec<Acceptor>>,
+}
+
+/// One listener on one processor.
+struct Acceptor {
+    listener: Arc<ListenerState>,
+    /// An accept is in the ring, from its push to its completion. A fiber waits meanwhile.
+    is_armed: bool,
+    is_disarming: bool,
+    /// The ring's last accept left connections in the queue.
+    is_queue_filled: bool,
+    /// Last in, first out.
+    waiters: Vec<*const Waiter>,
+}
+
+/// A fiber that waits for a connection; on its stack.
+struct Waiter {
+    op: Op,
+    connection: Cell<Option<OwnedFd>>,
+}
+
+impl ListenerState {
+    pub(crate) fn new(fd: OwnedFd, id: u64) -> Arc<ListenerState> {
+        Arc::new(ListenerState {
+            fd,
+            id,
+            closed: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            users: Mutex::default(),
+            end: OnceLock::new(),
+        })
+    }
+
+    /// Ends all waits.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        for (cluster, index) in lock(&self.users).iter() {
+            cluster.processors[*index].send(Message::CloseListener(self.id));
+        }
+        if let Some(end) = self.end.get() {
+            // It can fail only when it is readable many times over.
+            let _ = rustix::io::write(end, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn tell_others(&self, from: &Processor, message: impl Fn() -> Message) {
+        for (cluster, index) in lock(&self.users).iter() {
+            if *index != from.index || !Arc::ptr_eq(cluster, &from.cluster) {
+                cluster.processors[*index].send(message());
+            }
+        }
+    }
+
+    /// For a plain thread that will wait: what tells it of the end.
+    fn end(&self) -> io::Result<&OwnedFd> {
+        use rustix::event::{EventfdFlags, eventfd};
+        if let Some(end) = self.end.get() {
+            return Ok(end);
+        }
+        rustix::io::ioctl_fionbio(self, true)?;
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(self.end.get_or_init(|| made))
+    }
+}
+
+impl AsFd for ListenerState {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn closed_error() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the listener was closed")
+}
+
+/// What `incoming` makes of an accept: nothing once no accept can succeed any more, so that a loop that skips errors ends.
+pub(crate) fn unless_over<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
+    let is_over =
+        |error: &io::Error| error.kind() == io::ErrorKind::NotConnected || is_cancellation(error);
+    match accepted {
+        Err(error) if is_over(&error) => None,
+        accepted => Some(accepted),
+    }
+}
+
+/// Waits for the next connection on `listener`.
+///
+/// # Errors
+/// `NotConnected` if the listener was closed; else what `accept4(2)` reports: running out of descriptors and a
+/// connection that was reset in the queue are the caller's to survive.
+pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return accept_plain(listener);
+    };
+    loop {
+        fiber.control().cancellation().check()?;
+        let waiter = Waiter {
+            op: Op::carried_by(OpCarrier::Acceptors, fiber),
+            connection: Cell::new(None),
+        };
+        if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
+            give_way();
+            return Ok(connection);
+        }
+        let completion = waiter
+            .op
+            .wait_for(listener.fd.as_raw_fd(), Operation::Accept);
+        match waiter.connection.take() {
+            Some(connection) => return Ok(connection),
+            None if waiter.op.is_cancelled() => return Err(Cancelled.into()),
+            None if waiter.op.is_timed_out() => return Err(io::ErrorKind::TimedOut.into()),
+            None if listener.is_closed() => return Err(closed_error()),
+            None if waiter.op.is_relocated() => {} // Stands in line again, on another processor.
+            None => return Err(io::Error::from_raw_os_error(-completion.result)),
+        }
+    }
+}
+
+/// On a plain thread.
+fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let end = listener.end()?;
+    // It was made before we look, so a close after that look is heard of.
+    loop {
+        if listener.is_closed() {
+            return Err(closed_error());
+        }
+        match accept_now(listener)? {
+            Some(connection) => return Ok(connection),
+            None => {
+                let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+                match poll(&mut [of(listener.as_fd()), of(end.as_fd())], None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+/// Accepts if a connection is there. The listener is non-blocking.
+fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(connection) => Ok(Some(connection)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a connection is in the listen queue just now.
+fn has_connection(listener: &ListenerState) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let at_once = Timespec::default();
+    let mut listeners = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut listeners, Some(&at_once)).is_ok_and(|count| count > 0)
+}
+
+impl Acceptors {
+    /// Takes a connection that is there already, or puts `waiter` in line.
+    fn begin(
+        &self,
+        processor: &Processor,
+        listener: &Arc<ListenerState>,
+        waiter: &Waiter,
+    ) -> io::Result<Option<OwnedFd>> {
+        let mut list = self.list.borrow_mut();
+        let index = match list.iter().position(|a| a.listener.id == listener.id) {
+            Some(index) => index,
+            None if listener.is_closed() => return Err(closed_error()),
+            None => {
+                list.push(Acceptor::new(processor, listener)?);
+                list.len() - 1
+            }
+        };
+        let acceptor = &mut list[index];
+        if listener.is_closed() {
+            // It may have been closed just before this processor was listed as a user.
+            list.retain(|acceptor| !acceptor.is_over());
+            return Err(closed_error());
+        }
+        match &processor.backend {
+            // It looks into the queue itself when it is armed.
+            Backend::Uring(_) => acceptor.arm(processor),
+            // Registered before, so an edge after this attempt is seen.
+            Backend::Epoll(_) => {
+                if let Some(connection) = accept_now(listener)? {
+                    processor.shared().counters.accepted.add(1);
+                    return Ok(Some(connection));
+                }
+            }
+        }
+        acceptor.push(waiter);
+        // The list is free again: the watch may end the wait at once.
+        drop(list);
+        let deadline = waiter.op.fiber().deadline();
+        waiter.op.watch(processor, deadline);
+        Ok(None)
+    }
+
+    /// The wait that `op` stands for is to end without a connection. `false` if it ends later, because the ring's
+    /// accept has to end first.
+    pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) -> bool {
+        let mut list = self.list.borrow_mut();
+        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in a list.
+        let is_of = |&waiter: &*const Waiter| std::ptr::eq(unsafe { &raw const (*waiter).op }, op);
+        for acceptor in list.iter_mut() {
+            if let Some(at) = acceptor.waiters.iter().position(is_of) {
+                if acceptor.is_armed && acceptor.waiters.len() == 1 {
+                    acceptor.disarm(processor);
+                    return false;
+                }
+                acceptor.remove(at);
+                return true;
+            }
+        }
+        true
+    }
+
+    /// The processor goes: stops accepting where nobody waits. Says whether there is no listener left. Who waits here
+    /// cannot leave, and is served until it does.
+    pub(crate) fn wind_down(&self, processor: &Processor) -> bool {
+        let mut list = self.list.borrow_mut();
+        list.retain(|acceptor| {
+            if !acceptor.waiters.is_empty() {
+                return true;
+            }
+            acceptor.leave(processor);
+            false
+        });
+        list.is_empty()
+    }
+
+    /// The ring's accept has ended: with a connection, or it was disarmed, or failed.
+    pub(crate) fn accepted(&self, processor: &Processor, id: u64, completion: Completion) {
+        let mut list = self.list.borrow_mut();
+        let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
+            unreachable!("a completion of listener {id}, which nobody accepts from")
+        };
+        let acceptor = &mut list[index];
+        (acceptor.is_armed, acceptor.is_disarming) = (false, false);
+        acceptor.is_queue_filled = io_uring::cqueue::sock_nonempty(completion.flags);
+        if completion.result >= 0 {
+            // SAFETY: the kernel made this descriptor for us, in this completion.
+            let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
+            acceptor.deliver(processor, connection);
+        } else {
+            match -completion.result {
+                // EAGAIN: another processor or program was faster.
+                libc::EAGAIN | libc::EINTR | libc::ECANCELED => {}
+                _ => acceptor.fail(processor, completion),
+            }
+        }
+        acceptor.end_withdrawn(processor);
+        if acceptor.listener.is_closed() {
+            acceptor.fail(processor, Completion::error(libc::ECANCELED));
+        }
+        if acceptor.waiters.is_empty() {
+            acceptor.pass_on(processor);
+        } else {
+            acceptor.arm(processor);
+        }
+        if acceptor.is_over() {
+            list.swap_remove(index);
+        }
+    }
+
+    /// An edge of the epoll back end; or another processor was told of a connection, and left it in the listen queue.
+    pub(crate) fn readable(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) {
+            match processor.backend {
+                // The accept that is under way has seen an empty queue. The next one looks again.
+                Backend::Uring(_) => acceptor.disarm(processor),
+                Backend::Epoll(_) => acceptor.accept_all(processor),
+            }
+        }
+    }
+
+    /// The listener was closed: those who wait are told, and the kernel is.
+    pub(crate) fn close(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
+            return;
+        };
+        let acceptor = &mut list[index];
+        if acceptor.is_armed {
+            // The others are told when that has ended.
+            return acceptor.disarm(processor);
+        }
+        acceptor.fail(processor, Completion::error(libc::ECANCELED));
+        if let Backend::Epoll(epoll) = &processor.backend {
+            epoll.forget(acceptor.listener.as_fd(), id);
+        }
+        if acceptor.is_over() {
+            list.swap_remove(index);
+        }
+    }
+}
+
+impl Acceptor {
+    fn new(processor: &Processor, listener: &Arc<ListenerState>) -> io::Result<Acceptor> {
+        rustix::io::ioctl_fionbio(listener, true)?;
+        if let Backend::Epoll(epoll) = &processor.backend {
+            epoll.register(listener.as_fd(), listener.id, true)?;
+        }
+        lock(&listener.users).push((Arc::clone(&processor.cluster), processor.index));
+        Ok(Acceptor {
+            listener: Arc::clone(listener),
+            is_armed: false,
+            is_disarming: false,
+            is_queue_filled: false,
+            waiters: Vec::new(),
+        })
+    }
+
+    fn arm(&mut self, processor: &Processor) {
+        if let Backend::Uring(uring) = &processor.backend
+            && !self.is_armed
+            && !self.listener.is_closed()
+            && !processor.cluster.is_stopping()
+        {
+            self.is_armed = true;
+            let listener = &self.listener;
+            uring.arm_accept(processor, listener, listener.id, !self.is_queue_filled);
+        }
+    }
+
+    /// Accepts for as many as wait, as long as connections are there.
+    fn accept_all(&mut self, processor: &Processor) {
+        while !self.waiters.is_empty() {
+            match accept_now(&self.listener) {
+                Ok(Some(connection)) => self.deliver(processor, connection),
+                Ok(None) => return,
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return self.fail(processor, Completion::error(errno));
+                }
+            }
+        }
+    }
+
+    /// Gives a connection to the fiber that has waited for the shortest time, of those that still want one.
+    fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
+        processor.shared().counters.accepted.add(1);
+        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in the list.
+        let waits = |&waiter: &*const Waiter| !unsafe { &*waiter }.op.is_ending();
+        let at = self.waiters.iter().rposition(waits).unwrap_or(0);
+        let waiter = self.remove(at);
+        // SAFETY: as above; it is completed here.
+        let waiter = unsafe { &*waiter };
+        waiter.connection.set(Some(connection));
+        waiter.op.complete(processor, Completion::READY);
+    }
+
+    /// Ends the waits that had to wait for the ring's accept.
+    fn end_withdrawn(&mut self, processor: &Processor) {
+        // SAFETY: as in `deliver`.
+        let is_ending = |&waiter: &*const Waiter| unsafe { &*waiter }.op.is_ending();
+        while let Some(at) = self.waiters.iter().position(is_ending) {
+            let waiter = self.remove(at);
+            // SAFETY: as in `deliver`.
+            unsafe { &*waiter }
+                .op
+                .complete(processor, Completion::error(libc::ECANCELED));
+        }
+    }
+
+    fn disarm(&mut self, processor: &Processor) {
+        if let Backend::Uring(uring) = &processor.backend
+            && self.is_armed
+            && !self.is_disarming
+        {
+            self.is_disarming = true;
+            uring.disarm_accept(processor, self.listener.id);
+        }
+    }
+
+    fn push(&mut self, waiter: *const Waiter) {
+        self.listener.waiting.fetch_add(1, Ordering::SeqCst);
+        self.waiters.push(waiter);
+    }
+
+    fn remove(&mut self, at: usize) -> *const Waiter {
+        self.listener.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.waiters.remove(at)
+    }
+
+    /// This processor accepts from the listener no longer.
+    fn leave(&self, processor: &Processor) {
+        if let Backend::Epoll(epoll) = &processor.backend {
+            epoll.forget(self.listener.as_fd(), self.listener.id);
+        }
+        let mut users = lock(&self.listener.users);
+        users.retain(|(cluster, index)| {
+            *index != processor.index || !Arc::ptr_eq(cluster, &processor.cluster)
+        });
+        drop(users);
+        self.pass_on(processor);
+    }
+
+    /// No fiber waits here any more. A connection that is still in the listen queue may be news to the others: of several
+    /// rings the kernel tells one (EPOLLEXCLUSIVE), which was this one, or would have been but for its disarming.
+    fn pass_on(&self, processor: &Processor) {
+        let listener = &self.listener;
+        if listener.waiting.load(Ordering::SeqCst) > 0 && has_connection(listener) {
+            listener.tell_others(processor, || Message::ListenQueue(listener.id));
+        }
+    }
+
+    /// Gives an error to all who wait. Those who come back arm again.
+    fn fail(&mut self, processor: &Processor, completion: Completion) {
+        while let Some(last) = self.waiters.len().checked_sub(1) {
+            let waiter = self.remove(last);
+            // SAFETY: as in `deliver`.
+            unsafe { &*waiter }.op.complete(processor, completion);
+        }
+    }
+
+    /// Closed, nothing in the kernel, and nobody waits.
+    fn is_over(&self) -> bool {
+        !self.is_armed && self.waiters.is_empty() && self.listener.is_closed()
+    }
+}

@@ -1,0 +1,151 @@
+//! Threads for calls that block whatever we do: DNS, opening files, what other libraries do.
+
+mod pool;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+pub(crate) use pool::forget_after_fork;
+pub use pool::{OffloadCounters, offload_counters, set_offload_threads_max};
+
+use crate::sched::cancel::checkpoint;
+use crate::sched::cluster::lock;
+use crate::sched::fiber::{Fiber, park, park_until_deadline};
+use crate::sched::processor;
+use crate::sched::waiting::{self, WaitReason};
+use crate::spawn::builder::while_lent;
+
+/// Runs `f` on a thread where blocking hurts nobody, and waits for its result without holding the
+/// processor. `f` may borrow. On a plain thread it just runs.
+///
+/// At most 32 calls run at once in a process ([`set_offload_threads_max`]), and the others wait in line: a disk that
+/// hangs fills the threads, which [`offload_counters`] shows. Because `f` may borrow, whoever called waits for its end, past
+/// deadlines and requests to end; [`try_offload`] does not.
+///
+/// # Panics
+/// With the panic of `f`.
+pub fn offload<F, T>(f: F) -> T
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let Some(fiber) = processor::with_current(|processor, fiber| {
+        processor.shared().counters.offloads.add(1);
+        fiber.handle()
+    }) else {
+        return f();
+    };
+    let done = AtomicBool::new(false);
+    let mut result = None;
+    let call = Call {
+        f: crate::sched::spans::carry(f),
+        result: &raw mut result,
+        done: &raw const done,
+        fiber,
+    };
+    let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || call.make());
+    // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set. The job touches nothing borrowed
+    // after that. If the runtime stops first the frame is never left: its stack stays, and so does its kernel thread, of
+    // which `f` may have borrowed a thread-local.
+    let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, pool::Job>(job) };
+    while_lent(|| {
+        pool::pool().submit(job);
+        let _noted = waiting::on(WaitReason::Offload);
+        while !done.load(Ordering::Acquire) {
+            park();
+        }
+    });
+    match result.expect("the call has been made") {
+        Ok(value) => value,
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// As [`offload`], for a call that owns what it uses, and so can be left alone: past the deadline of
+/// [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber goes on. A call that stands in line is
+/// then never made; one that has begun goes on to its end, keeps its thread for so long, and its result is dropped there.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// fiber::run(|| {
+///     let hangs = || std::thread::sleep(Duration::from_millis(200));
+///     let result = fiber::timeout(Duration::from_millis(5), || fiber::try_offload(hangs));
+///     assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+/// });
+/// ```
+///
+/// # Errors
+/// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+///
+/// # Panics
+/// With the panic of `f`, if it was waited for.
+pub fn try_offload<F, T>(f: F) -> io::Result<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    checkpoint()?;
+    let Some(fiber) = processor::with_current(|processor, fiber| {
+        processor.shared().counters.offloads.add(1);
+        fiber.handle()
+    }) else {
+        return Ok(f());
+    };
+    let f = crate::sched::spans::carry(f);
+    let outcome = Arc::new(Mutex::new(None));
+    let result = Arc::clone(&outcome);
+    let id = pool::pool().submit(Box::new(move || {
+        let made = catch_unwind(AssertUnwindSafe(f));
+        *lock(&result) = Some(made);
+        // If it was given up, this is the last one, and the result goes here.
+        drop(result);
+        fiber.unpark();
+    }));
+    let _noted = waiting::on(WaitReason::Offload);
+    loop {
+        match lock(&outcome).take() {
+            Some(Ok(value)) => return Ok(value),
+            Some(Err(payload)) => resume_unwind(payload),
+            None => {}
+        }
+        if let Err(error) = checkpoint() {
+            pool::pool().give_up(id);
+            return Err(error);
+        }
+        park_until_deadline();
+    }
+}
+
+/// One call: what to run, and where its result goes, in the frame of the fiber that waits.
+struct Call<F, T> {
+    f: F,
+    result: *mut Option<thread::Result<T>>,
+    done: *const AtomicBool,
+    fiber: Fiber,
+}
+
+// SAFETY: `f` and the result are `Send`; the pointers are used by one thread at a time (see `make`).
+unsafe impl<F: Send, T: Send> Send for Call<F, T> {}
+
+impl<F: FnOnce() -> T, T> Call<F, T> {
+    fn make(self) {
+        let Call {
+            f,
+            result,
+            done,
+            fiber,
+        } = self;
+        let outcome = catch_unwind(AssertUnwindSafe(f));
+        // SAFETY: the fiber reads neither before `done` is set, and does not leave its frame either. The handle
+        // keeps the fiber's control block, which is not in that frame, for the unpark.
+        unsafe {
+            *result = Some(outcome);
+            (*done).store(true, Ordering::Release);
+        }
+        fiber.unpark();
+    }
+}

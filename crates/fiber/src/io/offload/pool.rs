@@ -1,0 +1,257 @@
+//! The threads behind [`offload`](super::offload): as many as there is work for, up to a limit; the rest stands in line.
+//!
+//! One pool for the process, whatever runtimes there are.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::sched::cluster::lock;
+
+/// At most this many calls run at once unless [`set_offload_threads_max`] says otherwise; more wait in line.
+const THREADS_MAX_DEFAULT: usize = 32;
+
+/// A thread without work goes away after this time.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// Names a call, for taking it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallId(u64);
+
+pub(super) struct Pool {
+    state: Mutex<PoolState>,
+    work: Condvar,
+}
+
+/// The line is not longer than there are fibers that wait: each waits for one call, and whoever gives up takes its
+/// call out of the line.
+struct PoolState {
+    line: VecDeque<Waiting>,
+    /// Calls that run, and since when.
+    active: Vec<(CallId, Instant)>,
+    threads: usize,
+    threads_max: usize,
+    idle: usize,
+    calls: u64,
+    given_up: u64,
+    waiting_max: usize,
+    wait_longest: Duration,
+}
+
+struct Waiting {
+    id: CallId,
+    since: Instant,
+    job: Job,
+}
+
+/// How the [`offload`](crate::offload()) threads are doing. When a disk or a name server hangs, it shows here first: `active`
+/// at `threads_max`, `active_oldest` and `waiting` growing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OffloadCounters {
+    /// Threads that there are.
+    pub threads: usize,
+    /// How many there may be; more calls wait in line.
+    pub threads_max: usize,
+    /// Calls that run.
+    pub active: usize,
+    /// For how long the oldest of them has been running.
+    pub active_oldest: Duration,
+    /// Calls in line.
+    pub waiting: usize,
+    /// For how long the first of them has been waiting.
+    pub waiting_oldest: Duration,
+    /// The longest that the line has been.
+    pub waiting_max: usize,
+    /// The longest that a call that has begun had waited in line.
+    pub wait_longest: Duration,
+    /// Calls made.
+    pub calls: u64,
+    /// Calls whose fiber did not wait for the end: see [`try_offload`](crate::try_offload).
+    pub given_up: u64,
+}
+
+impl fmt::Display for OffloadCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OffloadCounters {
+            active,
+            threads_max,
+            waiting,
+            ..
+        } = self;
+        write!(
+            f,
+            "{active} of {threads_max} threads busy (longest {:?}), {waiting} calls in line \
+             (longest {:?}), {} made, {} given up",
+            self.active_oldest, self.waiting_oldest, self.calls, self.given_up
+        )
+    }
+}
+
+/// How the offload threads are doing.
+pub fn offload_counters() -> OffloadCounters {
+    let pool = pool();
+    let state = lock(&pool.state);
+    let now = Instant::now();
+    let age = |since: Option<Instant>| since.map_or(Duration::ZERO, |since| now - since);
+    OffloadCounters {
+        threads: state.threads,
+        threads_max: state.threads_max,
+        active: state.active.len(),
+        active_oldest: age(state.active.iter().map(|&(_, since)| since).min()),
+        waiting: state.line.len(),
+        waiting_oldest: age(state.line.front().map(|waiting| waiting.since)),
+        waiting_max: state.waiting_max,
+        wait_longest: state.wait_longest,
+        calls: state.calls,
+        given_up: state.given_up,
+    }
+}
+
+/// Sets how many [`offload`](crate::offload()) calls run at once in this process, 32 unless set; at least 1. Threads that are too
+/// many end when they have nothing to do.
+pub fn set_offload_threads_max(count: usize) {
+    let pool = pool();
+    let mut state = lock(&pool.state);
+    state.threads_max = count.max(1);
+    let room = state.threads_max.saturating_sub(state.threads);
+    for _ in 0..room.min(state.line.len()) {
+        // If there is no thread to be had, those that there are do the work.
+        if pool.add_thread(&mut state).is_err() {
+            break;
+        }
+    }
+    pool.work.notify_all();
+}
+
+/// The pool of this process; null until it is needed.
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+
+pub(super) fn pool() -> &'static Pool {
+    let mut pool = POOL.load(Ordering::Acquire);
+    if pool.is_null() {
+        let fresh = Box::into_raw(Box::new(Pool::new()));
+        pool = match POOL.compare_exchange(pool, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(other) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                other
+            }
+        };
+    }
+    // SAFETY: a pool that has been published is never freed.
+    unsafe { &*pool }
+}
+
+/// In the child of a fork: its parent's threads are not there, and the lock may be held by one of them.
+pub(crate) fn forget_after_fork() {
+    POOL.store(ptr::null_mut(), Ordering::Release);
+}
+
+impl Pool {
+    fn new() -> Pool {
+        Pool {
+            state: Mutex::new(PoolState {
+                line: VecDeque::new(),
+                active: Vec::new(),
+                threads: 0,
+                threads_max: THREADS_MAX_DEFAULT,
+                idle: 0,
+                calls: 0,
+                given_up: 0,
+                waiting_max: 0,
+                wait_longest: Duration::ZERO,
+            }),
+            work: Condvar::new(),
+        }
+    }
+
+    pub(super) fn submit(&'static self, job: Job) -> CallId {
+        let mut state = lock(&self.state);
+        state.calls += 1;
+        let id = CallId(state.calls);
+        let since = Instant::now();
+        state.line.push_back(Waiting { id, since, job });
+        state.waiting_max = state.waiting_max.max(state.line.len());
+        if state.idle >= state.line.len() || state.threads >= state.threads_max {
+            self.work.notify_one();
+        } else if self.add_thread(&mut state).is_err() && state.threads == 0 {
+            // No thread to be had and none running: better to block a processor than for ever.
+            if let Some(call) = state.line.pop_back() {
+                drop(self.run(state, call));
+            }
+        }
+        id
+    }
+
+    /// Takes a call out of the line, or says that it has begun: it then goes on without its fiber.
+    pub(super) fn give_up(&self, id: CallId) {
+        let mut state = lock(&self.state);
+        state.given_up += 1;
+        let taken = state.line.iter().position(|call| call.id == id);
+        let taken = taken.and_then(|at| state.line.remove(at));
+        // Dropping it may run destructors of the user's.
+        drop(state);
+        drop(taken);
+    }
+
+    fn add_thread(&'static self, state: &mut PoolState) -> io::Result<()> {
+        let thread = thread::Builder::new().name("offload".into());
+        thread.spawn(|| self.serve())?;
+        state.threads += 1;
+        Ok(())
+    }
+
+    fn serve(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            // There may be more threads than there now may be.
+            if state.active.len() < state.threads_max
+                && let Some(call) = state.line.pop_front()
+            {
+                state = self.run(state, call);
+                continue;
+            }
+            state.idle += 1;
+            let (woken, timeout) = self
+                .work
+                .wait_timeout(state, IDLE_MAX)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            let too_many = state.threads > state.threads_max;
+            if (timeout.timed_out() || too_many) && state.line.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, PoolState>,
+        call: Waiting,
+    ) -> MutexGuard<'a, PoolState> {
+        let now = Instant::now();
+        state.wait_longest = state.wait_longest.max(now - call.since);
+        state.active.push((call.id, now));
+        drop(state);
+        // Of a call that was given up, the result is dropped in here, and its destructor is the user's.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(call.job)) {
+            // The panic hook has reported it. Its payload may have a destructor as well, which could go on like this.
+            std::mem::forget(payload);
+        }
+        let mut state = lock(&self.state);
+        state.active.retain(|&(id, _)| id != call.id);
+        state
+    }
+}

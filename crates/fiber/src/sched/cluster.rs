@@ -1,0 +1,424 @@
+//! A cluster: processors that share the fibers which have no frames.
+//!
+//! Each processor has a half that only its own thread touches (`processor.rs`) and a half that
+//! everybody may reach, which is here: the inbox, through which other threads make a processor's own
+//! fibers ready. What all share is the [`ReadyQueue`] of fibers that any processor may run.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::backend::{BackendKind, Doorbell, LentMemory};
+use crate::base::counters::Counters;
+use crate::base::stamp;
+use crate::sched::fiber::{Fiber, FiberRef};
+use crate::sched::fork::Home;
+use crate::sched::idle::{Idle, Notified};
+use crate::sched::processor;
+use crate::sched::ready_queue::ReadyQueue;
+use crate::sched::resize::{Crew, Stage};
+use crate::sched::roster::Roster;
+use crate::sched::timer::TimerKey;
+use crate::switch::look::TraceJob;
+
+/// Processors that work together, and the fibers that live on them.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// Where the threads of the processors are.
+    pub(crate) process: Home,
+    pub(crate) backend: BackendKind,
+    /// A place for each processor that there may ever be at a time. See [`open_places`](Cluster::open_places).
+    pub(crate) processors: Box<[ProcessorShared]>,
+    /// Places from the first to the last that was ever taken.
+    places_open: AtomicUsize,
+    pub(crate) crew: Crew,
+    /// Round robin for spawns from plain threads.
+    next: AtomicUsize,
+    pub(crate) queue: ReadyQueue<FiberRef>,
+    pub(crate) idle: Arc<Idle>,
+    /// With [`CLOSED`].
+    fiber_count: AtomicUsize,
+    pub(crate) roster: Roster,
+    stopping: AtomicBool,
+    /// Times that a fiber was seen to keep its processor for too long.
+    pub(crate) stalls: AtomicU64,
+    empty: Condvar,
+    empty_lock: Mutex<()>,
+}
+
+/// In the count of fibers: none may come any more, because the runtime is shut down.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
+/// The half of a processor that everybody may reach.
+#[derive(Debug)]
+pub(crate) struct ProcessorShared {
+    pub(crate) counters: Counters,
+    pub(crate) doorbell: Doorbell,
+    mail: Mail,
+    pub(crate) index: usize,
+    idle: Arc<Idle>,
+    pub(crate) stage: Stage,
+    /// Fibers that have frames here and cannot leave, as of its latest turn.
+    pub(crate) pinned: AtomicUsize,
+    /// Of the ring's receive buffers, which fibers that move take along; unset on other back ends.
+    pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
+    /// The number of the fiber that runs; 0 is none.
+    pub(crate) running: AtomicU64,
+    /// Its kernel thread, as gettid(2) says; 0 before it runs.
+    pub(crate) thread: AtomicI32,
+}
+
+/// What others write to all the time, in cache lines of its own: what the processor itself writes to at every switch must not
+/// lie beside it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Mail {
+    inbox: Mutex<Inbox>,
+    has_mail: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    messages: Vec<Message>,
+    /// There is no processor to read them.
+    is_closed: bool,
+}
+
+/// What other threads tell a processor.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// One of its own fibers was unparked.
+    Ready(FiberRef),
+    /// A fiber that was spawned for this processor.
+    Start(FiberRef),
+    /// A listener was closed: stop accepting from it, tell those who wait for it.
+    CloseListener(u64),
+    /// One of its receive buffers has been read elsewhere.
+    Buffer(u16),
+    /// A connection of this listener may be in the listen queue.
+    ListenQueue(u64),
+    /// One of its own fibers was cancelled.
+    Cancel(Fiber),
+    /// Say where these fibers are that wait here.
+    Trace(TraceJob),
+    /// Go, as soon as no fiber has to stay.
+    Retire,
+    /// The processor with this number may take the timer back: its fiber has gone on elsewhere.
+    CancelTimer(u64, TimerKey),
+    /// Let the fiber's `park_timeout` end then: its timer was on a processor that has gone.
+    Timer(Instant, Fiber),
+}
+
+impl Cluster {
+    /// A cluster without processors, of which there may be up to `processors_max` at a time.
+    pub(crate) fn new(processors_max: usize, backend: BackendKind) -> Arc<Cluster> {
+        assert!(processors_max > 0, "a cluster of 0 processors runs nobody");
+        let idle = Arc::new(Idle::new(processors_max));
+        let processors = (0..processors_max)
+            .map(|index| ProcessorShared::new(index, Arc::clone(&idle)))
+            .collect();
+        Arc::new(Cluster {
+            process: Home::here(),
+            backend,
+            processors,
+            places_open: AtomicUsize::new(0),
+            crew: Crew::new(processors_max),
+            next: AtomicUsize::new(0),
+            queue: ReadyQueue::new(processors_max),
+            idle,
+            fiber_count: AtomicUsize::new(0),
+            roster: Roster::default(),
+            stopping: AtomicBool::new(false),
+            stalls: AtomicU64::new(0),
+            empty: Condvar::new(),
+            empty_lock: Mutex::new(()),
+        })
+    }
+
+    /// The places of processors that there are or were.
+    pub(crate) fn open_places(&self) -> &[ProcessorShared] {
+        &self.processors[..self.places_open.load(Ordering::Acquire)]
+    }
+
+    pub(crate) fn open_place(&self, index: usize) {
+        self.places_open.fetch_max(index + 1, Ordering::AcqRel);
+    }
+
+    /// Counts and lists a new fiber, under the lock of the list: a cancellation of all that finds it counted also finds it
+    /// listed.
+    ///
+    /// # Errors
+    /// The runtime has been shut down; the fiber is not taken.
+    fn admit(&self, fiber: FiberRef) -> io::Result<()> {
+        self.process.check("spawn a fiber");
+        match self.roster.add(fiber, || self.count_in()) {
+            true => Ok(()),
+            false => Err(stopped()),
+        }
+    }
+
+    /// `false` if the cluster is closed.
+    fn count_in(&self) -> bool {
+        let is_closed = self.fiber_count.fetch_add(1, Ordering::AcqRel) & CLOSED != 0;
+        if is_closed {
+            self.fiber_finished();
+        }
+        !is_closed
+    }
+
+    /// Lists and counts a fiber of this cluster in another one instead; `false` if that is closed.
+    pub(crate) fn hand_over(&self, fiber: FiberRef, to: &Cluster) -> bool {
+        let moved = self.roster.hand_over(fiber, &to.roster, || to.count_in());
+        if moved {
+            self.fiber_finished();
+        }
+        moved
+    }
+
+    /// Nobody comes any more; says how many fibers there are.
+    pub(crate) fn close(&self) -> usize {
+        self.fiber_count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.fiber_count.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Starts a fiber on whichever processor comes first.
+    ///
+    /// # Errors
+    /// The runtime has been shut down; the fiber is not taken.
+    pub(crate) fn spawn(&self, fiber: FiberRef) -> io::Result<()> {
+        self.admit(fiber)?;
+        self.push_arrived(fiber);
+        Ok(())
+    }
+
+    /// Makes a fiber ready that has just come, on whichever processor comes first.
+    pub(crate) fn push_arrived(&self, fiber: FiberRef) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        self.push_movable(fiber, next % self.open_places().len().max(1));
+    }
+
+    /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if the caller is none of
+    /// the cluster's, of processor `index`.
+    pub(crate) fn push_movable(&self, fiber: FiberRef, index: usize) {
+        if !processor::push_movable_if_in(self, fiber) {
+            self.queue.push_remote(index, stamp::now(), fiber);
+            self.notify();
+        }
+    }
+
+    /// Starts a fiber on this very processor: the one after `index` others that run, round and round.
+    ///
+    /// # Errors
+    /// The runtime has been shut down; the fiber is not taken.
+    pub(crate) fn spawn_on(&self, fiber: FiberRef, index: usize) -> io::Result<()> {
+        self.admit(fiber)?;
+        self.send_to_running(index, Message::Start(fiber));
+        Ok(())
+    }
+
+    /// Sends a message to the processor after `index` others that run, round and round. To nobody if the cluster has
+    /// stopped.
+    pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {
+        while !self.is_stopping() {
+            let running = self.open_places().iter().filter(|place| place.is_running());
+            let count = running.clone().count().max(1);
+            let Some(place) = running.clone().nth(index % count) else {
+                continue; // It went while we counted.
+            };
+            match place.try_send(message) {
+                Ok(()) => return,
+                Err(refused) => message = refused,
+            }
+        }
+    }
+
+    /// Wakes a sleeper, if there is one and no spinner, because there is work for anybody.
+    pub(crate) fn notify(&self) -> Notified {
+        let notified = self.idle.notify();
+        if let Notified::Wake(index) = notified {
+            self.processors[index].doorbell.ring();
+        }
+        notified
+    }
+
+    /// The number of the processor with this shared half, if it is one of the cluster's and has not gone.
+    pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
+        let mut processors = self.open_places().iter();
+        processors.position(|place| std::ptr::eq(place, shared) && !place.is_free())
+    }
+
+    pub(crate) fn fiber_finished(&self) {
+        if self.fiber_count.fetch_sub(1, Ordering::AcqRel) & !CLOSED == 1 {
+            let _guard = lock(&self.empty_lock);
+            self.empty.notify_all();
+        }
+    }
+
+    pub(crate) fn fiber_count(&self) -> usize {
+        self.fiber_count.load(Ordering::Acquire) & !CLOSED
+    }
+
+    /// Waits until all fibers have finished, or the deadline; returns how many are left.
+    pub(crate) fn wait_until_empty(&self, deadline: Option<Instant>) -> usize {
+        let mut guard = lock(&self.empty_lock);
+        loop {
+            let left = self.fiber_count();
+            let now = Instant::now();
+            if left == 0 || deadline.is_some_and(|deadline| now >= deadline) {
+                return left;
+            }
+            let wait = deadline.map_or(Duration::from_secs(3600), |deadline| deadline - now);
+            guard = self
+                .empty
+                .wait_timeout(guard, wait)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.processors.iter().for_each(ProcessorShared::wake);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Whether processor `index`, which has registered as a sleeper, has to stay up after all.
+    pub(crate) fn is_work_for(&self, index: usize) -> bool {
+        let has_mail = self.processors[index].has_mail();
+        has_mail || !self.queue.is_empty() || self.is_stopping()
+    }
+}
+
+impl ProcessorShared {
+    fn new(index: usize, idle: Arc<Idle>) -> ProcessorShared {
+        let nothing = Inbox {
+            messages: Vec::new(),
+            is_closed: true,
+        };
+        ProcessorShared {
+            counters: Counters::default(),
+            doorbell: Doorbell::default(),
+            mail: Mail {
+                inbox: Mutex::new(nothing),
+                has_mail: AtomicBool::new(false),
+            },
+            index,
+            idle,
+            stage: Stage::default(),
+            pinned: AtomicUsize::new(0),
+            lent_memory: OnceLock::new(),
+            running: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
+        }
+    }
+
+    /// Before a processor comes: the eventfd that ends its sleep.
+    pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
+        let wake_fd = self.doorbell.open()?;
+        lock(&self.mail.inbox).is_closed = false;
+        Ok(wake_fd)
+    }
+
+    /// After it has gone.
+    pub(crate) fn close(&self) {
+        self.close_inbox();
+        self.doorbell.close();
+        self.thread.store(0, Ordering::Release);
+    }
+
+    /// The processor goes if there is no mail; says whether. Nobody can write to it afterwards.
+    pub(crate) fn close_inbox_if_empty(&self) -> bool {
+        let mut inbox = lock(&self.mail.inbox);
+        inbox.is_closed = inbox.messages.is_empty();
+        inbox.is_closed
+    }
+
+    /// The cluster stops: whatever mail there is or will be is lost.
+    pub(crate) fn close_inbox(&self) {
+        let mut inbox = lock(&self.mail.inbox);
+        inbox.is_closed = true;
+        // A message may name a fiber, which keeps the cluster, which keeps the message.
+        let unread = std::mem::take(&mut inbox.messages);
+        drop(inbox);
+        drop(unread);
+    }
+
+    /// Makes one of this processor's own fibers ready, from any thread.
+    pub(crate) fn push_ready(&self, fiber: FiberRef) {
+        if !processor::push_ready_if_here(self, fiber) {
+            self.send(Message::Ready(fiber));
+        }
+    }
+
+    /// Where there is no processor any more, the message is of no use: whoever lived there has left, and looks for
+    /// himself where he goes on.
+    pub(crate) fn send(&self, message: Message) {
+        drop(self.try_send(message));
+    }
+
+    /// # Errors
+    /// The message, if there is no processor to read it.
+    fn try_send(&self, message: Message) -> Result<(), Message> {
+        self.post(message)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for another reason.
+    pub(crate) fn send_unhurried(&self, message: Message) {
+        drop(self.post(message));
+    }
+
+    fn post(&self, message: Message) -> Result<(), Message> {
+        let mut inbox = lock(&self.mail.inbox);
+        if inbox.is_closed {
+            return Err(message);
+        }
+        inbox.messages.push(message);
+        drop(inbox);
+        self.mail.has_mail.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn has_mail(&self) -> bool {
+        self.mail.has_mail.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn take_mail(&self) -> Vec<Message> {
+        if !self.mail.has_mail.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut inbox = lock(&self.mail.inbox);
+        self.mail.has_mail.store(false, Ordering::SeqCst);
+        std::mem::take(&mut inbox.messages)
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.idle.is_asleep(self.index)
+    }
+
+    /// Wakes the processor if it sleeps. Only the first of many wakers makes the system call.
+    fn wake(&self) {
+        if self.idle.wake(self.index) {
+            self.doorbell.ring();
+        }
+    }
+}
+
+pub(crate) fn stopped() -> io::Error {
+    let message = "the runtime of this cluster has been shut down";
+    io::Error::new(io::ErrorKind::NotConnected, message)
+}
+
+/// Locks; a panic while holding one of these locks leaves no broken state behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

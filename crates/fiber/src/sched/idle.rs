@@ -1,0 +1,433 @@
+//! Which processors sleep, and whom to wake: as few as will do, and never nobody by mistake.
+//!
+//! * **Last in, first out.** Who fell asleep last is woken first: its cache is warm, and the others may stay asleep.
+//! * **At most one spinner.** A processor without work looks around for a moment before it sleeps, because waking a
+//!   thread takes some 16 µs and looking takes none. One is enough: it finds whatever is pushed.
+//! * **Wake suppression.** Whoever pushes work while there is a spinner wakes nobody. A processor that is woken to look
+//!   for work *is* the spinner until it has found some; then it stops being it and, if there is more, wakes the
+//!   next. So a burst of pushes wakes one processor at a time.
+//! * **Two steps to sleep.** First a processor registers, then it looks once more at everything. Whoever adds
+//!   work does it the other way round: adds, then looks who sleeps. With a fence between the two steps on both
+//!   sides, one of them sees the other. (Dekker's argument; the models below check it.)
+//!
+//! ```text
+//!            register                 wake (mail for it): AWAKE
+//!   AWAKE ───────────▶ ASLEEP ──┬───────────────────────────────▶ leave ──▶ AWAKE
+//!                               └───────────────────────────────▶   "
+//!                                     notify (work for anybody): SEARCH, and it is the spinner
+//! ```
+
+use crate::base::atomic::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
+
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+/// Woken in order to look for work.
+const SEARCH: u8 = 2;
+
+/// The sleepers of a cluster.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    /// Somebody looks for work now.
+    spinner: AtomicBool,
+    /// Who has registered and not left, in this order. Some may have been woken and be on their way.
+    sleepers: Mutex<Vec<usize>>,
+    /// Length of `sleepers`, to be read without the lock.
+    sleeper_count: AtomicUsize,
+    states: Box<[AtomicU8]>,
+}
+
+/// Whom new work wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notified {
+    /// Everybody is awake.
+    Nobody,
+    /// There is a spinner, who will find the work.
+    Suppressed,
+    /// This processor, which the caller now has to wake.
+    Wake(usize),
+}
+
+/// Why a processor is awake again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Nobody woke it: a completion, a timer, or it did not sleep in the end.
+    ByItself,
+    /// There is mail.
+    ForMail,
+    /// To look for work: it is the spinner.
+    ToSearch,
+}
+
+impl Idle {
+    pub(crate) fn new(processors_max: usize) -> Idle {
+        Idle {
+            spinner: AtomicBool::new(false),
+            sleepers: Mutex::new(Vec::with_capacity(processors_max)),
+            sleeper_count: AtomicUsize::new(0),
+            states: (0..processors_max).map(|_| AtomicU8::new(AWAKE)).collect(),
+        }
+    }
+
+    /// Becomes the spinner; `false` if there is one.
+    pub(crate) fn begin_spin(&self) -> bool {
+        // Not a swap: whoever fails leaves no trace, so `end_spin` is the last to write.
+        let begun = self
+            .spinner
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
+        begun.is_ok()
+    }
+
+    /// Is the spinner no longer. Afterwards the caller looks whether work is left, and wakes the next if there is:
+    /// those who pushed in the meantime relied on it.
+    pub(crate) fn end_spin(&self) {
+        self.spinner.store(false, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The first step to sleep. The second is to look at everything once more.
+    pub(crate) fn register(&self, index: usize) {
+        let mut sleepers = self.lock();
+        self.states[index].store(ASLEEP, Ordering::Relaxed);
+        sleepers.push(index);
+        self.sleeper_count.store(sleepers.len(), Ordering::Relaxed);
+        drop(sleepers);
+        // Without it the models below deadlock: the count may be seen after the lanes were seen empty.
+        fence(Ordering::SeqCst);
+    }
+
+    /// As [`register`](Idle::register), by a processor that is not to be woken for work that others can do, because it
+    /// goes: only mail wakes it.
+    pub(crate) fn register_for_mail(&self, index: usize) {
+        self.states[index].store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Awake again, or after all.
+    pub(crate) fn leave(&self, index: usize) -> Woken {
+        let mut sleepers = self.lock();
+        sleepers.retain(|&sleeper| sleeper != index);
+        self.sleeper_count.store(sleepers.len(), Ordering::Relaxed);
+        match self.states[index].swap(AWAKE, Ordering::AcqRel) {
+            ASLEEP => Woken::ByItself,
+            SEARCH => Woken::ToSearch,
+            _ => Woken::ForMail,
+        }
+    }
+
+    /// Whether processor `index` sleeps and nobody has woken it.
+    pub(crate) fn is_asleep(&self, index: usize) -> bool {
+        self.states[index].load(Ordering::SeqCst) == ASLEEP
+    }
+
+    /// After something was put into the inbox of processor `index`: whether it must be woken, by the caller.
+    #[inline]
+    pub(crate) fn wake(&self, index: usize) -> bool {
+        fence(Ordering::SeqCst);
+        let state = &self.states[index];
+        state.load(Ordering::Relaxed) == ASLEEP
+            && state
+                .compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// After work was added that any processor may take: whom to wake.
+    #[inline]
+    pub(crate) fn notify(&self) -> Notified {
+        fence(Ordering::SeqCst);
+        if self.sleeper_count.load(Ordering::Relaxed) == 0 {
+            return Notified::Nobody;
+        }
+        if self.spinner.load(Ordering::Relaxed) {
+            return Notified::Suppressed;
+        }
+        self.choose()
+    }
+
+    /// Makes the last sleeper the spinner. All under the lock: whoever sees that there is a spinner while we choose
+    /// counts on a sleeper, and if we find none, those who fall asleep next do so after we are done, and look again.
+    fn choose(&self) -> Notified {
+        let sleepers = self.lock();
+        if sleepers.is_empty() {
+            return Notified::Nobody;
+        }
+        if !self.begin_spin() {
+            return Notified::Suppressed;
+        }
+        let woken = sleepers.iter().rev().find(|&&index| {
+            self.states[index]
+                .compare_exchange(ASLEEP, SEARCH, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        match woken {
+            Some(&index) => Notified::Wake(index),
+            None => {
+                // All of them have been woken by mail, and will look at everything before they sleep again.
+                self.spinner.store(false, Ordering::Release);
+                Notified::Nobody
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.sleepers
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_to_fall_asleep_is_woken_first_and_one_at_a_time() {
+        let idle = Idle::new(3);
+        assert_eq!(idle.notify(), Notified::Nobody);
+        [0, 1, 2].into_iter().for_each(|index| idle.register(index));
+        assert_eq!(idle.notify(), Notified::Wake(2));
+        assert_eq!(idle.notify(), Notified::Suppressed);
+        assert_eq!(idle.leave(2), Woken::ToSearch);
+        idle.end_spin();
+        assert_eq!(idle.notify(), Notified::Wake(1));
+    }
+
+    #[test]
+    fn mail_wakes_its_processor_once_and_makes_no_spinner() {
+        let idle = Idle::new(2);
+        idle.register(0);
+        idle.register(1);
+        assert!(idle.wake(0));
+        assert!(!idle.wake(0), "it is on its way");
+        assert_eq!(idle.leave(0), Woken::ForMail);
+        assert_eq!(idle.notify(), Notified::Wake(1));
+    }
+
+    #[test]
+    fn one_processor_spins() {
+        let idle = Idle::new(2);
+        assert!(idle.begin_spin());
+        assert!(!idle.begin_spin());
+        idle.register(1);
+        assert_eq!(idle.notify(), Notified::Suppressed);
+        idle.end_spin();
+        assert_eq!(idle.notify(), Notified::Wake(1));
+    }
+
+    #[test]
+    fn who_sleeps_for_mail_only_is_not_woken_for_work() {
+        let idle = Idle::new(2);
+        idle.register(0);
+        idle.register_for_mail(1);
+        assert_eq!(idle.notify(), Notified::Wake(0));
+        idle.end_spin();
+        assert_eq!(idle.notify(), Notified::Nobody);
+        assert!(idle.wake(1));
+        assert_eq!(idle.leave(1), Woken::ForMail);
+    }
+
+    #[test]
+    fn when_all_sleepers_are_on_their_way_nobody_is_woken_and_nobody_spins() {
+        let idle = Idle::new(1);
+        idle.register(0);
+        assert!(idle.wake(0));
+        assert_eq!(idle.notify(), Notified::Nobody);
+        assert!(idle.begin_spin(), "no spinner was left behind");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::{Arc, Condvar, Mutex as Lock};
+    use loom::thread;
+
+    /// Work in the lanes, mail for processor 0, and beds to sleep in.
+    struct World {
+        idle: Idle,
+        lanes: AtomicUsize,
+        mail: AtomicBool,
+        beds: [(Lock<bool>, Condvar); 2],
+    }
+
+    impl World {
+        fn new() -> Arc<World> {
+            Arc::new(World {
+                idle: Idle::new(2),
+                lanes: AtomicUsize::new(0),
+                mail: AtomicBool::new(false),
+                beds: [(), ()].map(|()| (Lock::new(false), Condvar::new())),
+            })
+        }
+
+        fn wake(&self, index: usize) {
+            *self.beds[index].0.lock().unwrap() = true;
+            self.beds[index].1.notify_one();
+        }
+
+        fn notify(&self) {
+            if let Notified::Wake(index) = self.idle.notify() {
+                self.wake(index);
+            }
+        }
+
+        /// Any thread adds work for anybody.
+        fn push(&self) {
+            self.lanes.fetch_add(1, Ordering::Relaxed);
+            self.notify();
+        }
+
+        /// Any thread adds mail for processor 0.
+        fn send(&self) {
+            self.mail.store(true, Ordering::Relaxed);
+            if self.idle.wake(0) {
+                self.wake(0);
+            }
+        }
+
+        fn take(&self) -> bool {
+            let left = self.lanes.load(Ordering::Relaxed);
+            left > 0
+                && self
+                    .lanes
+                    .compare_exchange(left, left - 1, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        }
+
+        /// As `Processor::search_as_spinner`.
+        fn search_as_spinner(&self) -> bool {
+            let found = self.take();
+            self.idle.end_spin();
+            if self.lanes.load(Ordering::Relaxed) > 0 {
+                self.notify();
+            }
+            found
+        }
+
+        /// As `Processor::rest`: spin once, register, look again, sleep. `true` if it took work.
+        fn rest(&self, index: usize) -> bool {
+            if self.idle.begin_spin() && self.search_as_spinner() {
+                return true;
+            }
+            self.idle.register(index);
+            let mail = index == 0 && self.mail.load(Ordering::Relaxed);
+            if !mail && self.lanes.load(Ordering::Relaxed) == 0 {
+                self.sleep(index);
+            }
+            self.idle.leave(index) == Woken::ToSearch && self.search_as_spinner()
+        }
+
+        fn sleep(&self, index: usize) {
+            let (woken, wake_up) = &self.beds[index];
+            let mut woken = woken.lock().unwrap();
+            while !*woken {
+                woken = wake_up.wait(woken).unwrap();
+            }
+            *woken = false;
+        }
+
+        /// As `Processor::rest_for_mail`, of processor 0.
+        fn rest_for_mail(&self) {
+            self.idle.register_for_mail(0);
+            if !self.mail.load(Ordering::Relaxed) {
+                self.sleep(0);
+            }
+            self.idle.leave(0);
+        }
+
+        /// A processor that runs until it has taken one piece of work.
+        fn work_one(&self, index: usize) {
+            while !self.take() && !self.rest(index) {}
+        }
+    }
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(model);
+    }
+
+    /// A wake-up that is lost shows as a deadlock, which loom reports.
+    #[test]
+    fn a_push_wakes_a_sleeper() {
+        check(|| {
+            let world = World::new();
+            let pusher = Arc::clone(&world);
+            let thread = thread::spawn(move || pusher.push());
+            world.work_one(0);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn two_pushes_reach_two_processors_although_wakes_are_suppressed() {
+        check(|| {
+            let world = World::new();
+            let (pusher, second) = (Arc::clone(&world), Arc::clone(&world));
+            let threads = [
+                thread::spawn(move || {
+                    pusher.push();
+                    pusher.push();
+                }),
+                thread::spawn(move || second.work_one(1)),
+            ];
+            world.work_one(0);
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        });
+    }
+
+    /// Mail and work at once: processor 0 waits for both, processor 1 for work.
+    #[test]
+    fn mail_and_work_at_once_lose_neither() {
+        check(|| {
+            let world = World::new();
+            let (sender, second) = (Arc::clone(&world), Arc::clone(&world));
+            let threads = [
+                thread::spawn(move || {
+                    sender.push();
+                    sender.send();
+                }),
+                thread::spawn(move || second.work_one(1)),
+            ];
+            let mut took = false;
+            while !world.mail.load(Ordering::Relaxed) {
+                took |= world.rest(0);
+                thread::yield_now();
+            }
+            if took {
+                world.push(); // The other waits for it, and may sleep by now.
+            }
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        });
+    }
+
+    /// Processor 0 goes: first it still sleeps like others, then for mail only. Work that comes meanwhile reaches
+    /// processor 1, and the mail processor 0.
+    #[test]
+    fn a_processor_that_goes_swallows_no_wake_up() {
+        check(|| {
+            let world = World::new();
+            let (sender, second) = (Arc::clone(&world), Arc::clone(&world));
+            let threads = [
+                thread::spawn(move || {
+                    sender.push();
+                    sender.send();
+                }),
+                thread::spawn(move || second.work_one(1)),
+            ];
+            if world.rest(0) {
+                world.push(); // Handed over: it takes none.
+            }
+            while !world.mail.load(Ordering::Relaxed) {
+                world.rest_for_mail();
+                thread::yield_now();
+            }
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        });
+    }
+}

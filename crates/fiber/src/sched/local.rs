@@ -1,0 +1,256 @@
+//! Values that each fiber has of its own: [`fiber_local!`](crate::fiber_local).
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::sched::processor;
+use crate::spawn::builder::{AbortOnUnwind, DROPPED};
+
+/// Declares values of which each fiber has its own, as [`std::thread_local!`] does for threads.
+///
+/// A value is made when the fiber first asks for it, and dropped when the fiber ends, before its
+/// [`join`](crate::JoinHandle::join) returns; the latest made goes first. A plain thread has values of its own as well,
+/// and so has what runs in [`on_processor_stack`](crate::on_processor_stack), which is as on one.
+/// A conversation in [steps](crate::Steps) has them for one step at a time, because the next may be on another thread.
+///
+/// `thread_local!` values, by contrast, belong to the processor, and all its fibers see the same.
+///
+/// ```
+/// use std::cell::Cell;
+///
+/// fiber::fiber_local! {
+///     /// How many requests this fiber has served.
+///     static SERVED: Cell<u32> = Cell::new(0);
+/// }
+///
+/// fiber::run(|| {
+///     SERVED.set(SERVED.get() + 2);
+///     assert_eq!(fiber::spawn(|| SERVED.get()).join().unwrap(), 0);
+///     assert_eq!(SERVED.get(), 2);
+/// });
+/// ```
+#[macro_export]
+macro_rules! fiber_local {
+    () => {};
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = $init:expr; $($rest:tt)*) => {
+        $crate::fiber_local!($(#[$attribute])* $visible static $name: $type = $init);
+        $crate::fiber_local!($($rest)*);
+    };
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = $init:expr) => {
+        $(#[$attribute])*
+        $visible static $name: $crate::LocalKey<$type> = {
+            fn init() -> $type {
+                $init
+            }
+            $crate::LocalKey::new(init)
+        };
+    };
+}
+
+/// Names a value of [`fiber_local!`](crate::fiber_local), as [`std::thread::LocalKey`].
+pub struct LocalKey<T: 'static> {
+    init: fn() -> T,
+}
+
+/// The value has been dropped already: the fiber is ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessError;
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a fiber-local value was used after it had been dropped")
+    }
+}
+
+impl Error for AccessError {}
+
+impl<T: 'static> LocalKey<T> {
+    #[doc(hidden)]
+    pub const fn new(init: fn() -> T) -> LocalKey<T> {
+        LocalKey { init }
+    }
+
+    /// Calls `f` with the calling fiber's value, which is made if there is none.
+    ///
+    /// # Panics
+    /// If the value has been dropped already, because the fiber is ending.
+    pub fn with<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
+        self.try_with(f).expect("destructors of fiber-local values")
+    }
+
+    /// As [`with`](LocalKey::with).
+    ///
+    /// # Errors
+    /// [`AccessError`] if the value has been dropped already, because the fiber is ending.
+    pub fn try_with<R>(&'static self, f: impl FnOnce(&T) -> R) -> Result<R, AccessError> {
+        with_locals(|locals| {
+            let value = locals.get_or_make(self)?;
+            // SAFETY: the box stays where it is until the fiber (or thread) that is in this call ends; only
+            // shared references to the value are made.
+            Ok(f(unsafe { value.as_ref() }))
+        })
+    }
+
+    /// What tells keys apart: each is a static of its own, and none is empty.
+    fn address(&'static self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+impl<T: 'static> LocalKey<Cell<T>> {
+    /// Sets the value.
+    pub fn set(&'static self, value: T) {
+        self.with(|cell| cell.set(value));
+    }
+
+    /// A copy of the value.
+    pub fn get(&'static self) -> T
+    where
+        T: Copy,
+    {
+        self.with(Cell::get)
+    }
+
+    /// Takes the value and leaves the default one.
+    pub fn take(&'static self) -> T
+    where
+        T: Default,
+    {
+        self.with(Cell::take)
+    }
+
+    /// Sets the value and returns the old one.
+    pub fn replace(&'static self, value: T) -> T {
+        self.with(|cell| cell.replace(value))
+    }
+}
+
+impl<T: 'static> LocalKey<RefCell<T>> {
+    /// Calls `f` with the value.
+    ///
+    /// # Panics
+    /// If it is borrowed mutably.
+    pub fn with_borrow<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
+        self.with(|cell| f(&cell.borrow()))
+    }
+
+    /// Calls `f` with the value to change.
+    ///
+    /// # Panics
+    /// If it is borrowed.
+    pub fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.with(|cell| f(&mut cell.borrow_mut()))
+    }
+}
+
+impl<T: 'static> fmt::Debug for LocalKey<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalKey").finish_non_exhaustive()
+    }
+}
+
+/// The values of one fiber or plain thread, in the order in which they were made.
+#[derive(Default)]
+pub(crate) struct Locals(RefCell<Vec<Slot>>);
+
+struct Slot {
+    key: usize,
+    /// `None` once it has been dropped.
+    value: Option<Box<dyn Any>>,
+}
+
+/// Those of a plain thread.
+#[derive(Default)]
+struct Plain(Locals);
+
+thread_local! {
+    static PLAIN: Plain = Plain::default();
+}
+
+/// Also while a fiber unwinds, so not with `with_current`.
+fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R, AccessError> {
+    match processor::running_here() {
+        Some(fiber) => f(fiber.control().locals_or_new().ok_or(AccessError)?),
+        None => PLAIN
+            .try_with(|plain| f(&plain.0))
+            .unwrap_or(Err(AccessError)),
+    }
+}
+
+/// Drops the values of the calling fiber. It may make them anew: in the next step, or in the destructor of its result.
+pub(crate) fn reset_here() {
+    let Some(fiber) = processor::running_here() else {
+        return;
+    };
+    if let Some(locals) = fiber.control().locals() {
+        let abort = AbortOnUnwind(DROPPED);
+        locals.clear();
+        std::mem::forget(abort);
+        locals.0.borrow_mut().clear();
+    }
+}
+
+/// The last of the calling fiber: it has no values from now on. They may be bound to this thread, and the control block, in
+/// which they are, is dropped on any.
+pub(crate) fn end_here() {
+    reset_here();
+    if let Some(fiber) = processor::running_here() {
+        fiber.control().end_locals();
+    }
+}
+
+impl Locals {
+    fn get_or_make<T: 'static>(
+        &self,
+        key: &'static LocalKey<T>,
+    ) -> Result<NonNull<T>, AccessError> {
+        if let Some(found) = self.get(key) {
+            return found;
+        }
+        // No borrow is held: making one value may ask for others.
+        let value: Box<dyn Any> = Box::new((key.init)());
+        if self.get(key).is_some() {
+            panic!("a fiber-local value asked for itself while it was made");
+        }
+        let key_address = key.address();
+        self.0.borrow_mut().push(Slot {
+            key: key_address,
+            value: Some(value),
+        });
+        self.get(key).expect("just made")
+    }
+
+    fn get<T: 'static>(
+        &self,
+        key: &'static LocalKey<T>,
+    ) -> Option<Result<NonNull<T>, AccessError>> {
+        let slots = self.0.borrow();
+        let slot = slots.iter().find(|slot| slot.key == key.address())?;
+        let value = slot.value.as_ref().ok_or(AccessError);
+        Some(value.map(|value| NonNull::from(value.downcast_ref().expect("a key has one type"))))
+    }
+
+    /// Drops all values, also those that are made meanwhile by the destructors of others.
+    pub(crate) fn clear(&self) {
+        loop {
+            let last = {
+                let mut slots = self.0.borrow_mut();
+                slots.iter_mut().rev().find_map(|slot| slot.value.take())
+            };
+            // Dropped outside of the borrow.
+            match last {
+                Some(value) => drop(value),
+                None => return,
+            }
+        }
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}

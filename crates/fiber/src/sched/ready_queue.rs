@@ -1,0 +1,695 @@
+//! The ready queue of a cluster: fibers that any processor may run, in the order of their age, nearly.
+//!
+//! The rule is that of C∀ ("User-Level Threading for Fairness", T. Delisle, Waterloo 2022). Each processor owns two
+//! FIFO *lanes*. It pushes to its own and pops from its own, so that processors seldom meet; but at every other pop
+//! it looks at one lane of somebody else, and if what waits there is *much older* than what waits at home, it *helps*:
+//! takes one from there although it has work of its own. So a fiber never waits for ever behind a busy
+//! processor, and no lane is ever stolen whole.
+//!
+//! ```text
+//!             processor 0        processor 1        ...
+//!  lanes      [ 0 ]   [ 1 ]      [ 2 ]   [ 3 ]            a spin bit and a FIFO each; if the bit is taken,
+//!                                                         the caller goes on to another lane
+//!  clocks     │head│average│     │head│average│           in cache lines of their own: whoever only looks
+//!                                                         does not disturb whoever pushes
+//! ```
+//!
+//! *Age* is a moving average of waiting times, on a logarithmic scale: three quarters from the item that waits now, a
+//! quarter from those before. "Much older" is eight times the worst of the own lanes, which is 3 more in
+//! log2. The scale matters: with a plain average one long stall lifts the average, which lifts the
+//! next cut-off, which makes the next stall longer, and helping dies out.
+//!
+//! Processors come and go. Whose processor goes has its lanes *shut*: what lies there is carried to the others with its
+//! age, and who pushes from elsewhere and finds the lanes shut afterwards carries it on himself.
+//!
+//! Stamps are handed in, so that this file has no clock and can be model-checked.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use crate::base::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, spin_loop,
+};
+
+/// Lanes per processor. Two, so that a push finds one free while the other is helped from.
+const LANES: usize = 2;
+
+/// Stamp of the head of an empty lane.
+const EMPTY: u64 = u64::MAX;
+
+/// Fractions of a power of two, in which logarithms are kept.
+const LOG2_ONE: u32 = 256;
+
+/// A remote lane is helped when it is this much older on the scale of log2: eight times.
+const HELP_LOG2: u32 = 3 * LOG2_ONE;
+
+/// A lane behind another last-level cache is looked at with odds of 3 in 256: its items come with cold data.
+const FAR_ODDS: u64 = 3;
+
+/// Items that any processor may take.
+pub(crate) struct ReadyQueue<T> {
+    lanes: Box<[Lane<T>]>,
+    clocks: Box<[Clock]>,
+    /// Of each processor: which last-level cache it was near when it last looked.
+    caches: Box<[AtomicU32]>,
+    /// Of each processor: whether others may push to its lanes.
+    open: Box<[AtomicBool]>,
+    /// Lanes that have ever been opened; the others are empty.
+    lanes_open: AtomicUsize,
+}
+
+/// What one processor remembers between two visits to the queue.
+#[derive(Debug)]
+pub(crate) struct Visitor {
+    index: usize,
+    pushes: usize,
+    pops: usize,
+    /// A lane of somebody else, chosen by the previous pop for this one to look at.
+    target: Option<usize>,
+    random: u64,
+}
+
+/// Where an item came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A lane of the processor that popped it.
+    Own,
+    /// Another processor's lane, because the item was much older than those at home.
+    Helped,
+}
+
+/// A FIFO behind a spin bit. Two cache lines apart from the next, because CPUs fetch lines in pairs.
+#[repr(align(128))]
+struct Lane<T> {
+    locked: AtomicBool,
+    items: UnsafeCell<VecDeque<(u64, T)>>,
+}
+
+// SAFETY: the items are touched by the one who has set `locked` only.
+unsafe impl<T: Send> Sync for Lane<T> {}
+
+/// What others may know of a lane without taking its spin bit. Written by whoever has it.
+#[repr(align(64))]
+struct Clock {
+    /// Stamp of the lane's head.
+    head: AtomicU64,
+    /// Moving average of log2 of how long items waited.
+    average: AtomicU32,
+}
+
+impl<T> ReadyQueue<T> {
+    /// A queue for up to `processors_max` processors, none of which has lanes yet.
+    pub(crate) fn new(processors_max: usize) -> ReadyQueue<T> {
+        let lanes_max = processors_max * LANES;
+        ReadyQueue {
+            lanes: (0..lanes_max).map(|_| Lane::new()).collect(),
+            clocks: (0..lanes_max).map(|_| Clock::new()).collect(),
+            caches: (0..processors_max).map(|_| AtomicU32::new(0)).collect(),
+            open: (0..processors_max)
+                .map(|_| AtomicBool::new(false))
+                .collect(),
+            lanes_open: AtomicUsize::new(0),
+        }
+    }
+
+    /// Gives processor `index` its lanes. Helpers and searchers find what lies in them even after they were shut.
+    pub(crate) fn open(&self, index: usize) -> Visitor {
+        assert!(
+            index * LANES < self.lanes.len(),
+            "no lanes for processor {index}"
+        );
+        self.lanes_open
+            .fetch_max((index + 1) * LANES, Ordering::AcqRel);
+        self.open[index].store(true, Ordering::SeqCst);
+        Visitor::new(index)
+    }
+
+    /// From now on nobody pushes to the lanes of processor `index`, which others must have by now: one of them must be
+    /// open at any time. Its owner still may, and empties them in the end: see [`carry_on`](ReadyQueue::carry_on).
+    pub(crate) fn shut(&self, index: usize) {
+        self.open[index].store(false, Ordering::SeqCst);
+    }
+
+    /// Empties the lanes of processor `index`, which are shut, into those of the others; says how many items there were.
+    pub(crate) fn carry_on(&self, index: usize) -> usize {
+        // With the fence of `push_remote`: either the item that is pushed there is seen here, or that it is shut, there.
+        fence(Ordering::SeqCst);
+        let own = || index * LANES..(index + 1) * LANES;
+        let mut count = 0;
+        // The oldest first, so that the heads of the others' lanes are right.
+        while let Some(lane) = own()
+            .filter(|&lane| !self.clocks[lane].is_empty())
+            .min_by_key(|&lane| self.clocks[lane].head.load(Ordering::Relaxed))
+        {
+            if let Some((stamp, item)) = self.take(lane) {
+                self.push_to(self.open_from(index + count), count, stamp, item);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// The next processor from `index` on, round and round, that takes pushes.
+    fn open_from(&self, index: usize) -> usize {
+        let processors = self.open.len();
+        loop {
+            // Again if they came and went behind our back: one is open at any time.
+            let mut round = (0..processors).map(|step| (index + step) % processors);
+            if let Some(found) = round.find(|&index| self.is_open(index)) {
+                return found;
+            }
+            spin_loop();
+        }
+    }
+
+    fn is_open(&self, index: usize) -> bool {
+        self.open[index].load(Ordering::Acquire)
+    }
+
+    /// Notes which last-level cache processor `index` is near.
+    pub(crate) fn set_cache(&self, index: usize, cache: u32) {
+        self.caches[index].store(cache, Ordering::Relaxed);
+    }
+
+    /// Puts an item at the end of a lane of the visitor's own: one after the other in turn.
+    #[inline]
+    pub(crate) fn push(&self, visitor: &mut Visitor, now: u64, item: T) {
+        visitor.pushes += 1;
+        self.push_to(visitor.index, visitor.pushes, now, item);
+    }
+
+    /// Puts an item at the end of a lane of processor `index`, from any thread; or of another, if that one goes.
+    pub(crate) fn push_remote(&self, index: usize, now: u64, item: T) {
+        let index = self.open_from(index);
+        self.push_to(index, now as usize, now, item);
+        fence(Ordering::SeqCst);
+        if !self.is_open(index) {
+            self.carry_on(index);
+        }
+    }
+
+    #[inline]
+    fn push_to(&self, index: usize, mut turn: usize, now: u64, item: T) {
+        loop {
+            let lane = index * LANES + turn % LANES;
+            if let Some(mut items) = self.lanes[lane].try_lock() {
+                if items.is_empty() {
+                    self.clocks[lane].head.store(now, Ordering::Relaxed);
+                }
+                items.push_back((now, item));
+                return;
+            }
+            turn += 1;
+            spin_loop();
+        }
+    }
+
+    /// Takes the next item by the rule above, except from lanes that are not worth it. `waiting_since` is the stamp of
+    /// the oldest that the caller has to run besides, for the cut-off; [`u64::MAX`] if there is none.
+    #[inline]
+    pub(crate) fn pop(
+        &self,
+        visitor: &mut Visitor,
+        now: u64,
+        waiting_since: u64,
+    ) -> Option<(T, Origin)> {
+        if let Some(item) = self.help(visitor, now, waiting_since) {
+            return Some((item, Origin::Helped));
+        }
+        visitor.pops += 1;
+        (0..LANES).find_map(|step| {
+            let lane = visitor.index * LANES + (visitor.pops + step) % LANES;
+            Some((self.try_pop(lane, now)?, Origin::Own))
+        })
+    }
+
+    /// Chooses a lane to look at, or looks at the chosen one: so at most every other call helps.
+    #[inline]
+    pub(crate) fn help(&self, visitor: &mut Visitor, now: u64, waiting_since: u64) -> Option<T> {
+        let Some(target) = visitor.target.take() else {
+            visitor.target = self.choose(visitor);
+            return None;
+        };
+        let age = self.clocks[target].age(now);
+        if age <= self.cutoff(visitor.index, now, waiting_since) {
+            return None;
+        }
+        self.try_pop(target, now)
+    }
+
+    /// Draws a lane of somebody else.
+    #[inline]
+    fn choose(&self, visitor: &mut Visitor) -> Option<usize> {
+        let lanes_open = self.lanes_open.load(Ordering::Relaxed);
+        if lanes_open <= LANES {
+            return None;
+        }
+        let random = visitor.draw();
+        let lane = (random >> 32) as usize % lanes_open;
+        let owner = lane / LANES;
+        let cache_of = |index: usize| self.caches[index].load(Ordering::Relaxed);
+        let is_worth = cache_of(owner) == cache_of(visitor.index) || random % 256 < FAR_ODDS;
+        (owner != visitor.index && is_worth).then_some(lane)
+    }
+
+    /// How old a lane must be to be helped.
+    #[inline]
+    fn cutoff(&self, index: usize, now: u64, waiting_since: u64) -> u32 {
+        let own = index * LANES..(index + 1) * LANES;
+        let lanes = self.clocks[own].iter().map(|clock| clock.age(now));
+        let worst = lanes
+            .max()
+            .unwrap_or(0)
+            .max(log2(waited(now, waiting_since)));
+        worst + HELP_LOG2
+    }
+
+    fn try_pop(&self, lane: usize, now: u64) -> Option<T> {
+        let clock = &self.clocks[lane];
+        if clock.is_empty() {
+            return None;
+        }
+        let mut items = self.lanes[lane].try_lock()?;
+        let (stamp, item) = items.pop_front()?;
+        match items.front() {
+            Some(&(next, _)) => {
+                let average = moving_average(log2(waited(now, stamp)), clock.average());
+                clock.average.store(average, Ordering::Relaxed);
+                clock.head.store(next, Ordering::Relaxed);
+            }
+            None => clock.head.store(EMPTY, Ordering::Relaxed),
+        }
+        Some(item)
+    }
+
+    /// Takes the head of a lane with its stamp, and waits for the spin bit if it must. The average stays: who calls
+    /// is not the one who serves.
+    fn take(&self, lane: usize) -> Option<(u64, T)> {
+        loop {
+            if let Some(mut items) = self.lanes[lane].try_lock() {
+                let taken = items.pop_front()?;
+                let head = items.front().map_or(EMPTY, |&(stamp, _)| stamp);
+                self.clocks[lane].head.store(head, Ordering::Relaxed);
+                return Some(taken);
+            }
+            spin_loop();
+        }
+    }
+
+    /// Takes an item wherever there is one: all lanes in order, from a random one on.
+    pub(crate) fn search(&self, visitor: &mut Visitor, now: u64) -> Option<T> {
+        let lanes_open = self.lanes_open.load(Ordering::Acquire);
+        let start = (visitor.draw() >> 32) as usize % lanes_open;
+        (0..lanes_open).find_map(|step| self.try_pop((start + step) % lanes_open, now))
+    }
+
+    /// Whether anybody's lane has an item. After a fence of the caller's, for whoever is about to sleep.
+    pub(crate) fn is_empty(&self) -> bool {
+        let lanes_open = self.lanes_open.load(Ordering::Acquire);
+        self.clocks[..lanes_open].iter().all(Clock::is_empty)
+    }
+
+    /// The stamp of the oldest item in the lanes of processor `index`; [`u64::MAX`] if they are empty.
+    #[inline]
+    pub(crate) fn oldest(&self, index: usize) -> u64 {
+        let own = index * LANES..(index + 1) * LANES;
+        let heads = self.clocks[own]
+            .iter()
+            .map(|clock| clock.head.load(Ordering::Relaxed));
+        heads.min().unwrap_or(EMPTY)
+    }
+}
+
+impl<T> ReadyQueue<T> {
+    /// Whether processor `index` has more than one item; one too few is possible.
+    #[inline]
+    pub(crate) fn has_several(&self, index: usize) -> bool {
+        let own = index * LANES..(index + 1) * LANES;
+        // Pushes go to the lanes in turn.
+        self.clocks[own].iter().all(|clock| !clock.is_empty())
+    }
+}
+
+impl<T> fmt::Debug for ReadyQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadyQueue")
+            .field("lanes_open", &self.lanes_open)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Visitor {
+    fn new(index: usize) -> Visitor {
+        Visitor {
+            index,
+            pushes: 0,
+            pops: 0,
+            target: None,
+            random: (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        }
+    }
+
+    /// A pseudo-random number (xorshift64*, Vigna 2016).
+    #[inline]
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock {
+            head: AtomicU64::new(EMPTY),
+            average: AtomicU32::new(0),
+        }
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed) == EMPTY
+    }
+
+    #[inline]
+    fn average(&self) -> u32 {
+        self.average.load(Ordering::Relaxed)
+    }
+
+    /// How long the head has waited, averaged with those before it. An empty lane has no age of its own.
+    #[inline]
+    fn age(&self, now: u64) -> u32 {
+        let waited = waited(now, self.head.load(Ordering::Relaxed));
+        moving_average(log2(waited), self.average())
+    }
+}
+
+/// The time since a stamp; none since [`EMPTY`], or one that another CPU read a moment later.
+#[inline]
+fn waited(now: u64, since: u64) -> u64 {
+    now.saturating_sub(since)
+}
+
+/// Three quarters new, one quarter old: 12 and 4 sixteenths.
+#[inline]
+fn moving_average(new: u32, old: u32) -> u32 {
+    (12 * new + 4 * old) / 16
+}
+
+/// The logarithm in 256ths, straight between powers of two (off by 0.09 at most).
+#[inline]
+fn log2(ticks: u64) -> u32 {
+    let ticks = ticks.max(1);
+    let (whole, zeros) = (ticks.ilog2(), ticks.leading_zeros());
+    // The eight bits after the leading one.
+    let fraction = (ticks << zeros << 1) >> 56;
+    whole * LOG2_ONE + fraction as u32
+}
+
+impl<T> Lane<T> {
+    fn new() -> Lane<T> {
+        Lane {
+            locked: AtomicBool::new(false),
+            items: UnsafeCell::new(VecDeque::new()),
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<Locked<'_, T>> {
+        let taken = self.locked.load(Ordering::Relaxed)
+            || self
+                .locked
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_err();
+        // Lazily: a guard that is made unlocks when it goes.
+        (!taken).then(|| Locked(self))
+    }
+}
+
+/// A lane's items while the spin bit is ours.
+struct Locked<'a, T>(&'a Lane<T>);
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = VecDeque<(u64, T)>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: the bit is ours until `self` is dropped, and the borrow ends before.
+        self.0.items.with(|items| unsafe { &*items })
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        // SAFETY: as in `deref`.
+        self.0.items.with_mut(|items| unsafe { &mut *items })
+    }
+}
+
+impl<T> Drop for Locked<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.locked.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn drain(queue: &ReadyQueue<u32>, visitor: &mut Visitor, now: u64) -> Vec<u32> {
+        std::iter::from_fn(|| queue.pop(visitor, now, EMPTY).map(|(item, _)| item)).collect()
+    }
+
+    #[test]
+    fn one_processor_serves_in_order() {
+        let queue = ReadyQueue::new(1);
+        let mut visitor = queue.open(0);
+        (0..10).for_each(|n| queue.push(&mut visitor, 100 + u64::from(n), n));
+        assert_eq!(queue.oldest(0), 100);
+        assert_eq!(
+            drain(&queue, &mut visitor, 200),
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+        );
+        assert!(queue.is_empty());
+        assert_eq!(queue.oldest(0), u64::MAX);
+    }
+
+    #[test]
+    fn a_much_older_item_is_helped_before_ones_own() {
+        let queue = ReadyQueue::new(2);
+        let (mut here, mut there) = (queue.open(0), queue.open(1));
+        queue.push(&mut there, 1_000, 99);
+        (0..100).for_each(|n| queue.push(&mut here, 1_000_000, n));
+        let mut popped = std::iter::from_fn(|| queue.pop(&mut here, 1_001_000, EMPTY));
+        assert!(popped.any(|item| item == (99, Origin::Helped)));
+        assert!(
+            popped.next().is_some(),
+            "helped before the own lanes were empty"
+        );
+    }
+
+    #[test]
+    fn an_item_of_the_same_age_is_left_to_its_owner() {
+        let queue = ReadyQueue::new(2);
+        let (mut here, mut there) = (queue.open(0), queue.open(1));
+        queue.push(&mut there, 1_000, 99);
+        (0..100).for_each(|n| queue.push(&mut here, 1_000, n));
+        for _ in 0..50 {
+            let (_, origin) = queue.pop(&mut here, 2_000, EMPTY).unwrap();
+            assert_eq!(origin, Origin::Own);
+        }
+    }
+
+    #[test]
+    fn what_waits_outside_the_lanes_counts_for_the_cutoff() {
+        let queue = ReadyQueue::new(2);
+        let (mut here, mut there) = (queue.open(0), queue.open(1));
+        queue.push(&mut there, 1_000, 99);
+        let mut try_often = |since| (0..100).find_map(|_| queue.help(&mut here, 2_000, since));
+        assert_eq!(try_often(1_000), None);
+        assert_eq!(try_often(EMPTY), Some(99));
+    }
+
+    #[test]
+    fn at_most_every_other_pop_helps() {
+        let queue = ReadyQueue::new(2);
+        let (mut here, mut there) = (queue.open(0), queue.open(1));
+        (0..100).for_each(|n| queue.push(&mut there, 1, n));
+        (0..100).for_each(|n| queue.push(&mut here, 1_000_000, 100 + n));
+        let mut before = Origin::Own;
+        for _ in 0..100 {
+            let (_, origin) = queue.pop(&mut here, 1_000_001, EMPTY).unwrap();
+            assert!((before, origin) != (Origin::Helped, Origin::Helped));
+            before = origin;
+        }
+    }
+
+    #[test]
+    fn a_far_cache_is_looked_at_seldom() {
+        let queue = ReadyQueue::new(2);
+        let (mut here, mut there) = (queue.open(0), queue.open(1));
+        queue.set_cache(1, 1);
+        let mut helped = 0;
+        for _ in 0..10_000 {
+            queue.push(&mut there, 1, 0);
+            helped += usize::from(queue.help(&mut here, 1_000_000, EMPTY).is_some());
+        }
+        // 10,000 choices, half of them of a remote lane, 3 in 256 of those: some 60.
+        assert!(
+            (10..200).contains(&helped),
+            "helped {helped} times of 10,000"
+        );
+    }
+
+    #[test]
+    fn a_search_finds_the_last_item_wherever_it_is() {
+        let queue = ReadyQueue::new(8);
+        let mut visitors: Vec<_> = (0..8).map(|index| queue.open(index)).collect();
+        for index in 0..8 {
+            queue.push_remote(index, 5, 42);
+            assert!(!queue.is_empty());
+            assert_eq!(queue.search(&mut visitors[3], 6), Some(42));
+            assert_eq!(queue.search(&mut visitors[3], 6), None);
+        }
+    }
+
+    #[test]
+    fn what_lies_in_lanes_that_are_shut_goes_to_the_others_with_its_age() {
+        let queue = ReadyQueue::new(4);
+        let mut visitors: Vec<_> = (0..3).map(|index| queue.open(index)).collect();
+        (0..10u32).for_each(|n| queue.push(&mut visitors[1], 100 + u64::from(n), n));
+        queue.shut(1);
+        assert_eq!(queue.carry_on(1), 10);
+        assert_eq!(queue.oldest(1), EMPTY);
+        assert_eq!(queue.oldest(0).min(queue.oldest(2)), 100);
+        queue.push_remote(1, 200, 10);
+        queue.push_remote(3, 200, 11);
+        assert_eq!((queue.oldest(1), queue.oldest(3)), (EMPTY, EMPTY));
+        let mut found: Vec<_> =
+            std::iter::from_fn(|| queue.search(&mut visitors[0], 300)).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..12).collect::<Vec<_>>());
+        queue.open(1);
+        queue.push_remote(1, 300, 12);
+        assert_eq!(queue.oldest(1), 300);
+    }
+
+    #[test]
+    fn the_logarithm_is_nearly_right() {
+        for ticks in [1, 2, 3, 7, 1000, 1 << 40, u64::MAX] {
+            let exact = (ticks as f64).log2() * f64::from(LOG2_ONE);
+            assert!(
+                (f64::from(log2(ticks)) - exact).abs() <= 24.0,
+                "log2({ticks})"
+            );
+        }
+        assert_eq!(log2(0), 0);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    /// Owner and helper together take every item once.
+    #[test]
+    fn owner_and_searcher_take_each_item_once() {
+        check(|| {
+            let queue = Arc::new(ReadyQueue::new(2));
+            let (mut here, mut there) = (queue.open(0), queue.open(1));
+            queue.push(&mut here, 1, 1u32);
+            let other = Arc::clone(&queue);
+            let helper = thread::spawn(move || other.search(&mut there, 9).unwrap_or(0));
+            queue.push(&mut here, 2, 2);
+            let mut sum = 0;
+            for _ in 0..2 {
+                sum += queue.pop(&mut here, 9, EMPTY).map_or(0, |(item, _)| item);
+            }
+            sum += helper.join().unwrap();
+            // A try-lock that failed may have left something, which is then found.
+            while let Some(item) = queue.search(&mut here, 9) {
+                sum += item;
+            }
+            assert_eq!(sum, 3);
+            assert!(queue.is_empty());
+        });
+    }
+
+    /// Two threads push into one processor's lanes: nothing is lost, and the queue says that it is not empty.
+    #[test]
+    fn remote_pushes_are_all_found() {
+        check(|| {
+            let queue = Arc::new(ReadyQueue::new(1));
+            let mut here = queue.open(0);
+            let other = Arc::clone(&queue);
+            let pusher = thread::spawn(move || other.push_remote(0, 1, 1u32));
+            queue.push_remote(0, 3, 2);
+            assert!(!queue.is_empty());
+            pusher.join().unwrap();
+            let first = queue.search(&mut here, 9).unwrap();
+            assert_eq!(first + queue.search(&mut here, 9).unwrap(), 3);
+        });
+    }
+
+    /// A processor goes while somebody pushes to it: nothing stays in its lanes, and nothing is lost.
+    #[test]
+    fn a_push_that_races_with_shutting_leaves_nothing_behind() {
+        check(|| {
+            let queue = Arc::new(ReadyQueue::new(2));
+            let (mut here, mut gone) = (queue.open(0), queue.open(1));
+            queue.push(&mut gone, 1, 1u32);
+            let (pusher, owner) = (Arc::clone(&queue), Arc::clone(&queue));
+            let threads = [
+                thread::spawn(move || pusher.push_remote(1, 2, 2)),
+                thread::spawn(move || {
+                    owner.shut(1);
+                    owner.carry_on(1);
+                }),
+            ];
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            assert_eq!(queue.oldest(1), EMPTY, "left in a lane that is shut");
+            let mut sum = 0;
+            while let Some((item, _)) = queue.pop(&mut here, 9, EMPTY) {
+                sum += item;
+            }
+            assert_eq!(sum, 3);
+        });
+    }
+
+    /// One processor comes and another goes, and somebody pushes meanwhile: one of them is found.
+    #[test]
+    fn a_push_finds_a_processor_while_they_come_and_go() {
+        check(|| {
+            let queue = Arc::new(ReadyQueue::new(2));
+            let mut here = queue.open(0);
+            let (pusher, owner) = (Arc::clone(&queue), Arc::clone(&queue));
+            let threads = [
+                thread::spawn(move || pusher.push_remote(0, 2, 2u32)),
+                thread::spawn(move || {
+                    owner.open(1);
+                    owner.shut(0);
+                    owner.carry_on(0);
+                }),
+            ];
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            assert_eq!(queue.oldest(0), EMPTY);
+            assert_eq!(queue.search(&mut here, 9), Some(2));
+        });
+    }
+}

@@ -1,0 +1,426 @@
+//! Processors that come and go while the cluster runs.
+//!
+//! A cluster has a fixed number of *places*. A processor that comes takes the first free one: its half of the lanes, its
+//! inbox, its counters; it brings a thread, a ring and an eventfd of its own. One that goes leaves in this order:
+//!
+//! ```text
+//!  remove_processor      others                         the processor, in its own loop
+//!  ────────────────      ──────                         ──────────────────────────────
+//!  shut its lanes   ───▶ push elsewhere
+//!  mail: Retire     ──────────────────────────────────▶ lanes: carried to the others, each turn
+//!                        run what came from there  ◀─── steps that wait: their receive is cancelled *and awaited*
+//!                                                       (what had come is delivered), begun anew elsewhere
+//!                                                       accepts in the ring: ended where nobody waits
+//!                                                       fibers with frames: run on, as long as they like
+//!                                                       nothing in the kernel, no buffer lent, no mail: inbox closed
+//!                        set timers anew           ◀─── timers of fibers that may be anywhere
+//!                                                       ring closed, eventfd closed, thread ends, place free
+//! ```
+//!
+//! Why nothing is lost: whoever pushes to the lanes looks again whether they are shut, and the processor empties them
+//! after they were (the model is in `ready_queue.rs`); whoever sends mail does it under the inbox's lock, and what is
+//! refused there is sent to another; a fiber that is told something at a place that it has left looks for itself when it
+//! goes on (see [`Fiber::cancel`](crate::Fiber::cancel)).
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::base::stamp;
+use crate::inspect::resources;
+use crate::sched::cluster::{Cluster, Message, ProcessorShared, lock, stopped};
+use crate::sched::fiber::{Fiber, FiberRef};
+use crate::sched::processor::{Expiry, Processor};
+use crate::sched::roster;
+use crate::sync::Event;
+
+/// How far a place is between two processors.
+#[derive(Debug, Default)]
+pub(crate) struct Stage(AtomicU8);
+
+const FREE: u8 = 0;
+const RUNNING: u8 = 1;
+const RETIRING: u8 = 2;
+
+/// The threads of a cluster's processors, by place. Whoever adds or removes one holds the lock, so they come and go one
+/// after the other.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    members: Mutex<Vec<Option<Member>>>,
+    /// Processors that run and do not go.
+    running: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Member {
+    thread: thread::JoinHandle<()>,
+    /// The processor has gone.
+    gone: Arc<Event>,
+    /// Told if the thread does not end then: see [`stay`].
+    stays: mpsc::Receiver<()>,
+}
+
+/// One processor, as [`Runtime::processors`](crate::Runtime::processors) lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessorStatus {
+    /// Its number, which another one gets when it has gone.
+    pub index: usize,
+    /// It was removed, and goes as soon as it can.
+    pub is_retiring: bool,
+    /// Fibers that have frames there, as of its latest turn: they cannot go on anywhere else.
+    pub pinned: usize,
+}
+
+/// A processor that was removed and may still be there, because of fibers that have frames on it. Dropping this changes
+/// nothing. From [`Runtime::remove_processor`](crate::Runtime::remove_processor).
+#[derive(Clone)]
+pub struct Retirement {
+    cluster: Arc<Cluster>,
+    index: usize,
+    gone: Arc<Event>,
+}
+
+impl Retirement {
+    /// The number that it had.
+    pub fn processor(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it has gone: its ring and descriptors are closed, and its number may be another's.
+    pub fn is_over(&self) -> bool {
+        self.gone.is_set()
+    }
+
+    /// How many fibers it still has to run, because they have frames there. [`Dump`](crate::Dump) shows which.
+    pub fn pinned(&self) -> usize {
+        match self.is_over() {
+            true => 0,
+            false => self.cluster.processors[self.index]
+                .pinned
+                .load(Ordering::Relaxed),
+        }
+    }
+
+    /// Waits until it has gone, but not longer than `timeout`; says whether it has. A fiber that it still runs waits for
+    /// itself.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.gone.wait_timeout(timeout)
+    }
+}
+
+impl fmt::Debug for Retirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retirement")
+            .field("processor", &self.index)
+            .field("is_over", &self.is_over())
+            .field("pinned", &self.pinned())
+            .finish()
+    }
+}
+
+impl Stage {
+    fn enter(&self, stage: u8) {
+        self.0.store(stage, Ordering::SeqCst);
+    }
+
+    fn is(&self, stage: u8) -> bool {
+        self.0.load(Ordering::SeqCst) == stage
+    }
+}
+
+impl Crew {
+    pub(crate) fn new(processors_max: usize) -> Crew {
+        Crew {
+            members: Mutex::new((0..processors_max).map(|_| None).collect()),
+            running: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl ProcessorShared {
+    /// Whether there is no processor here.
+    pub(crate) fn is_free(&self) -> bool {
+        self.stage.is(FREE)
+    }
+
+    /// Whether there is a processor here that does not go.
+    pub(crate) fn is_running(&self) -> bool {
+        self.stage.is(RUNNING)
+    }
+}
+
+impl Cluster {
+    /// How many processors run and do not go.
+    pub(crate) fn processor_count(&self) -> usize {
+        self.crew.running.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
+        let places = self.open_places().iter();
+        places
+            .filter(|place| !place.is_free())
+            .map(|place| ProcessorStatus {
+                index: place.index,
+                is_retiring: place.stage.is(RETIRING),
+                pinned: place.pinned.load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+
+    /// # Errors
+    /// See [`Runtime::add_processor`](crate::Runtime::add_processor).
+    pub(crate) fn add_processor(self: &Arc<Self>) -> io::Result<usize> {
+        self.process.check("add a processor");
+        let mut members = lock(&self.crew.members);
+        let free = self.processors.iter().find(|place| place.is_free());
+        // After the look: a thread that stays has left its place because the cluster stops, and must not be joined.
+        if self.is_stopping() {
+            return Err(stopped());
+        }
+        let place = free.ok_or_else(|| self.full())?;
+        if let Some(before) = members[place.index].take() {
+            // It has said that it has gone, so this takes no longer than the end of a thread.
+            let _ = before.thread.join();
+        }
+        let member = self.start(place)?;
+        members[place.index] = Some(member);
+        self.open_place(place.index);
+        place.stage.enter(RUNNING);
+        self.crew.running.fetch_add(1, Ordering::AcqRel);
+        Ok(place.index)
+    }
+
+    fn full(&self) -> io::Error {
+        let retiring = self.processors.len() - self.processor_count();
+        let message = format!(
+            "there are {} processors ({retiring} of them are being removed), which is the limit: wait until one has \
+             gone, or raise RuntimeBuilder::max_processors",
+            self.processors.len()
+        );
+        io::Error::new(io::ErrorKind::QuotaExceeded, message)
+    }
+
+    /// Starts a processor's thread, and waits until its back end stands: a ring belongs to the thread that made it.
+    fn start(self: &Arc<Self>, place: &ProcessorShared) -> io::Result<Member> {
+        let (cluster, index) = (Arc::clone(self), place.index);
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let gone = Arc::new(Event::new());
+        let tell = Arc::clone(&gone);
+        let (stayed, stays) = mpsc::channel();
+        let wake_fd = place.open()?;
+        let body = move || {
+            let frames_left = run(&cluster, index, wake_fd, &ready);
+            let place = &cluster.processors[index];
+            place.close();
+            place.stage.enter(FREE);
+            tell.set();
+            drop((cluster, tell, ready));
+            if frames_left > 0 {
+                stay(stayed);
+            }
+        };
+        let started = thread::Builder::new()
+            .name(format!("processor-{index}"))
+            .spawn(body);
+        let thread = started.inspect_err(|_| place.close())?;
+        if let Err(error) = is_ready.recv().map_err(io::Error::other).flatten() {
+            // It closes the place, which is the next one's after this.
+            let _ = thread.join();
+            return Err(error);
+        }
+        Ok(Member {
+            thread,
+            gone,
+            stays,
+        })
+    }
+
+    /// # Errors
+    /// See [`Runtime::remove_processor`](crate::Runtime::remove_processor).
+    pub(crate) fn remove_processor(self: &Arc<Self>, index: usize) -> io::Result<Retirement> {
+        self.process.check("remove a processor");
+        let members = lock(&self.crew.members);
+        if self.is_stopping() {
+            return Err(stopped());
+        }
+        let place = self
+            .processors
+            .get(index)
+            .filter(|place| place.is_running());
+        let member = members.get(index).and_then(Option::as_ref);
+        let Some((place, member)) = place.zip(member) else {
+            let message = format!(
+                "no processor has number {index}, or it is being removed: see Runtime::processors"
+            );
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
+        };
+        if self.processor_count() == 1 {
+            let message = format!(
+                "processor {index} is the last one, and without it no fiber would run: add another first, or shut the \
+                 runtime down"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        self.crew.running.fetch_sub(1, Ordering::AcqRel);
+        place.stage.enter(RETIRING);
+        self.queue.shut(index);
+        place.send(Message::Retire);
+        Ok(Retirement {
+            cluster: Arc::clone(self),
+            index,
+            gone: Arc::clone(&member.gone),
+        })
+    }
+
+    /// Stops the processors, and waits for their threads, but for the caller's own.
+    pub(crate) fn stop_and_join(&self) {
+        self.stop();
+        // Whoever is adding one holds the lock; whoever comes later finds that the cluster stops.
+        let members: Vec<_> = lock(&self.crew.members).drain(..).flatten().collect();
+        let this = thread::current().id();
+        for Member { thread, stays, .. } in members {
+            // One of its own fibers stops it: this processor ends when that fiber suspends or finishes.
+            if thread.thread().id() == this {
+                continue;
+            }
+            // What does not stay drops the other end, whether it returns or panics.
+            if stays.recv().is_err() {
+                // A processor that panicked has said so on standard error.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// The end of a thread on which fibers have been left behind that had started. Their frames may have lent what belongs to
+/// the thread: a `thread_local!` to [`offload`](crate::offload()), to another cluster or to the kernel. So it stays as their
+/// stacks do, as a thread of `std` stays as long as its frames.
+fn stay(told: mpsc::Sender<()>) -> ! {
+    resources::thread_stays();
+    // If one of its own fibers dropped the runtime, nothing waits for this.
+    let _ = told.send(());
+    loop {
+        thread::park();
+    }
+}
+
+/// The life of a processor's thread. Returns how many fibers have frames on it that will never be left.
+fn run(
+    cluster: &Arc<Cluster>,
+    index: usize,
+    wake_fd: Arc<OwnedFd>,
+    ready: &mpsc::SyncSender<io::Result<()>>,
+) -> usize {
+    match Processor::new(Arc::clone(cluster), index, wake_fd) {
+        Ok(processor) => {
+            let _ = ready.send(Ok(()));
+            processor.run();
+            processor.pinned()
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            0
+        }
+    }
+}
+
+/// How far a processor is with going.
+#[derive(Debug, Default)]
+pub(crate) struct Retiring {
+    is_begun: Cell<bool>,
+    /// Parts of the roster that have been looked through for fibers that wait here and may leave.
+    parts_done: Cell<usize>,
+}
+
+impl Retiring {
+    pub(crate) fn begin(&self) {
+        self.is_begun.set(true);
+    }
+
+    #[inline]
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_begun.get()
+    }
+
+    /// Whether it has to go on by itself, without waiting for anything.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_begun.get() && self.parts_done.get() < roster::SHARDS
+    }
+}
+
+impl Processor {
+    /// A fiber that has not started, and was sent here when it was too late.
+    pub(crate) fn pass_on(&self, fiber: FiberRef) {
+        self.cluster
+            .queue
+            .push_remote(self.index, stamp::now(), fiber);
+        self.cluster.notify();
+    }
+
+    /// One turn of a processor that goes; says whether nothing is left to do.
+    pub(crate) fn wind_down(&self) -> bool {
+        self.relocate_some();
+        // What that has made ready as well: after the last part there may be no other turn.
+        if self.cluster.queue.carry_on(self.index) > 0 {
+            self.cluster.notify();
+        }
+        let pinned = self.pinned();
+        self.shared().pinned.store(pinned, Ordering::Relaxed);
+        let has_listeners = !self.acceptors.wind_down(self);
+        let is_done = pinned == 0
+            && !self.retiring.is_busy()
+            && !self.has_work()
+            && !has_listeners
+            && self.backend.is_quiet();
+        if !is_done || !self.shared().close_inbox_if_empty() {
+            return false;
+        }
+        self.hand_timers_over();
+        true
+    }
+
+    /// Ends what fibers wait for here that may go on elsewhere, in one part of the roster: there may be a million, and
+    /// those who stay want their turn. Nobody begins such a wait here any more.
+    fn relocate_some(&self) {
+        if !self.retiring.is_busy() {
+            return;
+        }
+        let part = self.retiring.parts_done.get();
+        self.retiring.parts_done.set(part + 1);
+        for fiber in self.cluster.roster.part(part) {
+            self.relocate(&fiber);
+        }
+    }
+
+    fn relocate(&self, fiber: &Fiber) {
+        let Some((op, _)) = fiber.control.watch().operation_here(self.shared()) else {
+            return;
+        };
+        // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber runs here now.
+        if FiberRef::of(fiber).is_movable() {
+            // SAFETY: in flight here, so only this thread completes it, and until then it stays.
+            self.backend.relocate(self, unsafe { &*op });
+        }
+    }
+
+    /// Timers that are left belong to fibers which went elsewhere.
+    fn hand_timers_over(&self) {
+        let left = self.timers.borrow_mut().drain();
+        for (tick, expiry) in left {
+            match expiry {
+                Expiry::Unpark(fiber) => {
+                    let message = Message::Timer(self.time_of(tick), fiber);
+                    self.cluster.send_to_running(self.index, message);
+                }
+                // Where it waits now it is covered, or will be; not by a timer of ours, whose key means nothing later.
+                Expiry::Watch(fiber) => drop(fiber.control.watch().uncover(self.shared())),
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The watch over a fiber's operation: one timer that stays set from operation to operation.
+//!
+//! A server gives every receive and every send a deadline, and almost none passes. To set and cancel a timer for
+//! each would touch the wheel four times a request. So the timer of a fiber is left alone as long as it expires
+//! *no later* than the present operation's deadline; when it does expire, the processor looks which operation is
+//! in flight and until when, and sets it anew.
+//!
+//! ```text
+//!  operations   [recv, till 60 s] [send, till 30 s] [recv, till 61 s] [send, till 31 s] ...
+//!  timer        60 s              30 s ────────────────────────────────▶ expires: look, set to 61 s
+//! ```
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::backend::Op;
+use crate::sched::cluster::ProcessorShared;
+use crate::sched::timer::{Tick, TimerKey};
+
+/// The deadline of an operation that has none.
+pub(crate) const NEVER: Tick = Tick::MAX;
+
+/// The operation in flight and the timer over it.
+///
+/// `keeper` names the processor that has the timer. When the fiber waits on another one, that one sets a timer of its own
+/// and tells the keeper to take back the old one.
+#[derive(Default)]
+pub(crate) struct Watch {
+    operation: AtomicPtr<Op>,
+    deadline: AtomicU64,
+    keeper: AtomicPtr<ProcessorShared>,
+    /// Where the operation is in flight.
+    place: AtomicPtr<ProcessorShared>,
+    /// Of the keeper, if there is one. Touched only where the fiber is: by who runs it, or while it waits there.
+    timer: Cell<SetTimer>,
+}
+
+/// A timer over a fiber's operations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SetTimer {
+    pub(crate) key: TimerKey,
+    pub(crate) tick: Tick,
+    /// The [number](crate::sched::processor::Processor::id) of the processor, whose place another may have taken.
+    pub(crate) processor: u64,
+}
+
+impl Watch {
+    /// `op` is in flight on processor `here` and ends at `deadline`. Before [`cover`](Watch::cover).
+    pub(crate) fn begin(&self, here: &ProcessorShared, op: *const Op, deadline: Tick) {
+        let place = std::ptr::from_ref(here).cast_mut();
+        self.place.store(place, Ordering::Relaxed);
+        self.deadline.store(deadline, Ordering::Relaxed);
+        self.operation.store(op.cast_mut(), Ordering::Release);
+    }
+
+    /// No operation is in flight. The timer stays.
+    pub(crate) fn end(&self) {
+        self.operation
+            .store(std::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// The operation that is in flight on processor `here`, which is the caller's, and its deadline. Only its thread
+    /// completes it, and ends the watch when it does, so until the caller does that it stays.
+    pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<(*const Op, Tick)> {
+        let op = self.operation.load(Ordering::Acquire);
+        let is_here = std::ptr::eq(self.place.load(Ordering::Relaxed), here);
+        let in_flight = is_here && !op.is_null();
+        in_flight.then(|| (op.cast_const(), self.deadline.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the timer on processor `here` expires by `deadline`.
+    pub(crate) fn is_covered(&self, here: &ProcessorShared, deadline: Tick) -> bool {
+        self.is_kept_by(here) && self.timer.get().tick <= deadline
+    }
+
+    /// Takes the timer off, to be cancelled where it is kept. `None` if there is none, or it expires just now.
+    pub(crate) fn take_timer(&self) -> Option<(*const ProcessorShared, SetTimer)> {
+        let none = std::ptr::null_mut();
+        if self.keeper.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let keeper = self.keeper.swap(none, Ordering::AcqRel);
+        (!keeper.is_null()).then(|| (keeper.cast_const(), self.timer.get()))
+    }
+
+    /// Processor `here` has set a timer. There is no other.
+    pub(crate) fn cover(&self, here: &ProcessorShared, timer: SetTimer) {
+        self.timer.set(timer);
+        self.keeper
+            .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
+    }
+
+    /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber may be on another
+    /// processor by now, which covers it at this moment, so this touches nothing but `keeper`.
+    pub(crate) fn uncover(&self, here: &ProcessorShared) -> bool {
+        let here = std::ptr::from_ref(here).cast_mut();
+        self.keeper
+            .compare_exchange(
+                here,
+                std::ptr::null_mut(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .is_ok()
+    }
+
+    fn is_kept_by(&self, here: &ProcessorShared) -> bool {
+        std::ptr::eq(self.keeper.load(Ordering::Acquire), here)
+    }
+}

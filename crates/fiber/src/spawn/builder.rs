@@ -1,0 +1,755 @@
+//! Starting fibers and waiting for them: [`spawn`], [`Builder`], [`JoinHandle`], [`scope`].
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::sched::cancel::{checkpoint, is_cancelled};
+use crate::sched::cluster::{Cluster, lock};
+use crate::sched::fiber::{Body, Control, Fiber, FiberRef, current, park, park_until_deadline};
+use crate::sched::fork::Home;
+use crate::sched::processor;
+use crate::sched::spans;
+use crate::sched::waiting::{self, WaitReason};
+use crate::spawn::clusters::ClusterHandle;
+use crate::spawn::steps::{Conversing, Steps};
+use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
+
+/// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
+///
+/// It may start on any processor of the runtime, and from then on stays there: values inside it need
+/// not be `Send`. If the handle is dropped, the fiber goes on by itself.
+///
+/// What goes into the fiber crosses threads:
+///
+/// ```compile_fail,E0277
+/// let not_send = std::rc::Rc::new(1);
+/// fiber::spawn(move || drop(not_send));
+/// ```
+///
+/// And so does what comes out of it:
+///
+/// ```compile_fail,E0277
+/// fiber::spawn(|| std::rc::Rc::new(1));
+/// ```
+///
+/// # Panics
+/// On a plain thread (use [`Runtime::spawn`](crate::Runtime::spawn)), or if no stack can be had.
+#[track_caller]
+pub fn spawn<F, T>(f: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    Builder::new().spawn(f).expect("failed to spawn a fiber")
+}
+
+/// Starts a fiber that runs [`Steps`] in the calling fiber's runtime.
+///
+/// # Panics
+/// On a plain thread: use [`Runtime::spawn_steps_with`](crate::Runtime::spawn_steps_with).
+#[track_caller]
+pub fn spawn_steps(steps: impl Steps) -> JoinHandle<()> {
+    let started = Builder::new().spawn_steps(steps);
+    started.expect("failed to spawn a fiber")
+}
+
+/// What a fiber starts with, like [`std::thread::Builder`].
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    name: Option<Cow<'static, str>>,
+    stack_size: Option<usize>,
+    cluster: Option<ClusterHandle>,
+    processor: Option<usize>,
+    is_migratable: bool,
+    span: spans::Chosen,
+}
+
+impl Builder {
+    /// No name, a stack of 64 KiB, any processor.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Names the fiber, for messages.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Builder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Address space for the stack in bytes, its guard page included: from 16 KiB to just below 1 GiB, whatever is asked for.
+    /// Only pages that are touched cost memory.
+    #[must_use]
+    pub fn stack_size(mut self, bytes: usize) -> Builder {
+        self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Lets the fiber go on on any processor after any wait, so that others may help when its own is busy. Without this a
+    /// fiber stays where it has started.
+    ///
+    /// # Safety
+    /// Between two waits the fiber may be on another kernel thread, in the middle of a function. So, in everything that it
+    /// calls, libraries included:
+    ///
+    /// * Nothing may keep an address, or a value, of thread-local storage across a wait: no wait inside
+    ///   [`LocalKey::with`](std::thread::LocalKey::with), and no wait in a function that uses a `thread_local!` before and
+    ///   after it, because the compiler may keep the address that it has computed
+    ///   (which happens; [rust-lang/rust#33368](https://github.com/rust-lang/rust/issues/33368)).
+    ///   [`fiber_local!`](crate::fiber_local) moves with the fiber.
+    /// * Whatever is alive across a wait must be [`Send`], as if it were moved to another thread there: no `Rc`, no
+    ///   guard of a `std::sync::Mutex` (which must be released by the thread that took it; those of
+    ///   [`fiber::sync`](crate::sync) are fine).
+    ///   Guards of `tracing` spans may live across waits if its subscriber follows fibers (module `spans`).
+    /// * Nothing may rely on the kernel thread's identity across a wait: its id, name, signal mask, CPU affinity or
+    ///   priority.
+    #[must_use]
+    pub unsafe fn migratable(mut self) -> Builder {
+        self.is_migratable = true;
+        self
+    }
+
+    /// Runs the fiber inside of `span` instead of the span that is current where it is spawned; [`Span::none`](::tracing::Span::none)
+    /// is none. See [`spans`](crate::spans).
+    #[cfg(feature = "tracing")]
+    #[must_use]
+    pub fn span(mut self, span: ::tracing::Span) -> Builder {
+        self.span = Some(span);
+        self
+    }
+
+    /// Starts it in this cluster, instead of the calling fiber's; from a plain thread as well.
+    #[must_use]
+    pub fn cluster(mut self, cluster: &ClusterHandle) -> Builder {
+        self.cluster = Some(cluster.clone());
+        self
+    }
+
+    /// Starts it on processor `index` (modulo their number, of those that run; on another if that one is just being removed)
+    /// and nowhere else.
+    #[must_use]
+    pub fn processor(mut self, index: usize) -> Builder {
+        self.processor = Some(index);
+        self
+    }
+
+    /// Starts the fiber in the calling fiber's runtime, or in the [cluster](Builder::cluster) that was named.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has
+    /// been shut down.
+    #[track_caller]
+    pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let cluster = self.named_or_current_cluster()?;
+        self.spawn_in(&cluster, Location::caller(), f)
+    }
+
+    pub(crate) fn spawn_in<F, T>(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        f: F,
+    ) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let packet = Arc::new(Packet::new(None));
+        let fiber = self.start(cluster, spawned_at, entry(Arc::clone(&packet), f))?;
+        Ok(JoinHandle { fiber, packet })
+    }
+
+    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime, or in the [cluster](Builder::cluster) that was named.
+    /// Its stacks have the default size.
+    ///
+    /// # Errors
+    /// `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has been shut down.
+    #[track_caller]
+    pub fn spawn_steps(self, steps: impl Steps) -> io::Result<JoinHandle<()>> {
+        let cluster = self.named_or_current_cluster()?;
+        self.spawn_steps_in(&cluster, Location::caller(), steps)
+    }
+
+    fn named_or_current_cluster(&self) -> io::Result<Arc<Cluster>> {
+        match &self.cluster {
+            Some(named) => Ok(Arc::clone(&named.0)),
+            None => current_cluster(),
+        }
+    }
+
+    pub(crate) fn spawn_steps_in(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        steps: impl Steps,
+    ) -> io::Result<JoinHandle<()>> {
+        let packet = Arc::new(Packet::new(None));
+        let body = Body::Steps(Box::new(Conversing::new(steps, Arc::clone(&packet))));
+        let fiber = self.start_body(cluster, spawned_at, body)?;
+        Ok(JoinHandle { fiber, packet })
+    }
+
+    fn start(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        entry: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Fiber> {
+        let stack = match self.stack_size.unwrap_or(STACK_SIZE_DEFAULT) {
+            STACK_SIZE_DEFAULT => processor::with_current(|processor, _| processor.stacks.take())
+                .unwrap_or_else(|| FiberStack::take(STACK_SIZE_DEFAULT)),
+            size => FiberStack::take(size),
+        };
+        self.start_body(cluster, spawned_at, Body::once(stack?, entry))
+    }
+
+    fn start_body(
+        self,
+        cluster: &Arc<Cluster>,
+        spawned_at: &'static Location<'static>,
+        body: Body,
+    ) -> io::Result<Fiber> {
+        let control = Control::new(
+            Arc::clone(cluster),
+            self.name,
+            spawned_at,
+            self.is_migratable,
+            self.span,
+            body,
+        );
+        let fiber = Fiber {
+            control: Arc::clone(&control),
+        };
+        let reference = FiberRef::new(control);
+        let started = match self.processor {
+            Some(index) => cluster.spawn_on(reference, index),
+            None => cluster.spawn(reference),
+        };
+        match started {
+            Ok(()) => Ok(fiber),
+            Err(error) => {
+                reference.release();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn current_cluster() -> io::Result<Arc<Cluster>> {
+    let current = ClusterHandle::current().map(|current| current.0);
+    current.ok_or_else(|| {
+        let message = "not in a fiber: start a runtime with fiber::run or fiber::Runtime";
+        io::Error::new(io::ErrorKind::Unsupported, message)
+    })
+}
+
+/// Runs `f`, which may borrow, in a fiber of `cluster`, and waits for it: see [`ClusterHandle::run`].
+pub(crate) fn run_in<F, T>(
+    cluster: &Arc<Cluster>,
+    spawned_at: &'static Location<'static>,
+    f: F,
+) -> T
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let packet = Arc::new(Packet::new(None));
+    let whole = entry(Arc::clone(&packet), f);
+    // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the fiber has dropped the
+    // closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) A fiber that is refused
+    // has no other handle, and its closure is dropped in `start`. The result is taken here, so the fiber's share of
+    // the packet borrows nothing when it goes. If the runtime stops first, the fiber never runs again, and this call never
+    // returns; if the caller is a fiber that its runtime leaves behind, its stack and its kernel thread stay.
+    let whole = unsafe { outlive_borrows(Box::new(whole)) };
+    let started = Builder::new().start(cluster, spawned_at, whole);
+    let fiber = started.expect("failed to spawn a fiber");
+    let _noted = waiting::on(WaitReason::Join { fiber: fiber.id() });
+    while !packet.is_finished() {
+        fiber.control.cluster().process.check("wait for a fiber");
+        while_lent(|| {
+            if is_cancelled() {
+                fiber.cancel();
+            }
+            packet.wait_once(park);
+        });
+    }
+    packet
+        .take()
+        .expect("a fiber leaves one result")
+        .unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// Lets a fiber run what borrows.
+///
+/// # Safety
+/// Nothing that `f` borrows ends before `f` has been dropped, if it ever is, and whatever it gave away with it.
+unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send> {
+    // SAFETY: only the lifetime differs, for which the caller vouches.
+    unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(f) }
+}
+
+/// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds
+/// beyond it.
+fn entry<F, T>(packet: Arc<Packet<T>>, f: F) -> impl FnOnce() + Send
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    move || end(packet, catch_unwind(AssertUnwindSafe(f)))
+}
+
+/// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which others may keep for as long as
+/// they like and drop on any thread, has nothing of the user's.
+pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
+    // What is left may run destructors of the user's.
+    let abort = AbortOnUnwind(DROPPED);
+    // Before those that join go on.
+    crate::sched::local::reset_here();
+    spans::end_here();
+    packet.finish(result);
+    // A result that no handle wants goes here.
+    drop(packet);
+    crate::sched::local::end_here();
+    std::mem::forget(abort);
+}
+
+/// Ends the process, with this message, when a panic would go where it must not.
+pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
+
+/// Of a destructor that panics where nothing is left to catch it: `std` ends the process for threads as well.
+pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dropped";
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("{}", self.0);
+        std::process::abort();
+    }
+}
+
+/// Does something in a frame that others use at the time, so it must not be left.
+#[inline]
+pub(crate) fn while_lent<R>(f: impl FnOnce() -> R) -> R {
+    let abort = AbortOnUnwind("the runtime panicked while a fiber had lent what is on its stack");
+    let outcome = f();
+    std::mem::forget(abort);
+    outcome
+}
+
+/// The result of a fiber, as of [`std::thread::Result`].
+pub(crate) type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
+
+/// Where a fiber leaves its result.
+pub(crate) struct Packet<T> {
+    /// There while `progress` is FINISHED.
+    result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
+    progress: AtomicU8,
+    waiters: Mutex<Waiters>,
+    /// Who is told of a panic that nobody saw.
+    scope: Option<Arc<ScopeData>>,
+}
+
+const RUNNING: u8 = 0;
+const FINISHED: u8 = 1;
+/// And the result has been taken.
+const TAKEN: u8 = 2;
+
+/// Several may share a handle, and wait; mostly it is one, which costs no memory.
+#[derive(Debug, Default)]
+enum Waiters {
+    #[default]
+    Nobody,
+    One(Unparker),
+    #[expect(
+        clippy::box_collection,
+        reason = "every fiber has this, few have several who wait"
+    )]
+    Several(Box<Vec<Unparker>>),
+}
+
+// SAFETY: `result` is written once before `progress` says so, and taken only after, by the one handle.
+unsafe impl<T: Send> Sync for Packet<T> {}
+// SAFETY: the result may move between threads.
+unsafe impl<T: Send> Send for Packet<T> {}
+
+impl<T> Packet<T> {
+    fn new(scope: Option<Arc<ScopeData>>) -> Packet<T> {
+        Packet {
+            result: UnsafeCell::new(MaybeUninit::uninit()),
+            progress: AtomicU8::new(RUNNING),
+            waiters: Mutex::default(),
+            scope,
+        }
+    }
+
+    pub(crate) fn finish(&self, result: FiberResult<T>) {
+        // SAFETY: only the fiber itself comes here, once, before anybody looks.
+        unsafe { (*self.result.get()).write(result) };
+        self.progress.store(FINISHED, Ordering::Release);
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
+        match waiters {
+            Waiters::Nobody => {}
+            Waiters::One(waiter) => waiter.unpark(),
+            Waiters::Several(waiters) => waiters.iter().for_each(Unparker::unpark),
+        }
+    }
+
+    /// The result of a fiber that has finished.
+    fn take(&self) -> Option<FiberResult<T>> {
+        let taken =
+            self.progress
+                .compare_exchange(FINISHED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+        // SAFETY: it is there, and whoever changed FINISHED to TAKEN has it alone.
+        taken
+            .ok()
+            .map(|_| unsafe { (*self.result.get()).assume_init_read() })
+    }
+
+    fn is_finished(&self) -> bool {
+        self.progress.load(Ordering::Acquire) != RUNNING
+    }
+
+    fn wait(&self, fiber: &Fiber) {
+        while !self.is_finished() {
+            fiber.control.cluster().process.check("join a fiber");
+            self.wait_once(park);
+        }
+    }
+
+    /// As [`wait`](Packet::wait), but a suspension point like others.
+    fn try_wait(&self) -> io::Result<()> {
+        while !self.is_finished() {
+            checkpoint()?;
+            self.wait_once(park_until_deadline);
+        }
+        Ok(())
+    }
+
+    fn wait_once(&self, park: impl FnOnce()) {
+        lock(&self.waiters).add(Unparker::current());
+        // Checked again: it may have finished before it could see the waiter.
+        if !self.is_finished() {
+            park();
+        }
+        if !self.is_finished() {
+            // It gives up, or stands in line again.
+            lock(&self.waiters).remove_caller();
+        }
+    }
+}
+
+impl Waiters {
+    fn add(&mut self, waiter: Unparker) {
+        *self = match std::mem::take(self) {
+            Waiters::Nobody => Waiters::One(waiter),
+            Waiters::One(first) => Waiters::Several(Box::new(vec![first, waiter])),
+            Waiters::Several(mut waiters) => {
+                waiters.push(waiter);
+                Waiters::Several(waiters)
+            }
+        };
+    }
+
+    fn remove_caller(&mut self) {
+        match self {
+            Waiters::One(waiter) if waiter.is_caller() => *self = Waiters::Nobody,
+            Waiters::Several(waiters) => waiters.retain(|waiter| !waiter.is_caller()),
+            _ => {}
+        }
+    }
+}
+
+impl<T> Drop for Packet<T> {
+    fn drop(&mut self) {
+        if let (Some(Err(_)), Some(scope)) = (self.take(), &self.scope) {
+            scope.panicked.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whoever is parked: a fiber or a plain thread.
+#[derive(Debug)]
+pub(crate) enum Unparker {
+    Fiber(Fiber),
+    Thread(std::thread::Thread),
+}
+
+impl Unparker {
+    pub(crate) fn current() -> Unparker {
+        current().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
+    }
+
+    fn is_caller(&self) -> bool {
+        match self {
+            Unparker::Fiber(fiber) => current().is_some_and(|caller| caller.id() == fiber.id()),
+            Unparker::Thread(thread) => thread.id() == std::thread::current().id(),
+        }
+    }
+
+    pub(crate) fn unpark(&self) {
+        match self {
+            Unparker::Fiber(fiber) => fiber.unpark(),
+            Unparker::Thread(thread) => thread.unpark(),
+        }
+    }
+}
+
+/// Waits for a fiber, from a fiber or a plain thread.
+pub struct JoinHandle<T> {
+    fiber: Fiber,
+    packet: Arc<Packet<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Waits until the fiber has finished and returns what it returned.
+    ///
+    /// # Errors
+    /// The payload of its panic, if it panicked.
+    pub fn join(self) -> FiberResult<T> {
+        let fiber = self.fiber.id();
+        let _noted = waiting::on(WaitReason::Join { fiber });
+        self.packet.wait(&self.fiber);
+        self.packet.take().expect("a fiber leaves one result")
+    }
+
+    /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension point like others:
+    /// it ends at the deadline of [`timeout`](crate::timeout), and when the fiber that waits is
+    /// [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
+    ///
+    /// # Errors
+    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+    pub fn wait(&self) -> io::Result<()> {
+        if !self.packet.is_finished() {
+            self.fiber
+                .control
+                .cluster()
+                .process
+                .check("wait for a fiber");
+        }
+        self.packet.try_wait()
+    }
+
+    /// Asks the fiber to end: see [`Fiber::cancel`]. What it returns then is for [`join`](JoinHandle::join).
+    pub fn cancel(&self) {
+        self.fiber.cancel();
+    }
+
+    /// Whether [`join`](JoinHandle::join) would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.packet.is_finished()
+    }
+
+    /// The fiber's handle.
+    pub fn fiber(&self) -> &Fiber {
+        &self.fiber
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("fiber", &self.fiber)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fibers that may borrow from the caller, because [`scope`] waits for them.
+pub struct Scope<'scope, 'env: 'scope> {
+    data: Arc<ScopeData>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+struct ScopeData {
+    /// Where its fibers are.
+    process: Home,
+    running: AtomicUsize,
+    /// Those that run, by number, for cancelling them.
+    fibers: Mutex<HashMap<u64, Fiber>>,
+    panicked: AtomicBool,
+    owner: Unparker,
+}
+
+/// Runs `f`, which may spawn fibers that borrow from here, and waits for all of them, like
+/// [`std::thread::scope`].
+///
+/// Cancellation goes down: when `f` panics, or when the fiber that called `scope` is [cancelled](Fiber::cancel) and waits at the end
+/// of it, the scope's fibers are cancelled. They are waited for in any case.
+///
+/// # Panics
+/// If a fiber panicked that was not joined; on a plain thread, when `f` spawns; or in the child of a fork that `f` has made,
+/// because the scope's fibers stayed with the parent.
+pub fn scope<'env, F, T>(f: F) -> T
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
+{
+    let data = Arc::new(ScopeData {
+        process: Home::here(),
+        running: AtomicUsize::new(0),
+        fibers: Mutex::default(),
+        panicked: AtomicBool::new(false),
+        owner: Unparker::current(),
+    });
+    let scope = Scope {
+        data,
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    // Whatever happens in `f`, its frame's borrows end only after all fibers have.
+    let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+    if result.is_err() {
+        scope.data.cancel();
+    }
+    while scope.data.running.load(Ordering::Acquire) != 0 {
+        if !scope.data.process.is_here() && result.is_err() {
+            break; // The fibers are the parent's and never run here, so nothing that they borrow is in use.
+        }
+        scope.data.process.check("wait for scoped fibers");
+        while_lent(|| {
+            if is_cancelled() {
+                scope.data.cancel();
+            }
+            park();
+        });
+    }
+    match result {
+        Err(payload) => resume_unwind(payload),
+        Ok(_) if scope.data.panicked.load(Ordering::Relaxed) => panic!("a scoped fiber panicked"),
+        Ok(value) => value,
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Cancels all fibers of the scope that run: see [`Fiber::cancel`].
+    pub fn cancel_all(&self) {
+        self.data.cancel();
+    }
+
+    /// Starts a fiber that may borrow what outlives the scope.
+    ///
+    /// # Panics
+    /// On a plain thread, or if no stack can be had.
+    #[track_caller]
+    pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let cluster = current_cluster().expect("failed to spawn a scoped fiber");
+        let data = Arc::clone(&self.data);
+        let packet = Arc::new(Packet::new(Some(Arc::clone(&data))));
+        let run = entry(Arc::clone(&packet), f);
+        let whole: Box<dyn FnOnce() + Send + 'scope> = Box::new(move || {
+            // Drops its share of the packet at its end: the result may borrow, so unless the handle
+            // keeps it, it goes before the scope does.
+            run();
+            data.count_out(current().map(|fiber| fiber.id()));
+        });
+        // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
+        // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, the frame of
+        // `scope` is never left, and its stack and kernel thread stay. A fiber that is refused has no other
+        // handle, and its closure is dropped in `start`.
+        let whole = unsafe { outlive_borrows(whole) };
+        let counted_in = CountedIn::new(&self.data);
+        // Held until it is listed, so that it cannot strike itself off before.
+        let mut fibers = lock(&self.data.fibers);
+        let started = Builder::new().start(&cluster, Location::caller(), whole);
+        let fiber = started.expect("failed to spawn a scoped fiber");
+        counted_in.has_started();
+        fibers.insert(fiber.id(), fiber.clone());
+        drop(fibers);
+        ScopedJoinHandle {
+            inner: JoinHandle { fiber, packet },
+            scope: PhantomData,
+        }
+    }
+}
+
+/// A fiber that a scope waits for. It is counted out here if it does not start, also by a panic: a subscriber of the user's
+/// is asked for the current span.
+struct CountedIn<'a>(&'a ScopeData);
+
+impl CountedIn<'_> {
+    fn new(data: &ScopeData) -> CountedIn<'_> {
+        data.running.fetch_add(1, Ordering::Relaxed);
+        CountedIn(data)
+    }
+
+    /// It counts itself out.
+    fn has_started(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for CountedIn<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ScopeData {
+    /// Cancels all that run. They are named outside of the lock: cancelling wakes processors.
+    fn cancel(&self) {
+        let fibers: Vec<Fiber> = lock(&self.fibers).values().cloned().collect();
+        fibers.iter().for_each(Fiber::cancel);
+    }
+
+    fn count_out(&self, id: Option<u64>) {
+        id.map(|id| lock(&self.fibers).remove(&id));
+        if self.running.fetch_sub(1, Ordering::Release) == 1 {
+            self.owner.unpark();
+        }
+    }
+}
+
+/// Waits for a scoped fiber.
+#[derive(Debug)]
+pub struct ScopedJoinHandle<'scope, T> {
+    inner: JoinHandle<T>,
+    scope: PhantomData<&'scope ()>,
+}
+
+impl<T> ScopedJoinHandle<'_, T> {
+    /// As [`JoinHandle::join`].
+    ///
+    /// # Errors
+    /// The payload of its panic, if it panicked.
+    pub fn join(self) -> FiberResult<T> {
+        self.inner.join()
+    }
+
+    /// As [`JoinHandle::wait`].
+    ///
+    /// # Errors
+    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
+    pub fn wait(&self) -> io::Result<()> {
+        self.inner.wait()
+    }
+
+    /// As [`JoinHandle::cancel`].
+    pub fn cancel(&self) {
+        self.inner.cancel();
+    }
+
+    /// The fiber's handle.
+    pub fn fiber(&self) -> &Fiber {
+        self.inner.fiber()
+    }
+
+    /// As [`JoinHandle::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        self.inner.is_finished()
+    }
+}

@@ -1,0 +1,264 @@
+//! Conversations in steps: fibers that have no frame, and so no stack, while they wait for input.
+//!
+//! ```text
+//!   step: blocking code on a stack        between two steps: the value, and a receive in flight
+//!   ┌──────────────────────────┐          ┌─────────┐
+//!   │ received(input)          │ Receive  │  Steps  │  input came
+//!   │   send.. may suspend     │ ───────▶ │ (no     │ ───────────▶ next step, on any stack,
+//!   └──────────────────────────┘          │  stack) │              of any processor
+//!                                         └─────────┘
+//! ```
+//!
+//! Between two steps no frame of the user's exists, so nothing can hold an address into the thread-local storage of
+//! a kernel thread, nor anything that is not `Send`: the fiber may go on anywhere, and moving it is as safe as starting
+//! one. Within a step it stays where it is, as every fiber does.
+//!
+//! This is what a server's connection is: it waits for a request far longer than it takes to answer it. Ten thousand
+//! that wait cost their values, not ten thousand pages of stack; and those that are busy share a few stacks, which
+//! are warm in the cache.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::backend::{LentBuffer, Op};
+use crate::net::{Input, Socket};
+use crate::sched::cluster::ProcessorShared;
+use crate::sched::fiber::FiberRef;
+use crate::sched::processor::Processor;
+use crate::spawn::builder::{self, AbortOnUnwind, DROPPED, Packet};
+
+/// A conversation that goes on when input comes.
+///
+/// ```
+/// use fiber::net::{Input, TcpListener, TcpStream};
+/// use fiber::{Flow, Source, Steps};
+/// use std::io::{Read, Write};
+///
+/// struct Shout(TcpStream);
+///
+/// impl Steps for Shout {
+///     fn source(&self) -> Source<'_> {
+///         self.0.source()
+///     }
+///
+///     fn received(&mut self, input: std::io::Result<Input<'_>>) -> Flow {
+///         match input {
+///             Ok(input) if !input.is_empty() => {
+///                 let louder = input.to_ascii_uppercase();
+///                 drop(input);
+///                 self.0.write_all(&louder).map_or(Flow::Done, |()| Flow::Receive)
+///             }
+///             _ => Flow::Done,
+///         }
+///     }
+/// }
+///
+/// fiber::run(|| {
+///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+///     let shout = fiber::spawn_steps(Shout(listener.accept().unwrap()));
+///     client.write_all(b"weft").unwrap();
+///     let mut heard = [0; 4];
+///     client.read_exact(&mut heard).unwrap();
+///     assert_eq!(&heard, b"WEFT");
+///     drop(client);
+///     shout.join().unwrap();
+/// });
+/// ```
+///
+/// The value may go on on another processor at each step, so it must be `Send`:
+///
+/// ```compile_fail,E0277
+/// struct Bound(std::rc::Rc<u32>);
+/// impl fiber::Steps for Bound {}
+/// ```
+pub trait Steps: Send + 'static {
+    /// The first step: what comes before the first input.
+    fn begin(&mut self) -> Flow {
+        Flow::Receive
+    }
+
+    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`], so steps that never do need
+    /// none; runs outside the fiber and must not block.
+    fn source(&self) -> Source<'_> {
+        unimplemented!("a source, for steps that receive")
+    }
+
+    /// Until when to wait for it; `None` for ever. As [`source`](Steps::source).
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A step after [`Flow::Yield`] or [`Flow::Park`]. Runs in a fiber and may block as fibers do.
+    fn resumed(&mut self) -> Flow {
+        Flow::Receive
+    }
+
+    /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block as fibers do.
+    /// An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled), else what `recv(2)` reports.
+    fn received(&mut self, input: io::Result<Input<'_>>) -> Flow {
+        unimplemented!("a step for {input:?}")
+    }
+}
+
+/// What comes after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Wait for input; then [`Steps::received`].
+    Receive,
+    /// Let others have their turn; then [`Steps::resumed`].
+    Yield,
+    /// Wait until somebody calls [`Fiber::unpark`](crate::Fiber::unpark); then [`Steps::resumed`]. As [`park`](crate::park), it may
+    /// end for no reason.
+    Park,
+    /// The fiber is finished.
+    Done,
+}
+
+/// Where input comes from: see [`TcpStream::source`](crate::net::TcpStream::source).
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a>(pub(crate) &'a Socket);
+
+/// A fiber's steps, as the runtime holds them.
+pub(crate) trait Frame: Send {
+    /// Runs the next step on the fiber's stack.
+    fn step(&mut self) -> Flow;
+
+    /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing to wait for. It does not
+    /// make the fiber ready: another processor would have the steps while `self` is still borrowed.
+    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) -> bool;
+
+    /// Leaves the wait for the next one to where the fiber is run next.
+    fn postpone_wait(&mut self);
+
+    /// Ends without a step, and outside of the fiber: there is no memory for a stack.
+    fn abandon(&mut self, error: io::Error);
+}
+
+/// Steps, the operation that they wait for, and where their end is reported.
+pub(crate) struct Conversing<S> {
+    /// `None` once they are done.
+    steps: Option<S>,
+    wait: Wait,
+    /// `None` once it has been told.
+    packet: Option<Arc<Packet<()>>>,
+}
+
+/// What is between two steps.
+enum Wait {
+    /// The first step is yet to come.
+    Begin,
+    /// The fiber gave way, or was parked.
+    Resumed,
+    /// It is yet to begin, on another processor.
+    Postponed,
+    /// An operation, whose address the back end has until it is complete, and the processor that began it.
+    Operation(Op, NonNull<ProcessorShared>),
+    /// It could not begin.
+    Failed(io::Error),
+}
+
+// SAFETY: `Op` and the pointer are not `Send` by themselves. The operation is touched by the processor that began it until
+// it is complete, and then by the one that runs the next step, which a queue handed the fiber to. The pointer is to
+// a shared half, which lives as long as the cluster, which the fiber's control block holds.
+unsafe impl<S: Send> Send for Conversing<S> {}
+
+impl<S: Steps> Conversing<S> {
+    pub(crate) fn new(steps: S, packet: Arc<Packet<()>>) -> Conversing<S> {
+        Conversing {
+            steps: Some(steps),
+            wait: Wait::Begin,
+            packet: Some(packet),
+        }
+    }
+
+    /// The step itself. Also drops the steps if it is their last, while there is a stack to do it on.
+    fn advance(&mut self) -> Flow {
+        let steps = self.steps.as_mut().expect("steps are done once");
+        let flow = match std::mem::replace(&mut self.wait, Wait::Resumed) {
+            Wait::Begin => steps.begin(),
+            Wait::Resumed => steps.resumed(),
+            Wait::Postponed => Flow::Receive,
+            Wait::Failed(error) => steps.received(Err(error)),
+            Wait::Operation(op, owner) => {
+                // Before the steps are asked anything: they may panic, and the buffer goes home all the same.
+                let lent = lent_to(&op, owner);
+                let (socket, deadline) = (steps.source().0, steps.deadline());
+                match socket.end_receive(&op, lent, deadline) {
+                    Ok(None) => Flow::Receive,
+                    Ok(Some(mut received)) => steps.received(Ok(Input::of(&mut received))),
+                    Err(error) => steps.received(Err(error)),
+                }
+            }
+        };
+        if flow == Flow::Done {
+            self.steps = None;
+        }
+        flow
+    }
+
+    fn finish(&mut self, result: Result<(), Box<dyn Any + Send>>) {
+        let abort = AbortOnUnwind(DROPPED);
+        self.steps = None;
+        std::mem::forget(abort);
+        if let Some(packet) = self.packet.take() {
+            builder::end(packet, result);
+        }
+    }
+}
+
+/// The buffer that a completed operation of processor `owner` has taken.
+fn lent_to(op: &Op, owner: NonNull<ProcessorShared>) -> Option<LentBuffer> {
+    LentBuffer::of(op.completion()?, owner)
+}
+
+impl<S: Steps> Frame for Conversing<S> {
+    fn step(&mut self) -> Flow {
+        match catch_unwind(AssertUnwindSafe(|| self.advance())) {
+            Ok(Flow::Done) => self.finish(Ok(())),
+            Ok(flow) => return flow,
+            Err(payload) => self.finish(Err(payload)),
+        }
+        Flow::Done
+    }
+
+    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) -> bool {
+        let steps = self.steps.as_ref().expect("steps that go on");
+        let asked = catch_unwind(AssertUnwindSafe(|| (steps.source(), steps.deadline())));
+        let (source, deadline) = match asked {
+            Ok(asked) => asked,
+            Err(_) => {
+                // The next step finds out; the hook has reported it.
+                let error = io::Error::other("Steps::source or Steps::deadline panicked");
+                self.wait = Wait::Failed(error);
+                return false;
+            }
+        };
+        self.wait = Wait::Operation(Op::new(fiber), NonNull::from(processor.shared()));
+        let Wait::Operation(op, _) = &self.wait else {
+            unreachable!("just made")
+        };
+        match source.0.begin_receive(processor, op, deadline) {
+            Ok(is_begun) => is_begun,
+            Err(error) => {
+                self.wait = Wait::Failed(error);
+                false
+            }
+        }
+    }
+
+    fn postpone_wait(&mut self) {
+        self.wait = Wait::Postponed;
+    }
+
+    fn abandon(&mut self, error: io::Error) {
+        if let Wait::Operation(op, owner) = &self.wait {
+            drop(lent_to(op, *owner));
+        }
+        self.finish(Err(Box::new(error.to_string())));
+    }
+}

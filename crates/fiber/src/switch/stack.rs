@@ -1,0 +1,348 @@
+//! Stacks: slabs of equal slots in a few big mappings, each slot guarded, freed slots used again.
+//!
+//! ```text
+//!  one chunk = one mapping (no transparent huge pages: one touched byte would cost 2 MiB)
+//!  ┌───────┬──────────────────┬───────┬──────────────────┬───────┬─────────
+//!  │ guard │ ◀── stack grows  │ guard │ ◀── stack grows  │ guard │ ...
+//!  └───────┴──────────────────┴───────┴──────────────────┴───────┴─────────
+//!  ▲ limit                    ▲ base of slot 0 = limit of slot 1
+//! ```
+//!
+//! Guards are made with `MADV_GUARD_INSTALL` (Linux 6.13), which needs no mapping of its own, so a
+//! million guarded stacks are one mapping. Before that kernel `mprotect` must split the mapping at
+//! every guard, and `vm.max_map_count` (65,530 as a rule) ends the fun at some 32,000 stacks: we stop
+//! well before, with an error that says what to raise, because at the real limit `malloc` fails too.
+//!
+//! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space. Freed
+//! slots are used again last in, first out: the warmest first. They keep their pages.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use corosensei::stack::{Stack, StackPointer};
+
+/// Stack size of a fiber unless its builder says otherwise: address space; only touched pages cost.
+pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
+
+/// Formatting a panic message with a backtrace needs about this much.
+pub(crate) const STACK_SIZE_MIN: usize = 16 * 1024;
+
+/// Larger wishes are mistakes (a size in bits, say). With its guard a stack has fewer than 2^18 pages: see [`StackPlace`].
+pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * PAGE_SIZE;
+
+const PAGE_SIZE: usize = 4096;
+const CHUNK_LEN: usize = 64 << 20;
+
+/// `madvise(2)`: install a lightweight guard region. Not in libc's headers of 2022.
+const MADV_GUARD_INSTALL: libc::c_int = 102;
+
+/// Whether this kernel guards stacks without a mapping per guard (`MADV_GUARD_INSTALL`, Linux 6.13).
+pub fn guard_install_supported() -> bool {
+    static SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *SUPPORTED.get_or_init(|| {
+        let Ok(chunk) = map(PAGE_SIZE) else {
+            return false;
+        };
+        // SAFETY: the page was just mapped and nobody else knows its address.
+        let result = unsafe { libc::madvise(chunk.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
+        // SAFETY: as above; it is not used afterwards.
+        unsafe { libc::munmap(chunk.as_ptr().cast(), PAGE_SIZE) };
+        result == 0
+    })
+}
+
+/// One slot: the stack of one fiber. Goes back to its slab when dropped.
+#[derive(Debug)]
+pub(crate) struct FiberStack(StackPlace);
+
+/// Where a stack is, in one word, because every fiber keeps two of them:
+///
+/// ```text
+///  63         46 45 36 35                               0
+/// ┌─────────────┬─────┬──────────────────────────────────┐
+/// │ pages, of 18│  0  │ number of the first page, of 36  │    user space has 48 bits of addresses, less 12
+/// └─────────────┴─────┴──────────────────────────────────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StackPlace(NonZeroU64);
+
+// SAFETY: base and limit bound the slot, which is at least STACK_SIZE_MIN long and aligned to pages;
+// its lowest page is a guard (`guard` below succeeded before the value was made).
+unsafe impl Stack for FiberStack {
+    fn base(&self) -> StackPointer {
+        NonZeroUsize::new(self.0.range().end).expect("above null")
+    }
+
+    fn limit(&self) -> StackPointer {
+        NonZeroUsize::new(self.0.range().start).expect("above null")
+    }
+}
+
+impl FiberStack {
+    /// Takes a slot of at least `stack_size` usable bytes.
+    ///
+    /// # Errors
+    /// Out of memory, or (kernels before 6.13) out of guards; the message says what to raise.
+    pub(crate) fn take(stack_size: usize) -> io::Result<FiberStack> {
+        let size = stack_size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX);
+        // The guard comes on top, except for powers of two: users who ask for 64 KiB want slots of
+        // 64 KiB, and miss one page less than a page table does.
+        let slot_len = if size.is_power_of_two() {
+            size
+        } else {
+            (size + PAGE_SIZE).next_multiple_of(PAGE_SIZE)
+        };
+        let limit = slabs()
+            .entry(slot_len)
+            .or_insert_with(|| Slab::new(slot_len))
+            .take()?;
+        Ok(FiberStack(StackPlace::new(limit, slot_len)))
+    }
+
+    pub(crate) fn place(&self) -> StackPlace {
+        self.0
+    }
+}
+
+const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
+const PAGES_SHIFT: u32 = 46;
+
+impl StackPlace {
+    fn new(limit: NonNull<u8>, slot_len: usize) -> StackPlace {
+        let first = (limit.as_ptr().expose_provenance() >> PAGE_SHIFT) as u64;
+        let pages = (slot_len >> PAGE_SHIFT) as u64;
+        assert!(
+            first >> 36 == 0,
+            "a stack at page {first:#x}, above 48 bits"
+        );
+        assert!(pages >> 18 == 0, "a stack of {pages} pages, above 18 bits");
+        StackPlace(NonZeroU64::new(pages << PAGES_SHIFT | first).expect("above null"))
+    }
+
+    /// As it was noted in [`bits`](StackPlace::bits); `None` for 0.
+    pub(crate) fn from_bits(bits: u64) -> Option<StackPlace> {
+        NonZeroU64::new(bits).map(StackPlace)
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0.get()
+    }
+
+    /// From the guard page to the base.
+    fn range(self) -> Range<usize> {
+        let first = self.0.get() & ((1 << PAGES_SHIFT) - 1);
+        let start = (first as usize) << PAGE_SHIFT;
+        start..start + self.len()
+    }
+
+    fn len(self) -> usize {
+        ((self.0.get() >> PAGES_SHIFT) as usize) << PAGE_SHIFT
+    }
+
+    /// The guard page: a fault in it is an overflow of this stack.
+    pub(crate) fn guard(self) -> Range<usize> {
+        let start = self.range().start;
+        start..start + PAGE_SIZE
+    }
+
+    /// What is above it.
+    pub(crate) fn usable(self) -> Range<usize> {
+        self.guard().end..self.range().end
+    }
+}
+
+impl Drop for FiberStack {
+    fn drop(&mut self) {
+        if let Some(slab) = slabs().get_mut(&self.0.len()) {
+            let limit = std::ptr::with_exposed_provenance_mut(self.0.range().start);
+            slab.free.push(NonNull::new(limit).expect("above null"));
+        }
+    }
+}
+
+/// Stacks of the default size that a processor keeps, so that a step, or a fiber that is spawned here, takes one without a
+/// lock.
+#[derive(Debug, Default)]
+pub(crate) struct StackCache(RefCell<Vec<FiberStack>>);
+
+/// As many as steps are usually in the middle of something, or fibers are spawned at once.
+const STACKS_CACHED_MAX: usize = 128;
+
+impl StackCache {
+    pub(crate) fn take(&self) -> io::Result<FiberStack> {
+        match self.0.borrow_mut().pop() {
+            Some(stack) => Ok(stack),
+            None => FiberStack::take(STACK_SIZE_DEFAULT),
+        }
+    }
+
+    pub(crate) fn give(&self, stack: FiberStack) {
+        let mut stacks = self.0.borrow_mut();
+        if stacks.len() < STACKS_CACHED_MAX && stack.0.len() == STACK_SIZE_DEFAULT {
+            stacks.push(stack);
+        }
+    }
+}
+
+/// All slots of one length. Chunks are never unmapped: a stack that a stopped runtime left behind
+/// may still be named by the kernel.
+pub(crate) struct Slab {
+    slot_len: usize,
+    /// How many slots have been cut.
+    made: usize,
+    free: Vec<NonNull<u8>>,
+    /// The rest of the newest chunk, not yet cut into slots.
+    fresh: Option<(NonNull<u8>, usize)>,
+}
+
+// SAFETY: the pointers are to memory that nobody uses until a slot is taken, under the lock.
+unsafe impl Send for Slab {}
+
+pub(crate) fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
+    static SLABS: OnceLock<Mutex<HashMap<usize, Slab>>> = OnceLock::new();
+    SLABS
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many stacks are in use, and how many there are.
+pub(crate) fn taken_and_made() -> (usize, usize) {
+    let slabs = slabs();
+    let made: usize = slabs.values().map(|slab| slab.made).sum();
+    let free: usize = slabs.values().map(|slab| slab.free.len()).sum();
+    (made - free, made)
+}
+
+impl Slab {
+    fn new(slot_len: usize) -> Slab {
+        Slab {
+            slot_len,
+            made: 0,
+            free: Vec::new(),
+            fresh: None,
+        }
+    }
+
+    fn take(&mut self) -> io::Result<NonNull<u8>> {
+        if let Some(limit) = self.free.pop() {
+            return Ok(limit);
+        }
+        let (limit, left) = match self.fresh {
+            Some(fresh) => fresh,
+            None => (
+                map(CHUNK_LEN.max(self.slot_len))?,
+                CHUNK_LEN.max(self.slot_len) / self.slot_len,
+            ),
+        };
+        // Noted before the guard: if that fails, the chunk is tried again and not mapped again.
+        self.fresh = Some((limit, left));
+        guard(limit)?;
+        // SAFETY: at least one slot is left, so the next begins inside the chunk or at its end.
+        let next = unsafe { limit.add(self.slot_len) };
+        self.fresh = (left > 1).then_some((next, left - 1));
+        self.made += 1;
+        let start = limit.as_ptr().addr();
+        crate::switch::valgrind::register_stack(&(start + PAGE_SIZE..start + self.slot_len));
+        Ok(limit)
+    }
+}
+
+/// Maps memory that costs nothing until it is touched.
+fn map(len: usize) -> io::Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        let error = io::Error::last_os_error();
+        let advice = "no memory for fiber stacks; if memory is free, see vm.overcommit_memory \
+                      and `ulimit -v`";
+        return Err(io::Error::new(error.kind(), format!("{advice} ({error})")));
+    }
+    // SAFETY: the range was just mapped. Advice may fail (no such kernel option) without harm.
+    unsafe { libc::madvise(address, len, libc::MADV_NOHUGEPAGE) };
+    Ok(NonNull::new(address.cast()).expect("mmap returned null"))
+}
+
+/// Makes the first page of the slot at `limit` a guard.
+fn guard(limit: NonNull<u8>) -> io::Result<()> {
+    static NO_GUARD_INSTALL: AtomicBool = AtomicBool::new(false);
+    if !NO_GUARD_INSTALL.load(Ordering::Relaxed) {
+        // SAFETY: the page lies in a chunk of ours, in a slot that nobody has taken.
+        let result = unsafe { libc::madvise(limit.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
+        if result == 0 {
+            return Ok(());
+        }
+        NO_GUARD_INSTALL.store(true, Ordering::Relaxed);
+    }
+    guard_by_mapping(limit)
+}
+
+/// The way before Linux 6.13: two mappings for each guard, of which there are few.
+fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
+    use std::sync::atomic::AtomicUsize;
+    static GUARDS: AtomicUsize = AtomicUsize::new(0);
+    // Half of the mappings for stacks at two a stack, half for malloc and files.
+    let guards_max = max_map_count() / 4;
+    if GUARDS.fetch_add(1, Ordering::Relaxed) >= guards_max {
+        GUARDS.fetch_sub(1, Ordering::Relaxed);
+        return Err(io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            format!(
+                "all {guards_max} guarded fiber stacks that vm.max_map_count leaves room for are in \
+                 use; raise it (sysctl vm.max_map_count=1048576) or run Linux 6.13 or newer"
+            ),
+        ));
+    }
+    // SAFETY: the page lies in a chunk of ours, in a slot that nobody has taken.
+    let result = unsafe { libc::mprotect(limit.as_ptr().cast(), PAGE_SIZE, libc::PROT_NONE) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn max_map_count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+        text.trim().parse().unwrap_or(65_530)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_one_size_do_not_overlap_and_come_back() {
+        let a = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
+        let b = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
+        assert!(a.base().get() <= b.limit().get() || b.base().get() <= a.limit().get());
+        assert_eq!(a.place().usable().len(), STACK_SIZE_DEFAULT - PAGE_SIZE);
+    }
+
+    #[test]
+    fn the_usable_part_can_be_written_whole() {
+        let stack = FiberStack::take(20_000).unwrap();
+        assert!(stack.place().usable().len() >= 20_000);
+        let Range { start, end } = stack.place().usable();
+        for address in start..end {
+            // SAFETY: inside the usable part of a stack that runs nobody.
+            unsafe { (address as *mut u8).write(7) };
+        }
+    }
+
+    #[test]
+    fn guards_by_mapping_work_where_the_kernel_is_old() {
+        guard_by_mapping(map(PAGE_SIZE).unwrap()).unwrap();
+    }
+}

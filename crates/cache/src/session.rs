@@ -258,7 +258,7 @@ impl Conversation<'_> {
                 let next = if watcher.is_ended() || self.is_draining {
                     Next::Close
                 } else {
-                    Next::Work
+                    Next::Wait
                 };
                 // A watcher only watches: what it sends is not read.
                 Step {

@@ -129,7 +129,7 @@ fn a_watcher_sees_what_it_asked_for_until_the_server_drains() {
     let received = watcher.receive(b"watch fetchers mutations\r\n", test_now(), &mut out);
     assert_eq!(
         (received.next, take(&mut out).as_str()),
-        (Next::Work, "OK\r\n")
+        (Next::Wait, "OK\r\n")
     );
     ask(&mut open(&service), "set a% 0 30 1\r\nx\r\nget a% b\r\n");
     watcher.work(test_now());

@@ -150,7 +150,8 @@ pub use inspect::dump::{Dump, DumpedFiber, DumpedStack, FiberState};
 pub use inspect::monitor::{Deadlock, Stall};
 pub use inspect::resources::{Resources, resources};
 pub use io::offload::{
-    OffloadCounters, offload, offload_counters, set_offload_threads_max, try_offload,
+    OffloadCounters, offload, offload_counters, offload_detached, set_offload_threads_max,
+    try_offload,
 };
 pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
 pub use sched::cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};

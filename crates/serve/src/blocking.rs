@@ -23,7 +23,7 @@ pub(crate) struct Driver<S, T> {
 }
 
 /// Carries one conversation to its end, which is the error.
-pub(crate) fn converse<S: Session, T: Stream>(
+pub(crate) fn converse<S: Session + 'static, T: Stream>(
     driver: &mut Driver<S, T>,
     open: impl Fn(&T, Option<TlsFacts<'_>>, Now) -> S,
 ) -> Result<(), Closed> {
@@ -36,7 +36,7 @@ pub(crate) fn converse<S: Session, T: Stream>(
     }
 }
 
-impl<S: Session, T: Stream> Driver<S, T> {
+impl<S: Session + 'static, T: Stream> Driver<S, T> {
     /// A receive has brought this; nothing is the end. Says when.
     #[inline]
     pub(crate) fn received(&mut self, input: &[u8]) -> Now {
@@ -99,7 +99,7 @@ impl<S: Session, T: Stream> Driver<S, T> {
                 }
                 Want::Work => {
                     let job = carriage.begin_work();
-                    let done = Ok(fiber::offload(move || job.run(now)));
+                    let done = carriage.shared().jobs.run(job, now);
                     now = tell(carriage, done, Carriage::worked);
                 }
                 Want::Open { tls } => {

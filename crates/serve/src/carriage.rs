@@ -131,7 +131,7 @@ enum Stage {
     Receive,
     Fill,
     Turn,
-    Work,
+    Work { waits: bool },
     Working,
     Finish(Closed),
     Discard { closed: Closed, len: u32 },
@@ -148,11 +148,15 @@ enum Drain {
 
 /// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the connection ends
 /// meanwhile, the job may be dropped as well as brought back.
-pub(crate) struct Job<S>(S);
+pub(crate) struct Job<S> {
+    session: S,
+    /// Whether it waits for something to happen, however long that takes.
+    pub(crate) waits: bool,
+}
 
 impl<S: Session> Job<S> {
     pub(crate) fn run(mut self, now: Now) -> Job<S> {
-        self.0.work(now);
+        self.session.work(now);
         self
     }
 }
@@ -220,7 +224,7 @@ impl<S: Session> Carriage<S> {
                 Want::Fill { room, until }
             }
             Stage::Turn => Want::Turn,
-            Stage::Work => Want::Work,
+            Stage::Work { .. } => Want::Work,
             Stage::Working => Want::Nothing,
             Stage::Open => Want::Open {
                 tls: self.secure.as_ref().map(|secure| secure.facts()),

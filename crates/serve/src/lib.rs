@@ -26,7 +26,7 @@
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
 //! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a connection) ·
-//! `file` (how a file travels) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start
+//! `file` (how a file travels) · `jobs` (what may block) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start
 //! and drain) · [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`],
 //! [`admin`], [`signals`].
 
@@ -39,6 +39,7 @@ pub mod counters;
 pub mod datagrams;
 pub mod engine;
 mod file;
+mod jobs;
 pub mod limits;
 pub mod listen;
 pub mod metrics;

@@ -130,6 +130,7 @@ impl Server {
     /// Writes what the driver and the engine have counted.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         self.counters().write_to(out);
+        self.shared.jobs.write_metrics(out);
         self.running.write_metrics(out);
     }
 

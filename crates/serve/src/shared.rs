@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::access_log::AccessLog;
 use crate::counters::Counters;
+use crate::jobs::Jobs;
 use crate::limits::Limits;
 
 /// What all connections of a server share.
@@ -14,12 +15,15 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) log: Option<Arc<AccessLog>>,
     pub(crate) stage: Stage,
+    /// What is done where blocking is allowed.
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) start: Instant,
 }
 
 impl Shared {
     pub(crate) fn new(limits: Limits, log: Option<Arc<AccessLog>>) -> Shared {
         Shared {
+            jobs: Arc::new(Jobs::new(limits.connections_max)),
             limits,
             counters: Counters::new(),
             log,

@@ -19,6 +19,7 @@
 //! | `Receive(phase)` | sends what is in the outbox, waits for more input within the phase's time-out |
 //! | `Flush` | sends what is in the outbox and shows the unused input again: this is back-pressure |
 //! | `Work` | calls [`Session::work`] where blocking is allowed, then shows the unused input again |
+//! | `Wait` | the same, on a thread of its own: the work is to wait for something to happen |
 //! | `Close` | sends what is in the outbox and closes |
 //! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
@@ -55,15 +56,17 @@ pub trait Session: Send {
     /// Takes input and writes replies.
     ///
     /// `input` holds every byte that was received and not yet used, oldest first; it may be empty
-    /// after [`Next::Flush`] and [`Next::Work`]. A session that is shown the same bytes twice with
-    /// more behind them must come to the same replies as if it had seen them at once.
+    /// after [`Next::Flush`], [`Next::Work`] and [`Next::Wait`]. A session that is shown the same
+    /// bytes twice with more behind them must come to the same replies as if it had seen them at
+    /// once.
     ///
     /// Stops and returns [`Next::Flush`] when [`Outbox::is_full`]: a peer that pipelines a million
     /// requests gets its replies in bounded memory.
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received;
 
-    /// Does what may block, after the session returned [`Next::Work`]: opening a file whose
-    /// directory entry is not in memory, listing a directory. The only method that may block.
+    /// Does what may block, after the session returned [`Next::Work`] or [`Next::Wait`]: opening a
+    /// file whose directory entry is not in memory, listing a directory. The only method that may
+    /// block.
     fn work(&mut self, now: Now) {
         let _ = now;
     }
@@ -139,6 +142,10 @@ pub enum Next {
     Flush,
     /// Call [`Session::work`] where blocking is allowed, then show the unused input again.
     Work,
+    /// As [`Next::Work`], but the work waits for something to happen, however long that takes (a
+    /// `watch`). It gets a kernel thread of its own, so that it does not keep other connections'
+    /// work waiting: a session limits how many wait so.
+    Wait,
     /// Send what is in the outbox and close: the peer has sent all that it will.
     Close,
     /// Send what is in the outbox and close in stages: end our side, discard what the peer still

@@ -163,7 +163,7 @@ fn deliver<S: Session>(
                 return phase;
             }
             Next::Flush => send(out, replayed),
-            Next::Work => session.work(test_now()),
+            Next::Work | Next::Wait => session.work(test_now()),
             Next::Close | Next::Linger => {
                 send(out, replayed);
                 replayed.closed = true;
@@ -196,7 +196,7 @@ fn fill_body_room<'a, S: Session>(
         match session.body_filled(len, test_now(), out) {
             Next::Receive(next) => *phase = next,
             Next::Close | Next::Linger => replayed.closed = true,
-            Next::Flush | Next::Work => *phase = Phase::Idle,
+            Next::Flush | Next::Work | Next::Wait => *phase = Phase::Idle,
         }
         send(out, replayed);
     }

@@ -44,7 +44,7 @@ impl<S: Session> Carriage<S> {
             // These do not wait for the peer.
             Stage::Open
             | Stage::Turn
-            | Stage::Work
+            | Stage::Work { .. }
             | Stage::Working
             | Stage::Finish(_)
             | Stage::Close(_) => {}

@@ -159,7 +159,8 @@ impl<S: Session> Carriage<S> {
                 }
             }
             Next::Flush => Stage::Turn,
-            Next::Work => Stage::Work,
+            Next::Work => Stage::Work { waits: false },
+            Next::Wait => Stage::Work { waits: true },
             Next::Close => Stage::Close(Closed::Session),
             Next::Linger => Stage::Finish(Closed::Session),
         };

@@ -75,15 +75,21 @@ impl<S: Session> Carriage<S> {
     /// # Panics
     /// If it does not want any done.
     pub(crate) fn begin_work(&mut self) -> Job<S> {
-        assert_eq!(self.stage, Stage::Work, "work that was not asked for");
+        let Stage::Work { waits } = self.stage else {
+            panic!("work that was not asked for: {:?}", self.stage);
+        };
         self.stage = Stage::Working;
         self.shared.counters.worked();
-        Job(self.session.take().expect("it is at home until it works"))
+        let session = self.session.take();
+        Job {
+            session: session.expect("it is at home until it works"),
+            waits,
+        }
     }
 
     /// The work is done.
     pub(crate) fn worked(&mut self, job: Job<S>, now: Now) {
-        self.session = Some(job.0);
+        self.session = Some(job.session);
         if self.stage == Stage::Working {
             self.stage = Stage::Turn;
             self.tell_drain(now);

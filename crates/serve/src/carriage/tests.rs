@@ -505,6 +505,19 @@ fn a_request_in_pieces_is_asked_since_its_first_byte() {
 }
 
 #[test]
+fn work_that_waits_for_something_is_told_from_other_work() {
+    for (line, waits) in [(b"work\n", false), (b"wait\n", true)] {
+        let mut world = World::new();
+        world.carriage.input(line, world.now);
+        let job = world.carriage.begin_work();
+        assert_eq!(job.waits, waits);
+        world.carriage.worked(job.run(world.now), world.now);
+        world.run();
+        assert_eq!(world.take_got(), "worked\n");
+    }
+}
+
+#[test]
 fn work_that_ends_after_the_peer_has_left_is_put_away() {
     let mut world = World::new();
     world.carriage.input(b"say one\nwork\nsay two\n", world.now);

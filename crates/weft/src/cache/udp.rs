@@ -60,7 +60,8 @@ fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
         match received.next {
             Next::Flush => {}
             Next::Work => fiber::offload(|| session.work(Now::read())),
-            Next::Receive(_) | Next::Close | Next::Linger => return reply,
+            // `watch` is refused over UDP.
+            Next::Receive(_) | Next::Wait | Next::Close | Next::Linger => return reply,
         }
     }
 }

@@ -120,6 +120,14 @@ where
     }
 }
 
+/// Hands a call over to the [`offload`] threads and does not wait for it: for a thread that serves others, such as an event
+/// loop's, which learns of the end by what `f` does last. From any thread. A panic of `f` ends the call only.
+///
+/// The line has no limit of its own: a caller that hands over call after call must have one.
+pub fn offload_detached(f: impl FnOnce() + Send + 'static) {
+    pool::pool().submit(Box::new(crate::spans::carry(f)));
+}
+
 /// One call: what to run, and where its result goes, in the frame of the fiber that waits.
 struct Call<F, T> {
     f: F,

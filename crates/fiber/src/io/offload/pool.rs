@@ -31,8 +31,8 @@ pub(super) struct Pool {
     work: Condvar,
 }
 
-/// The line is not longer than there are fibers that wait: each waits for one call, and whoever gives up takes its
-/// call out of the line.
+/// The line is not longer than there are fibers that wait, because each waits for one call and takes it out of the line if
+/// it gives up, and calls that were handed over [detached](super::offload_detached), which their callers limit.
 struct PoolState {
     line: VecDeque<Waiting>,
     /// Calls that run, and since when.

@@ -36,7 +36,7 @@ enum State {
     Lines,
     Flood(usize),
     Body { room: Vec<u8>, filled: usize },
-    Work,
+    Work(Next),
     Worked,
 }
 
@@ -79,7 +79,8 @@ impl Toy {
                 let room = vec![0; number()];
                 self.state = State::Body { room, filled: 0 };
             }
-            "work" => self.state = State::Work,
+            "work" => self.state = State::Work(Next::Work),
+            "wait" => self.state = State::Work(Next::Wait),
             "refuse" => {
                 out.put(b"refused\n");
                 return Some(Next::Linger);
@@ -124,8 +125,8 @@ impl Session for Toy {
                     *left -= 1;
                     out.put(&[b'f'; 100]);
                 }
-                State::Work => {
-                    let next = Next::Work;
+                State::Work(next) => {
+                    let next = *next;
                     return Received { used, next };
                 }
                 State::Worked => {

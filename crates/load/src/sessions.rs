@@ -8,9 +8,9 @@
 //! /foo2.html method=POST contents='Post data'
 //! ```
 //!
-//! A session is a sequence of [`CallBurst`]s. The first call of a burst goes alone; when its reply is
-//! there, the indented calls below it go out together. When the last of their replies is there, the
-//! user thinks for a while before the next burst: `think=` seconds, or the run's default. In
+//! A session is a sequence of [`CallBurst`]s. The first call of a burst goes alone; when its reply
+//! is there, the indented calls below it go out together. When the last of their replies is there,
+//! the user thinks for a while before the next burst: `think=` seconds, or the run's default. In
 //! `contents`, `\n` is a new line and a backslash at the end of the line continues it (httperf(1)).
 
 use std::fmt;

@@ -29,8 +29,8 @@ impl Default for ServiceConfig {
 
 /// What a request may be like. What exceeds a limit is answered with the status beside it.
 ///
-/// A driver's input buffer must hold a whole head ([`head_len_max`](RequestLimits::head_len_max)); a body
-/// is taken piece by piece, however long it is.
+/// A driver's input buffer must hold a whole head ([`head_len_max`](RequestLimits::head_len_max));
+/// a body is taken piece by piece, however long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// Bytes of a request line without its CRLF: 414. RFC 9112 3 asks for 8000 at least.

@@ -11,6 +11,9 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "tidy/words.rs"]
+mod words;
+
 /// Who may depend on whom: the folder list is the architecture (ARCHITECTURE.md, "Code map").
 /// The second list is what only a crate's tests may use.
 const ARROWS: &[(&str, &[&str], &[&str])] = &[

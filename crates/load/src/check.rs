@@ -35,11 +35,11 @@ impl Plan {
         }
         if self.threads > THREADS_MAX {
             return wrong(
-                "more than 1,024 threads are a typing error; one for each processor is enough",
+                "at most 1,024 threads; one for each core is enough",
             );
         }
         if self.duration.saturating_add(self.warm_up) > LONGEST {
-            return wrong("a run of more than a year is a typing error");
+            return wrong("a run lasts at most a year");
         }
         if self.duration.as_nanos() / self.interval.as_nanos() > INTERVALS_MAX {
             return wrong("a run has at most 100,000 intervals; give a longer --interval");
@@ -56,7 +56,7 @@ impl Plan {
         }
         if self.depth > DEPTH_MAX {
             return wrong(
-                "more than 65,536 requests under way on one connection are a typing error",
+                "at most 65,536 requests under way on one connection",
             );
         }
         if !asks && self.idle.connections == 0 {
@@ -163,7 +163,7 @@ impl Plan {
                     .flat_map(|burst| &burst.pages)
                     .any(|&page| page >= count)
                 {
-                    return wrong("a session asks for a page that is not there".to_owned());
+                    return wrong("a session asks for a page that is not in the plan".to_owned());
                 }
                 &sessions.http
             }

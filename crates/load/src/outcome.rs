@@ -270,8 +270,8 @@ impl Errors {
                 "the server closes connections in the middle of replies, or without a reply; --close \
                  if it does so after each"
             }
-            "bad_reply" => "what answers there does not speak this protocol",
-            "unexpected_status" => "is this the right path? --expect says which statuses are right",
+            "bad_reply" => "the server does not speak this protocol",
+            "unexpected_status" => "is this the right path? --expect says which statuses are expected",
             "wrong_bytes" => "the body is not the expected one",
             "missing_value" => "the cache lost what --populate stored; has it room for all keys?",
             _ => "the network or the system failed",

@@ -143,8 +143,8 @@ const WEFT_SECTIONS: Sections = &[
 
 const EXIT_STATUS: (&str, &str) = (
     "Exit status",
-    "0  all went well; also a server that was told to stop and did\n\
-     1  it failed while running: an address in use, no permission, a limit\n\
+    "0  success; also a server that stopped because it was told to\n\
+     1  a failure while running: an address in use, no permission, a limit\n\
      2  the command line or the configuration is wrong; nothing was started",
 );
 
@@ -193,7 +193,7 @@ const DOCTOR_SECTIONS: Sections = &[
     ),
     (
         "Exit status",
-        "0  nothing is bad; there may be warnings\n\
+        "0  nothing keeps a server from working; there may be warnings\n\
          1  something keeps a server from working\n\
          2  the command line is wrong",
     ),
@@ -206,7 +206,7 @@ const CHECK_CONFIG_SECTIONS: Sections = &[
     ),
     (
         "Exit status",
-        "0  the file is ok\n2  it is not; each line says where and why",
+        "0  the file is ok\n2  the file has errors; each line says where and why",
     ),
 ];
 

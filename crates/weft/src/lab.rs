@@ -53,7 +53,7 @@ pub(crate) fn command() -> Command {
                 .required(true)
                 .help("As `weft lab list` names them, or `rt` for all that begin with rt-"),
         )
-        .arg(flag("quick", "Fewer cells and shorter samples: to see that it works"))
+        .arg(flag("quick", "Fewer cells and shorter samples: a quick look"))
         .arg(flag("json", "Print JSON, one report a line, with every sample"))
         .arg(flag("strict", "Exit with 1 when something does not come out as expected"))
         .arg(

@@ -52,7 +52,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     ext(
         "maxconns_fast",
         None,
-        "at the limit of connections, refuse new ones with a line (default: on). Off, they wait",
+        "at the limit of connections, refuse new ones with an error (default: on). When off, they wait",
     ),
     ext(
         "idle_timeout",
@@ -67,7 +67,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     ext(
         "lru_crawler",
         None,
-        "look for expired items in the background (default: on). Off, it takes its time",
+        "look for expired items in the background (default: on). When off, it looks less often",
     ),
     ext(
         "track_sizes",
@@ -88,7 +88,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     ext(
         "ssl_verify_mode",
         Some("num"),
-        "certificates of clients: 0 none, 1 may, 2 or 3 must have one (default: 0)",
+        "certificates of clients: 0 not asked for, 1 optional, 2 or 3 required (default: 0)",
     ),
     ext(
         "ssl_ca_cert",
@@ -115,7 +115,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
     idle(
         "tail_repair_time",
         Some("seconds"),
-        "no item can be held so that it could not be evicted",
+        "no client can keep an item from being evicted",
     ),
     idle(
         "lru_crawler_sleep",
@@ -171,7 +171,7 @@ pub(crate) const EXTENDED: &[Extended] = &[
         Some("kilobytes"),
         "a record is as long as what there is to send, up to 16 KiB",
     ),
-    idle("modern", None, "there is one way only"),
+    idle("modern", None, "what it turns on is always on here"),
     idle("drop_privileges", None, "there is no seccomp filter"),
     refused("slab_sizes", Some("list"), "sizes are made by -f and -n"),
     refused(
@@ -266,7 +266,7 @@ fn unknown(typed: &str) -> String {
         .filter(|row| alike(row) > 850);
     let advice = match nearest {
         Some(row) => format!("did you mean {}?", row.name),
-        None => "weft cache -h lists those that there are".to_owned(),
+        None => "weft cache -h lists the options".to_owned(),
     };
     format!("-o {typed}: there is no such option; {advice}")
 }

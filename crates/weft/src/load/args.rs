@@ -88,7 +88,7 @@ fn http() -> Command {
             text(
                 "expect",
                 "STATUSES",
-                "Statuses that are right, such as 200,206 or 2xx,404; others are errors [default: 2xx,3xx; with --verify 2xx]",
+                "Expected statuses, such as 200,206 or 2xx,404; others are errors [default: 2xx,3xx; with --verify 2xx]",
             ),
         ]);
     common(command)
@@ -187,8 +187,8 @@ fn when() -> Vec<Arg> {
             "How long to measure; with --requests, at most [default: 10s, with --requests 1h]",
         )
         .short('d'),
-        text("requests", "N", "End when so many requests were made").short('n'),
-        text("warm-up", "TIME", "The same load before that, not measured").default_value("0s"),
+        text("requests", "N", "End after this many requests").short('n'),
+        text("warm-up", "TIME", "Run the same load for this time first, without measuring").default_value("0s"),
     ];
     heading(args, "When")
 }
@@ -203,7 +203,7 @@ pub(super) fn many() -> Vec<Arg> {
         ),
         switch(
             "knee",
-            "Search the largest rate at which the server keeps up; begins at --rate, or 1k",
+            "Search for the largest rate at which the server keeps up, from --rate or 1k on",
         )
         .conflicts_with_all(["sweep", "course"]),
         text(
@@ -241,7 +241,7 @@ pub(super) fn agents() -> Vec<Arg> {
 
 fn watch() -> Vec<Arg> {
     let args = vec![
-        text("interval", "TIME", "How long an interval is").default_value("1s"),
+        text("interval", "TIME", "Length of an interval").default_value("1s"),
         switch(
             "tui",
             "Show rate and latency over time while it runs; only on a terminal",

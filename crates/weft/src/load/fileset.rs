@@ -23,7 +23,7 @@ pub(super) fn command() -> Command {
         )
         .args([
             directory("dir", "DIR", "Where to make them: an empty directory, or a new one").required(true),
-            number("scale", "PART", "Make this part of the files, such as 0.1; sizes stay").default_value("1"),
+            number("scale", "PART", "Make this share of the files, such as 0.1; their sizes stay the same").default_value("1"),
             seed(),
             number("zipf", "EXPONENT", "How much more popular the first files are").default_value("1"),
             Arg::new("model")
@@ -50,9 +50,9 @@ pub(super) fn traces_command() -> Command {
             directory("set", "SET", "The directory of the file set").required(true),
             directory("dir", "DIR", "Where to write session-00.log and so on").required(true),
             count("logs", "How many logs: one for each generator").default_value("16"),
-            count("requests", "At least so many requests in each").default_value("100000"),
+            count("requests", "At least this many requests in each log").default_value("100000"),
             seed(),
-            number("single", "SHARE", "The part of the sessions that is one request").default_value("0.7"),
+            number("single", "SHARE", "The share of sessions that are a single request").default_value("0.7"),
             number("think", "FACTOR", "Make all periods longer or shorter; 0 leaves them out").default_value("1"),
         ])
 }

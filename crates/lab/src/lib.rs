@@ -15,10 +15,10 @@
 //! least and greatest, and says of each expectation whether it was met. Nothing here is part of
 //! what it measures: the laboratory starts processes and reads what they print.
 //!
-//! The experiments are about threading runtimes. Those that ask what a switch costs, and who is
-//! left behind, come from the doctoral thesis on C∀'s runtime (T. Delisle, University of Waterloo,
-//! 2022); the others take single things apart: to start a fiber, to lock, to wake a processor, to
-//! do nothing.
+//! The experiments are about threading runtimes. Those that ask what a switch costs, and which
+//! fibers are left behind, come from the doctoral thesis on C∀'s runtime (T. Delisle, University of
+//! Waterloo, 2022); the others take single things apart: to start a fiber, to lock, to wake a
+//! processor, to do nothing.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@ use crate::busy::Usage;
 use crate::report::{Expectation, Report, Row};
 use crate::subject::Subject;
 
-/// What is measured, on whom, and what comes out if all is well.
+/// What is measured, on which subjects, and what comes out if all is well.
 pub struct Experiment {
     /// `rt-yield`.
     pub name: &'static str,
@@ -91,7 +91,7 @@ pub struct Progress<'a> {
     pub done: usize,
     /// Samples in all.
     pub total: usize,
-    /// Of whom the next one is.
+    /// The subject of the next one.
     pub subject: &'a str,
     /// And where.
     pub cell: &'a str,
@@ -134,7 +134,7 @@ pub fn run(
     for repetition in 0..options.repetitions as usize {
         for (at, cell) in cells.iter().enumerate() {
             for turn in 0..subjects.len() {
-                // Who comes first changes.
+                // The first one changes.
                 let which = (turn + repetition) % subjects.len();
                 let (subject, row) = (subjects[which], &mut rows[at * subjects.len() + which]);
                 let (subject_name, cell_label) = (&subject.name, &cell.label);

@@ -1,4 +1,5 @@
-//! Who is measured: this program in its variants, and peers that are built from their sources here.
+//! What is measured: this program in its variants, and peers that are built from their sources
+//! here.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,11 +1,12 @@
 //! Many generators as one: they begin together, and what they saw is merged exactly.
 //!
-//! Somebody else starts the agents: Open MPI (`mpirun --hostfile hosts -N 2 weft load …`), Slurm,
-//! or a person with `--agents N --rank K`. Every agent has the same command line. Rank 0 leads:
+//! The agents are started by a launcher: Open MPI (`mpirun --hostfile hosts -N 2 weft load …`),
+//! Slurm, or by hand with `--agents N --rank K`. Every agent has the same command line. Rank 0
+//! leads:
 //!
 //! ```text
 //!   rank 0                         ranks 1 … N-1
-//!   listens      ◀──── hello ────  connect, say who they are
+//!   listens      ◀──── hello ────  connect, say their rank
 //!   all are here ───── go ──────▶  run their part of the load (rank 0 as well)
 //!   merges       ◀── outcome ────
 //!   next round   ───── go ──────▶  …
@@ -13,7 +14,7 @@
 //! ```
 //!
 //! A round is one run; a sweep has many. An agent that dies closes its connection: rank 0 sees that
-//! at once, stops the round, tells the others, and everybody fails. A figure that lacks a part of
+//! at once, stops the round, tells the others, and all fail. A figure that lacks a part of
 //! the load is never shown. Nothing waits for ever: every wait has a patience.
 
 use std::io::{self, Read, Write};
@@ -138,7 +139,7 @@ impl Place {
     }
 }
 
-/// The names under which a launcher says who we are.
+/// The variables in which a launcher says our rank.
 struct Launcher {
     rank: &'static str,
     size: &'static str,
@@ -294,7 +295,7 @@ impl Leader {
 
     fn wait_for_more(&self, place: &Place, deadline: Instant) -> Result<(), String> {
         if Instant::now() < deadline {
-            // Nobody knocks at the moment; agents on other machines take their time to start.
+            // No agent knocks at the moment; agents on other machines take their time to start.
             thread::sleep(Duration::from_millis(2));
             return Ok(());
         }
@@ -418,7 +419,7 @@ impl Leader {
         Ok(merged)
     }
 
-    /// The outcomes of all members, by rank, so that merging does not depend on who was first.
+    /// The outcomes of all members, by rank, so that merging does not depend on which was first.
     fn collect(&mut self, patience: Duration) -> Result<Vec<(u32, Outcome)>, String> {
         let deadline = Instant::now() + patience;
         let mut outcomes: Vec<(u32, Outcome)> = Vec::new();
@@ -466,7 +467,7 @@ impl Leader {
 
     fn tell_all(&mut self, message: &FromLeader) {
         for member in &mut self.members {
-            // Who is lost cannot be told.
+            // A lost agent cannot be told.
             let _ = send(&mut member.stream, message);
         }
     }
@@ -474,7 +475,7 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // The threads that listen hold the sockets too: without this, nobody would see that we
+        // The threads that listen hold the sockets too: without this, no agent would see that we
         // left.
         for member in &self.members {
             let _ = member.stream.shutdown(Shutdown::Both);

@@ -94,7 +94,7 @@ impl Backend {
         either!(self, it => it.receive(port));
     }
 
-    /// Begins to receive up to `bytes` bytes that nobody looks at. Ends as [`What::Received`].
+    /// Begins to receive up to `bytes` bytes that are not looked at. Ends as [`What::Received`].
     pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
         either!(self, it => it.discard(port, bytes));
     }

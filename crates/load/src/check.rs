@@ -34,9 +34,7 @@ impl Plan {
             return wrong("a run needs a thread, a duration and an interval above 0");
         }
         if self.threads > THREADS_MAX {
-            return wrong(
-                "at most 1,024 threads; one for each core is enough",
-            );
+            return wrong("at most 1,024 threads; one for each core is enough");
         }
         if self.duration.saturating_add(self.warm_up) > LONGEST {
             return wrong("a run lasts at most a year");
@@ -55,9 +53,7 @@ impl Plan {
             return wrong("a run needs a connection for every thread, and a depth of 1 or more");
         }
         if self.depth > DEPTH_MAX {
-            return wrong(
-                "at most 65,536 requests under way on one connection",
-            );
+            return wrong("at most 65,536 requests under way on one connection");
         }
         if !asks && self.idle.connections == 0 {
             return wrong("an idle run needs a number of idle connections");

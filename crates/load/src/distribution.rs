@@ -30,7 +30,7 @@ use std::str::FromStr;
 
 use crate::random::Random;
 
-/// A number drawn at random: a size in bytes, a time in the unit of who asks.
+/// A number drawn at random: a size in bytes, a time in the caller's unit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Distribution {
     /// Always this.

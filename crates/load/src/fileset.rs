@@ -607,7 +607,7 @@ fn write_content(
     Ok(checksum.finalize())
 }
 
-/// A directory with other things in it is somebody's; one with a manifest is ours to make anew.
+/// A directory with other things in it is not ours; one with a manifest is ours to make anew.
 fn refuse_strangers(directory: &Path) -> io::Result<()> {
     if directory.join(MANIFEST).exists() || fs::read_dir(directory)?.next().is_none() {
         return Ok(());

@@ -240,7 +240,7 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes are body that nobody needs to look at.
+    /// How many of the next bytes are body that need not be looked at.
     pub(crate) fn skippable(&self) -> u64 {
         match (&self.hash, self.state) {
             (None, State::Body(left)) => left,

@@ -1,6 +1,6 @@
 //! Load generators that tell the truth: the ruler of the project.
 //!
-//! A [`Plan`] says what to send, when and to whom; [`run`] does it on kernel threads and returns an
+//! A [`Plan`] says what to send, when and where; [`run`] does it on kernel threads and returns an
 //! [`Outcome`]. Nothing here is made of what it measures: no fibers, no sessions, no driver.
 //!
 //! ```text
@@ -27,7 +27,7 @@
 //!
 //! **The generator examines itself.** Its threads' CPU time, the time that they waited for a
 //! processor, and how late they sent are part of the outcome. [`verdict`] is the table that says
-//! what a run shows, and of whom: the server, the generator, or what was asked.
+//! what a run shows, and of what: the server, the generator, or what was asked.
 
 #![deny(unsafe_code)]
 
@@ -77,7 +77,7 @@ pub use run::run;
 pub enum LoadError {
     /// The plan contradicts itself, or this machine has no room for it; the sentence says where.
     Plan(String),
-    /// Nobody answers at a target.
+    /// No server answers at a target.
     Unreachable {
         /// The target.
         target: SocketAddr,

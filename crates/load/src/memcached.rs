@@ -2,7 +2,7 @@
 //! commands.
 //!
 //! A key's length, and its value's length and content, follow from the key's number and the seed
-//! alone. So every value that comes back can be compared, whoever stored it, and when.
+//! alone. So every value that comes back can be compared, whatever stored it, and when.
 
 use memchr::memchr;
 
@@ -188,7 +188,7 @@ impl Commands {
 pub(crate) struct Reader {
     /// What is not whole yet: a line, or (with `verify`) a line and its value.
     carry: Vec<u8>,
-    /// What is left of a value that nobody looks at, the CRLF included.
+    /// What is left of a value that is not looked at, the CRLF included.
     skip: u64,
     /// Whether a `VA` is a whole reply: nothing ends the reply to a single `mg`.
     is_single_meta: bool,
@@ -312,7 +312,7 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes nobody needs to look at.
+    /// How many of the next bytes need not be looked at.
     pub(crate) fn skippable(&self) -> u64 {
         self.skip
     }

@@ -271,7 +271,9 @@ impl Errors {
                  if it does so after each"
             }
             "bad_reply" => "the server does not speak this protocol",
-            "unexpected_status" => "is this the right path? --expect says which statuses are expected",
+            "unexpected_status" => {
+                "is this the right path? --expect says which statuses are expected"
+            }
             "wrong_bytes" => "the body is not the expected one",
             "missing_value" => "the cache lost what --populate stored; has it room for all keys?",
             _ => "the network or the system failed",

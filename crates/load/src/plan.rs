@@ -1,4 +1,4 @@
-//! What to send, when, and to whom.
+//! What to send, when, and where.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub use crate::expect::Statuses;
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask. Connections are dealt to them in turn.
+    /// The servers. Connections are dealt to them in turn.
     pub targets: Vec<SocketAddr>,
     /// The addresses to connect from, in turn; empty: what the system picks. Each gives one more
     /// range of ports (ip_local_port_range, ip(7)).

@@ -152,7 +152,7 @@ impl Poll {
     pub(crate) fn close(&mut self, port: u32) {
         let place = &mut self.ports[port as usize];
         let (input, is_dirty) = (std::mem::take(&mut place.input), place.is_dirty);
-        // Closing takes it out of the interest list: nobody else has this socket (epoll(7)).
+        // Closing takes it out of the interest list: the socket has no duplicate (epoll(7)).
         *place = Port {
             input,
             is_dirty,
@@ -184,7 +184,7 @@ impl Poll {
         let wait = match wait {
             Duration::ZERO => wait,
             _ if wait < FINE_BELOW => self.sleep(wait)?,
-            // Rounded down: who wakes early sleeps again.
+            // Rounded down: a thread that wakes early sleeps again.
             _ => Duration::from_millis(wait.as_millis() as u64),
         };
         let timeout = timespec(wait);

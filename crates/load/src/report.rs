@@ -1,6 +1,6 @@
 //! An outcome for people, for programs, and for other tools.
 //!
-//! | what | for whom |
+//! | what | for |
 //! |---|---|
 //! | [`screen`] | people: one screen |
 //! | [`json`] | programs; what it holds under `mergeable` reads back, exactly |

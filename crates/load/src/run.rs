@@ -30,8 +30,8 @@ const INPUT_VERIFY_BYTES: usize = 32 * 1024;
 /// told of every interval.
 ///
 /// # Errors
-/// If the plan contradicts itself, nobody answers at a target, or a system call of the generator's
-/// own fails. What goes wrong with single requests is counted in the outcome.
+/// If the plan contradicts itself, no server answers at a target, or a system call of the
+/// generator's own fails. What goes wrong with single requests is counted in the outcome.
 pub fn run(
     plan: &Plan,
     stop: &AtomicBool,
@@ -97,7 +97,7 @@ fn times(plan: &Plan) -> Times {
     }
 }
 
-/// One connection to each target, so that a run against nobody ends with a sentence, not with
+/// One connection to each target, so that a run without a server ends with a sentence, not with
 /// counters.
 fn probe(plan: &Plan) -> Result<(), LoadError> {
     for &target in &plan.targets {
@@ -113,7 +113,7 @@ struct Stage<'a> {
     times: Times,
     io: Io,
     stop: &'a AtomicBool,
-    /// A thread could not begin: then nobody does.
+    /// A thread could not begin: then none does.
     failed: AtomicBool,
     ready: Barrier,
     started: OnceLock<Instant>,
@@ -227,7 +227,7 @@ impl Overseer for ThreadOverseer<'_> {
             .map_or(Duration::ZERO, Instant::elapsed);
         // A new one costs less than emptying the old one: its zeros are the kernel's.
         let tally = std::mem::replace(tally, Tally::new(&self.stage.plan.classes()));
-        // Nobody listens any more only if the run is over.
+        // The receiver is gone only if the run is over.
         let _ = self.reports.send(Report {
             index,
             tally,

@@ -260,7 +260,7 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes nobody needs to look at.
+    /// How many of the next bytes need not be looked at.
     pub(crate) fn skippable(&self) -> u64 {
         match self {
             Reader::Http(reader) => reader.skippable(),

@@ -1,4 +1,4 @@
-//! What a run says, and of whom.
+//! What a run says, and of what.
 //!
 //! | row | applies when | speaks of | exit code |
 //! |---|---|---|---|

@@ -185,7 +185,7 @@ fn keys_that_were_stored_are_there_and_have_their_own_values() {
     cache_of(&mut plan).set_percent = 0.0;
     cache_of(&mut plan).populate = false;
     over_both(&plan, |outcome| {
-        assert_eq!(outcome.total.errors.total(), 0, "nobody stored them");
+        assert_eq!(outcome.total.errors.total(), 0, "not stored");
         assert_eq!(outcome.verdict().row, VerdictRow::NothingCompared);
     });
     // Each is right by itself, and none of them is what was asked for.

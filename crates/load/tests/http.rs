@@ -352,7 +352,7 @@ fn nobody_there_is_said_at_once() {
         .unwrap();
     let plan = http_plan(unused, &["/"]);
     let result = load::run(&plan, &AtomicBool::new(false), &mut |_| {});
-    let error = result.expect_err("nobody listens there");
+    let error = result.expect_err("no server listens there");
     assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
     assert!(
         error.to_string().contains("is the server running?"),

@@ -51,7 +51,7 @@ pub struct SharedFile {
 }
 
 /// What tells one state of a file from another: a change of any part means that the bytes may have
-/// changed. `ctime` is in it because `mtime` can be set back by anybody who may write the file.
+/// changed. `ctime` is in it because a process that may write the file can set `mtime` back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     /// Length in bytes.
@@ -245,7 +245,7 @@ mod tests {
     fn a_look_into_the_page_cache_is_believed_for_a_while() {
         let shared = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        assert!(!shared.was_cached(start, second), "nobody looked");
+        assert!(!shared.was_cached(start, second), "no look yet");
         shared.note_cached(start);
         assert!(shared.was_cached(start, second));
         assert!(shared.was_cached(start + Duration::from_millis(999), second));

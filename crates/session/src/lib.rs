@@ -23,11 +23,11 @@
 //! | `Close` | sends what is in the outbox and closes |
 //! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
 //!
-//! The input is borrowed, so it may lie anywhere: in a fiber's array, in a buffer that io_uring
-//! picked, in a receive ring of the netstack. What a session leaves unused is shown again, with
-//! more behind it. A long request body need not lie in one buffer: a session may take it piece by
-//! piece as ordinary input, or lend the driver room of its own ([`Session::body_room`]) into which
-//! the bytes are received without a copy.
+//! The input is borrowed, so it may lie anywhere: in a buffer of the thread, or in one that
+//! io_uring picked. What a session leaves unused is shown again, with more behind it. A long
+//! request body need not lie in one buffer: a session may take it piece by piece as ordinary input,
+//! or lend the driver room of its own ([`Session::body_room`]) into which the bytes are received
+//! without a copy.
 //!
 //! [`Echo`] is the smallest real session, and [`replay`] is the harness that every session's tests
 //! stand on: it cuts a conversation whole, at every byte, and at seeded random places, and demands

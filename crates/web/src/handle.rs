@@ -69,7 +69,7 @@ impl Handle {
         &self.counters
     }
 
-    /// 128 bits that nobody outside can foresee, the same for the same `about`.
+    /// 128 bits that no client can foresee, the same for the same `about`.
     pub(crate) fn nonce(&self, about: &str) -> [u64; 2] {
         [
             self.seed.hash_one((0_u8, about)),

@@ -11,7 +11,7 @@
 //!
 //! | module | what it decides | source |
 //! |---|---|---|
-//! | `request` | where a request ends, and whether anybody could read it in another way | RFC 9112 |
+//! | `request` | where a request ends, and whether another reader could see another end | RFC 9112 |
 //! | `answer` | which reply a request gets | RFC 9110 |
 //! | `conditional`, `range`, `negotiate` | 304, 412, 206, 416, `.br` or `.gz` | RFC 9110 13, 14, 12 |
 //! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
@@ -21,7 +21,7 @@
 //! A server makes one [`Handle`] from a [`Site`] and a [`ServiceConfig`], and one [`Session`] for
 //! each connection. [`Handle::reload`] swaps both under running connections.
 //!
-//! Costs, so that nobody gives them away: a request without a body is parsed where it lies and
+//! Costs to keep: a request without a body is parsed where it lies and
 //! allocates nothing; its reply is a handful of copies into the outbox. `examples/request_cost.rs`
 //! measures both.
 //!

@@ -20,7 +20,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A TCP client.

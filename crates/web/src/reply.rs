@@ -236,7 +236,7 @@ impl Replier<'_> {
         }
     }
 
-    /// Counts the reply, and writes its log line if anybody reads it. `body_len` is what a `GET`
+    /// Counts the reply, and writes its log line if there is a log. `body_len` is what a `GET`
     /// gets.
     #[inline]
     fn done(
@@ -271,7 +271,7 @@ impl Replier<'_> {
 /// RFC 9110 10.2.1
 pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 
-/// RFC 9112 9.3: 1.1 goes on unless somebody says no; 1.0 has to be told that we go on.
+/// RFC 9112 9.3: 1.1 goes on unless one side refuses; 1.0 has to be told that we go on.
 #[inline]
 fn connection_line(asked: RequestFacts<'_>) -> &'static [u8] {
     match (asked.persists, asked.version) {

@@ -297,7 +297,7 @@ impl Turn<'_> {
         let has_body = head.framing != Framing::None;
         match Expectation::of(&head.fields, head.version) {
             Expectation::Unknown => {
-                // Whether the body comes after such a reply is anybody's guess.
+                // Whether the body comes after such a reply is unknown.
                 let persists = self.persists(head) && !has_body;
                 self.replier
                     .page(Status::ExpectationFailed, asked(head, persists), &[], None);

@@ -1,5 +1,5 @@
-//! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Who is woken cannot be
-//! foreseen, and is on another processor half of the time.
+//! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Which one is woken
+//! cannot be foreseen, and is on another processor half of the time.
 
 use super::PEERS;
 use crate::catalog::four_cells;
@@ -10,7 +10,7 @@ pub(super) const CHURN: Experiment = Experiment {
     name: "rt-churn",
     about: "each fiber posts a semaphore at random and waits for it",
     measure: Measure::NanosPerOperation,
-    // With one fiber and one semaphore there is nobody to wake.
+    // With one fiber and one semaphore there is none to wake.
     cells: |quick| {
         let cells = four_cells("churn", quick);
         cells

@@ -12,14 +12,14 @@ pub(super) const IDLE: Experiment = Experiment {
     expectations,
 };
 
-const NOBODY: &str = "no fibers";
+const NO_FIBERS: &str = "no fibers";
 const MINUTE: &str = "100,000, each wakes every 60 s";
 const SECONDS: &str = "100,000, each wakes every 10 s";
 
 fn cells(quick: bool) -> Vec<Cell> {
     let ms = if quick { 1_000 } else { 10_000 };
     let programs = [
-        (NOBODY, 0, 1),
+        (NO_FIBERS, 0, 1),
         (MINUTE, 100_000, 60_000),
         (SECONDS, 100_000, 10_000),
     ];
@@ -38,7 +38,7 @@ fn cells(quick: bool) -> Vec<Cell> {
 
 fn expectations(rows: &[Row]) -> Vec<Expectation> {
     vec![
-        Expectation::at_most(rows, NOBODY, "weft", 0.0, "%"),
+        Expectation::at_most(rows, NO_FIBERS, "weft", 0.0, "%"),
         Expectation::at_most(rows, MINUTE, "weft", 1.0, "%"),
         Expectation::at_most(rows, SECONDS, "weft", 1.0, "%"),
     ]

@@ -1,6 +1,6 @@
 //! `rt-locality`: each fiber works on an array, sits down in a random single seat, and wakes
-//! whoever sat there; with sharing, the two exchange their arrays. What moving fibers, or data,
-//! between processors costs.
+//! the one that sat there; with sharing, the two exchange their arrays. What moving fibers, or
+//! data, between processors costs.
 
 use super::PEERS;
 use crate::report::{Expectation, Row};

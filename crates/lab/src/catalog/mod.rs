@@ -62,5 +62,5 @@ fn label(processors: u64, how_many: &str) -> String {
     }
 }
 
-/// Those who are to be left behind.
+/// The fibers that are to be left behind.
 const PEERS: &[&str] = &["go", "tokio", "may"];

@@ -1,9 +1,9 @@
 //! `rt-transfer`: the test of fairness. A leader keeps its processor until every other fiber has
-//! acknowledged, then chooses the next leader. Without exhaustion those who have acknowledged go on
-//! giving way, so no processor is ever idle, and a runtime that takes from others only when it is
-//! idle never gets to the fibers behind the leader.
+//! acknowledged, then chooses the next leader. Without exhaustion those that have acknowledged go
+//! on giving way, so no processor is ever idle, and a runtime that takes from others only when it
+//! is idle never gets to the fibers behind the leader.
 //!
-//! Pinned fibers behind the leader are out of anybody's reach, by design: their processor runs a
+//! Pinned fibers behind the leader are out of reach, by design: their processor runs a
 //! fiber that does not give it back. Steps and migratable fibers are not.
 
 use crate::report::{Expectation, Row};

@@ -73,7 +73,7 @@ pub struct Figures {
     pub generator_verdict: Option<String>,
     /// Why the run says nothing of the server, if no good reply came.
     pub without_replies: Option<String>,
-    /// What the run says, and of whom.
+    /// What the run says, and of what.
     pub verdict: Verdict,
     /// Why the run has failed; empty if it has not.
     pub faults: Vec<String>,

@@ -9,7 +9,7 @@ use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 /// What the screen says above the figures.
 #[derive(Clone, Debug, Default)]
 pub struct Heading {
-    /// What was asked, and whom: `GET http://127.0.0.1:8080/`.
+    /// What was asked, and of which server: `GET http://127.0.0.1:8080/`.
     pub target: String,
     /// How: `open loop, 10k/s for 10 s over 64 connections, 1 thread`.
     pub how: String,

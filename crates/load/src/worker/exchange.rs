@@ -117,7 +117,7 @@ impl Worker<'_> {
             ParseStep::Broken => self.fail(slot, |tally| tally.errors.bad_reply += 1),
             ParseStep::Reply(reply) => {
                 let Some(flight) = self.slots[slot as usize].flights.pop_front() else {
-                    // A reply that nobody asked for.
+                    // A reply without a request.
                     self.fail(slot, |tally| tally.errors.bad_reply += 1);
                     return false;
                 };

@@ -57,7 +57,7 @@ impl Framing {
             .filter(|c| is_chunked(c))
             .count();
         let last = fields.members(Name::TransferEncoding).last();
-        // RFC 9112 6.3: if `chunked` is not the last coding, nobody can tell where the body ends.
+        // RFC 9112 6.3: if `chunked` is not the last coding, the end of the body is unknown.
         if chunked_count != 1 || !last.is_some_and(is_chunked) {
             return Err(Refusal::TransferEncoding);
         }

@@ -79,7 +79,7 @@ fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
 }
 
 /// The fields of one request. A field that came more than once is remembered as such, and its
-/// values are searched for again when somebody wants them all: that is rare.
+/// values are searched for again when all are wanted, which is rare.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     /// All field lines, for that search.

@@ -43,7 +43,7 @@ pub(crate) enum Method {
     Options,
     /// A method that is known, and that no static file allows: 405.
     Forbidden,
-    /// A method that nobody here has heard of: 501. RFC 9110 9.1
+    /// An unknown method: 501. RFC 9110 9.1
     Unknown,
 }
 

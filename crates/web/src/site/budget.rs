@@ -4,11 +4,11 @@ use super::ring::Ring;
 use super::sketch::Sketch;
 use super::table::Id;
 
-/// A limit in bytes, and who is worth a place under it.
+/// A limit in bytes, and what is worth a place under it.
 ///
 /// A newcomer gets in when there is room, or when it was asked for more often lately than all those
 /// together that would have to go for it: then the bytes under the limit answer more requests than
-/// before (Einziger et al., *Lightweight Robust Size Aware Cache Management*, 2021). Those who
+/// before (Einziger et al., *Lightweight Robust Size Aware Cache Management*, 2021). Those that
 /// would have to go are the least popular of a small sample that moves on with each attempt, so
 /// that a newcomer which is asked for again finds a weak place after few requests. That replaces
 /// lists and visited bits, and so a hit writes nothing here.
@@ -25,8 +25,8 @@ pub(super) struct Budget {
     pub(super) evicted: u64,
 }
 
-/// By how many requests a newcomer must lead those who go for it: one is the noise of a cyclic walk
-/// (whose next file was just counted, and the others not yet in this round).
+/// By how many requests a newcomer must lead those that go for it: one is the noise of a cyclic
+/// walk (whose next file was just counted, and the others not yet in this round).
 const LEAD: u32 = 2;
 
 /// How many places are looked at for each one that is needed. 5 of Redis's `maxmemory-samples` come
@@ -59,7 +59,7 @@ impl Budget {
         self.ring.contains(id)
     }
 
-    /// Whether something of this weight and popularity would get in, and who would have to go.
+    /// Whether something of this weight and popularity would get in, and what would have to go.
     pub(super) fn consider(
         &mut self,
         weight: u64,
@@ -76,7 +76,7 @@ impl Budget {
     /// Lets it in for the victims that [`consider`](Budget::consider) named. Refuses when things
     /// have changed since then so that this does not make the room.
     pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
-        // Its own old weight, if somebody else let it in since, makes room as well.
+        // Its own old weight, if another request let it in since, makes room as well.
         let going = || victims.iter().filter(|&&victim| victim != id).chain([&id]);
         let freed = going().filter_map(|&victim| self.ring.weight_of(victim));
         let (freed, gone) = freed.fold((0, 0), |(sum, count), weight| (sum + weight, count + 1));
@@ -250,7 +250,7 @@ mod tests {
     fn yesterday_s_hot_files_make_room() {
         let mut cache = Cache::new(100);
         (0..1500).for_each(|n| _ = cache.ask(n % 100, 1));
-        // All stand at 15. Without ageing by time nobody could ever lead them.
+        // All stand at 15. Without ageing by time none could ever lead them.
         let mut seconds = 0;
         while !cache.ask(8_000_000, 1) {
             seconds += 1;

@@ -50,7 +50,7 @@ pub struct SiteConfig {
     pub recheck_every: Duration,
     /// Types by file name extension (without its dot), before the built-in table.
     pub mime_types: Vec<(String, String)>,
-    /// The type of files whose extension nobody knows.
+    /// The type of files with an unknown extension.
     pub default_type: String,
 }
 

@@ -65,9 +65,9 @@ const LOOK_AGAIN_MIN: Duration = Duration::from_millis(4);
 /// change time is in it, so that replicas with the same files (`rsync -t`) agree. RFC 9110 8.8.3
 ///
 /// While the file is not settled, two states could have the same length and time. A strong
-/// validator must tell them apart, so until then it also names this `reading` of the file: whoever
-/// resumes a download of a file that was written less than two seconds before its first request
-/// starts again.
+/// validator must tell them apart, so until then it also names this `reading` of the file: a client
+/// that resumes a download of a file that was written less than two seconds before its first
+/// request starts again.
 pub(super) fn etag(stamp: FileStamp, encoding: Option<Encoding>, reading: Option<u128>) -> String {
     let mut etag = format!("\"{:x}-{:x}", stamp.len, stamp.mtime_ns);
     if let Some(encoding) = encoding {

@@ -8,9 +8,9 @@ use super::ring::Ring;
 use super::sketch::Sketch;
 use super::table::{Id, Record, Table};
 
-/// Who may write the [`Table`], and what the site holds: one lock, so that the books and the table
-/// never disagree. Hits do not come here. Nothing in here waits for the disk; what is taken out of
-/// the table is handed back as [`Garbage`], to be freed and closed outside the lock.
+/// The right to write the [`Table`], and what the site holds: one lock, so that the books and the
+/// table never disagree. Hits do not come here. Nothing in here waits for the disk; what is taken
+/// out of the table is handed back as [`Garbage`], to be freed and closed outside the lock.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// Bytes held in memory.
@@ -65,7 +65,7 @@ impl Ledger {
         self.paths.len()
     }
 
-    /// Puts a new record in, without entries; drops paths that nobody asks for when there are too
+    /// Puts a new record in, without entries; drops paths that are not asked for when there are too
     /// many.
     pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> Garbage {
         let mut garbage = Garbage::default();
@@ -81,7 +81,7 @@ impl Ledger {
         garbage
     }
 
-    /// Whether `len` bytes with this popularity would be held in memory, and who would have to go.
+    /// Whether `len` bytes with this popularity would be held in memory, and what would have to go.
     pub(super) fn consider(&mut self, len: u64, estimate: u8, sketch: &Sketch) -> Option<Vec<Id>> {
         self.memory
             .consider(len + MEMORY_OVERHEAD, estimate, sketch)
@@ -156,7 +156,7 @@ impl Ledger {
                 .entry(id.encoding)
                 .is_some_and(|entry| matches!(entry.body, Body::Memory(_)))
         };
-        // Somebody else may have read it into memory since: that is better.
+        // Another request may have read it into memory since: that is better.
         if self
             .current(table, record)
             .is_none_or(|current| is_held(&current))
@@ -247,7 +247,7 @@ impl Ledger {
     }
 }
 
-/// CLOCK: the hand takes the second chance away from whom it passes, and stops at one that has
+/// CLOCK: the hand takes the second chance away from what it passes, and stops at one that has
 /// none, after a round and a step at the latest (if others keep giving chances back, at the next
 /// one).
 fn second_chance(ring: &mut Ring, table: &Table) -> Option<Id> {

@@ -593,7 +593,7 @@ pub(super) fn percent_encoded(path: &str) -> String {
     encoded
 }
 
-/// FNV-1a, 64 bits: the same on every machine, and nobody gains from a collision with himself.
+/// FNV-1a, 64 bits: the same on every machine. A collision gains a client nothing.
 fn fnv1a(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -20,7 +20,7 @@ pub(super) struct Root {
     pub(super) generation: u64,
 }
 
-/// Who walks along a path.
+/// Walks along a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resolver {
     /// `openat2(2)`, since Linux 5.6. `cached`: knows `RESOLVE_CACHED`, since 5.12.
@@ -180,9 +180,9 @@ impl Root {
 
     /// What `openat2` does for us elsewhere, by hand: follows links itself, and lets neither `..`
     /// nor an absolute link lead out of the root (unless they may). Each segment is opened without
-    /// following (`O_PATH | O_NOFOLLOW`) from the descriptor of the one before, so that nobody can
-    /// exchange a directory for a link behind our back. A magic link is followed by its text, so it
-    /// opens nothing that its text does not.
+    /// following (`O_PATH | O_NOFOLLOW`) from the descriptor of the one before, so that no process
+    /// can exchange a directory for a link behind our back. A magic link is followed by its text,
+    /// so it opens nothing that its text does not.
     fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // The segments still to go, the next one last, and the directories that we stand in.
@@ -320,7 +320,7 @@ pub(super) fn miss_of(errno: Errno) -> Miss {
         Errno::INVAL | Errno::NXIO | Errno::NODEV => Miss::NotFound,
         Errno::ACCESS | Errno::PERM => Miss::Forbidden,
         Errno::MFILE | Errno::NFILE => Miss::OutOfDescriptors,
-        // EAGAIN: somebody holds a lease on the file (fcntl(2)) or keeps renaming directories.
+        // EAGAIN: a process holds a lease on the file (fcntl(2)) or keeps renaming directories.
         Errno::NOMEM | Errno::AGAIN => Miss::Failed(503, errno.to_string()),
         _ => Miss::Failed(500, errno.to_string()),
     }
@@ -454,7 +454,7 @@ mod tests {
             for path in ["socket", "pipe"] {
                 assert_eq!(look(root, path), Err(Miss::NotFound));
             }
-            // Even when somebody puts the pipe there between the look and the open.
+            // Even when the pipe appears between the look and the open.
             let opened = root.open_file("pipe", Blocking::Allowed);
             assert!(opened.is_ok_and(|file| file.stamp().len == 0));
         }

@@ -12,7 +12,7 @@ use super::open::{Blocking, Miss, miss_of, miss_of_io};
 pub(super) enum Reading {
     /// All of it, as it was at its stamp.
     Whole(Bytes),
-    /// Somebody wrote into it since it was opened: the bytes may be a mixture.
+    /// It was written to since it was opened: the bytes may be a mixture.
     Changed,
     /// Not all of it lies in the page cache.
     WouldBlock,

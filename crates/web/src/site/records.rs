@@ -31,7 +31,7 @@ impl Site {
             let record = self.record_at(key, moment, blocking)?;
             let id = record.best(accepts);
             let entry = match self.entry_of(&record, id, moment, blocking) {
-                // A variant that may not be read takes nothing from those who may read the
+                // A variant that may not be read takes nothing from clients that may read the
                 // original.
                 Err(Miss::Forbidden) if id.encoding.is_some() => {
                     self.entry_of(&record, record.best(Encodings::NONE), moment, blocking)
@@ -102,7 +102,7 @@ impl Site {
                 self.drop_changed(&known);
                 Ok(self.enroll(key, survey, &root, moment))
             }
-            // One of those who ask looks where blocking is allowed. For the others, what was true
+            // One of the requests looks where blocking is allowed. For the others, what was true
             // one interval ago may stand for a second one: two of them are what is promised.
             Err(Miss::WouldBlock)
                 if blocking == Blocking::Never

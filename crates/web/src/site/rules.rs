@@ -114,7 +114,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// A line break in a value would let whoever writes the configuration's variables write whole
+/// A line break in a value would let the writer of the configuration's variables write whole
 /// replies. RFC 9110 5.5
 fn checked_field(name: &str, value: &str) -> Result<(String, String), SiteError> {
     match is_value(value) {

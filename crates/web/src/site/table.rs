@@ -81,7 +81,7 @@ pub(super) struct Record {
     pub(super) stands_ns: u64,
     /// When the survey was last known to be true, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
-    /// When somebody last took it upon himself to look where blocking is allowed.
+    /// When a request last took it upon itself to look where blocking is allowed.
     claimed_ns: AtomicU64,
     /// Asked for since the clock's hand last came by.
     pub(super) referenced: AtomicBool,
@@ -300,8 +300,8 @@ impl Record {
         self.checked_ns.load(Relaxed)
     }
 
-    /// Takes the next look upon the caller, unless somebody has less than `patience_ns` ago: one
-    /// look at a slow disk is enough for all who ask meanwhile.
+    /// Takes the next look upon the caller, unless another has less than `patience_ns` ago: one
+    /// look at a slow disk is enough for all requests meanwhile.
     pub(super) fn claim(&self, now_ns: u64, patience_ns: u64) -> bool {
         let claimed = self.claimed_ns.load(Relaxed);
         let is_free = claimed == 0 || now_ns.saturating_sub(claimed) > patience_ns;

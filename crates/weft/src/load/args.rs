@@ -188,7 +188,12 @@ fn when() -> Vec<Arg> {
         )
         .short('d'),
         text("requests", "N", "End after this many requests").short('n'),
-        text("warm-up", "TIME", "Run the same load for this time first, without measuring").default_value("0s"),
+        text(
+            "warm-up",
+            "TIME",
+            "Run the same load for this time first, without measuring",
+        )
+        .default_value("0s"),
     ];
     heading(args, "When")
 }

@@ -35,6 +35,7 @@ const HOUSES: &[House] = &[
             access_log
             counters
             admin
+            jobs
             shared
             carriage
             file

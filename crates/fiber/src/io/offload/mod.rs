@@ -125,7 +125,7 @@ where
 ///
 /// The line has no limit of its own: a caller that hands over call after call must have one.
 pub fn offload_detached(f: impl FnOnce() + Send + 'static) {
-    pool::pool().submit(Box::new(crate::spans::carry(f)));
+    pool::pool().submit(Box::new(crate::sched::spans::carry(f)));
 }
 
 /// One call: what to run, and where its result goes, in the frame of the fiber that waits.

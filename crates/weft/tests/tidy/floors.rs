@@ -249,8 +249,7 @@ impl Walk<'_> {
             TokenTree::Ident(_) if word == "use" => {
                 let end = (at..tokens.len()).find(|&i| is_mark(tokens, i, ';'));
                 let end = end.unwrap_or(tokens.len());
-                let base = Vec::new();
-                self.imports(&tokens[at + 1..end], &base, true);
+                self.imports(&tokens[at + 1..end], &[]);
                 return end;
             }
             TokenTree::Ident(_) if word == "mod" => {
@@ -292,14 +291,14 @@ impl Walk<'_> {
         if let Some(last) = path.last() {
             self.module.called.insert(last.clone());
         }
-        if let Some(path) = self.from_root(&path) {
+        if let Some(path) = self.rooted(&path) {
             self.module.paths.push(path);
         }
         at + 1
     }
 
     /// A tree of `use`, beneath `base`.
-    fn imports(&mut self, tokens: &[TokenTree], base: &[String], is_first: bool) {
+    fn imports(&mut self, tokens: &[TokenTree], base: &[String]) {
         let mut path = base.to_vec();
         let mut renamed = None;
         for (at, token) in tokens.iter().enumerate() {
@@ -313,7 +312,7 @@ impl Walk<'_> {
                     let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                     for branch in inner.split(|token| is(token, ',')) {
                         if !branch.is_empty() {
-                            self.imports(branch, &path, is_first && path.is_empty());
+                            self.imports(branch, &path);
                         }
                     }
                     return;
@@ -325,18 +324,18 @@ impl Walk<'_> {
         if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
             path.pop();
         }
-        let Some(from_root) = self.from_root(&path) else {
+        let Some(rooted) = self.rooted(&path) else {
             return;
         };
         let name = renamed.or_else(|| path.last().cloned());
-        self.module.paths.push(from_root.clone());
+        self.module.paths.push(rooted.clone());
         if let Some(name) = name {
-            self.module.imports.insert(name, from_root);
+            self.module.imports.insert(name, rooted);
         }
     }
 
     /// A path from the root of the crate; `None` if it is of another crate, or of this module.
-    fn from_root(&self, path: &[String]) -> Option<Vec<String>> {
+    fn rooted(&self, path: &[String]) -> Option<Vec<String>> {
         let mut at: Vec<String> = self.at.split('/').map(str::to_owned).collect();
         at.retain(|part| !part.is_empty());
         let mut rest = path;
@@ -345,7 +344,10 @@ impl Walk<'_> {
             self.known.contains(&child)
         };
         match path.first().map(String::as_str)? {
-            "crate" => (at.clear(), rest = &path[1..]).0,
+            "crate" => {
+                at.clear();
+                rest = &path[1..];
+            }
             "self" => rest = &path[1..],
             "super" => {
                 while rest.first().is_some_and(|part| part == "super") {

@@ -54,6 +54,7 @@ const HOUSES: &[House] = &[
             ("engine/fiber", "engine", AS_IT_WAS),
             ("engine/pool", "engine", AS_IT_WAS),
             ("engine/thread", "engine", AS_IT_WAS),
+            ("jobs", "carriage", AS_IT_WAS),
         ],
     },
     House {

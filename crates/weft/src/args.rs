@@ -392,7 +392,7 @@ fn long_help(setting: &Setting) -> String {
     format!("{text}\n\n{default}{key}[env: {}]", setting.env())
 }
 
-/// Who comes from another server types its flag for the address.
+/// Users of another server type its flag for the address.
 fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     let is_address = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => {

@@ -54,11 +54,11 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     config.idle.iter().for_each(|note| terminal.note(note));
     // First of all: only a process with one thread may fork and go on.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
-    // Before the sockets are there: who can connect may also send a signal.
+    // Before the sockets are there: a program that can connect may also send a signal.
     let (signals, asked) = mpsc::channel();
     let for_clients = signals.clone();
     let _signals = Signals::start(move |signal| {
-        // Nobody listens only while the process ends anyway.
+        // The receiver is gone only while the process ends anyway.
         let _ = signals.send(signal);
     })?;
     let mut prepared = prepare(config)?;
@@ -210,7 +210,7 @@ fn slab_classes(running: &Running) -> String {
 
 /// In one piece, so that it does not mix with what others write.
 fn write(text: &str) {
-    // Nobody may be there to read it any more; the server goes on.
+    // The reader may be gone; the server goes on.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 

@@ -106,14 +106,14 @@ impl Color {
 /// one with no texts is an empty list.
 pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
 
-/// A text and who said it.
+/// A text and where it was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingText {
     pub(crate) text: String,
     pub(crate) origin: Origin,
 }
 
-/// Who said it, for the error message.
+/// Where it was said, for the error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag(String),
@@ -149,7 +149,8 @@ pub(crate) struct Resolved {
     said: Layer,
 }
 
-/// Something wrong: a sentence that names the place, and the line of the file, or 0 if it was said elsewhere.
+/// Something wrong: a sentence that names the place, and the line of the file, or 0 if it was said
+/// elsewhere.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     line: usize,
@@ -230,7 +231,8 @@ pub(crate) fn check_file(
     none_of(mistakes).map(|()| resolved)
 }
 
-/// Takes each setting from the first layer that mentions it, else from the table. `mistakes` are those found so far.
+/// Takes each setting from the first layer that mentions it, else from the table. `mistakes` are
+/// those found so far.
 fn resolve(layers: &[&Layer], mut mistakes: Vec<Mistake>) -> Result<Resolved, String> {
     let resolved = gather(layers, &mut mistakes);
     none_of(mistakes).map(|()| resolved)
@@ -300,8 +302,9 @@ impl Resolved {
         Some(said.map(|said| said.text.as_str()).collect())
     }
 
-    /// Looks for what can be known to be wrong only with all values together, and names for each mistake the place that said
-    /// it: the one without which `check` finds something else, or nothing.
+    /// Looks for what can be known to be wrong only with all values together, and names for each
+    /// mistake the place that said it: the one without which `check` finds something else, or
+    /// nothing.
     ///
     /// # Errors
     /// A line for each mistake.
@@ -579,7 +582,8 @@ mod tests {
 
     #[test]
     fn every_mistake_of_a_file_is_told_at_once() {
-        // Seen: one mistake was told at a time, and those that only a look at the site finds without file, line and key.
+        // Seen: one mistake was told at a time, and those that only a look at the site finds
+        // without file, line and key.
         let text = "workres = 4\nidle_timeout = 75\nworkers = 1.5\nindex = ['a', 'b/c', 'd/e']\n";
         let told = toml(text).unwrap_err();
         let places: Vec<_> = told

@@ -148,7 +148,7 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
             serde_json::to_writer(&mut *out, &sample).map_err(io::Error::from)?;
             writeln!(out)?;
             out.flush()?;
-            // Fibers that are still running are nobody's any more.
+            // Fibers that are still running belong to no run any more.
             std::process::exit(0);
         }
         LabCommand::Run(run) => run_experiments(&run, out),
@@ -169,7 +169,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             if is_terminal {
                 let (done, total) = (progress.done + 1, progress.total);
                 let (name, cell, subject) = (experiment.name, progress.cell, progress.subject);
-                // Whoever cannot see it need not.
+                // Progress that cannot be shown is no failure.
                 let _ = write!(
                     io::stderr(),
                     "\r\x1b[K[{done}/{total}] {name} · {cell} · {subject}"

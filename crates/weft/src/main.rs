@@ -45,7 +45,7 @@ enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            // Who reads our output has seen enough (`weft man | head`): no failure of ours.
+            // The reader of our output has seen enough (`weft man | head`): no failure of ours.
             io::ErrorKind::BrokenPipe => Failure::Shown(0),
             _ => Failure::Running(error.to_string()),
         }

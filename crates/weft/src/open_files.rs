@@ -5,7 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Failure;
 
-/// Sees to it that `connections`, which `option` asks for, and `others` may be open at once; returns the limit.
+/// Sees to it that `connections`, which `option` asks for, and `others` may be open at once;
+/// returns the limit.
 ///
 /// # Errors
 /// A sentence that says what to raise.

@@ -27,7 +27,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // The user that we became may lack the right; whoever comes next overwrites it.
+        // The user that we became may lack the right; the next start overwrites it.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -36,10 +36,10 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     }
     // Before anything of ours takes their numbers. sd_listen_fds(3)
     let inherited = listen::inherited().map_err(|error| Failure::Running(error.to_string()))?;
-    // Before the sockets are there: who can connect may also send a signal.
+    // Before the sockets are there: a program that can connect may also send a signal.
     let (signals, asked) = mpsc::channel();
     let _signals = Signals::start(move |signal| {
-        // Nobody listens only while the process ends anyway.
+        // The receiver is gone only while the process ends anyway.
         let _ = signals.send(signal);
     })?;
     let prepared = prepare(config, inherited)?;

@@ -25,7 +25,7 @@ pub(crate) struct Setting {
     pub(crate) heading: &'static str,
     /// What it takes and how that gets into the configuration.
     pub(crate) kind: Kind,
-    /// What holds when nobody says anything.
+    /// What holds when nothing is said.
     pub(crate) default: Default,
     /// Whether `SIGHUP` applies a new value.
     pub(crate) reload: Reload,
@@ -75,7 +75,7 @@ pub(crate) enum Separator {
     Line,
 }
 
-/// What holds when nobody says anything.
+/// What holds when nothing is said.
 #[derive(Clone, Copy)]
 pub(crate) enum Default {
     /// This text, as if it had been typed.
@@ -133,7 +133,7 @@ impl Setting {
 
     /// Whether the configuration file may say it.
     pub(crate) fn is_for_file(&self) -> bool {
-        // A file that names a file would need an order of reading; nobody misses it.
+        // A file that names a file would need an order of reading.
         self.name != "config"
     }
 

@@ -1,7 +1,8 @@
-//! How values are written: durations, sizes, addresses, rules. One parser each, used alike for flags,
-//! environment variables and the configuration file.
+//! How values are written: durations, sizes, addresses, rules. One parser each, used alike for
+//! flags, environment variables and the configuration file.
 //!
-//! An error says what is wrong with the text and shows a right one; who calls puts the place in front.
+//! An error says what is wrong with the text and shows a right one. The caller puts the place in
+//! front.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(wrong)
 }
 
-/// A [`duration`] above zero: a time-out of nothing would refuse everybody.
+/// A [`duration`] above zero: a time-out of zero would refuse every client.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("a time-out must be above 0; write one such as 10s".to_owned()),
@@ -121,8 +122,8 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
 
 /// Reads `Name: value` or `GLOB=Name: value`.
 ///
-/// The two cannot be mixed up: a name has no `=`, so an `=` before the first `:` ends a glob. A glob
-/// that needs an `=` writes it `[=]`.
+/// The two cannot be mixed up: a name has no `=`, so an `=` before the first `:` ends a glob. A
+/// glob that needs an `=` writes it `[=]`.
 pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
     let wrong = || {
         format!(

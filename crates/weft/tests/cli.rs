@@ -170,7 +170,8 @@ fn another_server_s_flag_for_the_address_is_told_ours() {
     }
 }
 
-/// Seen: one mistake was told for each run, and what only a look at the site finds was told without file, line and key.
+/// Seen: one mistake was told for each run, and what only a look at the site finds was told without
+/// file, line and key.
 #[test]
 fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,7 +210,8 @@ fn a_right_file_is_said_to_be_right() {
     assert_eq!((ran.code, ran.out), (0, format!("{path}: ok\n")));
 }
 
-/// Each layer in turn gives a value that cannot be read, so that the message tells which one was asked.
+/// Each layer in turn gives a value that cannot be read, so that the message tells which one was
+/// asked.
 #[test]
 fn a_flag_goes_before_the_environment_before_the_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -364,7 +364,7 @@ fn draining_closes_idle_connections_at_once(engine: &Engine) {
         assert_eq!(read_all(stream), b"");
     }
     let error = TcpStream::connect(world.address).and_then(|mut late| {
-        // In the queue of a socket that nobody accepts from any more.
+        // In the queue of a socket that is not accepted from any more.
         late.set_read_timeout(Some(Duration::from_millis(100)))?;
         late.write_all(GET)?;
         late.read_exact(&mut [0; 1])

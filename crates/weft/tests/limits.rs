@@ -1,6 +1,6 @@
-//! What a client may take of a server: each limit exceeded three times over by a crowd, on every engine and back end, on
-//! a server that was just started and once more when it is warm. Counted is what the crowd saw; and a well-behaved
-//! neighbour, which asks all the while, gets every reply.
+//! What a client may take of a server: each limit exceeded three times over by a crowd, on every
+//! engine and back end, on a server that was just started and once more when it is warm. Counted is
+//! what the crowd saw; and a well-behaved neighbour, which asks all the while, gets every reply.
 //!
 //! The limit on connections is in `engines.rs`, and with few descriptors in `tests/system`.
 
@@ -130,7 +130,8 @@ impl World {
         stream
     }
 
-    /// What a crowd saw, twice over: cold and warm. `misbehave` is one client's life, and says how it ended.
+    /// What a crowd saw, twice over: cold and warm. `misbehave` is one client's life, and says how
+    /// it ended.
     fn crowd(&self, misbehave: impl Fn(&World) -> String + Sync) -> BTreeMap<String, usize> {
         let mut seen = BTreeMap::new();
         for _ in ["cold", "warm"] {
@@ -153,7 +154,8 @@ impl World {
         seen
     }
 
-    /// Asks on one connection after the other, as long as the crowd is there. Returns the number of replies.
+    /// Asks on one connection after the other, as long as the crowd is there. Returns the number of
+    /// replies.
     fn be_a_neighbour(&self, is_over: &AtomicBool) -> usize {
         let mut replies = 0;
         while !is_over.load(Ordering::Relaxed) || replies == 0 {
@@ -211,7 +213,8 @@ fn read_reply(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     Some((status, body))
 }
 
-/// Whether a read found the end. A reset is one too; silence for as long as a client has patience is not.
+/// Whether a read found the end. A reset is one too; silence for as long as a client has patience
+/// is not.
 fn is_end(read: std::io::Result<usize>) -> bool {
     match read {
         Ok(len) => len == 0,
@@ -220,7 +223,8 @@ fn is_end(read: std::io::Result<usize>) -> bool {
     }
 }
 
-/// Sends a request, in part perhaps in vain because the server has refused it already, and returns the status, or "closed".
+/// Sends a request, in part perhaps in vain because the server has refused it already, and returns
+/// the status, or "closed".
 fn ask(world: &World, request: &[u8]) -> String {
     let mut stream = world.connect();
     let _ = stream.write_all(request);
@@ -379,7 +383,8 @@ fn more_connections_than_fibers_are_served_in_turn(engine: &Engine) {
     assert_eq!(seen, all("200"));
 }
 
-/// More than the sockets of both sides take in, so that the server has to wait, and reads no further.
+/// More than the sockets of both sides take in, so that the server has to wait, and reads no
+/// further.
 fn pipelined_requests_that_are_not_read_wait(engine: &Engine) {
     const REQUESTS: usize = 1500;
     let files = [("page.txt".to_owned(), vec![b'p'; 15_000])];
@@ -393,7 +398,7 @@ fn pipelined_requests_that_are_not_read_wait(engine: &Engine) {
                 let page = b"GET /page.txt HTTP/1.1\r\nHost: x\r\n\r\n";
                 writer.write_all(&page.repeat(REQUESTS)).unwrap();
             });
-            // Nothing is read before everybody's replies have begun.
+            // Nothing is read before all replies have begun.
             stream.peek(&mut [0]).unwrap();
             begun.fetch_add(1, Ordering::Relaxed);
             while !begun.load(Ordering::Relaxed).is_multiple_of(CROWD) {

@@ -36,7 +36,7 @@ fn load(words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A server that says hello to each request, and tells from whom it came.
+/// A server that says hello to each request, and tells where it came from.
 fn telling_server() -> (String, Receiver<SocketAddr>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -197,8 +197,9 @@ fn said(output: &Output) -> String {
 
 const MISSING: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno";
 
-/// Issue 10 B. Seen: nothing but 404, "errors none", "the server was the limit", exit 0; the same with --verify.
-/// Cause: a whole reply was a good reply. Cure: --expect, an error of its own class, and exit 1.
+/// Issue 10 B. Seen: nothing but 404, "errors none", "the server was the limit", exit 0; the same
+/// with --verify. Cause: a whole reply was a good reply. Cure: --expect, an error of its own class,
+/// and exit 1.
 #[test]
 fn a_run_of_nothing_but_404_has_failed() {
     let url = format!("http://{}/none", server(MISSING));
@@ -306,8 +307,8 @@ fn mixed_server() -> SocketAddr {
     address
 }
 
-/// Issue 10 B. Seen: `http://host/base/ --fileset DIR` asked for /dir00/… in silence: the URL's path was dropped.
-/// Siblings: --paths and --sessions dropped it as well, and further URLs with it.
+/// Issue 10 B. Seen: `http://host/base/ --fileset DIR` asked for /dir00/… in silence: the URL's
+/// path was dropped. Siblings: --paths and --sessions dropped it as well, and further URLs with it.
 #[test]
 fn a_list_lies_below_the_folder_of_the_url() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -367,8 +368,9 @@ fn a_list_lies_below_the_folder_of_the_url() {
     }
 }
 
-/// Issue 10 B. Seen: `-c 100000` beyond the limit of descriptors tried each of them a hundred times a second and
-/// called what was left the server's limit. Cure: refused before the first, with what to do.
+/// Issue 10 B. Seen: `-c 100000` beyond the limit of descriptors tried each of them a hundred times
+/// a second and called what was left the server's limit. Cure: refused before the first, with what
+/// to do.
 #[test]
 fn more_connections_than_descriptors_are_refused_at_once() {
     let address = server(HELLO);
@@ -433,8 +435,8 @@ fn a_closed_loop_has_one_latency_and_an_open_one_has_both() {
     }
 }
 
-/// Beyond each limit a sentence, at once: seen were a run of a rate of 10^12 that never ended, a depth that took
-/// all memory, 100 million intervals, and a sum of durations that panicked.
+/// Beyond each limit a sentence, at once: seen were a run of a rate of 10^12 that never ended, a
+/// depth that took all memory, 100 million intervals, and a sum of durations that panicked.
 #[test]
 fn numbers_that_nobody_means_are_refused() {
     let common = ["http", "http://127.0.0.1:9/"];
@@ -660,7 +662,8 @@ fn sessions_send_the_methods_and_bodies_of_their_log() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
-/// Tells what was asked, with its body. The reply to a HEAD has a length and no body (RFC 9110 9.3.2).
+/// Tells what was asked, with its body. The reply to a HEAD has a length and no body (RFC 9110
+/// 9.3.2).
 fn answer_by_method(mut stream: std::net::TcpStream, seen: &std::sync::mpsc::Sender<String>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     loop {

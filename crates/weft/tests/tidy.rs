@@ -1,7 +1,7 @@
 //! What the house style asks and a program can check, over every file of the workspace.
 //!
-//! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding is
-//! printed as `file:line: what is wrong`, all findings of a test at once.
+//! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding
+//! is printed as `file:line: what is wrong`, all findings of a test at once.
 
 #[path = "tidy/floors.rs"]
 mod floors;
@@ -63,7 +63,8 @@ fn crates_depend_only_along_the_arrows() {
     findings.assert_none();
 }
 
-/// The dependencies of a manifest that are crates of this workspace, with the section they stand in.
+/// The dependencies of a manifest that are crates of this workspace, with the section they stand
+/// in.
 fn workspace_dependencies(manifest: &toml::Table, crates: &[String]) -> Vec<(String, String)> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let per_target = targets.into_iter().flat_map(toml::Table::values);
@@ -101,7 +102,7 @@ fn safe_crates_forbid_unsafe_code() {
 
 #[test]
 fn every_unsafe_block_is_argued() {
-    // clippy's undocumented_unsafe_blocks is exact and runs in CI; this one runs for everybody.
+    // clippy's undocumented_unsafe_blocks is exact and runs in CI; this one runs with every test.
     const ARGUED_WITHIN_LINES: usize = 12;
     let mut findings = Findings::default();
     for file in rust_files() {
@@ -427,7 +428,8 @@ fn rust_files() -> Vec<Source> {
 /// The text files with one of these extensions. Shell scripts without one count as "sh".
 fn files(extensions: &[&str]) -> Vec<Source> {
     let wanted = |name: &String| {
-        // Programs on other people's runtimes, as subjects of the laboratory, are written as their users would.
+        // Programs on other people's runtimes, as subjects of the laboratory, are written as their
+        // users would.
         if name.starts_with("crates/lab/peers/") {
             return false;
         }

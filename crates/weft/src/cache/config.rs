@@ -283,7 +283,7 @@ impl More {
             return Err("-Z needs a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
         }
         tls.clients = match (self.verify, self.ca_cert.take()) {
-            // In memcached, who may show a certificate and has nobody to vouch for it, need not.
+            // In memcached, a client that may show a certificate, with no authority to vouch for it, need not.
             (Verify::No, _) | (Verify::May, None) => Clients::Unknown,
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::Failure;
 
-/// The end of the wait of whoever started us.
+/// Ends the wait of the process that started us.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     ready: File,

@@ -72,7 +72,7 @@ impl Host for ProcessHost {
             Shutdown::Now => Signal::Interrupt,
             Shutdown::Graceful => Signal::Terminate,
         };
-        // Nobody listens only while the process ends anyway.
+        // The receiver is gone only while the process ends anyway.
         let _ = self
             .0
             .asked

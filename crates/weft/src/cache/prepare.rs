@@ -105,7 +105,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     })
 }
 
-/// Who to become: nobody else without being root. As root it must be said, as memcached has it: a cache has no use for
+/// The user to become: only root can become another. As root it must be said, as memcached has it: a cache has no use for
 /// root's rights, and nothing should have them by mistake.
 fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     let is_root = rustix::process::geteuid().is_root();
@@ -120,7 +120,7 @@ fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
             ids.map(Some)
                 .map_err(|why| Failure::Usage(format!("-u: {why}")))
         }
-        // As in memcached: who is not root stays who he is.
+        // As in memcached: a process that is not root keeps its user.
         Some(_) => Ok(None),
     }
 }
@@ -220,7 +220,7 @@ fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
     }
 }
 
-/// Says in a file where the server listens, for those who asked for any free port. memcached's own variable, and its
+/// Says in a file where the server listens, for a start that asked for any free port. memcached's own variable, and its
 /// lines.
 fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failure> {
     let Some(file) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
@@ -257,7 +257,7 @@ fn port_lines(transport: &str, address: SocketAddr) -> String {
     }
 }
 
-/// Under another name first: who waits for the file finds all of it.
+/// Under another name first: a program that waits for the file finds all of it.
 fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = file.as_os_str().to_owned();
     part.push(".lck");

@@ -1,7 +1,7 @@
 //! `-vv`: what clients say, and what they are answered, on standard error, as memcached prints it.
 //!
 //! A session around the session looks at what goes in and comes out. It is there in every connection, because a client may ask
-//! for it while the server runs (`verbosity 2`); when nobody asked, it costs one load of an integer for each input.
+//! for it while the server runs (`verbosity 2`); when it is off, it costs one load of an integer for each input.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Overheard {
     }
 
     fn say(&self, direction: &str, line: &str) {
-        // In one piece, so that lines of several connections do not mix. Nobody may be there to read it any more.
+        // In one piece, so that lines of several connections do not mix. The reader may be gone.
         let line = format!("{direction}{} {line}\n", self.id);
         let _ = io::stderr().write_all(line.as_bytes());
     }

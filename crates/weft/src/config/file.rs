@@ -17,7 +17,8 @@ pub(crate) enum Error {
     Syntax(Vec<Mistake>),
 }
 
-/// Reads the file: what it says, and a mistake for each key that is unknown or has a value of a wrong shape.
+/// Reads the file: what it says, and a mistake for each key that is unknown or has a value of a
+/// wrong shape.
 ///
 /// # Errors
 /// If it cannot be read, or is no TOML.

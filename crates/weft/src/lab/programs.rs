@@ -1,7 +1,8 @@
-//! The thesis's programs on fibers: what `weft lab` runs as the subject `weft`, each in a process of its own.
+//! The thesis's programs on fibers: what `weft lab` runs as the subject `weft`, each in a process
+//! of its own.
 //!
-//! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Sample`]. The same programs on other runtimes lie in
-//! `crates/lab/peers`.
+//! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Sample`]. The same
+//! programs on other runtimes lie in `crates/lab/peers`.
 
 mod primitives;
 
@@ -101,7 +102,8 @@ impl Parameters {
         handle.expect("memory for a stack").fiber().clone()
     }
 
-    /// Lets the fibers run for a while and counts what they did. They are left behind: the process ends.
+    /// Lets the fibers run for a while and counts what they did. They are left behind: the process
+    /// ends.
     fn time(&self, start: Instant, total: &Total) -> Sample {
         thread::sleep(Duration::from_millis(self.get("ms", 1000)));
         let (ops, elapsed) = (total.ops.load(Ordering::Relaxed), start.elapsed());
@@ -201,7 +203,7 @@ fn yields(parameters: &Parameters) -> Result<Sample, String> {
 
 const RING: usize = 5;
 
-/// One of a ring: who comes next, and whether it is our turn.
+/// One of a ring: the next one, and whether it is our turn.
 struct Link {
     has_token: AtomicBool,
     fiber: OnceLock<Fiber>,
@@ -369,7 +371,7 @@ fn locality(parameters: &Parameters) -> Result<Sample, String> {
 struct OnceSeat(AtomicPtr<Seat>);
 
 impl OnceSeat {
-    /// Sits down, and says who sat there.
+    /// Sits down, and says which one sat there.
     fn take_over(&self, seat: &'static Seat) -> Option<&'static Seat> {
         let seat = std::ptr::from_ref(seat).cast_mut();
         let other = self.0.swap(seat, Ordering::AcqRel);
@@ -389,7 +391,7 @@ struct Round {
     fibers: Vec<OnceLock<Fiber>>,
 }
 
-/// One who leads or follows.
+/// One that leads or follows.
 struct Member {
     round: Arc<Round>,
     me: usize,
@@ -515,7 +517,7 @@ fn transfer(parameters: &Parameters) -> Result<Sample, String> {
     }
     let (ops, elapsed) = (round.done.load(Ordering::Relaxed), start.elapsed());
     round.is_over.store(true, Ordering::Relaxed);
-    // Those who are behind a leader that has not seen the end yet do not matter any more.
+    // Those that are behind a leader that has not seen the end yet do not matter any more.
     std::mem::forget(runtime);
     Ok(sample(ops, elapsed))
 }

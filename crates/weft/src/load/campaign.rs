@@ -58,7 +58,8 @@ pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
     place.map_err(Failure::Usage)
 }
 
-/// Runs what was asked with this plan, and shows what came of it. The plan is that of the whole group.
+/// Runs what was asked with this plan, and shows what came of it. The plan is that of the whole
+/// group.
 ///
 /// # Errors
 /// When a run could not be made, an agent was lost, or a condition holds.

@@ -93,8 +93,8 @@ impl Output {
         !self.files().any(|path| is_standard(path))
     }
 
-    /// Writes everything, and fails if no reply came or a condition holds. What cannot be written does
-    /// not keep the rest from being written.
+    /// Writes everything, and fails if no reply came or a condition holds. What cannot be written
+    /// does not keep the rest from being written.
     ///
     /// # Errors
     /// When a file cannot be written, no reply came, or a condition holds.
@@ -120,8 +120,8 @@ impl Output {
         self.judge()
     }
 
-    /// A run of a sweep is over: its histograms are written, each run's to files of its own, and the
-    /// conditions are looked at.
+    /// A run of a sweep is over: its histograms are written, each run's to files of its own, and
+    /// the conditions are looked at.
     pub(super) fn add_run(&mut self, step: &Step, outcome: &Outcome) {
         self.runs += 1;
         let (run, rate_per_s) = (self.runs, step.rate_per_s.round());
@@ -160,7 +160,8 @@ impl Output {
         self.judge()
     }
 
-    /// Why a run has failed without a condition. One of the user's own on errors takes the place of ours.
+    /// Why a run has failed without a condition. One of the user's own on errors takes the place of
+    /// ours.
     fn faults(&self, outcome: &Outcome, counts: impl Fn(VerdictRow) -> bool) -> Vec<String> {
         let has_own = self.thresholds.iter().any(Threshold::is_about_errors);
         let is_about_errors = |row| matches!(row, VerdictRow::WrongReplies | VerdictRow::Failing);

@@ -55,7 +55,8 @@ struct Seen {
 }
 
 impl Screen {
-    /// Takes the terminal. `stop` is set when the user wants to leave; Ctrl-C is SIGINT, as elsewhere.
+    /// Takes the terminal. `stop` is set when the user wants to leave; Ctrl-C is SIGINT, as
+    /// elsewhere.
     ///
     /// # Errors
     /// When there is no terminal.
@@ -127,7 +128,7 @@ fn follow_keys(drawing: &Mutex<Drawing>, is_over: &AtomicBool, stop: &AtomicBool
             Ok(Wish::Draw) => lock(drawing).draw(),
             Ok(Wish::Leave) => stop.store(true, Ordering::Release),
             Ok(Wish::Interrupt) => {
-                // The screen goes first: where nobody handles the signal, it ends the process.
+                // The screen goes first: a signal that is not handled ends the process.
                 let _drawing = lock(drawing);
                 is_over.store(true, Ordering::Release);
                 ratatui::restore();

@@ -211,7 +211,7 @@ fn fibers_max(machine: &Machine) -> usize {
     }
 }
 
-// Threads of ours that carry no connection, and those of everybody else.
+// Threads of ours that carry no connection, and those of other programs.
 const THREADS_RESERVED: u64 = 1024;
 
 fn threads_max(machine: &Machine) -> usize {

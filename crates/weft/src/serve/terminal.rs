@@ -1,4 +1,4 @@
-//! What a server says to who started it, on standard error: standard output may carry the access
+//! What a server says to the user who started it, on standard error: standard output may carry the access
 //! log.
 
 use std::io::{self, Write};
@@ -55,6 +55,6 @@ impl Terminal {
 
 /// In one piece, so that it does not mix with what others write.
 fn write(text: &str) {
-    // Nobody may be there to read it any more; the server goes on.
+    // The reader may be gone; the server goes on.
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -178,7 +178,7 @@ impl Tree {
             .and_then(|name| self.modules[&at].imports.get(name));
         match import {
             Some(import) if depth < 8 && import[..] != path[..] => self.resolve(import, depth + 1),
-            // A name that the roof defines itself is nobody's room.
+            // A name that the roof defines itself belongs to no room.
             _ => (len > 0).then_some(at),
         }
     }

@@ -1,5 +1,6 @@
-//! What single things cost: to start a fiber and join it, a lock, a channel, a hand-over between processors, to wake one;
-//! and what it costs when nothing happens, or all work has landed in one place.
+//! What single things cost: to start a fiber and join it, a lock, a channel, a hand-over between
+//! processors, to wake one; and what it costs when nothing happens, or all work has landed in one
+//! place.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -38,7 +39,7 @@ pub(super) fn spawn(parameters: &Parameters) -> Result<Sample, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// A lock that nobody else wants.
+/// An uncontended lock.
 pub(super) fn mutex(parameters: &Parameters) -> Result<Sample, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let mut batch = Batch::of(&total);
@@ -114,9 +115,9 @@ struct Side {
     fiber: OnceLock<Fiber>,
 }
 
-/// Two fibers on two processors hand a ball to each other: how long it is on its way. Either both processors have
-/// something else to do besides, and are always awake; or each fiber keeps the ball for a while, until the other processor
-/// has fallen asleep.
+/// Two fibers on two processors hand a ball to each other: how long it is on its way. Either both
+/// processors have something else to do besides, and are always awake; or each fiber keeps the ball
+/// for a while, until the other processor has fallen asleep.
 pub(super) fn hand_over(parameters: &Parameters) -> Result<Sample, String> {
     let is_awake = parameters.get("awake", 0) != 0;
     let keep = Duration::from_micros(parameters.get("keep_us", 0));
@@ -168,7 +169,8 @@ pub(super) fn hand_over(parameters: &Parameters) -> Result<Sample, String> {
     Ok(sample(ops, Duration::from_nanos(nanos)))
 }
 
-/// Binds the calling kernel thread to a CPU, so that the scheduler does not put both on one. The fiber is pinned to the thread.
+/// Binds the calling kernel thread to a CPU, so that the scheduler does not put both on one. The
+/// fiber is pinned to the thread.
 fn bind_to_cpu(at: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(at);
@@ -276,7 +278,8 @@ fn compute(rounds: u64) {
     });
 }
 
-/// A closed loop over all connections, on the calling thread: each has one request on its way. Returns the replies.
+/// A closed loop over all connections, on the calling thread: each has one request on its way.
+/// Returns the replies.
 fn ask(clients: &[UnixStream], limit: Duration) -> std::io::Result<u64> {
     let mut waits: Vec<_> = clients
         .iter()

@@ -231,6 +231,31 @@ fn limits_that_a_reload_lowered_spare_the_request_in_progress() {
     assert!(text(&out).starts_with("HTTP/1.1 404 "));
 }
 
+/// The driver gives what it holds again, with what came since.
+#[test]
+fn a_request_line_that_comes_in_pieces_is_refused_when_it_passes_the_limit() {
+    let mut config = ServiceConfig::default();
+    config.limits.request_line_len_max = 64;
+    let world = World::new();
+    world.handle.reload(world.handle.site(), config).unwrap();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    let line = format!("GET /{}", "x".repeat(200));
+    for len in 1..=64 {
+        let received = receive(&mut session, &line.as_bytes()[..len], &mut out);
+        assert_eq!(received.next, Next::Receive(Phase::Head), "{len} bytes");
+    }
+    let refused_at = (65..=line.len()).find(|&len| {
+        receive(&mut session, &line.as_bytes()[..len], &mut out);
+        !out.is_empty()
+    });
+    assert!(
+        refused_at.is_some_and(|len| len <= 64 + 2),
+        "{refused_at:?}"
+    );
+    assert!(text(&out).starts_with("HTTP/1.1 414 "), "{}", text(&out));
+}
+
 fn logged(world: &World, input: &[u8]) -> String {
     let mut session = world.session();
     let mut out = Outbox::new();

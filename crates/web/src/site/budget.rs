@@ -261,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn a_full_number_of_files_takes_another_one_for_each_that_goes() {
+        let mut cache = Cache::new(1000);
+        cache.budget = Budget::new(1000, 2);
+        let id = |path| Id {
+            path,
+            encoding: None,
+        };
+        assert!(cache.budget.admit(id(1), 1, &[]) && cache.budget.admit(id(2), 1, &[]));
+        assert!(!cache.budget.admit(id(3), 1, &[]), "a third file of two");
+        // Victims that are gone already make no room, however many they are.
+        assert!(!cache.budget.admit(id(3), 1, &[id(4), id(5)]));
+        assert!(cache.budget.admit(id(3), 1, &[id(4), id(1)]));
+        assert_eq!((cache.budget.used(), cache.budget.evicted), (2, 1));
+    }
+
+    #[test]
     fn victims_that_left_in_the_meantime_make_no_room() {
         let mut cache = Cache::new(10);
         (0..10).for_each(|n| _ = cache.ask(n, 1));

@@ -353,6 +353,32 @@ fn error_pages_are_held_in_memory() {
 }
 
 #[test]
+fn an_error_page_has_at_most_a_mebibyte() {
+    for (len, is_taken) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+        let page = "x".repeat(len);
+        let dir = TempDir::new().unwrap();
+        write(&dir, "404.html", &page);
+        let site = Site::open(SiteConfig {
+            root: dir.path().to_owned(),
+            error_pages: vec![(404, "404.html".into())],
+            ..SiteConfig::default()
+        });
+        assert_eq!(site.is_ok(), is_taken, "{len} bytes");
+    }
+}
+
+#[test]
+fn a_change_is_seen_within_the_recheck_time() {
+    let mut world = World::with(&[("a.txt", "old")], |config| {
+        config.recheck_every = Duration::from_secs(1);
+    });
+    assert_eq!(world.text("a.txt"), "old");
+    world.write("a.txt", "new");
+    world.at_s += 1.0;
+    assert_eq!(world.text("a.txt"), "new");
+}
+
+#[test]
 fn rules_add_header_lines_by_the_file_that_answers() {
     let world = World::with(&[("index.html", "x"), ("a/b.js", "x")], |config| {
         let rule = |glob: &str, name: &str, value: &str| HeaderRule {

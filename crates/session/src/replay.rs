@@ -1,4 +1,5 @@
-//! Replays a conversation against a session: whole, byte by byte, and cut at seeded random places.
+//! Replays a conversation against a session: whole, byte by byte, and cut at seeded random places,
+//! what the session sends as well as what it receives.
 //!
 //! A protocol that is right only when a request arrives in one piece is wrong, and the network will
 //! find out. So every transcript is replayed many times with different cuts, and all must give the
@@ -10,7 +11,6 @@
 //! replay(|| Echo, &Script::new().send("ping\n").expect("ping\n"));
 //! ```
 
-use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -97,7 +97,9 @@ pub enum Cutting {
     Whole,
     /// Each byte arrives alone.
     EveryByte,
-    /// Pieces of random length, and an outbox with a random watermark, from this seed.
+    /// From this seed: pieces of random length, an outbox with a random watermark, and a peer that
+    /// often takes only the beginning of what is sent, so that the session receives more while
+    /// output waits.
     Seeded(u64),
 }
 
@@ -111,14 +113,20 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
         Cutting::Seeded(_) => Outbox::with_watermark(1 + random.below(70_000)),
         _ => Outbox::new(),
     };
-    let mut replayed = Replayed {
-        replied: Vec::new(),
-        closed: false,
+    let mut peer = Peer {
+        replayed: Replayed {
+            replied: Vec::new(),
+            closed: false,
+        },
+        partial: match cutting {
+            Cutting::Seeded(seed) => Some(Random(!seed)),
+            _ => None,
+        },
     };
     let mut held = Vec::new();
     let mut rest = sent;
     let mut phase = Phase::Idle;
-    while !rest.is_empty() && !replayed.closed {
+    while !rest.is_empty() && !peer.replayed.closed {
         let len = match cutting {
             Cutting::Whole => rest.len(),
             Cutting::EveryByte => 1,
@@ -126,13 +134,14 @@ pub fn run<S: Session>(mut session: S, sent: &[u8], cutting: Cutting) -> Replaye
         };
         let (piece, after) = rest.split_at(len);
         rest = after;
-        let piece = fill_body_room(&mut session, piece, &mut phase, &mut out, &mut replayed);
+        let piece = fill_body_room(&mut session, piece, &mut phase, &mut out, &mut peer);
         if !piece.is_empty() {
             held.extend_from_slice(piece);
-            phase = deliver(&mut session, &mut held, &mut out, &mut replayed);
+            phase = deliver(&mut session, &mut held, &mut out, &mut peer);
         }
     }
-    replayed
+    peer.take_all(&mut out);
+    peer.replayed
 }
 
 /// The time of every replay: sessions have no clock, so tests choose it. 2026-11-20 12:00:00 UTC,
@@ -150,7 +159,7 @@ fn deliver<S: Session>(
     session: &mut S,
     held: &mut Vec<u8>,
     out: &mut Outbox,
-    replayed: &mut Replayed,
+    peer: &mut Peer,
 ) -> Phase {
     // Each turn uses input, sends output or does work; a session that only spins is broken.
     for _ in 0..1_000_000 {
@@ -159,14 +168,14 @@ fn deliver<S: Session>(
         held.drain(..used);
         match next {
             Next::Receive(phase) => {
-                send(out, replayed);
+                peer.take(out);
                 return phase;
             }
-            Next::Flush => send(out, replayed),
+            Next::Flush => peer.take(out),
             Next::Work | Next::Wait => session.work(test_now()),
             Next::Close | Next::Linger => {
-                send(out, replayed);
-                replayed.closed = true;
+                peer.take_all(out);
+                peer.replayed.closed = true;
                 return Phase::Idle;
             }
         }
@@ -183,7 +192,7 @@ fn fill_body_room<'a, S: Session>(
     mut piece: &'a [u8],
     phase: &mut Phase,
     out: &mut Outbox,
-    replayed: &mut Replayed,
+    peer: &mut Peer,
 ) -> &'a [u8] {
     while *phase == Phase::Body && !piece.is_empty() {
         let room = session.body_room();
@@ -195,40 +204,61 @@ fn fill_body_room<'a, S: Session>(
         piece = &piece[len..];
         match session.body_filled(len, test_now(), out) {
             Next::Receive(next) => *phase = next,
-            Next::Close | Next::Linger => replayed.closed = true,
+            Next::Close | Next::Linger => peer.replayed.closed = true,
             Next::Flush | Next::Work | Next::Wait => *phase = Phase::Idle,
         }
-        send(out, replayed);
+        peer.take(out);
     }
     piece
 }
 
-fn send(out: &mut Outbox, replayed: &mut Replayed) {
-    while let Some(chunk) = out.front() {
-        let len = match chunk {
-            Chunk::File(range) => {
-                replayed.replied.extend_from_slice(&read(range));
-                range.len()
+/// The other side of the conversation: what it has got, and how it takes what is sent.
+struct Peer {
+    replayed: Replayed,
+    /// If it is there: half of the time the peer takes only the beginning of what is sent.
+    partial: Option<Random>,
+}
+
+impl Peer {
+    /// Takes what is in the outbox, or its beginning.
+    fn take(&mut self, out: &mut Outbox) {
+        while let Some(chunk) = out.front() {
+            let partial = self.partial.as_mut();
+            let partial = partial.and_then(|random| (random.below(2) == 0).then_some(random));
+            let is_last = partial.is_some();
+            let take = |len| partial.map_or(len, |random| 1 + random.below(len));
+            let replied = &mut self.replayed.replied;
+            let taken = match chunk {
+                Chunk::Bytes(bytes) => take_bytes(bytes, take, replied),
+                Chunk::Shared(bytes) => take_bytes(bytes, take, replied),
+                Chunk::File(range) => read(range, take(range.len()), replied),
+            };
+            out.consume(taken);
+            if is_last {
+                return;
             }
-            Chunk::Bytes(_) | Chunk::Shared(_) => {
-                let mut slices = [IoSlice::new(&[]); 16];
-                let filled = out.gather(&mut slices);
-                slices[..filled]
-                    .iter()
-                    .for_each(|s| replayed.replied.extend_from_slice(s));
-                slices[..filled].iter().map(|s| s.len() as u64).sum()
-            }
-        };
-        out.consume(len);
+        }
+    }
+
+    fn take_all(&mut self, out: &mut Outbox) {
+        self.partial = None;
+        self.take(out);
     }
 }
 
-fn read(range: &FileRange) -> Vec<u8> {
-    let mut bytes = vec![0; range.len() as usize];
-    let mut at = 0;
-    while at < bytes.len() {
-        let offset = range.range.start + at as u64;
-        let len = rustix::io::pread(range.file.as_fd(), &mut bytes[at..], offset).expect("pread");
+fn take_bytes(bytes: &[u8], take: impl FnOnce(u64) -> u64, to: &mut Vec<u8>) -> u64 {
+    let len = take(bytes.len() as u64);
+    to.extend_from_slice(&bytes[..len as usize]);
+    len
+}
+
+fn read(range: &FileRange, len: u64, to: &mut Vec<u8>) -> u64 {
+    let begin = to.len();
+    let mut at = begin;
+    to.resize(begin + len as usize, 0);
+    while at < to.len() {
+        let offset = range.range.start + (at - begin) as u64;
+        let len = rustix::io::pread(range.file.as_fd(), &mut to[at..], offset).expect("pread");
         assert!(
             len > 0,
             "the file ends at {offset}, inside the range {:?}",
@@ -236,7 +266,7 @@ fn read(range: &FileRange) -> Vec<u8> {
         );
         at += len;
     }
-    bytes
+    len
 }
 
 fn assert_same(cut: &str, got: &[u8], expected: &[u8]) {
@@ -369,6 +399,37 @@ mod tests {
             sizes.iter().all(|size| (1..=70_000).contains(size)),
             "{sizes:?}"
         );
+    }
+
+    /// Says of each piece whether an earlier reply still waited when it came.
+    struct Waiting;
+
+    impl Session for Waiting {
+        fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+            let said: &[u8] = match out.is_empty() {
+                true => b"free\n",
+                false => b"waiting\n",
+            };
+            out.put(said);
+            Received {
+                used: input.len(),
+                next: Next::Receive(Phase::Idle),
+            }
+        }
+    }
+
+    /// A driver may show input while output waits; and in the end all has been taken.
+    #[test]
+    fn seeds_show_input_while_output_waits() {
+        let replied = |cutting| run(Waiting, &[b'x'; 2_000], cutting).replied;
+        assert_eq!(replied(Cutting::EveryByte), b"free\n".repeat(2_000));
+        let mut waited = 0;
+        for seed in 1..=CUTTINGS {
+            let replied = String::from_utf8(replied(Cutting::Seeded(seed))).unwrap();
+            assert!(replied.ends_with('\n'), "seed {seed}: {replied}");
+            waited += replied.lines().filter(|line| *line == "waiting").count();
+        }
+        assert!(waited as u64 > CUTTINGS, "{waited} pieces");
     }
 
     /// `B` and ten bytes, for which it lends room. Tells how many came into the room, and how many

@@ -50,6 +50,21 @@ impl Script {
         self.closed = true;
         self
     }
+
+    /// All that the peer sends.
+    pub fn sent(&self) -> &[u8] {
+        &self.sent
+    }
+
+    /// All that it must get back, if the script says so.
+    pub fn expected(&self) -> Option<&[u8]> {
+        self.expected.as_deref()
+    }
+
+    /// Whether the session must close at the end.
+    pub fn closes(&self) -> bool {
+        self.closed
+    }
 }
 
 /// What came of a replay.

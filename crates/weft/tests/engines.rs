@@ -1,5 +1,8 @@
 //! What every engine promises: one suite, run over live servers on each, through real sockets.
 
+#[path = "engines/cache_transcripts.rs"]
+mod cache_transcripts;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
@@ -17,6 +20,8 @@ use serve::{Engine, Server, Settings};
 use session::Phase;
 use web::transcript::{self, Ending, PROBE};
 use web::{Handle, Peer, ServiceConfig, Session};
+
+use cache_transcripts::every_cache_transcript_plays_as_written;
 
 /// Makes a test of each promise on each engine.
 macro_rules! contract {
@@ -38,6 +43,7 @@ macro_rules! contract {
 
 contract! {
     every_transcript_plays_as_written
+    every_cache_transcript_plays_as_written
     a_large_file_arrives_whole
     a_slow_head_times_out_and_is_told
     trickling_a_head_does_not_extend_its_time

@@ -1,0 +1,145 @@
+//! The cache's transcripts, played to live servers.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use cache::transcript;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serve::listen::{Address, bind};
+use serve::{Engine, Server, Settings};
+use session::replay::{Random, Script, test_now};
+use session::{GiveUp, Next, Now, Outbox, Received, Session};
+
+const FILES: &[(&str, &str)] = &[
+    (
+        "text",
+        include_str!("../../../cache/tests/transcripts/text.txt"),
+    ),
+    (
+        "meta",
+        include_str!("../../../cache/tests/transcripts/meta.txt"),
+    ),
+];
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many times each transcript is cut, and into how many pieces.
+const CUTTINGS: u64 = 2;
+const PIECES: usize = 6;
+
+pub(super) fn every_cache_transcript_plays_as_written(engine: &Engine) {
+    let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let Address::Tcp(address) = listeners[0].address else {
+        panic!("{:?} is not TCP", listeners[0].address)
+    };
+    let settings = Settings {
+        engine: engine.clone(),
+        listeners,
+        ..Settings::default()
+    };
+    let server = Server::start(settings, |_| AtTestTime(open())).unwrap();
+    let mut failures = Vec::new();
+    for (name, script) in FILES
+        .iter()
+        .flat_map(|(file, text)| transcript::parse(file, text))
+    {
+        let mut check = |how: &str, replied: &[u8]| {
+            if Some(replied) != script.expected() {
+                let replied = replied.escape_ascii();
+                failures.push(format!("{name} ({how}): {replied}"));
+            }
+        };
+        check("whole", &play(&server, address, &script, &[]));
+        for seed in 1..=CUTTINGS {
+            let mut random = Random(seed);
+            let mut cuts = [(); PIECES - 1].map(|()| random.below(script.sent().len() as u64));
+            cuts.sort_unstable();
+            check(
+                &format!("cut {cuts:?}"),
+                &play(&server, address, &script, &cuts),
+            );
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Plays one transcript, in pieces that arrive one by one. Returns the replies.
+fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let before = server.counters().bytes_received();
+    let (mut from, ends) = (0, cuts.iter().map(|&cut| cut as usize));
+    for end in ends.chain([script.sent().len()]) {
+        // A server that closes may reset what is on its way.
+        if stream.write_all(&script.sent()[from..end]).is_err() {
+            break;
+        }
+        from = end;
+        let deadline = Instant::now() + PATIENCE;
+        while server.counters().bytes_received() < before + from as u64 && !has_ended(&stream) {
+            assert!(Instant::now() < deadline, "{from} bytes were not received");
+            std::thread::yield_now();
+        }
+        if has_ended(&stream) {
+            break;
+        }
+    }
+    if !script.closes() {
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+    let mut replied = Vec::new();
+    let _ = stream.read_to_end(&mut replied);
+    replied
+}
+
+/// Whether the server sends no more, and takes no more to answer it.
+fn has_ended(stream: &TcpStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap();
+    !fds[0].revents().is_empty()
+}
+
+/// A conversation with a cache of its own, as the transcripts expect it.
+fn open() -> cache::Session {
+    let settings = cache::Settings {
+        version: "TEST".to_owned(),
+        ..cache::Settings::default()
+    };
+    let service = transcript::service(settings).unwrap();
+    cache::Session::new(service, cache::Peer::Unix, test_now())
+}
+
+/// A session for which the time of the transcripts stands still.
+struct AtTestTime(cache::Session);
+
+impl Session for AtTestTime {
+    fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
+        self.0.receive(input, test_now(), out)
+    }
+
+    fn work(&mut self, _: Now) {
+        self.0.work(test_now());
+    }
+
+    fn body_room(&mut self) -> &mut [u8] {
+        self.0.body_room()
+    }
+
+    fn body_filled(&mut self, len: usize, _: Now, out: &mut Outbox) -> Next {
+        self.0.body_filled(len, test_now(), out)
+    }
+
+    fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
+        self.0.give_up(reason, test_now(), out);
+    }
+
+    fn drain(&mut self, _: Now, out: &mut Outbox) {
+        self.0.drain(test_now(), out);
+    }
+
+    fn closed(&mut self, _: Now) {
+        self.0.closed(test_now());
+    }
+}

@@ -146,21 +146,6 @@ enum Drain {
     Told,
 }
 
-/// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the connection ends
-/// meanwhile, the job may be dropped as well as brought back.
-pub(crate) struct Job<S> {
-    session: S,
-    /// Whether it waits for something to happen, however long that takes.
-    pub(crate) waits: bool,
-}
-
-impl<S: Session> Job<S> {
-    pub(crate) fn run(mut self, now: Now) -> Job<S> {
-        self.session.work(now);
-        self
-    }
-}
-
 /// More input than this is held for no session: each has smaller limits of its own.
 const HELD_LEN_MAX: usize = 1024 * 1024;
 

@@ -21,7 +21,7 @@ use session::{Opening, Session};
 
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
-use admission::Admission;
+use admission::Start;
 use fiber::Fibers;
 pub use thread::THREADS_MAX;
 use thread::Threads;
@@ -48,14 +48,6 @@ impl Default for Engine {
             backend: BackendChoice::Auto,
         }
     }
-}
-
-/// What an engine is started with.
-pub(crate) struct Start<O> {
-    pub(crate) admission: Admission<O>,
-    pub(crate) listeners: Vec<Bound>,
-    /// A fixed number of fibers or threads, where connections have one each.
-    pub(crate) carriers: Option<usize>,
 }
 
 /// An engine at work. Dropping it ends its threads.

@@ -19,8 +19,22 @@ use std::thread;
 
 use session::{Now, Session};
 
-use crate::carriage::Job;
 use crate::metrics::MetricsWriter;
+
+/// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the connection ends
+/// meanwhile, the job may be dropped as well as brought back.
+pub(crate) struct Job<S> {
+    pub(crate) session: S,
+    /// Whether it waits for something to happen, however long that takes.
+    pub(crate) waits: bool,
+}
+
+impl<S: Session> Job<S> {
+    pub(crate) fn run(mut self, now: Now) -> Job<S> {
+        self.session.work(now);
+        self
+    }
+}
 
 /// The jobs of a server.
 #[derive(Debug)]

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use session::{Now, Outbox, Session};
 
-use super::{
-    Carriage, Drain, GOODBYE_PATIENCE, Job, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, outgoing,
-};
+use super::{Carriage, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, outgoing};
 use crate::counters::Closed;
+use crate::jobs::Job;
 
 impl<S: Session> Carriage<S> {
     /// The peer took the first `len` bytes of what was to be sent; 0 if there are none, because a file was cut short.

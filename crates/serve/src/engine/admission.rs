@@ -8,8 +8,17 @@ use session::{Now, Opening, Session, TlsFacts};
 
 use crate::carriage::{Carriage, Secure};
 use crate::counters::Closed;
+use crate::listen::Bound;
 use crate::shared::Shared;
 use crate::tls::Tls;
+
+/// What an engine is started with.
+pub(crate) struct Start<O> {
+    pub(crate) admission: Admission<O>,
+    pub(crate) listeners: Vec<Bound>,
+    /// A fixed number of fibers or threads, where connections have one each.
+    pub(crate) carriers: Option<usize>,
+}
 
 /// Lets connections in, or says what those are told for which there is no room.
 pub(crate) struct Admission<O> {

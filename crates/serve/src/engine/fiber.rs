@@ -9,7 +9,7 @@ use fiber::net::{Input, TcpListener, UnixListener};
 use fiber::{BackendChoice, Flow, ProcessorCounters, Runtime, Source, Steps};
 use session::{Now, Opening, Session};
 
-use super::Start;
+use super::admission::Start;
 use super::pool::AcceptPool;
 use super::serving::{self, Serving};
 use crate::blocking::Driver;

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Start;
-use super::admission::Admission;
+use super::admission::{Admission, Start};
 use crate::counters::AcceptError;
 use crate::listen::Bound;
 use crate::registry::Connections;

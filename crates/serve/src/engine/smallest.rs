@@ -15,8 +15,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
 use session::{Now, Opening, Session};
 use slab::Slab;
 
-use super::Start;
-use super::admission::Admission;
+use super::admission::{Admission, Start};
 use crate::carriage::{Carriage, SEALED_LEN_MAX, Want};
 use crate::clock;
 use crate::counters::Closed;

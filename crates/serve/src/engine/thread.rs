@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use session::{Opening, Session};
 
-use super::Start;
+use super::admission::Start;
 use super::pool::AcceptPool;
 use super::serving::{self, Serving};
 use crate::blocking::converse;

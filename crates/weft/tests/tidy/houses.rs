@@ -50,12 +50,7 @@ const HOUSES: &[House] = &[
             engine
             server
         ",
-        upward: &[
-            ("engine/fiber", "engine", AS_IT_WAS),
-            ("engine/pool", "engine", AS_IT_WAS),
-            ("engine/thread", "engine", AS_IT_WAS),
-            ("jobs", "carriage", AS_IT_WAS),
-        ],
+        upward: &[],
     },
     House {
         name: "fiber",

@@ -105,3 +105,167 @@ impl Pool {
             .sum(|stripe| &stripe.touch_hits[usize::from(id) - 1])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Arithmetic, Config, DeleteRule, Direction, Mode, NEVER, Rule};
+
+    const NOW: Seconds = 10;
+
+    /// Each thing is done a different number of times, to small items and to a big one.
+    fn busy_store() -> Store {
+        let store = Store::new(Config::default()).unwrap();
+        let mut turn = store.turn(NOW);
+        let mut set = |key: &str, len, exptime, rule: Rule| {
+            let value = vec![b'7'; len];
+            let _ = turn.store(key.as_bytes(), &value, 0, exptime, rule);
+        };
+        let any = Rule::from(Mode::Set);
+        let with_cas = |cas| Rule {
+            cas: Some(cas),
+            ..any
+        };
+        set("flushed", 10, NEVER, any);
+        store.flush(NOW, NOW);
+        for key in [
+            "a", "b", "c", "d", "gone-1", "gone-2", "old", "older", "oldest",
+        ] {
+            let exptime = if key.starts_with("old") { 5 } else { NEVER };
+            set(key, 10, exptime, any);
+        }
+        set("big", 1_000, NEVER, any);
+        set("big", 1_000, NEVER, with_cas(11));
+        (0..2).for_each(|_| set("a", 10, NEVER, with_cas(1_000)));
+        (0..3).for_each(|_| set("none", 10, NEVER, with_cas(1)));
+        drop(turn);
+        let mut turn = store.turn(NOW);
+        (0..4).for_each(|_| assert!(turn.get(b"a").is_ok()));
+        (0..2).for_each(|_| assert!(turn.get(b"big").is_ok()));
+        (0..5).for_each(|_| assert!(turn.get(b"none").is_err()));
+        for key in ["flushed", "old", "older"] {
+            assert!(turn.get(key.as_bytes()).is_err());
+        }
+        (0..6).for_each(|_| turn.touch(b"b", NEVER).unwrap());
+        (0..7).for_each(|_| assert!(turn.touch(b"none", NEVER).is_err()));
+        for key in ["gone-1", "gone-2", "none", "none-2", "none-3"] {
+            turn.delete(key.as_bytes(), DeleteRule::default());
+        }
+        let by = |direction| Arithmetic {
+            direction,
+            delta: 1,
+            cas: None,
+            new_cas: None,
+            exptime: None,
+        };
+        for (key, direction, times) in [
+            ("c", Direction::Up, 8),
+            ("none", Direction::Up, 9),
+            ("c", Direction::Down, 5),
+            ("none", Direction::Down, 4),
+        ] {
+            (0..times).for_each(|_| drop(turn.count(key.as_bytes(), by(direction))));
+        }
+        drop(turn);
+        while store.maintain(1_000, NOW) {}
+        store
+    }
+
+    #[test]
+    fn every_figure_of_the_store_is_what_was_done() {
+        let store = busy_store();
+        let stats = store.stats();
+        let expected = Stats {
+            curr_items: 5,
+            // Flushed, 9 small ones, big twice, and 13 numbers.
+            total_items: 1 + 9 + 2 + 13,
+            bytes: 4 * 51 + 1_043,
+            limit_maxbytes: 64 << 20,
+            total_malloced: 2 << 20,
+            get_hits: 6,
+            get_misses: 8,
+            get_expired: 2,
+            get_flushed: 1,
+            touch_hits: 6,
+            touch_misses: 7,
+            delete_hits: 2,
+            delete_misses: 3,
+            incr_hits: 8,
+            incr_misses: 9,
+            decr_hits: 5,
+            decr_misses: 4,
+            cas_hits: 1,
+            cas_misses: 3,
+            cas_badval: 2,
+            cmd_set: 1 + 9 + 2 + 2 + 3,
+            reclaimed: 3,
+            expired_unfetched: 3,
+            crawler_reclaimed: 1,
+            crawler_items_checked: 6,
+            hash_power_level: 14,
+            hash_bytes: 4 * 4096 * 64,
+            limbo_chunks: 0,
+            ..Stats::default()
+        };
+        assert_eq!(stats, expected);
+    }
+
+    #[test]
+    fn every_figure_of_a_class_is_what_was_done_there() {
+        let store = busy_store();
+        let [small, big] = &store.class_stats(NOW + 3)[..] else {
+            panic!("{:?}", store.class_stats(NOW));
+        };
+        let expected = ClassStats {
+            id: 1,
+            chunk_size: 88,
+            chunks_per_page: 11_915,
+            total_pages: 1,
+            total_chunks: 11_915,
+            used_chunks: 4,
+            free_chunks: small.free_chunks,
+            free_chunks_end: 11_915 - 4 - small.free_chunks,
+            mem_requested: 4 * 51,
+            number: 4,
+            number_small: 4,
+            age: 3,
+            reclaimed: 3,
+            expired_unfetched: 3,
+            crawler_reclaimed: 1,
+            stored: 1 + 9 + 13,
+            get_hits: 4,
+            cmd_set: 1 + 9 + 2 + 3,
+            delete_hits: 2,
+            incr_hits: 8,
+            decr_hits: 5,
+            cas_badval: 2,
+            touch_hits: 6,
+            ..ClassStats::default()
+        };
+        assert_eq!(*small, expected);
+        assert!(small.free_chunks > 0);
+        let figures = (big.stored, big.get_hits, big.cmd_set, big.cas_hits);
+        assert_eq!(figures, (2, 2, 2, 1));
+        assert_eq!((big.number, big.touch_hits, big.used_chunks), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_reset_sets_what_was_counted_to_zero_and_keeps_what_is_there() {
+        let store = busy_store();
+        let before = store.stats();
+        store.reset_stats();
+        let expected = Stats {
+            curr_items: before.curr_items,
+            bytes: before.bytes,
+            limit_maxbytes: before.limit_maxbytes,
+            total_malloced: before.total_malloced,
+            hash_power_level: before.hash_power_level,
+            hash_bytes: before.hash_bytes,
+            ..Stats::default()
+        };
+        assert_eq!(store.stats(), expected);
+        let class = &store.class_stats(NOW)[0];
+        assert_eq!((class.number, class.get_hits, class.touch_hits), (4, 0, 0));
+        assert_eq!((class.stored, class.cmd_set), (0, 0));
+    }
+}

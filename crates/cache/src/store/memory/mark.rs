@@ -137,6 +137,43 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_inherits_all_but_the_references() {
+        let marks = FETCHED | STALE | WIN;
+        let state = AtomicU32::new(with_use(fresh(777) | marks, 2));
+        let before = state.load(Relaxed);
+        assert!((0..9).all(|_| reference(&state, READERS_MAX)) && !retire(&state));
+        assert!(is_referenced(state.load(Relaxed)) && !is_referenced(before));
+        let copy = inherited(state.load(Relaxed));
+        assert_eq!(copy, before);
+        assert_eq!(
+            (used(copy), generation(copy), copy & marks),
+            (2, 777, marks)
+        );
+        assert_eq!(used(with_use(copy, 0)), 0);
+        assert_eq!(with_use(with_use(copy, 9), 2), copy);
+    }
+
+    #[test]
+    fn one_of_many_takes_the_win() {
+        let state = AtomicU32::new(fresh(9) | STALE);
+        assert!(take_win(&state) && !take_win(&state));
+        assert_eq!(state.load(Relaxed), fresh(9) | STALE | WIN);
+    }
+
+    #[test]
+    fn a_use_is_set_without_a_word_of_the_others() {
+        let state = AtomicU32::new(fresh(9) | FETCHED | WIN | 5);
+        set_use(&state, 3);
+        set_use(&state, 1);
+        assert_eq!(
+            state.load(Relaxed),
+            fresh(9) | FETCHED | WIN | 5 | 1 << USE_SHIFT
+        );
+        hit(&state);
+        assert_eq!(used(state.load(Relaxed)), 2);
+    }
+
+    #[test]
     fn the_fourth_hit_writes_nothing() {
         let state = AtomicU32::new(fresh(3));
         (0..3).for_each(|_| assert!(hit(&state) != state.load(Relaxed)));

@@ -180,3 +180,79 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Config, Mode, NEVER, Store};
+
+    const NOW: Seconds = 2;
+
+    fn set(store: &Store, key: &str) {
+        let mut turn = store.turn(NOW);
+        turn.store(key.as_bytes(), b"v", 0, NEVER, Mode::Set.into())
+            .unwrap();
+    }
+
+    #[test]
+    fn before_generations_come_round_again_the_flushes_have_been_everywhere() {
+        // No crawler runs. An item of 32,768 flushes ago would be alive again.
+        let store = Store::new(Config::default()).unwrap();
+        (0..60_000).for_each(|at| set(&store, &format!("old-{at}")));
+        let items = |store: &Store| store.stats().curr_items;
+        for flushes in 1..=32_766 {
+            store.flush(NOW, NOW);
+            set(&store, "new");
+            match flushes {
+                // The crawler has half of the generations' time.
+                16_383 => assert_eq!(items(&store), 60_001),
+                16_384 => assert!(items(&store) < 60_001 && items(&store) > 59_000),
+                24_575 => assert!((25_000..35_000).contains(&items(&store))),
+                _ => {}
+            }
+        }
+        assert_eq!(items(&store), 1);
+    }
+
+    #[test]
+    fn a_flush_of_nothing_begins_no_generation() {
+        let store = Store::new(Config::default()).unwrap();
+        let generation = |store: &Store| store.pool().clock(NOW).generation;
+        (0..3).for_each(|_| store.flush(NOW, NOW));
+        assert_eq!(generation(&store), 0);
+        for flushes in 1..=3 {
+            set(&store, "a");
+            (0..3).for_each(|_| store.flush(NOW, NOW));
+            assert_eq!(generation(&store), flushes);
+        }
+    }
+
+    #[test]
+    fn a_delayed_flush_keeps_what_is_stored_and_the_generation_until_it_is_due() {
+        let store = Store::new(Config::default()).unwrap();
+        let pool = store.pool();
+        (0..5).for_each(|_| {
+            set(&store, "a");
+            store.flush(NOW, NOW);
+        });
+        set(&store, "a");
+        store.flush(NOW + 9, NOW);
+        assert_eq!(
+            (pool.flush_due(), pool.clock(NOW + 8).generation),
+            (NOW + 9, 5)
+        );
+        assert!(store.turn(NOW + 8).get(b"a").is_ok());
+        // A later one replaces it.
+        store.flush(NOW + 7, NOW);
+        assert_eq!(pool.flush_due(), NOW + 7);
+        assert!(store.turn(NOW + 7).get(b"a").is_err());
+        assert_eq!((pool.flush_due(), pool.clock(NOW + 9).generation), (0, 6));
+    }
+
+    #[test]
+    fn generations_lie_a_number_of_flushes_apart() {
+        for (older, newer, flushes) in [(0, 0, 0), (3, 5, 2), (5, 3, 32_766), (32_767, 0, 1)] {
+            assert_eq!(between(older, newer), flushes);
+        }
+    }
+}

@@ -676,30 +676,4 @@ pub(crate) fn is_long(arena: &Arena, chunk: Chunk) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::store::{Config, Mode, NEVER, Store};
-
-    /// Seen: a class whose items were only ever replaced grew by some bytes for each few sets, for ever. Cause: a page was
-    /// noted as roomy each time that its last free chunk was gone and another came back, also when it was noted already, and
-    /// notes went only when a page was found full.
-    #[test]
-    fn a_page_is_noted_as_roomy_once() {
-        let store = Store::new(Config::default()).unwrap();
-        let mut turn = store.turn(2);
-        for round in 0..2_000 {
-            let drafts = (0..round % 3 + 1).map(|_| turn.reserve(b"k", 10, 0, NEVER).unwrap());
-            drop(drafts.collect::<Vec<_>>());
-            turn.store(b"k", b"value", 0, NEVER, Mode::Set.into())
-                .unwrap();
-        }
-        for id in store.pool().class_ids() {
-            let class = store.pool().class(id);
-            assert!(
-                class.roomy.len() <= class.pages.len(),
-                "{} notes of {} pages",
-                class.roomy.len(),
-                class.pages.len()
-            );
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,617 @@
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::*;
+use crate::store::{Config, Mode, Store};
+
+/// Seen: a class whose items were only ever replaced grew by some bytes for each few sets, for ever. Cause: a page was
+/// noted as roomy each time that its last free chunk was gone and another came back, also when it was noted already, and
+/// notes went only when a page was found full.
+#[test]
+fn a_page_is_noted_as_roomy_once() {
+    let store = Store::new(Config::default()).unwrap();
+    let mut turn = store.turn(2);
+    for round in 0..2_000 {
+        let drafts = (0..round % 3 + 1).map(|_| turn.reserve(b"k", 10, 0, NEVER).unwrap());
+        drop(drafts.collect::<Vec<_>>());
+        turn.store(b"k", b"value", 0, NEVER, Mode::Set.into())
+            .unwrap();
+    }
+    for id in store.pool().class_ids() {
+        let class = store.pool().class(id);
+        assert!(
+            class.roomy.len() <= class.pages.len(),
+            "{} notes of {} pages",
+            class.roomy.len(),
+            class.pages.len()
+        );
+    }
+}
+
+const CHUNK_LEN: usize = 8192;
+const CLOCK: Clock = Clock {
+    now: 100,
+    generation: 5,
+};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % limit
+    }
+}
+
+/// What the model knows of an item.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    hash: u64,
+    len: u64,
+    used: u32,
+    is_fetched: bool,
+    is_held: bool,
+    exptime: Seconds,
+    last_access: Seconds,
+}
+
+impl Known {
+    fn is_dead(&self) -> bool {
+        self.exptime != NEVER && self.exptime <= CLOCK.now
+    }
+}
+
+/// S3-FIFO as the paper has it, beside the class: two queues of names, oldest first, and a table.
+struct Model {
+    arena: Arena,
+    owners: Owners,
+    epochs: Epochs,
+    class: Class,
+    known: HashMap<u64, Known>,
+    small: VecDeque<u64>,
+    main: VecDeque<u64>,
+    ghosts: Ghosts,
+    /// Taken out, by epoch; and those whose readers have left.
+    limbo: [(u64, Vec<u64>); 3],
+    ripe: Vec<u64>,
+    /// Retired while somebody sent them.
+    held_retired: Vec<u64>,
+    free: u64,
+    expected: ClassStats,
+    random: Random,
+}
+
+impl Model {
+    fn new(seed: u64, pages: u32) -> Model {
+        let mut model = Model {
+            arena: Arena::reserve(pages, pages, false).unwrap(),
+            owners: Owners::new(pages),
+            epochs: Epochs::new(1),
+            class: Class::new(3, CHUNK_LEN / 2, CHUNK_LEN),
+            known: HashMap::new(),
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: Ghosts::default(),
+            limbo: Default::default(),
+            ripe: Vec::new(),
+            held_retired: Vec::new(),
+            free: u64::from(pages) * (PAGE_LEN / CHUNK_LEN) as u64,
+            expected: ClassStats {
+                id: 3,
+                chunk_size: CHUNK_LEN as u32,
+                chunks_per_page: 128,
+                total_pages: pages,
+                total_chunks: 128 * u64::from(pages),
+                ..ClassStats::default()
+            },
+            random: Random(seed),
+        };
+        (1..=pages).for_each(|number| model.class.add_page(&model.owners, number));
+        model
+    }
+
+    fn chunk(name: u64) -> Chunk {
+        Chunk::from_units(name).unwrap()
+    }
+
+    /// A new item, not yet in a queue. None when no chunk is free.
+    fn make(&mut self) -> Option<u64> {
+        let taken = self.class.take_free(&self.arena, &self.owners);
+        assert_eq!(taken.is_some(), self.free > 0);
+        let chunk = taken?;
+        assert_eq!(
+            (chunk.page() as usize * PAGE_LEN + chunk.offset_in_page()) % CHUNK_LEN,
+            0
+        );
+        assert_eq!(Use::of(&self.arena, chunk), Use::Draft);
+        self.free -= 1;
+        let (key_len, value_len) = (1 + self.random.below(9), self.random.below(7_000));
+        let known = Known {
+            hash: (self.random.below(400) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            len: (HEADER_LEN + key_len + value_len) as u64,
+            used: 0,
+            is_fetched: false,
+            is_held: false,
+            exptime: [NEVER, NEVER, 50, 100, 101, 200][self.random.below(6)],
+            last_access: 40 + self.random.below(60) as Seconds,
+        };
+        let header = self.arena.header(chunk);
+        header.key_len.store(key_len as u8, Relaxed);
+        header.value_len.store(value_len as u32, Relaxed);
+        header.exptime.store(known.exptime, Relaxed);
+        header.last_access.store(known.last_access, Relaxed);
+        header.state.store(mark::fresh(CLOCK.generation), Relaxed);
+        set_generation(header, CLOCK.generation);
+        let name = chunk.units();
+        self.known.insert(name, known);
+        Some(name)
+    }
+
+    fn count_in(&mut self, name: u64) {
+        self.expected.mem_requested += self.known[&name].len;
+        self.expected.stored += 1;
+    }
+
+    fn insert(&mut self) {
+        let Some(name) = self.make() else { return };
+        let hash = self.known[&name].hash;
+        self.class.enqueue(&self.arena, Self::chunk(name), hash);
+        match self.ghosts.remove(hash) {
+            true => {
+                self.expected.ghost_hits += 1;
+                self.main.push_back(name);
+            }
+            false => self.small.push_back(name),
+        }
+        self.count_in(name);
+    }
+
+    /// Any item that stands in a queue.
+    fn any(&mut self) -> Option<u64> {
+        let len = self.small.len() + self.main.len();
+        let at = self.random.below(len.max(1));
+        let (small, main) = (self.small.iter(), self.main.iter());
+        small.chain(main).nth(at).copied()
+    }
+
+    fn hit(&mut self, name: u64) {
+        mark::hit(&self.arena.header(Self::chunk(name)).state);
+        let known = self.known.get_mut(&name).unwrap();
+        known.used = (known.used + 1).min(3);
+        known.is_fetched = true;
+    }
+
+    fn hold(&mut self, name: u64) {
+        let known = self.known.get_mut(&name).unwrap();
+        let state = &self.arena.header(Self::chunk(name)).state;
+        match known.is_held {
+            true => assert!(!mark::unreference(state)),
+            false => assert!(mark::reference(state, mark::READERS_MAX)),
+        }
+        known.is_held = !known.is_held;
+    }
+
+    fn retire(&mut self, name: u64, expected: Use) {
+        let place = self
+            .class
+            .retire(&self.arena, Self::chunk(name), &self.epochs);
+        assert_eq!(place, expected);
+        assert_eq!(Use::of(&self.arena, Self::chunk(name)), Use::Limbo);
+        self.expected.mem_requested -= self.known[&name].len;
+        let stamp = self.epochs.stamp();
+        let (stamp_before, lane) = &mut self.limbo[stamp as usize % 3];
+        if std::mem::replace(stamp_before, stamp) != stamp {
+            self.ripe.splice(..0, lane.drain(..));
+        }
+        lane.push(name);
+        assert_eq!(self.class.limbo_len(), self.limbo_len());
+    }
+
+    /// Who goes next, and what is done to those that stay.
+    fn next_victim(&mut self, steps: &mut u32, must: bool) -> Option<(u64, bool)> {
+        self.ghosts.fit(self.expected.total_pages as usize * 128);
+        let mut held = 0;
+        while (*steps > 0 || must) && held < HELD_MAX {
+            *steps = steps.saturating_sub(1);
+            let all = self.small.len() + self.main.len();
+            let is_small_due = self.small.len() * 10 >= all;
+            let from_small = !self.small.is_empty() && (is_small_due || self.main.is_empty());
+            let name = match from_small {
+                true => self.small.pop_front()?,
+                false => self.main.pop_front()?,
+            };
+            let known = self.known.get_mut(&name).unwrap();
+            let stays = known.used > u32::from(from_small);
+            let is_last_step = *steps == 0 && must;
+            if known.is_dead() {
+                return Some((name, true));
+            }
+            if !known.is_held && (!stays || is_last_step) {
+                if from_small {
+                    self.ghosts.insert(known.hash);
+                }
+                return Some((name, false));
+            }
+            held += u32::from(known.is_held);
+            known.used = match from_small {
+                true => 0,
+                false => known.used.saturating_sub(1),
+            };
+            self.expected.promoted += u64::from(from_small);
+            self.main.push_back(name);
+        }
+        None
+    }
+
+    fn evict(&mut self) {
+        let (mut steps, must) = (self.random.below(6) as u32, self.random.below(2) == 0);
+        let mut steps_of_model = steps;
+        let known = &self.known;
+        let hash_of = |chunk: Chunk| known[&chunk.units()].hash;
+        let victim = self
+            .class
+            .pick(&self.arena, CLOCK, (&mut steps, must), hash_of);
+        let expected = self.next_victim(&mut steps_of_model, must);
+        let found = victim.map(|victim| (victim.chunk.units(), victim.is_dead));
+        assert_eq!((found, steps), (expected, steps_of_model));
+        let Some(victim) = victim else { return };
+        assert_eq!(Use::of(&self.arena, victim.chunk), Use::Floating);
+        self.class.count_victim(&self.arena, victim, CLOCK.now);
+        self.count_victim(victim.chunk.units(), victim.is_dead);
+        self.retire(victim.chunk.units(), Use::Floating);
+    }
+
+    fn count_victim(&mut self, name: u64, is_dead: bool) {
+        let (known, expected) = (self.known[&name], &mut self.expected);
+        let unfetched = u64::from(!known.is_fetched);
+        if is_dead {
+            expected.reclaimed += 1;
+            expected.expired_unfetched += unfetched;
+            return;
+        }
+        expected.evicted += 1;
+        expected.evicted_unfetched += unfetched;
+        expected.evicted_nonzero += u64::from(known.exptime != NEVER);
+        expected.evicted_time = CLOCK.now - known.last_access;
+    }
+
+    fn take_dead(&mut self) {
+        let (looks, count_max) = (self.random.below(8), 1 + self.random.below(3));
+        let dead = self.class.take_dead(&self.arena, CLOCK, looks, count_max);
+        let known = &self.known;
+        let tails = self.small.iter().take(looks);
+        let tails = tails.chain(self.main.iter().take(looks));
+        let expected = tails.filter(|name| known[*name].is_dead()).copied();
+        let expected: Vec<_> = expected.take(count_max).collect();
+        let found: Vec<_> = dead.iter().map(|chunk| chunk.units()).collect();
+        assert_eq!(found, expected);
+        for name in expected {
+            self.leave_queue(name);
+            self.retire(name, Use::Floating);
+        }
+    }
+
+    fn leave_queue(&mut self, name: u64) -> Use {
+        let len = self.small.len();
+        self.small.retain(|other| *other != name);
+        self.main.retain(|other| *other != name);
+        match self.small.len() < len {
+            true => Use::Small,
+            false => Use::Main,
+        }
+    }
+
+    fn delete(&mut self, name: u64) {
+        let is_taken_first = self.random.below(2) == 0;
+        let place = self.leave_queue(name);
+        if is_taken_first {
+            let chunk = Self::chunk(name);
+            assert!(self.class.take_in_hand(&self.arena, chunk));
+            assert!(!self.class.take_in_hand(&self.arena, chunk));
+            return self.retire(name, Use::Floating);
+        }
+        self.retire(name, place);
+    }
+
+    fn store_over(&mut self, old: u64) {
+        let Some(new) = self.make() else { return };
+        let (old_chunk, new_chunk) = (Self::chunk(old), Self::chunk(new));
+        let is_floating = self.random.below(4) == 0;
+        if is_floating {
+            self.class.take_in_hand(&self.arena, old_chunk);
+            self.leave_queue(old);
+            self.small.push_back(new);
+        }
+        for queue in [&mut self.small, &mut self.main] {
+            queue
+                .iter_mut()
+                .filter(|name| **name == old)
+                .for_each(|name| *name = new);
+        }
+        self.class.replace(&self.arena, old_chunk, new_chunk);
+        self.count_in(new);
+        self.retire(old, Use::Floating);
+    }
+
+    fn reap(&mut self) {
+        (0..self.random.below(4)).for_each(|_| assert!(self.epochs.try_advance()));
+        let (count_max, epoch) = (self.random.below(6), self.epochs.stamp());
+        for (stamp, lane) in &mut self.limbo {
+            if *stamp + 2 <= epoch {
+                self.ripe.splice(..0, lane.drain(..));
+            }
+        }
+        let expected = self.ripe.len().min(count_max);
+        let mut long = Vec::new();
+        let (arena, owners) = (&self.arena, &self.owners);
+        let reaped = self
+            .class
+            .reap(arena, owners, &self.epochs, count_max, &mut long);
+        assert_eq!((reaped, long.len()), (expected, 0));
+        for name in self.ripe.drain(..expected).collect::<Vec<_>>() {
+            match self.known[&name].is_held {
+                true => self.held_retired.push(name),
+                false => self.forget(name),
+            }
+        }
+        assert_eq!(self.class.limbo_len(), self.limbo_len());
+    }
+
+    fn limbo_len(&self) -> u64 {
+        let lanes = self.limbo.iter().map(|(_, lane)| lane.len());
+        (lanes.sum::<usize>() + self.ripe.len()) as u64
+    }
+
+    fn forget(&mut self, name: u64) {
+        assert_eq!(Use::of(&self.arena, Self::chunk(name)), Use::Free);
+        self.known.remove(&name);
+        self.free += 1;
+    }
+
+    /// The reader of a chunk that was retired is done: it frees it.
+    fn leave(&mut self) {
+        let Some(name) = self.held_retired.pop() else {
+            return;
+        };
+        let chunk = Self::chunk(name);
+        assert!(mark::unreference(&self.arena.header(chunk).state));
+        self.class.free(&self.arena, &self.owners, chunk);
+        self.forget(name);
+    }
+
+    fn check(&self) {
+        let stats = self.class.stats(&self.arena, CLOCK.now);
+        let tails = self.main.iter().take(4).chain(self.small.iter().take(4));
+        let ages = tails.map(|name| CLOCK.now - self.known[name].last_access);
+        let (count, sum) = ages.fold((0, 0), |(count, sum), age| (count + 1, sum + age));
+        let expected = ClassStats {
+            used_chunks: self.known.len() as u64,
+            // How many were never used is the class's own affair; together they are what is free.
+            free_chunks: self.free - stats.free_chunks_end,
+            free_chunks_end: stats.free_chunks_end,
+            number: (self.small.len() + self.main.len()) as u64,
+            number_small: self.small.len() as u64,
+            number_main: self.main.len() as u64,
+            age: sum.checked_div(count).unwrap_or(0),
+            ..self.expected.clone()
+        };
+        assert_eq!(stats, expected);
+        assert_eq!(self.class.free_len(), self.free);
+        let oldest_first: Vec<_> = self.small.iter().chain(&self.main).copied().collect();
+        let found = self.class.oldest_first(&self.arena);
+        let found: Vec<_> = found.iter().map(|chunk| chunk.units()).collect();
+        assert_eq!(found, oldest_first);
+        let sizes: u64 = self.class.sizes.all().map(|(_, count)| count).sum();
+        assert_eq!(sizes, stats.number);
+    }
+}
+
+#[test]
+fn a_class_does_what_the_paper_says() {
+    for seed in 1..=12 {
+        let mut model = Model::new(seed, 1 + seed as u32 % 3);
+        for _ in 0..4_000 {
+            match model.random.below(16) {
+                0..5 => model.insert(),
+                5..7 => model.evict(),
+                7 => model.reap(),
+                8 => model.take_dead(),
+                9 => model.leave(),
+                action => {
+                    if let Some(name) = model.any() {
+                        match action {
+                            10 if model.random.below(4) == 0 => model.delete(name),
+                            11 => model.store_over(name),
+                            12 => model.hold(name),
+                            _ => model.hit(name),
+                        }
+                    }
+                }
+            }
+            model.check();
+        }
+        let counts = &model.expected;
+        let is_all_seen = counts.evicted_nonzero.min(counts.expired_unfetched) > 0
+            && counts.promoted.min(counts.ghost_hits) > 0;
+        assert!(is_all_seen, "{counts:?}");
+    }
+}
+
+#[test]
+fn each_generation_and_use_of_a_chunk_is_kept_beside_the_other() {
+    let arena = Arena::reserve(1, 1, false).unwrap();
+    let chunk = Chunk::new(1, 0);
+    let header = arena.header(chunk);
+    let uses = [
+        Use::Free,
+        Use::Draft,
+        Use::Small,
+        Use::Main,
+        Use::Floating,
+        Use::Limbo,
+        Use::Part,
+    ];
+    assert_eq!(GENERATIONS, 1 << 15);
+    for at in (0..GENERATIONS).step_by(37).chain([GENERATIONS - 1]) {
+        set_generation(header, at);
+        header.state.store(mark::fresh(at), Relaxed);
+        for used_for in uses {
+            used_for.set(&arena, chunk);
+            assert_eq!(Use::of(&arena, chunk), used_for);
+            assert_eq!(generation(header, header.state.load(Relaxed)), at);
+            let clock = |generation| Clock { now: 9, generation };
+            assert!(!clock(at).is_flushed(header));
+            assert!(clock(at ^ 1).is_flushed(header) && clock(at ^ 1 << 14).is_flushed(header));
+        }
+        set_generation(header, GENERATIONS - 1 - at);
+        assert_eq!(Use::of(&arena, chunk), Use::Part);
+    }
+}
+
+#[test]
+fn what_expires_is_dead_from_that_second_on() {
+    let clock = |now| Clock { now, generation: 0 };
+    assert!(!clock(9).is_expired(10) && clock(10).is_expired(10) && clock(11).is_expired(10));
+    assert!(!clock(u32::MAX).is_expired(NEVER));
+}
+
+#[test]
+fn a_page_has_its_class_and_its_place_until_it_leaves() {
+    let (arena, owners) = (Arena::reserve(4, 4, false).unwrap(), Owners::new(4));
+    let mut class = Class::new(200, 0, CHUNK_LEN);
+    (1..=4).for_each(|number| class.add_page(&owners, number));
+    for number in 1..=4 {
+        assert_eq!(owners.at(number), (200, number as usize - 1));
+        assert_eq!(owners.class_of(Chunk::new(number, CHUNK_LEN)), 200);
+        assert_eq!(class.page_number(number as usize + 3), number);
+    }
+    // Something lies on the fourth: it stays. The second goes, and the last one takes its place.
+    let chunk = class.take_free(&arena, &owners).unwrap();
+    assert_eq!(chunk.page(), 4);
+    assert_eq!(class.set_leaving(&owners, 4, true), 1);
+    assert_eq!(class.set_leaving(&owners, 2, true), 0);
+    assert_eq!(class.free_len(), 2 * 128);
+    assert!(!class.remove_page(&owners, 4) && class.remove_page(&owners, 2));
+    assert_eq!((owners.at(2), owners.at(4)), ((0, 0), (200, 1)));
+    assert_eq!(class.page_count(), 3);
+    // Nothing new goes on a page that leaves; all that is taken lies on the two others.
+    let taken: Vec<_> = std::iter::from_fn(|| class.take_free(&arena, &owners)).collect();
+    assert_eq!(taken.len(), 256);
+    assert!(taken.iter().all(|chunk| matches!(chunk.page(), 1 | 3)));
+    class.free(&arena, &owners, chunk);
+    assert_eq!(class.take_free(&arena, &owners), None);
+    // It stays after all.
+    assert_eq!(class.set_leaving(&owners, 4, false), 1);
+    assert_eq!(class.free_len(), 128);
+    assert_eq!(class.take_free(&arena, &owners), Some(chunk));
+}
+
+#[test]
+fn a_page_goes_from_a_slow_class_with_old_items_to_a_fast_one() {
+    let pace = |id, pages, bytes_a_page, tail_age, victim_age| Pace {
+        id,
+        pages,
+        bytes_a_page,
+        tail_age,
+        victim_age,
+    };
+    let to = pace(1, 3, 150.0, 30, 50);
+    for (from, gives, why) in [
+        (pace(2, 2, 99.0, 50, 0), true, "slower by half, and as old"),
+        (pace(2, 2, 100.0, 50, 0), false, "not slower by half"),
+        (pace(2, 2, 99.0, 49, 0), false, "its items are younger"),
+        (pace(2, 1, 99.0, 90, 0), false, "it is its last page"),
+        (pace(1, 2, 99.0, 50, 0), false, "the same class"),
+        (
+            pace(2, 2, 9.0, 30, 0),
+            true,
+            "idle, and as old as what would go",
+        ),
+        (pace(2, 2, 9.0, 29, 0), false, "idle, and younger"),
+        (pace(2, 2, 9.375, 30, 0), false, "not idle: a sixteenth"),
+        (
+            pace(2, 1, 9.0, 31, 0),
+            true,
+            "the last page of an idle class",
+        ),
+        (
+            pace(2, 1, 9.0, 30, 0),
+            false,
+            "the last page, and not older",
+        ),
+    ] {
+        assert_eq!(from.gives_a_page_to(&to), gives, "{why}");
+    }
+    assert!(pace(2, 1, 9.0, 0, 0).is_idle_beside(&to));
+    assert!(!pace(2, 1, 9.375, 0, 0).is_idle_beside(&to));
+}
+
+#[test]
+fn the_pace_of_a_class_counts_what_it_evicts_by_its_chunks() {
+    let mut model = Model::new(7, 2);
+    while model.free > 0 {
+        model.insert();
+    }
+    let pace = |class: &Class, arena: &Arena| class.pace(arena, CLOCK.now);
+    assert_eq!(pace(&model.class, &model.arena).bytes_a_page, 0.0);
+    while model.expected.evicted < 31 {
+        model.evict();
+    }
+    assert!(!model.class.is_balance_due());
+    while model.expected.evicted < 32 {
+        model.evict();
+    }
+    assert!(model.class.is_balance_due());
+    let bytes = (32 * CHUNK_LEN) as f64;
+    let found = pace(&model.class, &model.arena);
+    assert_eq!(
+        (found.id, found.pages, found.bytes_a_page),
+        (3, 2, bytes / 2.0)
+    );
+    assert_eq!(found.victim_age, model.expected.evicted_time);
+    let age = model.class.tail_age(&model.arena, CLOCK.now);
+    assert_eq!(Some(found.tail_age), age);
+    assert_eq!(model.class.begin_balance(), 32 * CHUNK_LEN as u64);
+    assert!(!model.class.is_balance_due());
+    // What was evicted before a look counts for an eighth less after it.
+    let later = pace(&model.class, &model.arena).bytes_a_page;
+    assert_eq!(later, bytes / 2.0 * 7.0 / 8.0);
+    assert_eq!(model.class.begin_balance(), 0);
+}
+
+#[test]
+fn a_page_is_stuck_while_an_upload_or_a_reply_lies_on_it() {
+    let mut model = Model::new(3, 1);
+    let is_stuck = |model: &Model| model.class.is_stuck(&model.arena, &model.owners, 1);
+    assert!(!is_stuck(&model));
+    model.insert();
+    assert!(!is_stuck(&model));
+    let name = model.any().unwrap();
+    model.hold(name);
+    assert!(is_stuck(&model));
+    model.hold(name);
+    assert!(!is_stuck(&model));
+    let upload = model.make().unwrap();
+    assert!(is_stuck(&model));
+    // A part whose item is one of the queues, or is being uploaded, or is not known.
+    let part = Model::chunk(upload);
+    model.class.set_part(&model.arena, part);
+    assert!(is_stuck(&model));
+    model.arena.header(part).cas.store(name, Relaxed);
+    assert!(!is_stuck(&model));
+    model.hold(name);
+    assert!(is_stuck(&model));
+}
+
+#[test]
+fn limbo_is_looked_at_once_for_each_lot() {
+    let mut model = Model::new(5, 1);
+    (0..40).for_each(|_| model.insert());
+    for at in 1..=40 {
+        let name = model.any().unwrap();
+        model.delete(name);
+        assert_eq!(model.class.is_limbo_due(), at == 32, "{at}");
+    }
+}

@@ -1,11 +1,11 @@
 //! Pages change their slab class when the sizes of the items change.
 //!
-//! Each class turns its memory over at some pace: bytes evicted a page. Where the paces differ, the class with the slow
-//! one keeps items that are older, and less likely to be used again, than what the fast one throws away. So a page
-//! goes from the slowest class to the fastest when these differ by half, and when the items at the
-//! slow one's tails have not been used for longer than what the fast one threw away. An idle class,
-//! that has all but stopped to evict, gives page after page, and the last one too. memcached's
-//! automover compares ages for the same end (slab_automove.c).
+//! A page is worth the hits that it brings. The ghost queue of a class counts what these would be: keys that come back
+//! soon after they were evicted. So a page goes from the class that would lose the fewest hits to the one that would win
+//! the most, when these differ by half, counted after the move: so no page goes to and fro.
+//!
+//! A class that was just begun remembers too few keys to count. So an idle class, of which nothing comes back and which has
+//! all but stopped to evict, gives page after page to the one that evicts most, oldest items first, and the last page too.
 //!
 //! To empty a page: items that were used are copied to free chunks of their class, the others are evicted, and when
 //! the last reader has left, the page goes. That is done in steps, by those who need memory and by
@@ -62,9 +62,8 @@ const STUCK_ROUNDS_MAX: u32 = 4;
 /// A class with more than so many pages of free chunks gives one up.
 const FREE_PAGES_MAX: u64 = 3;
 
-/// So many bytes are evicted from one move between classes in use to the next: what both evict in
-/// less says little of their paces, and pages that go to and fro cost items. Pages of an idle class
-/// go at once.
+/// So many bytes are evicted from one move between classes in use to the next: what comes back meanwhile says little.
+/// Pages of an idle class go at once.
 const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
 impl Pool {
@@ -135,18 +134,11 @@ impl Pool {
             }
             mover.evicted_since_move += class.begin_balance();
         }
-        let by_pace = |a: &&Pace, b: &&Pace| a.bytes_a_page.total_cmp(&b.bytes_a_page);
-        let Some(to) = paces.iter().max_by(by_pace) else {
-            return;
-        };
-        // Of classes that stand still alike, the one whose items have not been used for longest.
         let may_be_small = mover.evicted_since_move >= MOVE_AFTER;
-        let gives =
-            |from: &&Pace| from.gives_a_page_to(to) && (may_be_small || from.is_idle_beside(to));
-        let by_age = |a: &&Pace, b: &&Pace| by_pace(a, b).then(b.tail_age.cmp(&a.tail_age));
-        if let Some(from) = paces.iter().filter(gives).min_by(by_age) {
+        let pair = idle_pair(&paces).or_else(|| may_be_small.then(|| busy_pair(&paces)).flatten());
+        if let Some((from, to)) = pair {
             mover.evicted_since_move = 0;
-            self.begin_move(mover, from.id, Some(to.id));
+            self.begin_move(mover, from, Some(to));
         }
     }
 
@@ -369,6 +361,23 @@ impl Pool {
         add(&self.counters.stripe(thread_stripe()).rescues);
         true
     }
+}
+
+/// A class that stands still, and the one that evicts most: from, to.
+fn idle_pair(paces: &[Pace]) -> Option<(u8, u8)> {
+    let by_pace = |a: &&Pace, b: &&Pace| a.bytes_a_page.total_cmp(&b.bytes_a_page);
+    let to = paces.iter().max_by(by_pace)?;
+    // Of classes that stand still alike, the one whose items have not been used for longest.
+    let by_age = |a: &&Pace, b: &&Pace| by_pace(a, b).then(b.tail_age.cmp(&a.tail_age));
+    let idle = paces.iter().filter(|from| from.gives_idle_page_to(to));
+    idle.min_by(by_age).map(|from| (from.id, to.id))
+}
+
+/// The class that would lose the fewest hits with a page, and the one that would win the most: from, to.
+fn busy_pair(paces: &[Pace]) -> Option<(u8, u8)> {
+    let to = paces.iter().max_by(|a, b| a.gain().total_cmp(&b.gain()))?;
+    let from = paces.iter().min_by(|a, b| a.loss().total_cmp(&b.loss()))?;
+    from.gives_a_page_to(to).then_some((from.id, to.id))
 }
 
 #[cfg(test)]

@@ -179,15 +179,18 @@ pub(crate) struct Class {
     /// Bytes evicted, what is long ago counting less, and since the last look at the balance.
     evicted_lately: u64,
     evicted_since_look: u64,
+    ghost_hits_lately: u64,
 }
 
-/// How fast a class turns its memory over, for the balance between classes.
+/// What a class does with its memory, for the balance between classes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) id: u8,
     pages: usize,
     /// Bytes that it evicted lately, per page.
     pub(crate) bytes_a_page: f64,
+    /// How many keys came back lately that the ghost queue knew: with more memory they had been hits.
+    ghost_hits: f64,
     /// Seconds since what goes next was used.
     pub(crate) tail_age: Seconds,
     /// And what went last, when it went.
@@ -195,22 +198,34 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Whether a page is worth more to the other class. The last one goes only from an idle class.
-    pub(crate) fn gives_a_page_to(&self, to: &Pace) -> bool {
-        let is_idle = self.is_idle_beside(to);
-        // A class in use gives what is older than what went; an idle one, than what would go.
-        let needed_age = match is_idle {
-            true => to.victim_age.min(to.tail_age),
-            false => to.victim_age,
-        };
-        let spares_one = self.pages > 1 || is_idle && self.tail_age > needed_age;
-        let is_slow = self.bytes_a_page * 1.5 < to.bytes_a_page;
-        self.id != to.id && is_slow && spares_one && self.tail_age >= needed_age
+    /// The hits that one page more would bring.
+    pub(crate) fn gain(&self) -> f64 {
+        self.ghost_hits / (self.pages + 1) as f64
     }
 
-    /// Whether a class has all but stopped to evict, compared with another.
-    pub(crate) fn is_idle_beside(&self, to: &Pace) -> bool {
-        self.bytes_a_page * 16.0 < to.bytes_a_page
+    /// The hits that one page less would cost. The last page stays.
+    pub(crate) fn loss(&self) -> f64 {
+        match self.pages {
+            1 => f64::INFINITY,
+            pages => self.ghost_hits / (pages - 1) as f64,
+        }
+    }
+
+    /// Whether a page is worth more to the other class, and still would be after it went: no page comes back soon.
+    pub(crate) fn gives_a_page_to(&self, to: &Pace) -> bool {
+        self.id != to.id && self.loss() * 1.5 < to.gain()
+    }
+
+    /// Whether a class of which nothing comes back, and which has all but stopped to evict, has items that are older than
+    /// what would go in the other. It gives the last page too, if they are older for certain.
+    pub(crate) fn gives_idle_page_to(&self, to: &Pace) -> bool {
+        let needed_age = to.victim_age.min(to.tail_age);
+        let is_old = match self.pages {
+            1 => self.tail_age > needed_age,
+            _ => self.tail_age >= needed_age,
+        };
+        let is_idle = self.ghost_hits == 0.0 && self.bytes_a_page * 16.0 < to.bytes_a_page;
+        self.id != to.id && is_idle && is_old
     }
 }
 
@@ -243,6 +258,7 @@ impl Class {
             sizes: Sizes::new(len_below, chunk_len),
             evicted_lately: 0,
             evicted_since_look: 0,
+            ghost_hits_lately: 0,
         }
     }
 
@@ -351,6 +367,7 @@ impl Class {
     pub(crate) fn enqueue(&mut self, arena: &Arena, chunk: Chunk, hash: u64) {
         let is_ghost = self.ghosts.remove(hash);
         self.counts.ghost_hits += u64::from(is_ghost);
+        self.ghost_hits_lately += u64::from(is_ghost);
         self.enqueue_in(arena, chunk, if is_ghost { Use::Main } else { Use::Small });
     }
 
@@ -578,9 +595,10 @@ impl Class {
         self.evicted_since_look >= BALANCE_AFTER
     }
 
-    /// Lets what was evicted before count for less from now on. Returns the bytes since the last look.
+    /// Lets what was evicted and came back before count for less from now on. Returns the bytes since the last look.
     pub(crate) fn begin_balance(&mut self) -> u64 {
         self.evicted_lately -= self.evicted_lately.div_ceil(8);
+        self.ghost_hits_lately -= self.ghost_hits_lately.div_ceil(8);
         std::mem::take(&mut self.evicted_since_look)
     }
 
@@ -589,6 +607,7 @@ impl Class {
             id: self.id,
             pages: self.pages.len(),
             bytes_a_page: self.evicted_lately as f64 / self.pages.len() as f64,
+            ghost_hits: self.ghost_hits_lately as f64,
             tail_age: self.tail_age(arena, now).unwrap_or(Seconds::MAX),
             victim_age: self.counts.evicted_time,
         }

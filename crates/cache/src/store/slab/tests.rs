@@ -508,44 +508,72 @@ fn a_page_has_its_class_and_its_place_until_it_leaves() {
     assert_eq!(class.take_free(&arena, &owners), Some(chunk));
 }
 
-#[test]
-fn a_page_goes_from_a_slow_class_with_old_items_to_a_fast_one() {
-    let pace = |id, pages, bytes_a_page, tail_age, victim_age| Pace {
+fn pace(id: u8, pages: usize, bytes_a_page: f64, ghost_hits: f64) -> Pace {
+    Pace {
         id,
         pages,
         bytes_a_page,
-        tail_age,
-        victim_age,
-    };
-    let to = pace(1, 3, 150.0, 30, 50);
+        ghost_hits,
+        tail_age: 30,
+        victim_age: 50,
+    }
+}
+
+#[test]
+fn a_page_goes_where_it_brings_more_hits_than_it_costs_and_stays_there() {
+    // 60 hits over 4 pages.
+    let to = pace(1, 3, 0.0, 60.0);
+    assert_eq!((to.gain(), to.loss()), (15.0, 30.0));
     for (from, gives, why) in [
-        (pace(2, 2, 99.0, 50, 0), true, "slower by half, and as old"),
-        (pace(2, 2, 100.0, 50, 0), false, "not slower by half"),
-        (pace(2, 2, 99.0, 49, 0), false, "its items are younger"),
-        (pace(2, 1, 99.0, 90, 0), false, "it is its last page"),
-        (pace(1, 2, 99.0, 50, 0), false, "the same class"),
-        (
-            pace(2, 2, 9.0, 30, 0),
-            true,
-            "idle, and as old as what would go",
-        ),
-        (pace(2, 2, 9.0, 29, 0), false, "idle, and younger"),
-        (pace(2, 2, 9.375, 30, 0), false, "not idle: a sixteenth"),
-        (
-            pace(2, 1, 9.0, 31, 0),
-            true,
-            "the last page of an idle class",
-        ),
-        (
-            pace(2, 1, 9.0, 30, 0),
-            false,
-            "the last page, and not older",
-        ),
+        (pace(2, 3, 0.0, 19.0), true, "it loses less than two thirds"),
+        (pace(2, 3, 0.0, 20.0), false, "it loses two thirds"),
+        (pace(2, 1, 0.0, 0.0), false, "it is its last page"),
+        (pace(2, 2, 0.0, 0.0), true, "nothing comes back"),
+        (pace(1, 3, 0.0, 0.0), false, "the same class"),
     ] {
         assert_eq!(from.gives_a_page_to(&to), gives, "{why}");
     }
-    assert!(pace(2, 1, 9.0, 0, 0).is_idle_beside(&to));
-    assert!(!pace(2, 1, 9.375, 0, 0).is_idle_beside(&to));
+    assert!(!pace(2, 3, 0.0, 0.0).gives_a_page_to(&pace(1, 3, 0.0, 0.0)));
+}
+
+#[test]
+fn an_idle_class_gives_pages_whose_items_are_older_than_what_would_go() {
+    let to = pace(1, 3, 160.0, 0.0);
+    let from = |pages, bytes_a_page, tail_age| Pace {
+        tail_age,
+        ..pace(2, pages, bytes_a_page, 0.0)
+    };
+    for (from, gives, why) in [
+        (from(2, 9.0, 30), true, "as old as what would go"),
+        (from(2, 9.0, 29), false, "younger"),
+        (from(2, 10.0, 30), false, "not idle: a sixteenth"),
+        (
+            Pace {
+                ghost_hits: 1.0,
+                ..from(2, 9.0, 30)
+            },
+            false,
+            "not idle: something comes back",
+        ),
+        (from(1, 9.0, 31), true, "its last page, and older"),
+        (from(1, 9.0, 30), false, "its last page, and not older"),
+        (
+            Pace {
+                id: 1,
+                ..from(2, 9.0, 30)
+            },
+            false,
+            "the same class",
+        ),
+    ] {
+        assert_eq!(from.gives_idle_page_to(&to), gives, "{why}");
+    }
+    // What went last was younger than what would go: that is enough.
+    let to = Pace {
+        victim_age: 20,
+        ..to
+    };
+    assert!(from(2, 9.0, 20).gives_idle_page_to(&to) && !from(2, 9.0, 19).gives_idle_page_to(&to));
 }
 
 #[test]
@@ -579,6 +607,20 @@ fn the_pace_of_a_class_counts_what_it_evicts_by_its_chunks() {
     let later = pace(&model.class, &model.arena).bytes_a_page;
     assert_eq!(later, bytes / 2.0 * 7.0 / 8.0);
     assert_eq!(model.class.begin_balance(), 0);
+}
+
+#[test]
+fn keys_that_come_back_count_for_an_eighth_less_after_each_look() {
+    let mut model = Model::new(11, 1);
+    while model.expected.ghost_hits < 16 {
+        model.insert();
+        model.evict();
+        model.reap();
+    }
+    let hits = |model: &Model| model.class.pace(&model.arena, CLOCK.now).ghost_hits;
+    assert_eq!(hits(&model), 16.0);
+    model.class.begin_balance();
+    assert_eq!(hits(&model), 14.0);
 }
 
 #[test]

@@ -170,7 +170,7 @@ def await_port(process: subprocess.Popen[str], port: int) -> None:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
         if process.poll() is not None or time.monotonic() > deadline:
-            raise Failed(f"nobody listens at port {port}")
+            raise Failed(f"no server listens at port {port}")
         time.sleep(0.02)
 
 

@@ -255,7 +255,7 @@ def cache_line(name: str, depth: int, io: str, samples: list[Found]) -> list[str
 
 
 def measure_lag(bench: Bench) -> str:
-    """How late requests leave, by the generator's own record, on a core that nobody else used.
+    """How late requests leave, by the generator's own record, on a core that no other program used.
 
     Other programs get a slice of up to 4 ms now and then, at any priority, and 1 % of waiting for one
     is the whole p99. So more samples are taken than are kept: those kept are the ones in which the

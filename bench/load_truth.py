@@ -6,7 +6,7 @@
   sudo python3 bench/load_truth.py --write docs/performance.md
 
 Two generators only agree where the server is the limit, so the closed loop asks nginx for 16 KB that
-it compresses for every request. The open loop asks at rates at which everybody has time. The tools take
+it compresses for every request. The open loop asks at rates that leave all of them time. The tools take
 turns against the same running server, which has one core; the generators have the other. It needs root,
 two cores that nothing else uses, and the Debian packages nginx-light, wrk and httperf. Exit codes: 0
 measured, 1 some sample was an error, 2 this machine or command line cannot do it.

@@ -4,7 +4,7 @@
     examples/draw.py pictures              the SVG and PNG pictures, into examples/site
     examples/draw.py sound FILE [SECONDS]  a WAV of a hand loom at work (88 KB for every second)
 
-The pictures are committed, so nobody needs to run this; the sound is made by `./ci.sh site`. Python's
+The pictures are committed, so this need not be run; the sound is made by `./ci.sh site`. Python's
 standard library is enough, and the same run writes the same bytes. WebP is made from two of the PNG
 pictures when `cwebp` (Debian package webp) is there.
 

@@ -26,7 +26,7 @@ DIFFERENCES = """
 * memcached 1.6.18 has no mgdump, no E, no ms N and s, no md x; it shows TTLs below 0 as 4294967061.
 * me shows a TTL with the wrong sign in 1.6.18.
 * A line longer than memcached's buffer is refused in words here.
-* An item stored with a Base64 key is shown so by memcached also to whoever asks in plain.
+* An item stored with a Base64 key is shown so by memcached also to a client that asks in plain.
 * lru tune and mode are refused here, and say why.
 * Of all that it refuses in one packet before a login memcached tells the last only; here each is answered.
 * An unknown binary opcode makes 1.6.18 hang; here it is answered.
@@ -229,7 +229,7 @@ BINARY = {
 # Each request is sent when the one before was answered.
 ASCII_AUTH = {
     "nobody": [b"get a\r\n", b"version\r\n", b"quit\r\n", b"\r\n"],
-    "nobody goes on": [b"get a\r\n", b"mn\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
+    "without a login nothing goes on": [b"get a\r\n", b"mn\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
     "joe": [b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],
     "joe with odd numbers": [b"set a x y 10 z\r\njoe secret\r\n", b"get a\r\n"],
     "not joe": [b"set a 0 0 10\r\njoe secre2\r\n", b"get a\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get a\r\n"],

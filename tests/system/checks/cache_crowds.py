@@ -138,7 +138,7 @@ def slow_readers_of_large_replies_hold_up_nobody(world):
                 for key, value in reader.read_values().items():
                     expect(len(value) == 100_000 and is_whole(value), f"{key} is torn")
                 reader.close()
-        expect(grown < 200, f"the server grew by {grown:.0f} MiB, for 400 MB of replies that nobody reads")
+        expect(grown < 200, f"the server grew by {grown:.0f} MiB, for 400 MB of replies that are not read")
         world.note += f", {grown:.0f} MiB more"
 
 

@@ -1,4 +1,4 @@
-"""`weft cache` beside memcached 1.6.18 itself: conversations that somebody thought of, and operations that nobody did."""
+"""`weft cache` beside memcached 1.6.18 itself: conversations that were thought of, and random operations."""
 
 import cache_fuzz
 import cache_oracle

@@ -1,5 +1,5 @@
 """What a client waits while another asks for the most expensive things, beside memcached in the same run. One processor each, so that
-whoever is served keeps the others waiting; three million items, so that whatever walks over all of them shows.
+a client that is served keeps the others waiting; three million items, so that whatever walks over all of them shows.
 
 The machine has other things to do, and a client that the kernel takes off its processor waits as well. So what counts is the least of
 several rounds' longest waits: a server that blocks does so in every round, and a noise is not in all of them.
@@ -123,7 +123,7 @@ def send(connection, request):
     try:
         connection.sendall(request)
     except OSError:
-        # Whoever reads has enough, or the server has: a line too long ends the connection with memcached.
+        # The reader has enough, or the server has: a line too long ends the connection with memcached.
         pass
 
 

@@ -192,7 +192,7 @@ def a_browser_shows_the_page(world):
 
 
 def browse(world, *arguments):
-    """Chromium that calls nobody but us."""
+    """Chromium that calls no host but ours."""
     return world.output_of(
         "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",

@@ -52,7 +52,7 @@ def every_line_of_the_manual_runs(world):
 
 
 def refused(world, words):
-    """As it stands, towards a port that nobody listens at: right, but nobody is there. Lines that need files are run below."""
+    """As it stands, towards a port without a listener: a right command line that finds no server. Lines that need files are run below."""
     if "--help" in words or re.search(r"fileset|traces|merge|sessions|paths|agents", words):
         return []
     port = free_port()

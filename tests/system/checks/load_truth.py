@@ -88,7 +88,7 @@ def the_report_is_what_weft_serve_counted(world):
         replies = after["weft_http_replies_total"] - before.get("weft_http_replies_total", 0)
         expect_equal("replies by the report", report["replies"], 6000)
         expect_equal("replies by the server", replies, 6000)
-        # One connection looks whether somebody is there.
+        # One connection looks whether a server is there.
         opened = after["weft_connections_accepted_total"] - before.get("weft_connections_accepted_total", 0)
         expect_equal("connections by the server", opened, report["opened"] + 1)
         expect_equal("idle connections", report["idle_open"], 500)

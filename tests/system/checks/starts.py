@@ -97,7 +97,7 @@ def page_or_none(world, url):
 
 @check(*ALL)
 def user_drops_every_privilege(world):
-    # The checkout may lie where nobody else may look.
+    # The checkout may lie where no other account may look.
     site = world.folder(pathlib.Path(tempfile.mkdtemp(prefix="weft-")) / "site", index__html=b"in", private__txt=b"not for nobody")
     site.parent.chmod(0o755)
     world.at_end(lambda: shutil.rmtree(site.parent))

@@ -15,13 +15,11 @@ mod verbose;
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::mpsc;
-
-use ::serve::signals::{Signal, Signals};
-use sd_notify::NotifyState;
+use std::time::Duration;
 
 use crate::Failure;
-use crate::value::{show_count, show_duration, show_size};
+use crate::operate::{Operated, Orders};
+use crate::value::{show_count, show_size};
 use config::CacheConfig;
 use engine::Running;
 pub(crate) use help::EXAMPLES;
@@ -54,69 +52,65 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     config.idle.iter().for_each(|note| terminal.note(note));
     // First of all: only a process with one thread may fork and go on.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
-    // Before the sockets are there: a program that can connect may also send a signal.
-    let (signals, asked) = mpsc::channel();
-    let for_clients = signals.clone();
-    let _signals = Signals::start(move |signal| {
-        // The receiver is gone only while the process ends anyway.
-        let _ = signals.send(signal);
-    })?;
+    let orders = Orders::take()?;
     let mut prepared = prepare(config)?;
     let _pid_file = prepared.pid_file.take();
     let places = prepared.places();
-    let (running, restored) = Running::start(config, prepared, for_clients)?;
+    let (running, restored) = Running::start(config, prepared, orders.sender.clone())?;
     terminal.tell_of(config, &places, &running);
     terminal.tell_restored(config, &restored);
     if let Some(daemon) = daemon {
         daemon.report_up(config.verbosity > 0)?;
     }
-    tell_systemd(&[NotifyState::Ready]);
-    obey(config, &running, &asked, &terminal);
-    stop(config, &running, &terminal)
-}
-
-/// Does what signals ask for, until one says stop.
-fn obey(
-    config: &CacheConfig,
-    running: &Running,
-    asked: &mpsc::Receiver<Signal>,
-    terminal: &Terminal,
-) {
-    while let Ok(signal) = asked.recv() {
-        match signal {
-            Signal::Reload => reload(config, running, terminal),
-            // SIGUSR1 is a graceful end in memcached, with the items saved: what upgrades send.
-            Signal::Dump | Signal::Terminate | Signal::Interrupt | Signal::TerminalGone => break,
-        }
-    }
-}
-
-fn reload(config: &CacheConfig, running: &Running, terminal: &Terminal) {
-    let begun = NotifyState::monotonic_usec_now();
-    let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
-    tell_systemd(&states);
-    match running.reload(config) {
-        Ok(()) => terminal.note("users and certificate read again"),
-        // A mistake must not take a running server down: what was read before goes on.
-        Err(why) => terminal.warn(&format!("not reloaded: {why}")),
-    }
-    tell_systemd(&[NotifyState::Ready]);
-}
-
-fn stop(config: &CacheConfig, running: &Running, terminal: &Terminal) -> Result<(), Failure> {
-    tell_systemd(&[NotifyState::Stopping]);
-    let open = show_count(running.connection_count() as u64);
-    let patience = show_duration(config.drain_timeout);
-    terminal.note(&format!(
-        "stopping: {open} connections may finish within {patience}"
-    ));
-    let cut = running.drain();
-    if cut > 0 {
-        terminal.note(&format!("{} connections were cut", show_count(cut as u64)));
-    }
+    let mut caching = Caching {
+        config,
+        running,
+        terminal,
+    };
+    orders.obey(&mut caching);
     match &config.memory_file {
         None => Ok(()),
-        Some(file) => save(running, file, terminal),
+        Some(file) => save(&caching.running, file, &caching.terminal),
+    }
+}
+
+/// A running cache as signals change it.
+struct Caching<'a> {
+    config: &'a CacheConfig,
+    running: Running,
+    terminal: Terminal,
+}
+
+impl Operated for Caching<'_> {
+    fn reload(&mut self) -> Result<&'static str, String> {
+        self.running.reload(self.config)?;
+        Ok("users and certificate read again")
+    }
+
+    /// SIGUSR1 is a graceful end in memcached, with the items saved: what upgrades send.
+    fn dump(&self) -> bool {
+        false
+    }
+
+    fn open(&self) -> (usize, Duration) {
+        let patience = self.config.drain_timeout;
+        (self.running.hosted.server.connection_count(), patience)
+    }
+
+    fn drain(&self) -> usize {
+        self.running.drain()
+    }
+
+    fn say(&self, text: &str) {
+        self.terminal.note(text);
+    }
+
+    fn warn(&self, text: &str) {
+        self.terminal.warn(text);
+    }
+
+    fn say_cut(&self, text: &str) {
+        self.terminal.note(text);
     }
 }
 
@@ -135,7 +129,8 @@ fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failu
     Ok(())
 }
 
-/// Standard error, with as much as `-v` asks for: without it, one line that says where the cache listens, and what goes wrong.
+/// Standard error, with as much as `-v` asks for: without it, one line that says where the cache
+/// listens, and what goes wrong.
 struct Terminal(u8);
 
 impl Terminal {
@@ -161,7 +156,7 @@ impl Terminal {
         let connections = show_count(config.connections_max as u64);
         self.note(&format!(
             "{}; {connections} connections",
-            running.describe()
+            running.hosted.server.describe()
         ));
         if self.0 >= 2 {
             write(&slab_classes(running));
@@ -212,10 +207,4 @@ fn slab_classes(running: &Running) -> String {
 fn write(text: &str) {
     // The reader may be gone; the server goes on.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
-}
-
-/// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
-fn tell_systemd(states: &[NotifyState<'_>]) {
-    // If systemd does not listen, it finds out by its own time-out; serving goes on.
-    let _ = sd_notify::notify(states);
 }

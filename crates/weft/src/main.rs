@@ -15,6 +15,7 @@ mod lab;
 mod load;
 mod machine;
 mod open_files;
+mod operate;
 mod pages;
 mod paint;
 mod pid_file;

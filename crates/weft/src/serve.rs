@@ -6,16 +6,16 @@ mod terminal;
 
 use std::fs;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ::serve::access_log::Target;
 use ::serve::listen::{self, Bound};
-use ::serve::signals::{Signal, Signals};
-use sd_notify::NotifyState;
 
 use crate::Failure;
 use crate::config::{self, Fixed, Layer, Resolved, ServeConfig};
-use crate::value::{show_count, show_duration, show_size};
+use crate::operate::{self, Operated, Orders};
+use crate::value::{show_count, show_size};
 use engine::Running;
 use prepare::{Limits, Prepared, prepare};
 use terminal::Terminal;
@@ -35,13 +35,8 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         terminal.warn(warning);
     }
     // Before anything of ours takes their numbers. sd_listen_fds(3)
-    let inherited = listen::inherited().map_err(|error| Failure::Running(error.to_string()))?;
-    // Before the sockets are there: a program that can connect may also send a signal.
-    let (signals, asked) = mpsc::channel();
-    let _signals = Signals::start(move |signal| {
-        // The receiver is gone only while the process ends anyway.
-        let _ = signals.send(signal);
-    })?;
+    let inherited = listen::inherited().map_err(operate::running)?;
+    let orders = Orders::take()?;
     let prepared = prepare(config, inherited)?;
     let Prepared {
         listeners,
@@ -59,26 +54,27 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         tls,
         Arc::clone(&terminal),
     )?;
-    terminal.banner(config, &banner(config, &limits, urls, running.describe()));
+    terminal.banner(
+        config,
+        &banner(config, &limits, urls, running.hosted.server.describe()),
+    );
     if shows_nothing(config) {
         terminal.say(
             "note: there is no index file here, so / is answered with 403; --listing lists the files instead",
         );
     }
-    tell_systemd(&[NotifyState::Ready]);
-    Operated {
+    orders.obey(&mut Serving {
         fixed,
         resolved,
         limits,
         running,
         terminal,
-    }
-    .obey(&asked);
+    });
     Ok(())
 }
 
 /// A running server and what it was made of, so that signals can change it.
-struct Operated {
+struct Serving {
     fixed: Fixed,
     resolved: Resolved,
     limits: Limits,
@@ -86,33 +82,8 @@ struct Operated {
     terminal: Arc<Terminal>,
 }
 
-impl Operated {
-    /// Does what signals ask for, until one says stop.
-    fn obey(mut self, asked: &mpsc::Receiver<Signal>) {
-        while let Ok(signal) = asked.recv() {
-            match signal {
-                Signal::Reload => self.reload(),
-                Signal::Dump => self.terminal.say(&self.running.dump()),
-                Signal::Terminate | Signal::Interrupt | Signal::TerminalGone => break,
-            }
-        }
-        self.stop();
-    }
-
-    fn reload(&mut self) {
-        // systemd wants to know when it began, to tell this READY from an earlier one. sd_notify(3)
-        let begun = NotifyState::monotonic_usec_now();
-        let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
-        tell_systemd(&states);
-        match self.try_reload() {
-            Ok(()) => self.terminal.say("reloaded"),
-            // A mistake must not take a running server down: the old configuration goes on.
-            Err(why) => self.terminal.warn(&format!("not reloaded: {why}")),
-        }
-        tell_systemd(&[NotifyState::Ready]);
-    }
-
-    fn try_reload(&mut self) -> Result<(), String> {
+impl Operated for Serving {
+    fn reload(&mut self) -> Result<&'static str, String> {
         let newer = self.fixed.resolve()?;
         check_root(&newer.config)?;
         self.running.reload(&newer.config, &self.limits)?;
@@ -121,26 +92,38 @@ impl Operated {
             self.terminal.warn(&warning);
         }
         self.resolved = newer;
-        Ok(())
+        Ok("reloaded")
     }
 
-    fn stop(&self) {
-        tell_systemd(&[NotifyState::Stopping]);
-        let open = show_count(self.running.connection_count() as u64);
-        let patience = show_duration(self.limits.connections.drain_deadline);
-        let terminal = &self.terminal;
-        terminal.say(&format!(
-            "stopping: {open} connections may finish within {patience}"
-        ));
-        let cut = self.running.drain();
-        if cut > 0 {
-            terminal.warn(&format!("{} connections were cut", show_count(cut as u64)));
-        }
+    fn dump(&self) -> bool {
+        self.terminal.say(&self.running.dump());
+        true
+    }
+
+    fn open(&self) -> (usize, Duration) {
+        let patience = self.limits.connections.drain_deadline;
+        (self.running.hosted.server.connection_count(), patience)
+    }
+
+    fn drain(&self) -> usize {
+        self.running.drain()
+    }
+
+    fn say(&self, text: &str) {
+        self.terminal.say(text);
+    }
+
+    fn warn(&self, text: &str) {
+        self.terminal.warn(text);
+    }
+
+    fn say_cut(&self, text: &str) {
+        self.terminal.warn(text);
     }
 }
 
-/// Finds the first thing that is wrong with a configuration and can be known without starting: the root, the rules,
-/// the files that it names.
+/// Finds the first thing that is wrong with a configuration and can be known without starting: the
+/// root, the rules, the files that it names.
 ///
 /// # Errors
 /// A sentence with what is wrong and what to do.
@@ -166,7 +149,8 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     }
 }
 
-/// Whether the first page that a visitor sees is a refusal: the directory has no index file, and nothing takes its place.
+/// Whether the first page that a visitor sees is a refusal: the directory has no index file, and
+/// nothing takes its place.
 fn shows_nothing(config: &ServeConfig) -> bool {
     let has_index = || {
         config
@@ -203,10 +187,4 @@ fn urls(listeners: &[Bound], admin: &[Bound]) -> Lines {
         .map(|url| ("url", url));
     site.chain(admin.iter().flat_map(Bound::urls).map(|url| ("admin", url)))
         .collect()
-}
-
-/// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
-fn tell_systemd(states: &[NotifyState<'_>]) {
-    // If systemd does not listen, it finds out by its own time-out; serving goes on.
-    let _ = sd_notify::notify(states);
 }

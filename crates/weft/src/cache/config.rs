@@ -1,5 +1,5 @@
-//! From what was typed to what it means: every value read and checked by itself and with the others, before
-//! anything is opened.
+//! From what was typed to what it means: every value read and checked by itself and with the
+//! others, before anything is opened.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -164,8 +164,8 @@ impl CacheConfig {
     }
 }
 
-/// Long enough for what is under way on fast networks; a cache that is told to stop should be gone soon, because its
-/// clients then go on without it.
+/// Long enough for what is under way on fast networks; a cache that is told to stop should be gone
+/// soon, because its clients then go on without it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether clients show a certificate.
@@ -283,7 +283,8 @@ impl More {
             return Err("-Z needs a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
         }
         tls.clients = match (self.verify, self.ca_cert.take()) {
-            // In memcached, a client that may show a certificate, with no authority to vouch for it, need not.
+            // In memcached, a client that may show a certificate, with no authority to vouch for
+            // it, need not.
             (Verify::No, _) | (Verify::May, None) => Clients::Unknown,
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),
@@ -398,7 +399,8 @@ fn listen_udp(typed: &Typed) -> Result<Vec<Address>, String> {
     }
 }
 
-/// What `-l` says, each with whether it is an exception from TLS. Without a port of its own an address gets `port`.
+/// What `-l` says, each with whether it is an exception from TLS. Without a port of its own an
+/// address gets `port`.
 fn hosts(typed: &Typed, port: Option<u16>) -> Result<Vec<(Address, bool)>, String> {
     let words = typed.values("listen").flat_map(|list| list.split(','));
     let hosts = words

@@ -1,8 +1,8 @@
 //! Running in the background (`-d`).
 //!
-//! The process forks before it has a second thread. The one that was started waits until the other says that the server is
-//! up, so that `weft cache -d` fails where the server does, with its message, and a script that goes on afterwards finds the
-//! port open.
+//! The process forks before it has a second thread. The one that was started waits until the other
+//! says that the server is up, so that `weft cache -d` fails where the server does, with its
+//! message, and a script that goes on afterwards finds the port open.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,8 +23,8 @@ pub(crate) struct Daemon {
 pub(crate) fn detach() -> Result<Daemon, Failure> {
     let (waiting, ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| failed("pipe", error.into()))?;
-    // SAFETY: this process has one thread (`run` calls this first), so the child may do whatever the parent might.
-    // fork(2)
+    // SAFETY: this process has one thread (`run` calls this first), so the child may do whatever
+    // the parent might. fork(2)
     match unsafe { libc::fork() } {
         -1 => Err(failed("fork", io::Error::last_os_error())),
         0 => {
@@ -65,7 +65,8 @@ fn wait_for(child: libc::pid_t, waiting: OwnedFd) -> i32 {
 }
 
 impl Daemon {
-    /// Says that the server is up, and lets go of the terminal; of standard error only if nothing is said there.
+    /// Says that the server is up, and lets go of the terminal; of standard error only if nothing
+    /// is said there.
     ///
     /// # Errors
     /// What opening `/dev/null` reports.

@@ -1,20 +1,18 @@
-//! The libraries put together: a store behind a service, a server that brings connections and datagrams to it, housekeeping
-//! beside them, and an admin endpoint that tells about all of them.
+//! The libraries put together: a store behind a service, a server that brings connections and
+//! datagrams to it, housekeeping beside them, and an admin endpoint that tells about all of them.
 
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use ::serve::admin::{Admin, Route};
 use ::serve::datagrams::DatagramCounters;
 use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::Signal;
-use ::serve::tls::Tls;
 use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
@@ -30,19 +28,17 @@ use super::udp;
 use super::verbose::Overheard;
 use crate::Failure;
 use crate::config::Engine;
+use crate::operate::{Hosted, cpus};
 
 /// A running cache.
 pub(crate) struct Running {
     service: Arc<Service>,
-    server: Arc<Server>,
-    tls: Option<Arc<Tls>>,
-    is_draining: Arc<AtomicBool>,
-    _admin: Option<Admin>,
+    pub(crate) hosted: Hosted,
 }
 
 impl Running {
-    /// Opens the store, with the items of an earlier run if there are any, and starts to serve. `asked` gets what clients
-    /// ask of the process.
+    /// Opens the store, with the items of an earlier run if there are any, and starts to serve.
+    /// `asked` gets what clients ask of the process.
     ///
     /// # Errors
     /// What cannot be opened or started.
@@ -64,31 +60,19 @@ impl Running {
         let datagrams = serve_datagrams(&server, datagrams, &service)?;
         host.knows(&server);
         keep_house(&server, &service)?;
-        let is_draining = Arc::new(AtomicBool::new(false));
-        let admin = match admin.is_empty() {
-            true => None,
-            false => {
-                let routes = routes(&service, &server, datagrams, tls.clone(), &is_draining);
-                Some(Admin::start(admin, routes)?)
-            }
+        let counted = Arc::clone(&service);
+        let write_more = move |_: &Server, out: &mut MetricsWriter| {
+            metrics::write(&counted, &datagrams, out);
         };
         let running = Running {
+            hosted: Hosted::new(server, tls, admin, write_more)?,
             service,
-            server,
-            tls,
-            is_draining,
-            _admin: admin,
         };
         Ok((running, restored))
     }
 
     pub(crate) fn service(&self) -> &Service {
         &self.service
-    }
-
-    /// Engine and back end, and why.
-    pub(crate) fn describe(&self) -> String {
-        self.server.describe()
     }
 
     /// Reads the users and the certificate again.
@@ -101,17 +85,17 @@ impl Running {
         {
             known.replace_by(users(file)?);
         }
-        match &self.tls {
+        match &self.hosted.tls {
             Some(tls) => tls.reload(),
             None => Ok(()),
         }
     }
 
-    /// Takes no more connections, lets the open ones finish within the drain time-out. Returns how many were cut.
+    /// Takes no more connections, lets the open ones finish within the drain time-out. Returns how
+    /// many were cut.
     pub(crate) fn drain(&self) -> usize {
-        self.is_draining.store(true, Ordering::Relaxed);
         self.service.end_watchers();
-        self.server.drain()
+        self.hosted.drain()
     }
 
     /// Writes the items down, after the drain.
@@ -120,11 +104,6 @@ impl Running {
     /// What the file system reports.
     pub(crate) fn save(&self, file: &Path) -> std::io::Result<Snapshot> {
         self.service.store().save(file, time(&self.service))
-    }
-
-    /// Connections open now.
-    pub(crate) fn connection_count(&self) -> usize {
-        self.server.connection_count()
     }
 }
 
@@ -273,11 +252,6 @@ fn users(file: &Path) -> Result<Users, String> {
     Users::parse(&text).map_err(|error| wrong(error.to_string()))
 }
 
-/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
-pub(super) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
-}
-
 /// Longer than any server runs: memcached waits for its clients without an end.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -345,7 +319,8 @@ fn serve_datagrams(
     Ok(sockets.into_iter().map(start).collect::<Result<_, _>>()?)
 }
 
-/// How much of the housekeeping is done before others get their turn, and how long it rests when there is nothing to do.
+/// How much of the housekeeping is done before others get their turn, and how long it rests when
+/// there is nothing to do.
 const HOUSEKEEPING_STEPS: usize = 256;
 const HOUSEKEEPING_REST: Duration = Duration::from_millis(100);
 
@@ -363,28 +338,4 @@ fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
         }
     })?;
     Ok(())
-}
-
-fn routes(
-    service: &Arc<Service>,
-    server: &Arc<Server>,
-    datagrams: Vec<Arc<DatagramCounters>>,
-    tls: Option<Arc<Tls>>,
-    is_draining: &Arc<AtomicBool>,
-) -> Vec<Route> {
-    let is_draining = Arc::clone(is_draining);
-    let of_engine = server.routes();
-    let server = Arc::clone(server);
-    let service = Arc::clone(service);
-    let metrics = move |out: &mut MetricsWriter| {
-        server.write_metrics(out);
-        metrics::write(&service, &datagrams, tls.as_deref(), out);
-        crate::process::write_metrics(out);
-    };
-    let mut routes = vec![
-        Route::metrics(metrics),
-        Route::health(move || is_draining.load(Ordering::Relaxed)),
-    ];
-    routes.extend(of_engine);
-    routes
 }

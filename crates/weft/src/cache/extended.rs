@@ -1,4 +1,5 @@
-//! The options of `-o`: names with or without a value, with commas between, as getsubopt(3) reads them.
+//! The options of `-o`: names with or without a value, with commas between, as getsubopt(3) reads
+//! them.
 
 use super::options::Fate;
 

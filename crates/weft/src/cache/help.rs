@@ -80,8 +80,8 @@ fn describe(opt: &Opt) -> String {
     }
 }
 
-/// Options of external storage are not named: there are programs that look for their names here, to know whether
-/// they may be given.
+/// Options of external storage are not named: there are programs that look for their names here, to
+/// know whether they may be given.
 fn is_external(row: &Extended) -> bool {
     row.name.starts_with("ext_")
 }

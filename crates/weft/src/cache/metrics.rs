@@ -1,10 +1,10 @@
-//! The cache's counters for Prometheus, under the names that dashboards for memcached know (those of memcached_exporter).
+//! The cache's counters for Prometheus, under the names that dashboards for memcached know (those
+//! of memcached_exporter).
 
 use std::sync::Arc;
 
 use ::serve::datagrams::DatagramCounters;
 use ::serve::metrics::MetricsWriter;
-use ::serve::tls::Tls;
 use cache::Service;
 use cache::store::Stats;
 use session::Now;
@@ -12,7 +12,6 @@ use session::Now;
 pub(crate) fn write(
     service: &Service,
     datagrams: &[Arc<DatagramCounters>],
-    tls: Option<&Tls>,
     out: &mut MetricsWriter,
 ) {
     let stats = service.store().stats();
@@ -20,9 +19,6 @@ pub(crate) fn write(
     write_commands(&stats, out);
     write_classes(service, out);
     write_datagrams(datagrams, out);
-    if let Some(tls) = tls {
-        tls.write_metrics(out);
-    }
 }
 
 fn write_items(stats: &Stats, out: &mut MetricsWriter) {

@@ -1,8 +1,9 @@
-//! The table of options: memcached's flags letter by letter, and ours behind them. The parser, `-h`, the manual page,
-//! the completions and the table of `docs/cache.md` are all made of it.
+//! The table of options: memcached's flags letter by letter, and ours behind them. The parser,
+//! `-h`, the manual page, the completions and the table of `docs/cache.md` are all made of it.
 //!
-//! memcached reads its command line with getopt_long(3): `-vv`, `-p11211`, `-dp 11211`, `--port=11211`, and any
-//! beginning of a long name that is no other's. clap reads all of these, too.
+//! memcached reads its command line with getopt_long(3): `-vv`, `-p11211`, `-dp 11211`,
+//! `--port=11211`, and any beginning of a long name that is no other's. clap reads all of these,
+//! too.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 

@@ -1,4 +1,5 @@
-//! What must happen before the server starts: limits, sockets, the files that say where, giving up rights.
+//! What must happen before the server starts: limits, sockets, the files that say where, giving up
+//! rights.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,13 +7,14 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::serve::listen::{self, Address, Bound};
+use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::tls::Tls;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::Failure;
 use crate::open_files::make_room;
+use crate::operate::{self, become_user, running};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 
@@ -45,8 +47,8 @@ impl Prepared {
     }
 }
 
-/// Sets limits, binds, reads the certificate, writes the files, becomes another user: in this order, the last one giving
-/// up the rights that the others need.
+/// Sets limits, binds, reads the certificate, writes the files, becomes another user: in this
+/// order, the last one giving up the rights that the others need.
 ///
 /// # Errors
 /// A sentence with what is in the way and what to do.
@@ -61,20 +63,13 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         .map_err(Failure::Usage)?
         .map(Arc::new);
     // Before anything of ours takes their numbers. sd_listen_fds(3)
-    let inherited = listen::inherited().map_err(running)?;
-    let mut listeners: Vec<_> = inherited
-        .into_iter()
-        .map(|inherited| inherited.bound)
-        .collect();
-    for bound in &mut listeners {
-        bound.tls = tls
-            .clone()
-            .filter(|_| matches!(bound.address, Address::Tcp(_)));
+    let mut inherited = listen::inherited().map_err(running)?;
+    for Inherited { bound, .. } in &mut inherited {
+        let is_tcp = matches!(bound.address, Address::Tcp(_));
+        bound.tls = tls.clone().filter(|_| is_tcp);
     }
-    if listeners.is_empty() || !config.listen_is_default {
-        let more = bind_all(config, tls.as_ref(), &listeners)?;
-        listeners.extend(more);
-    }
+    let bind = |others: &[Bound]| bind_all(config, tls.as_ref(), others);
+    let listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
     let datagrams = bind_datagrams(config)?;
     if listeners.is_empty() && datagrams.is_empty() {
         return Err(Failure::Usage(
@@ -93,9 +88,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         .collect();
     write_ports(&listeners, &datagrams)?;
     let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    if let Some(ids) = ids {
-        become_user(&ids)?;
-    }
+    become_user(ids.as_ref(), "")?;
     Ok(Prepared {
         listeners,
         datagrams,
@@ -105,8 +98,8 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     })
 }
 
-/// The user to become: only root can become another. As root it must be said, as memcached has it: a cache has no use for
-/// root's rights, and nothing should have them by mistake.
+/// The user to become: only root can become another. As root it must be said, as memcached has it:
+/// a cache has no use for root's rights, and nothing should have them by mistake.
 fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     let is_root = rustix::process::geteuid().is_root();
     match &config.user {
@@ -125,12 +118,8 @@ fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     }
 }
 
-fn become_user(ids: &Ids) -> Result<(), Failure> {
-    privileges::drop_to(ids)
-        .map_err(|error| Failure::Running(format!("cannot become user {}: {error}", ids.user)))
-}
-
-// Descriptors that are no connections: standard streams, rings, listeners, certificates, the admin endpoint.
+// Descriptors that are no connections: standard streams, rings, listeners, certificates, the admin
+// endpoint.
 const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
@@ -152,7 +141,8 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Pages are locked as they come into use: the store and the stacks reserve far more addresses than memory. mlockall(2)
+/// Pages are locked as they come into use: the store and the stacks reserve far more addresses than
+/// memory. mlockall(2)
 fn lock_memory() -> Result<(), Failure> {
     let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
     // SAFETY: a plain system call on numbers.
@@ -165,7 +155,8 @@ fn lock_memory() -> Result<(), Failure> {
     }
 }
 
-/// Listens at what was asked for and is not among `inherited`: systemd may hold the very port that -l names.
+/// Listens at what was asked for and is not among `inherited`: systemd may hold the very port that
+/// -l names.
 fn bind_all(
     config: &CacheConfig,
     tls: Option<&Arc<Tls>>,
@@ -220,8 +211,8 @@ fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
     }
 }
 
-/// Says in a file where the server listens, for a start that asked for any free port. memcached's own variable, and its
-/// lines.
+/// Says in a file where the server listens, for a start that asked for any free port. memcached's
+/// own variable, and its lines.
 fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failure> {
     let Some(file) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
         return Ok(());
@@ -245,7 +236,8 @@ fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failu
     })
 }
 
-/// A line for each family. A socket on every interface takes connections of both; ipv6(7), `IPV6_V6ONLY`
+/// A line for each family. A socket on every interface takes connections of both; ipv6(7),
+/// `IPV6_V6ONLY`
 fn port_lines(transport: &str, address: SocketAddr) -> String {
     let port = address.port();
     match address {
@@ -265,16 +257,13 @@ fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(part, file)
 }
 
-fn running(error: impl ToString) -> Failure {
-    Failure::Running(error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Seen: without `-l` the file of ports had no `TCP INET` line, which clients look for. Cause: the one socket for
-    /// both families is of IPv6. Cure: it gets the line of each family that it serves.
+    /// Seen: without `-l` the file of ports had no `TCP INET` line, which clients look for. Cause:
+    /// the one socket for both families is of IPv6. Cure: it gets the line of each family that it
+    /// serves.
     #[test]
     fn a_socket_on_every_interface_has_a_line_for_each_family() {
         let lines = |address: &str| port_lines("TCP", address.parse().unwrap());

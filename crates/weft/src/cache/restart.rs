@@ -1,9 +1,11 @@
 //! Keeping the items over a restart (`-e FILE`): what the store's snapshot means for an operator.
 //!
-//! The file is there only between two runs: it is written at an orderly end and taken away when it has been read. So a server
-//! that dies without saving does not come back with what was true before. A file that is damaged, or of another version, is put
-//! aside, and the cache begins empty: one that did not start at all would be the worse answer to a lost file. A file that is
-//! something else altogether is left alone, and the server does not start, because at its end it would overwrite it.
+//! The file is there only between two runs: it is written at an orderly end and taken away when it
+//! has been read. So a server that dies without saving does not come back with what was true
+//! before. A file that is damaged, or of another version, is put aside, and the cache begins empty:
+//! one that did not start at all would be the worse answer to a lost file. A file that is something
+//! else altogether is left alone, and the server does not start, because at its end it would
+//! overwrite it.
 
 use std::fs;
 use std::io;
@@ -47,7 +49,8 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
     }
 }
 
-/// A folder that is missing, or where this user may not write, is found now and not at the end, with the items at stake.
+/// A folder that is missing, or where this user may not write, is found now and not at the end,
+/// with the items at stake.
 fn check_folder(file: &Path) -> Result<(), String> {
     let mut probe = file.as_os_str().to_owned();
     probe.push(".probe");
@@ -115,8 +118,9 @@ mod tests {
         ));
     }
 
-    /// Seen: a folder that is not there was found at the stop, when the items were to be saved, and they were lost.
-    /// Cause: a missing file is the usual start of an empty cache. Cure: a file is made beside it at the start.
+    /// Seen: a folder that is not there was found at the stop, when the items were to be saved, and
+    /// they were lost. Cause: a missing file is the usual start of an empty cache. Cure: a file is
+    /// made beside it at the start.
     #[test]
     fn a_folder_that_is_missing_is_found_at_the_start() {
         let (folder, _) = saved();

@@ -1,7 +1,8 @@
 //! `-vv`: what clients say, and what they are answered, on standard error, as memcached prints it.
 //!
-//! A session around the session looks at what goes in and comes out. It is there in every connection, because a client may ask
-//! for it while the server runs (`verbosity 2`); when it is off, it costs one load of an integer for each input.
+//! A session around the session looks at what goes in and comes out. It is there in every
+//! connection, because a client may ask for it while the server runs (`verbosity 2`); when it is
+//! off, it costs one load of an integer for each input.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -126,7 +127,8 @@ impl Drop for Overheard {
 }
 
 impl Lines {
-    /// Calls `show` with each line of `bytes`. `value_len` says how many bytes of a value follow a line.
+    /// Calls `show` with each line of `bytes`. `value_len` says how many bytes of a value follow a
+    /// line.
     fn each(
         &mut self,
         mut bytes: &[u8],

@@ -2,11 +2,9 @@
 //! access log, and an admin endpoint that tells about all of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::serve::access_log::{AccessLog, Options};
-use ::serve::admin::{Admin, Route};
 use ::serve::listen::Bound;
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
@@ -18,16 +16,14 @@ use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
 use crate::config::{Engine, ServeConfig};
+use crate::operate::Hosted;
 use crate::value::show_count;
 
 /// A running server.
 pub(crate) struct Running {
     handle: Arc<Handle>,
     log: Option<Arc<AccessLog>>,
-    server: Arc<Server>,
-    tls: Option<Arc<Tls>>,
-    is_draining: Arc<AtomicBool>,
-    _admin: Option<Admin>,
+    pub(crate) hosted: Hosted,
 }
 
 /// Finds what is wrong with a configuration, as far as the site can tell.
@@ -71,27 +67,21 @@ impl Running {
             &handle,
             log.clone(),
         )?);
-        let is_draining = Arc::new(AtomicBool::new(false));
-        let admin = match admin.is_empty() {
-            true => None,
-            false => {
-                let routes = routes(&handle, log.clone(), &server, tls.clone(), &is_draining);
-                Some(Admin::start(admin, routes)?)
+        let (site, its_log) = (Arc::clone(&handle), log.clone());
+        let write_more = move |server: &Server, out: &mut MetricsWriter| {
+            let help = "From the first byte of a request to the last of its reply.";
+            let name = "weft_http_request_duration_seconds";
+            server.counters().write_durations_to(name, help, out);
+            write_http_metrics(&site, out);
+            if let Some(log) = &its_log {
+                log.write_metrics(out);
             }
         };
         Ok(Running {
+            hosted: Hosted::new(server, tls, admin, write_more)?,
             handle,
             log,
-            server,
-            tls,
-            is_draining,
-            _admin: admin,
         })
-    }
-
-    /// Engine and back end, and why.
-    pub(crate) fn describe(&self) -> String {
-        self.server.describe()
     }
 
     /// Serves by a new configuration from the next request on, and opens the log anew.
@@ -100,7 +90,7 @@ impl Running {
     /// What is wrong; the old configuration goes on then.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
         let site = open_site(config, limits)?;
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = &self.hosted.tls {
             tls.reload()?;
         }
         if let Some(log) = &self.log {
@@ -116,24 +106,19 @@ impl Running {
     /// Takes no more connections, lets the open ones finish within the drain time-out, and writes
     /// the log out. Returns how many connections were cut.
     pub(crate) fn drain(&self) -> usize {
-        self.is_draining.store(true, Ordering::Relaxed);
-        let cut = self.server.drain();
+        let cut = self.hosted.drain();
         if let Some(log) = &self.log {
             log.close(LOG_PATIENCE);
         }
         cut
     }
 
-    /// Connections open now.
-    pub(crate) fn connection_count(&self) -> usize {
-        self.server.connection_count()
-    }
-
     /// What the server is doing, for people.
     pub(crate) fn dump(&self) -> String {
-        let accepted = show_count(self.server.counters().accepted());
-        let open = show_count(self.connection_count() as u64);
-        let engine = self.server.dump();
+        let server = &self.hosted.server;
+        let accepted = show_count(server.counters().accepted());
+        let open = show_count(server.connection_count() as u64);
+        let engine = server.dump();
         format!("{open} connections open, {accepted} accepted\n{engine}")
     }
 }
@@ -222,38 +207,6 @@ fn service_config(config: &ServeConfig) -> ServiceConfig {
         log_format: config.log_format,
         ..ServiceConfig::default()
     }
-}
-
-fn routes(
-    handle: &Arc<Handle>,
-    log: Option<Arc<AccessLog>>,
-    server: &Arc<Server>,
-    tls: Option<Arc<Tls>>,
-    is_draining: &Arc<AtomicBool>,
-) -> Vec<Route> {
-    let of_engine = server.routes();
-    let (handle, server) = (Arc::clone(handle), Arc::clone(server));
-    let is_draining = Arc::clone(is_draining);
-    let metrics = move |out: &mut MetricsWriter| {
-        let counters = server.counters();
-        server.write_metrics(out);
-        let help = "From the first byte of a request to the last of its reply.";
-        counters.write_durations_to("weft_http_request_duration_seconds", help, out);
-        write_http_metrics(&handle, out);
-        if let Some(log) = &log {
-            log.write_metrics(out);
-        }
-        if let Some(tls) = &tls {
-            tls.write_metrics(out);
-        }
-        crate::process::write_metrics(out);
-    };
-    let mut routes = vec![
-        Route::metrics(metrics),
-        Route::health(move || is_draining.load(Ordering::Relaxed)),
-    ];
-    routes.extend(of_engine);
-    routes
 }
 
 fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {

@@ -11,6 +11,7 @@ use crate::Failure;
 use crate::config::{Engine, ServeConfig};
 use crate::machine::Machine;
 use crate::open_files::make_room;
+use crate::operate::{self, become_user, cpus, running};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 
@@ -34,8 +35,8 @@ pub(crate) struct Limits {
     pub(crate) connections: ::serve::limits::Limits,
 }
 
-/// Reads the certificate, binds, writes the pid file, becomes another user: in this order, each step needing rights that the
-/// last one gives up.
+/// Reads the certificate, binds, writes the pid file, becomes another user: in this order, each
+/// step needing rights that the last one gives up.
 ///
 /// # Errors
 /// A sentence with what is in the way and what to do.
@@ -52,14 +53,8 @@ pub(crate) fn prepare(
         None => raise_nofile()?.0,
     };
     let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
-    let mut listeners: Vec<_> = inherited
-        .into_iter()
-        .map(|inherited| inherited.bound)
-        .collect();
-    if listeners.is_empty() || !config.listen_is_default {
-        let more = bind_all(&config.listen, &listeners)?;
-        listeners.extend(more);
-    }
+    let bind = |others: &[Bound]| bind_all(&config.listen, others);
+    let mut listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
     if listeners.is_empty() {
         return Err(Failure::Usage(
             "the list `listen` is empty: name an address".to_owned(),
@@ -71,9 +66,7 @@ pub(crate) fn prepare(
     }
     let admin = bind_all(&config.admin, &[])?;
     let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    if let Some(ids) = ids {
-        become_user(&ids)?;
-    }
+    become_user(ids.as_ref(), "; --user needs a start as root")?;
     let limits = Limits::derive(config, &Machine::this(), nofile);
     Ok(Prepared {
         listeners,
@@ -112,15 +105,6 @@ fn account(config: &ServeConfig) -> Result<Option<Ids>, Failure> {
     ids.map_err(|why| Failure::Usage(format!("{why}; --user needs an existing account")))
 }
 
-fn become_user(ids: &Ids) -> Result<(), Failure> {
-    privileges::drop_to(ids).map_err(|error| {
-        let user = ids.user;
-        Failure::Running(format!(
-            "cannot become user {user}: {error}; --user needs a start as root"
-        ))
-    })
-}
-
 /// Listens at what was asked for and is not among `inherited`.
 fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec<Bound>, Failure> {
     let mut bound = Vec::new();
@@ -130,11 +114,8 @@ fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec<Bound>, Fa
     Ok(bound)
 }
 
-fn running(error: impl ToString) -> Failure {
-    Failure::Running(error.to_string())
-}
-
-// Descriptors that are neither connections nor files of the site: standard streams, listeners, the admin endpoint.
+// Descriptors that are neither connections nor files of the site: standard streams, listeners, the
+// admin endpoint.
 const DESCRIPTORS_RESERVED: u64 = 32;
 // A ring or an epoll instance, and an eventfd.
 const DESCRIPTORS_PER_WORKER: u64 = 2;
@@ -188,11 +169,6 @@ impl Limits {
             },
         }
     }
-}
-
-/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
 // Each open file is an inode in memory as well.
@@ -259,7 +235,8 @@ mod tests {
         );
     }
 
-    /// Seen: a limit of 1,000 connections with 64 descriptors was taken, clients had all of them, and files got a 503.
+    /// Seen: a limit of 1,000 connections with 64 descriptors was taken, clients had all of them,
+    /// and files got a 503.
     #[test]
     fn descriptors_for_files_are_never_for_connections() {
         for nofile in [128, 256, 1024, 20_000, 1 << 30] {

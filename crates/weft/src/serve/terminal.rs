@@ -1,5 +1,5 @@
-//! What a server says to the user who started it, on standard error: standard output may carry the access
-//! log.
+//! What a server says to the user who started it, on standard error: standard output may carry the
+//! access log.
 
 use std::io::{self, Write};
 

@@ -1,0 +1,220 @@
+//! What `weft serve` and `weft cache` have in common as processes: a server with its admin
+//! endpoint, signals, systemd, and the user that both become.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use ::serve::Server;
+use ::serve::admin::{Admin, Route};
+use ::serve::listen::{Bound, Inherited};
+use ::serve::metrics::MetricsWriter;
+use ::serve::signals::{Signal, Signals};
+use ::serve::tls::Tls;
+use sd_notify::NotifyState;
+
+use crate::Failure;
+use crate::privileges::{self, Ids};
+use crate::value::{show_count, show_duration};
+
+/// A server, and what tells its operator about it.
+pub(crate) struct Hosted {
+    pub(crate) server: Arc<Server>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    is_draining: Arc<AtomicBool>,
+    _admin: Option<Admin>,
+}
+
+impl Hosted {
+    /// Starts the admin endpoint of a server; `write_more` adds metrics to those of the server and
+    /// the process.
+    ///
+    /// # Errors
+    /// What the kernel says to new threads and descriptors.
+    pub(crate) fn new(
+        server: Arc<Server>,
+        tls: Option<Arc<Tls>>,
+        admin: Vec<Bound>,
+        write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
+    ) -> io::Result<Hosted> {
+        let is_draining = Arc::new(AtomicBool::new(false));
+        let admin = match admin.is_empty() {
+            true => None,
+            false => {
+                let (drains, server, tls) = (is_draining.clone(), server.clone(), tls.clone());
+                let mut routes = server.routes();
+                let metrics = move |out: &mut MetricsWriter| {
+                    server.write_metrics(out);
+                    write_more(&server, out);
+                    if let Some(tls) = &tls {
+                        tls.write_metrics(out);
+                    }
+                    crate::process::write_metrics(out);
+                };
+                let health = Route::health(move || drains.load(Ordering::Relaxed));
+                routes.splice(..0, [Route::metrics(metrics), health]);
+                Some(Admin::start(admin, routes)?)
+            }
+        };
+        Ok(Hosted {
+            server,
+            tls,
+            is_draining,
+            _admin: admin,
+        })
+    }
+
+    /// Takes no more connections, and lets the open ones finish within the drain time-out. Returns
+    /// how many were cut.
+    pub(crate) fn drain(&self) -> usize {
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.server.drain()
+    }
+}
+
+/// The signals that the process gets, and what clients ask of it as if by a signal.
+pub(crate) struct Orders {
+    asked: Receiver<Signal>,
+    /// For what asks by other means than a signal.
+    pub(crate) sender: Sender<Signal>,
+    _signals: Signals,
+}
+
+impl Orders {
+    /// Takes signals from now on. Call it before the sockets are there: a program that can connect
+    /// may also send a signal.
+    ///
+    /// # Errors
+    /// What the kernel says to a new thread.
+    pub(crate) fn take() -> io::Result<Orders> {
+        let (sender, asked) = mpsc::channel();
+        let signals = sender.clone();
+        let signals = Signals::start(move |signal| {
+            // The receiver is gone only while the process ends anyway.
+            let _ = signals.send(signal);
+        })?;
+        Ok(Orders {
+            asked,
+            sender,
+            _signals: signals,
+        })
+    }
+
+    /// Says that the server runs, and does what is asked until it is to stop. Then drains it.
+    pub(crate) fn obey(self, operated: &mut impl Operated) {
+        tell_systemd(&[NotifyState::Ready]);
+        while let Ok(signal) = self.asked.recv() {
+            match signal {
+                Signal::Reload => reload(operated),
+                Signal::Dump if operated.dump() => {}
+                Signal::Dump | Signal::Terminate | Signal::Interrupt | Signal::TerminalGone => {
+                    break;
+                }
+            }
+        }
+        stop(operated);
+    }
+}
+
+/// A running server as signals change it.
+pub(crate) trait Operated {
+    /// Reads again what can change while it runs. Says what has happened.
+    ///
+    /// # Errors
+    /// What is wrong; what was read before goes on then.
+    fn reload(&mut self) -> Result<&'static str, String>;
+
+    /// Says what the server is doing. `false` if it is not asked that, but to stop.
+    fn dump(&self) -> bool;
+
+    /// How many connections are open, and how long they may take to end.
+    fn open(&self) -> (usize, Duration);
+
+    /// Ends them. Returns how many were cut.
+    fn drain(&self) -> usize;
+
+    /// Something that went as it should.
+    fn say(&self, text: &str);
+
+    /// Something that went wrong and was survived.
+    fn warn(&self, text: &str);
+
+    /// Connections were cut at the end.
+    fn say_cut(&self, text: &str);
+}
+
+fn reload(operated: &mut impl Operated) {
+    // systemd wants to know when it began, to tell this READY from an earlier one. sd_notify(3)
+    let begun = NotifyState::monotonic_usec_now();
+    let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
+    tell_systemd(&states);
+    match operated.reload() {
+        Ok(done) => operated.say(done),
+        // A mistake must not take a running server down: the old configuration goes on.
+        Err(why) => operated.warn(&format!("not reloaded: {why}")),
+    }
+    tell_systemd(&[NotifyState::Ready]);
+}
+
+fn stop(operated: &impl Operated) {
+    tell_systemd(&[NotifyState::Stopping]);
+    let (open, patience) = operated.open();
+    let (open, patience) = (show_count(open as u64), show_duration(patience));
+    operated.say(&format!(
+        "stopping: {open} connections may finish within {patience}"
+    ));
+    let cut = operated.drain();
+    if cut > 0 {
+        operated.say_cut(&format!("{} connections were cut", show_count(cut as u64)));
+    }
+}
+
+/// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
+fn tell_systemd(states: &[NotifyState<'_>]) {
+    // If systemd does not listen, it finds out by its own time-out; serving goes on.
+    let _ = sd_notify::notify(states);
+}
+
+/// The listeners that were inherited, or else those that `bind` gives; both if addresses were
+/// named. `bind` leaves out what the inherited ones take already: systemd may hold the very port
+/// that the configuration names.
+///
+/// # Errors
+/// Those of `bind`.
+pub(crate) fn listeners(
+    inherited: Vec<Inherited>,
+    listen_is_default: bool,
+    bind: impl FnOnce(&[Bound]) -> Result<Vec<Bound>, Failure>,
+) -> Result<Vec<Bound>, Failure> {
+    let inherited = inherited.into_iter().map(|inherited| inherited.bound);
+    let mut listeners: Vec<_> = inherited.collect();
+    if listeners.is_empty() || !listen_is_default {
+        let more = bind(&listeners)?;
+        listeners.extend(more);
+    }
+    Ok(listeners)
+}
+
+/// Gives up root's rights; `remedy` follows what the kernel says.
+///
+/// # Errors
+/// What the kernel says, and the remedy.
+pub(crate) fn become_user(ids: Option<&Ids>, remedy: &str) -> Result<(), Failure> {
+    let Some(ids) = ids else { return Ok(()) };
+    privileges::drop_to(ids).map_err(|error| {
+        let user = ids.user;
+        Failure::Running(format!("cannot become user {user}: {error}{remedy}"))
+    })
+}
+
+/// A failure after the command line was read.
+pub(crate) fn running(error: impl ToString) -> Failure {
+    Failure::Running(error.to_string())
+}
+
+/// The CPUs that affinity and cgroup quota allow, which is what std looks at.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -124,48 +124,69 @@
 //!
 //! # Inside
 //!
-//! Folders stand on floors, and each knows those below it (`crates/weft/tests/tidy/houses.rs` has
-//! the table and the few exceptions). From the ground up: `base` (counters, clocks) · `switch`
-//! (stacks) · `backend` (io_uring, epoll) · `sched` (the queue, timers, the fiber, the cluster,
-//! the processor) · `io` (accepting, calls on other threads) · `sync`, `net`, `fs` · `spawn` ·
-//! `process`, `signal` · `inspect` (dumps, the monitor) · `runtime`.
+//! Folders stand on floors, and each uses only those below it (`crates/weft/tests/tidy/houses.rs`
+//! has the table). From the ground up: `base` (counters, clocks, locks) · `switch` (stacks) ·
+//! `backend` (io_uring, epoll: completions come out as values) · `sched` (the queue, timers, the
+//! fiber, the cluster, the processor) · `io` (operations, accept, calls on other threads) · `turn`
+//! (what a processor does) · `sync` · `fs` · `net` · `spawn` · `process`, `signal` · `inspect`
+//! (dumps, the monitor) · `runtime`.
+
+// From the ground up.
+mod base;
+
+mod switch;
 
 mod backend;
-mod base;
-pub mod fs;
-mod inspect;
-mod io;
-pub mod net;
-pub mod process;
-mod runtime;
+
 mod sched;
-pub mod signal;
-mod spawn;
-mod switch;
+
+mod io;
+
+mod turn;
+
 pub mod sync;
 
+pub mod fs;
+
+pub mod net;
+
+mod spawn;
+
+pub mod process;
+pub mod signal;
+
+mod inspect;
+
+mod runtime;
+
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
+pub use base::cancelled::{Cancelled, is_cancellation};
 pub use base::counters::ProcessorCounters;
 pub use inspect::dump::{Dump, DumpedFiber, DumpedStack, FiberState};
 pub use inspect::monitor::{Deadlock, Stall};
-pub use inspect::resources::{Resources, resources};
+pub use io::cancel::{checkpoint, is_cancelled, uncancellable};
 pub use io::offload::{
     OffloadCounters, offload, offload_counters, offload_detached, set_offload_threads_max,
     try_offload,
 };
+pub use io::op::sleep;
+pub use net::socket::Source;
 pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
-pub use sched::cancel::{Cancelled, checkpoint, is_cancellation, is_cancelled, uncancellable};
-pub use sched::fiber::{
-    Fiber, current, deadline, on_processor_stack, park, park_timeout, sleep, timeout, yield_now,
+pub use sched::block::{
+    current, deadline, on_processor_stack, park, park_timeout, timeout, yield_now,
 };
-pub use sched::local::{AccessError, LocalKey};
-pub use sched::resize::{ProcessorStatus, Retirement};
+pub use sched::fiber::{Fiber, Flow};
 #[cfg(feature = "tracing")]
 pub use sched::spans;
-pub use spawn::builder::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
-pub use spawn::clusters::{ClusterHandle, move_to};
+pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
+pub use spawn::clusters::move_to;
+pub use spawn::crew::{ProcessorStatus, Retirement};
+pub use spawn::handle::ClusterHandle;
 pub use spawn::join_set::JoinSet;
-pub use spawn::steps::{Flow, Source, Steps};
+pub use spawn::packet::JoinHandle;
+pub use spawn::steps::Steps;
+pub use switch::locals::{AccessError, LocalKey};
+pub use switch::resources::{Resources, resources};
 pub use switch::stack::guard_install_supported;
 
 /// The code of the pages for those who come from elsewhere is compiled and run.

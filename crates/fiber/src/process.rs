@@ -34,7 +34,7 @@ pub use std::process::{ExitStatus, Output, Stdio};
 
 use crate::io::offload::offload;
 use crate::net::{PipeReader, PipeWriter, Socket};
-use crate::sched::fiber::current;
+use crate::sched::block::current;
 
 /// A program to start, as [`std::process::Command`].
 #[derive(Debug)]

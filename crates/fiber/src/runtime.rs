@@ -9,14 +9,17 @@ use std::thread;
 use std::time::Duration;
 
 use crate::backend::{BackendChoice, BackendKind, Denied, probe};
+use crate::base::clock::after;
 use crate::base::counters::ProcessorCounters;
 use crate::inspect::dump::Dump;
 use crate::inspect::monitor::{Deadlock, Listeners, Monitor, Stall};
+use crate::io::fork::notice_forks;
 use crate::sched::cluster::Cluster;
-use crate::sched::fiber::{Fiber, after};
-use crate::sched::resize::{ProcessorStatus, Retirement};
-use crate::spawn::builder::{Builder, JoinHandle};
-use crate::spawn::clusters::ClusterHandle;
+use crate::sched::fiber::Fiber;
+use crate::spawn::builder::Builder;
+use crate::spawn::crew::{ProcessorStatus, Retirement};
+use crate::spawn::handle::ClusterHandle;
+use crate::spawn::packet::JoinHandle;
 use crate::spawn::steps::Steps;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
@@ -386,6 +389,7 @@ impl RuntimeBuilder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let (backend, denied) = choose(self.backend)?;
+        notice_forks();
         let cluster = Cluster::new(count_max.max(count), backend);
         crate::inspect::debugger::register(&cluster);
         crate::inspect::panic_hook::install();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use io_uring::{opcode, squeue, types::Fd};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::sched::cluster::lock;
+use crate::base::lock::lock;
 
 /// What the completion of a message says.
 pub(super) const RUNG: u64 = 2;

@@ -3,16 +3,13 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Completion, Op, Wait};
-use crate::sched::cancel::Cancelled;
-use crate::sched::processor::{self, Processor};
-use crate::sched::waiting::Operation;
+use super::{Completed, Completion, Wait};
+use crate::base::counters::Counters;
 
 /// How many events a turn takes; the rest comes with the next.
 const EVENTS_PER_TURN: usize = 256;
@@ -46,7 +43,8 @@ struct Source {
     hung_up: bool,
     /// A listener: readiness goes to its acceptors.
     listener: bool,
-    waiting: Vec<(Interest, *const Op)>,
+    /// By the addresses of their operations.
+    waiting: Vec<(Interest, *const ())>,
 }
 
 impl Epoll {
@@ -65,7 +63,7 @@ impl Epoll {
         })
     }
 
-    pub(super) fn turn(&self, processor: &Processor, wait: Wait) {
+    pub(super) fn turn(&self, counters: &Counters, wait: Wait, completed: &mut Vec<Completed>) {
         let timeout = match wait {
             Wait::Poll => Some(Timespec {
                 tv_sec: 0,
@@ -76,7 +74,7 @@ impl Epoll {
                 tv_nsec: timeout.subsec_nanos() as i64,
             }),
         };
-        processor.shared().counters.enters.add(1);
+        counters.enters.add(1);
         let none = epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
@@ -93,13 +91,13 @@ impl Epoll {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_fd, &mut count);
                 }
-                data => self.ready(processor, data, event.flags),
+                data => self.ready(data, event.flags, completed),
             }
         }
     }
 
-    /// Notes an edge and completes the waits for it.
-    fn ready(&self, processor: &Processor, data: u64, flags: epoll::EventFlags) {
+    /// Notes an edge, and that the waits for it are over.
+    fn ready(&self, data: u64, flags: epoll::EventFlags, completed: &mut Vec<Completed>) {
         let (fd, io_id_low) = ((data >> 32) as usize, data as u32);
         let mut sources = self.sources.borrow_mut();
         let Some(source) = sources
@@ -118,21 +116,16 @@ impl Epoll {
         source.readable |= read;
         source.writable |= write;
         if source.listener {
-            let io_id = source.io_id;
-            drop(sources);
-            return processor.acceptors.readable(processor, io_id);
+            return completed.push(Completed::Listener(source.io_id));
         }
-        let woken = |&mut (interest, op): &mut (Interest, *const Op)| {
+        let woken = |&mut (interest, op): &mut (Interest, *const ())| {
             let ready = if interest == Interest::Read {
                 read
             } else {
                 write
             };
             if ready {
-                // SAFETY: an operation stays where it is until it is completed, and then it is off the list.
-                let op = unsafe { &*op };
-                op.waits_for.set(None);
-                op.complete(processor, Completion::READY);
+                completed.push(Completed::Operation(op, Completion::READY));
             }
             !ready
         };
@@ -220,104 +213,27 @@ impl Epoll {
         }
     }
 
-    /// Lets `op` be completed when an attempt may succeed. It stays where it is until then.
+    /// Lets the operation at this address be over when an attempt may succeed.
     pub(crate) fn begin_wait(
         &self,
-        processor: &Processor,
         fd: BorrowedFd<'_>,
         io_id: u64,
         interest: Interest,
-        op: &Op,
-        deadline: Option<Instant>,
+        op: *const (),
     ) -> io::Result<()> {
         self.register(fd.as_fd(), io_id, false)?;
-        processor.shared().counters.operations.add(1);
         let mut sources = self.sources.borrow_mut();
-        let source = &mut sources[fd.as_raw_fd() as usize];
-        source.waiting.push((interest, op));
-        op.waits_for.set(Some(fd.as_raw_fd()));
-        // The list is free again: the watch may end the wait at once.
-        drop(sources);
-        op.watch(processor, deadline);
+        sources[fd.as_raw_fd() as usize]
+            .waiting
+            .push((interest, op));
         Ok(())
     }
 
-    /// Takes a wait off its list: it ends for another reason than an edge.
-    pub(super) fn end_wait(&self, op: &Op) {
-        let Some(fd) = op.waits_for.take() else {
-            return;
-        };
+    /// Takes a wait for a descriptor off its list: it ends for another reason than an edge.
+    pub(crate) fn end_wait(&self, fd: RawFd, op: *const ()) {
         if let Some(source) = self.sources.borrow_mut().get_mut(fd as usize) {
             let waits = &mut source.waiting;
             waits.retain(|&(_, waiting)| !std::ptr::eq(waiting, op));
-        }
-    }
-}
-
-/// Suspends the calling fiber until an attempt in this direction may succeed. It may also return for no reason: a fiber
-/// that has moved to another processor has to try first, because what that one knows of the descriptor may be news.
-///
-/// # Errors
-/// `TimedOut`; [`Cancelled`]; or what `epoll_ctl(2)` says to a descriptor that cannot be waited for.
-pub(crate) fn wait_ready(
-    fd: BorrowedFd<'_>,
-    io_id: u64,
-    interest: Interest,
-    deadline: Option<Instant>,
-) -> io::Result<()> {
-    let (op, deadline) = Op::begin(deadline)?;
-    processor::here(|processor| {
-        let super::Backend::Epoll(epoll) = &processor.backend else {
-            unreachable!("an epoll wait on another back end")
-        };
-        epoll.begin_wait(processor, fd, io_id, interest, &op, deadline)
-    })?;
-    let operation = match interest {
-        Interest::Read => Operation::Receive,
-        Interest::Write => Operation::Send,
-    };
-    let completion = op.wait_for(fd.as_raw_fd(), operation);
-    match op.is_relocated() {
-        true => Ok(()),
-        false => waited(completion),
-    }
-}
-
-/// How a wait ended for whoever waited.
-pub(crate) fn waited(completion: Completion) -> io::Result<()> {
-    match completion.into_result() {
-        Ok(_) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => {
-            Err(io::ErrorKind::TimedOut.into())
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Err(Cancelled.into()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Waits on a plain thread: `poll(2)`.
-pub(crate) fn wait_ready_plain(
-    fd: BorrowedFd<'_>,
-    interest: Interest,
-    deadline: Option<Instant>,
-) -> io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let flags = if interest == Interest::Read {
-        PollFlags::IN
-    } else {
-        PollFlags::OUT
-    };
-    loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left: Duration| Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: left.subsec_nanos() as i64,
-        });
-        match poll(&mut [PollFd::new(&fd, flags)], timeout.as_ref()) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -12,15 +12,11 @@
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, cqueue};
-
-use super::{Backend, Completion};
-use crate::sched::cluster::{Message, ProcessorShared};
-use crate::sched::processor;
 
 /// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when they are used up,
 /// receives wait for readiness and take a buffer of the thread's, so that those who hold one for long starve nobody.
@@ -64,7 +60,10 @@ struct Lease {
 }
 
 impl LentBuffers {
-    pub(super) fn new(ring: &IoUring, shared: &ProcessorShared) -> io::Result<LentBuffers> {
+    pub(super) fn new(
+        ring: &IoUring,
+        place: &OnceLock<Arc<LentMemory>>,
+    ) -> io::Result<LentBuffers> {
         let entries = map(BUFFER_RING_LEN)?;
         // The kernel has pinned it: a copy on write after a fork must not part us.
         // SAFETY: advice about a mapping of ours, of this length.
@@ -76,12 +75,12 @@ impl LentBuffers {
             )
         };
         let entries = entries.cast();
-        let memory = match shared.lent_memory.get() {
+        let memory = match place.get() {
             // Of a processor that was here before, and did not go before every piece had come home.
             Some(memory) => Arc::clone(memory),
             None => {
                 let memory = Arc::new(LentMemory::new()?);
-                let set = shared.lent_memory.set(Arc::clone(&memory));
+                let set = place.set(Arc::clone(&memory));
                 assert!(set.is_ok(), "one processor at a time has a place");
                 memory
             }
@@ -187,6 +186,18 @@ impl LentMemory {
         map(BUFFER_MEMORY_LEN).map(LentMemory)
     }
 
+    /// Where a piece of buffer `id` is: `len` bytes from `start` on.
+    pub(crate) fn piece(&self, id: u16, start: u32, len: u32) -> NonNull<[u8]> {
+        let (start, len) = (start as usize, len as usize);
+        assert!(
+            start + len <= LENT_BUFFER_LEN,
+            "a piece at {start}, {len} long"
+        );
+        // SAFETY: inside the buffer, by the assertion.
+        let address = unsafe { self.address(id).add(start) };
+        NonNull::slice_from_raw_parts(NonNull::new(address).expect("above null"), len)
+    }
+
     fn address(&self, id: u16) -> *mut u8 {
         assert!(id < LENT_BUFFERS, "buffer {id} of {LENT_BUFFERS}");
         // SAFETY: inside the mapping, by the assertion.
@@ -210,66 +221,4 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     Ok(NonNull::new(address.cast()).expect("mmap returned null"))
-}
-
-/// A piece of a buffer that the kernel filled; goes back to its processor when dropped, from wherever.
-pub(crate) struct LentBuffer {
-    id: u16,
-    start: u32,
-    len: u32,
-    owner: NonNull<ProcessorShared>,
-}
-
-impl LentBuffer {
-    /// The buffer that a receive's completion names, if it took one. The receive was one of `owner`'s, whose cluster
-    /// must outlive the buffer. It does: buffers stay in frames of fibers, which keep their clusters, and users only borrow
-    /// what is in them.
-    pub(crate) fn of(
-        completion: Completion,
-        owner: NonNull<ProcessorShared>,
-    ) -> Option<LentBuffer> {
-        let id = cqueue::buffer_select(completion.flags)?;
-        Some(LentBuffer {
-            id,
-            start: completion.piece_start,
-            len: u32::try_from(completion.result).unwrap_or(0),
-            owner,
-        })
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        let memory = self.owner().lent_memory.get();
-        let memory = memory.expect("a buffer of a processor that lends none");
-        let (start, len) = (self.start as usize, self.len as usize);
-        assert!(
-            start + len <= LENT_BUFFER_LEN,
-            "a piece at {start}, {len} long"
-        );
-        // SAFETY: inside the buffer, by the assertion. The kernel filled this piece and leaves it alone until the
-        // buffer is free again, which is not before `self` is dropped.
-        unsafe { std::slice::from_raw_parts(memory.address(self.id).add(start), len) }
-    }
-
-    fn owner(&self) -> &ProcessorShared {
-        // SAFETY: the shared halves live as long as their cluster; see `of`.
-        unsafe { self.owner.as_ref() }
-    }
-}
-
-impl Drop for LentBuffer {
-    fn drop(&mut self) {
-        let id = self.id;
-        if !processor::at(self.owner(), |processor| processor.take_buffer_back(id)) {
-            self.owner().send(Message::Buffer(id));
-        }
-    }
-}
-
-impl processor::Processor {
-    /// One of this processor's buffers has been read.
-    pub(crate) fn take_buffer_back(&self, id: u16) {
-        if let Backend::Uring(uring) = &self.backend {
-            uring.buffers.give_back(id);
-        }
-    }
 }

@@ -9,22 +9,18 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use super::doorbell::RUNG;
-use super::lent::LentBuffers;
-use super::{Completion, Op, Wait};
-use crate::inspect::resources;
-use crate::sched::cancel::Cancelled;
-use crate::sched::cluster::ProcessorShared;
-use crate::sched::processor::{self, Processor};
-use crate::sched::waiting::Operation;
-use crate::spawn::builder::while_lent;
+use super::doorbell::{Doorbell, RUNG};
+use super::lent::{LentBuffers, LentMemory};
+use super::{Completed, Completion, Wait};
+use crate::base::counters::Counters;
+use crate::switch::resources;
 
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;
@@ -66,10 +62,14 @@ pub(super) fn set_up(entries: u32) -> io::Result<IoUring> {
 }
 
 impl Uring {
-    pub(super) fn new(shared: &ProcessorShared, wake_fd: Arc<OwnedFd>) -> io::Result<Uring> {
+    pub(super) fn new(
+        doorbell: &Doorbell,
+        lent_memory: &OnceLock<Arc<LentMemory>>,
+        wake_fd: Arc<OwnedFd>,
+    ) -> io::Result<Uring> {
         let ring = set_up(SQ_ENTRIES)?;
-        let buffers = LentBuffers::new(&ring, shared)?;
-        shared.doorbell.attach(ring.as_raw_fd());
+        let buffers = LentBuffers::new(&ring, lent_memory)?;
+        doorbell.attach(ring.as_raw_fd());
         Ok(Uring {
             ring: RefCell::new(ring),
             wake_fd,
@@ -82,31 +82,31 @@ impl Uring {
 
     /// Makes an entry for the next submission. The caller answers for what it points to: it must stay
     /// until the completion.
-    fn push(&self, processor: &Processor, entry: &squeue::Entry) {
-        self.push_all(processor, std::slice::from_ref(entry));
+    fn push(&self, counters: &Counters, entry: &squeue::Entry) {
+        self.push_all(counters, std::slice::from_ref(entry));
     }
 
     /// As `push`, for entries that are linked: in one submission, and with one completion.
-    fn push_all(&self, processor: &Processor, entries: &[squeue::Entry]) {
+    fn push_all(&self, counters: &Counters, entries: &[squeue::Entry]) {
         let mut ring = self.ring.borrow_mut();
         // SAFETY: every caller waits for the completion before what the entry points to goes away
         // (`operate`), or the entry points to what lives as long as the ring (wake-up), or to nothing.
         while unsafe { ring.submission().push_multiple(entries) }.is_err() {
-            processor.shared().counters.enters.add(1);
+            counters.enters.add(1);
             submit(&ring);
         }
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    pub(super) fn turn(&self, processor: &Processor, wait: Wait) {
+    pub(super) fn turn(&self, counters: &Counters, wait: Wait, completed: &mut Vec<Completed>) {
         match wait {
-            Wait::Poll => self.submit_and_collect(processor),
-            Wait::For(timeout) => self.submit_and_sleep(processor, timeout),
+            Wait::Poll => self.submit_and_collect(counters),
+            Wait::For(timeout) => self.submit_and_sleep(counters, timeout),
         }
-        self.dispatch(processor);
+        self.collect(counters, completed);
     }
 
-    fn submit_and_collect(&self, processor: &Processor) {
+    fn submit_and_collect(&self, counters: &Counters) {
         let mut ring = self.ring.borrow_mut();
         let submission = ring.submission();
         let idle = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
@@ -114,21 +114,21 @@ impl Uring {
         if idle {
             return;
         }
-        processor.shared().counters.enters.add(1);
+        counters.enters.add(1);
         submit(&ring);
     }
 
-    fn submit_and_sleep(&self, processor: &Processor, timeout: Option<Duration>) {
+    fn submit_and_sleep(&self, counters: &Counters, timeout: Option<Duration>) {
         if !self.wake_armed.replace(true) {
             let count = self.wake_count.as_ptr().cast();
             self.push(
-                processor,
+                counters,
                 &opcode::Read::new(Fd(self.wake_fd.as_raw_fd()), count, 8)
                     .build()
                     .user_data(WOKEN),
             );
         }
-        processor.shared().counters.enters.add(1);
+        counters.enters.add(1);
         let ring = self.ring.borrow_mut();
         let timespec = timeout.map(Timespec::from);
         let result = match &timespec {
@@ -140,18 +140,16 @@ impl Uring {
         check_enter(result);
     }
 
-    fn dispatch(&self, processor: &Processor) {
-        // One at a time, and no borrow held: what a completion sets off may push new entries.
-        loop {
-            let entry = self.ring.borrow_mut().completion().next();
-            let Some(entry) = entry else { return };
+    /// Takes what has completed out of the ring.
+    fn collect(&self, counters: &Counters, completed: &mut Vec<Completed>) {
+        let mut ring = self.ring.borrow_mut();
+        for entry in ring.completion() {
             if entry.user_data() == RUNG {
                 // Nobody here has asked for it.
-                processor.shared().counters.messages_rung.add(1);
+                counters.messages_rung.add(1);
                 continue;
             }
-            let more = cqueue::more(entry.flags());
-            if !more {
+            if !cqueue::more(entry.flags()) {
                 self.in_flight.set(self.in_flight.get() - 1);
             }
             let completion = self.completion(&entry);
@@ -159,13 +157,11 @@ impl Uring {
                 IGNORED => {}
                 WOKEN => self.wake_armed.set(false),
                 accept if accept & ACCEPT_BIT != 0 => {
-                    let id = accept >> ACCEPT_SHIFT;
-                    processor.acceptors.accepted(processor, id, completion);
+                    completed.push(Completed::Accept(accept >> ACCEPT_SHIFT, completion));
                 }
                 op => {
-                    let op = std::ptr::with_exposed_provenance::<Op>(op as usize);
-                    // SAFETY: the fiber that made it waits in `operate` until it is completed.
-                    unsafe { &*op }.complete(processor, completion);
+                    let op = std::ptr::with_exposed_provenance(op as usize);
+                    completed.push(Completed::Operation(op, completion));
                 }
             }
         }
@@ -190,24 +186,22 @@ impl Uring {
         }
     }
 
-    /// Hands over an operation. `op`, and what `entry` points to, stay where they are until it is complete.
-    pub(crate) fn begin(
-        &self,
-        processor: &Processor,
-        op: &Op,
-        entry: squeue::Entry,
-        deadline: Option<Instant>,
-    ) {
-        processor.shared().counters.operations.add(1);
-        let address = std::ptr::from_ref(op).expose_provenance() as u64;
-        self.push(processor, &entry.user_data(address));
-        op.watch(processor, deadline);
+    /// Hands over the operation at this address. It, and what `entry` points to, stay where they are
+    /// until it is complete.
+    pub(crate) fn begin(&self, counters: &Counters, op: *const (), entry: squeue::Entry) {
+        counters.operations.add(1);
+        let address = op.expose_provenance() as u64;
+        self.push(counters, &entry.user_data(address));
     }
 
-    /// Asks the kernel to end the operation with this user data; its own completion still comes.
-    pub(super) fn cancel(&self, processor: &Processor, user_data: u64) {
+    /// Asks the kernel to end the operation at this address; its own completion still comes.
+    pub(crate) fn cancel(&self, counters: &Counters, op: *const ()) {
+        self.cancel_by_name(counters, op.expose_provenance() as u64);
+    }
+
+    fn cancel_by_name(&self, counters: &Counters, user_data: u64) {
         self.push(
-            processor,
+            counters,
             &opcode::AsyncCancel::new(user_data)
                 .build()
                 .user_data(IGNORED),
@@ -217,7 +211,7 @@ impl Uring {
     /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait one is told.
     pub(crate) fn arm_accept(
         &self,
-        processor: &Processor,
+        counters: &Counters,
         listener: &impl AsFd,
         id: u64,
         polls: bool,
@@ -229,7 +223,7 @@ impl Uring {
             .build()
             .user_data(name);
         if !polls {
-            return self.push(processor, &accept);
+            return self.push(counters, &accept);
         }
         let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
         // One completion comes: of the accept, or of the poll if that fails. Both have one name, by which they are cancelled.
@@ -237,11 +231,11 @@ impl Uring {
             .build()
             .user_data(name)
             .flags(squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS);
-        self.push_all(processor, &[poll, accept]);
+        self.push_all(counters, &[poll, accept]);
     }
 
-    pub(crate) fn disarm_accept(&self, processor: &Processor, id: u64) {
-        self.cancel(processor, id << ACCEPT_SHIFT | ACCEPT_BIT);
+    pub(crate) fn disarm_accept(&self, counters: &Counters, id: u64) {
+        self.cancel_by_name(counters, id << ACCEPT_SHIFT | ACCEPT_BIT);
     }
 
     /// Whether the kernel has nothing but the wait for a wake-up, and nobody a piece of a buffer.
@@ -250,16 +244,17 @@ impl Uring {
         self.in_flight.get() == own && self.buffers.pieces_held() == 0
     }
 
-    /// Cancels what is in flight and waits (a second at most) for the kernel to let go of it.
-    pub(super) fn shut_down(&self, processor: &Processor) {
-        processor.shared().doorbell.detach();
+    /// Cancels what is in flight. The turns that follow bring the ends, until nothing
+    /// [is in flight](Uring::is_in_flight).
+    pub(super) fn begin_shut_down(&self, counters: &Counters, doorbell: &Doorbell) {
+        doorbell.detach();
         let cancel_all = opcode::AsyncCancel2::new(io_uring::types::CancelBuilder::any().all());
-        self.push(processor, &cancel_all.build().user_data(IGNORED));
-        let deadline = Instant::now() + Duration::from_secs(1);
+        self.push(counters, &cancel_all.build().user_data(IGNORED));
         self.wake_armed.set(true);
-        while self.in_flight.get() > 0 && Instant::now() < deadline {
-            self.turn(processor, Wait::For(Some(Duration::from_millis(10))));
-        }
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.get() > 0
     }
 }
 
@@ -269,7 +264,7 @@ impl Drop for Uring {
         let buffers = unsafe { ManuallyDrop::take(&mut self.buffers) };
         resources::ring_ended(self.in_flight.get(), buffers.pieces_held());
         if self.in_flight.get() > 0 {
-            // See `shut_down`.
+            // See `begin_shut_down`: the kernel has not let go in time.
             buffers.leak();
             std::mem::forget(std::mem::take(&mut self.wake_count));
         } else if buffers.pieces_held() == 0 {
@@ -301,66 +296,5 @@ fn check_enter(result: io::Result<usize>) {
         ];
         let errno = error.raw_os_error().unwrap_or(0);
         assert!(retried.contains(&errno), "io_uring_enter failed: {error}");
-    }
-}
-
-/// Hands an operation to the ring and suspends the calling fiber until it is complete. When the deadline
-/// passes first, the operation is cancelled *and awaited*: the kernel may be writing into the caller's
-/// buffer until then.
-///
-/// # Errors
-/// `TimedOut`, [`Cancelled`], or what the kernel reports for the operation.
-pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Result<Completion> {
-    let (op, deadline) = Op::begin(deadline)?;
-    let (fd, operation) = described(&entry);
-    let completion = while_lent(|| {
-        processor::here(|processor| {
-            let super::Backend::Uring(uring) = &processor.backend else {
-                unreachable!("a ring operation on another back end")
-            };
-            if operation == Operation::Connect {
-                // The socket is connecting by then: connect(2) fails with EALREADY.
-                op.bind();
-            }
-            uring.begin(processor, &op, entry, deadline);
-        });
-        op.wait_for(fd, operation)
-    });
-    outcome(&op, completion)
-}
-
-/// The descriptor and the kind of an entry, for the list of fibers.
-fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
-    let entry = std::ptr::from_ref(entry).cast::<u8>();
-    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), whose first byte is the
-    // operation and whose bytes 4 to 7 are the descriptor. io_uring_enter(2)
-    let (code, fd) = unsafe { (entry.read(), entry.add(4).cast::<RawFd>().read()) };
-    let operation = match code {
-        opcode::Recv::CODE | opcode::RecvMsg::CODE => Operation::Receive,
-        opcode::Send::CODE | opcode::SendMsg::CODE => Operation::Send,
-        opcode::Connect::CODE => Operation::Connect,
-        opcode::Read::CODE => Operation::Read,
-        opcode::Write::CODE => Operation::Write,
-        _ => Operation::Other,
-    };
-    (fd, operation)
-}
-
-/// How a completed operation ended for whoever waited.
-pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
-    match completion.result {
-        result if result >= 0 => Ok(completion),
-        // EINTR: a cancelled operation that was running in a worker thread.
-        errno if [-libc::ECANCELED, -libc::EINTR].contains(&errno) && op.is_cancelled() => {
-            Err(Cancelled.into())
-        }
-        errno if [-libc::ECANCELED, -libc::EINTR].contains(&errno) && op.is_timed_out() => {
-            Err(io::ErrorKind::TimedOut.into())
-        }
-        // To be repeated, and the next attempt is on another processor.
-        errno if errno == -libc::ECANCELED && op.is_relocated() => {
-            Err(io::Error::from_raw_os_error(libc::EINTR))
-        }
-        errno => Err(io::Error::from_raw_os_error(-errno)),
     }
 }

@@ -1,6 +1,11 @@
 //! The ground floor: words and tools that know nothing of fibers.
 
+pub(crate) mod abort;
 pub(crate) mod atomic;
+pub(crate) mod cancelled;
+pub(crate) mod clock;
 pub(crate) mod counters;
+pub(crate) mod home;
+pub(crate) mod lock;
 pub(crate) mod stamp;
 pub(crate) mod topology;

@@ -1,4 +1,4 @@
-//! Which CPUs share a last-level cache: whoever helps takes from near by.
+//! Where a thread runs. Which CPUs share a last-level cache: help comes from near by.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -30,6 +30,11 @@ fn of_cpu(cpu: usize) -> Option<u32> {
     let levels = (0..).map_while(|index| Some((number(index, "level")?, index)));
     let last = levels.max();
     Some(last.and_then(|(_, index)| number(index, "id")).unwrap_or(0))
+}
+
+/// The calling kernel thread, as gettid(2) says.
+pub(crate) fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -10,8 +10,8 @@ use io_uring::opcode;
 
 use super::metadata::{Metadata, metadata, symlink_metadata};
 use super::{HERE, by_ring, c_path};
+use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
-use crate::net::{Carrier, carrier};
 
 /// How many entries one trip to an offload thread brings.
 const ENTRIES_PER_TRIP: usize = 256;
@@ -104,7 +104,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 /// Removes a directory and all that is in it; symbolic links are removed, not followed. One
-/// [`offload`](crate::offload) thread is busy with it from beginning to end.
+/// [`offload`] thread is busy with it from beginning to end.
 ///
 /// # Errors
 /// As [`std::fs::remove_dir_all`].

@@ -11,8 +11,8 @@ use rustix::io::ReadWriteFlags;
 use super::metadata::{self, Metadata};
 use super::{HERE, by_ring, c_path};
 use crate::backend::ring_len;
+use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
-use crate::net::{Carrier, carrier};
 
 /// An open file, as [`std::fs::File`]. Reading and writing at an offset needs no seek, and many fibers may do
 /// it at once; [`Read`] and [`Write`] go on where they ended, as ever.

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use io_uring::{opcode, types::Fd};
 
 use super::{HERE, by_ring, c_path};
+use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
-use crate::net::{Carrier, carrier};
 
 /// What is known of a file, as [`std::fs::Metadata`].
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 //! Names are [`std::fs`]'s. On a ring, opening, looking, reading, writing, syncing, renaming and removing are operations
 //! like any other (ext4 and xfs complete buffered reads asynchronously, and `O_DIRECT` ones always; the rest runs in
 //! the kernel's own worker threads, which IORING_REGISTER_IOWQ_MAX_WORKERS bounds). With epoll, which cannot wait for files,
-//! they go to the [`offload`](crate::offload) threads, except reads that the page cache answers. What the ring has no
+//! they go to the [`offload`] threads, except reads that the page cache answers. What the ring has no
 //! operation for (listing, copying, truncating) goes there in any case. On a plain thread it all just blocks.
 //!
 //! Buffers and names are lent to the kernel for the time of the call and no longer: an operation whose fiber is
@@ -48,9 +48,9 @@ use std::path::{Path, PathBuf};
 
 use io_uring::{opcode, squeue, types::Fd};
 
-use crate::backend::operate;
+use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
-use crate::net::{Carrier, carrier};
+use crate::io::ring::operate;
 
 /// The whole content of a file.
 ///
@@ -81,7 +81,7 @@ pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()
     (&File::create(path)?).write_all(content.as_ref())
 }
 
-/// Copies a file's content and permissions; returns how many bytes. One [`offload`](crate::offload) thread is busy
+/// Copies a file's content and permissions; returns how many bytes. One [`offload`] thread is busy
 /// with it from beginning to end.
 ///
 /// # Errors

@@ -7,7 +7,8 @@ use std::ffi::{CString, c_char};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::sched::cluster::{Cluster, lock};
+use crate::base::lock::lock;
+use crate::sched::cluster::Cluster;
 use crate::sched::fiber::Fiber;
 
 static CLUSTERS: Mutex<Vec<Weak<Cluster>>> = Mutex::new(Vec::new());

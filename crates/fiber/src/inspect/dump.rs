@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use crate::sched::cluster::{Cluster, Message};
-use crate::sched::fiber::{Control, Fiber};
+use crate::sched::fiber::{Control, Fiber, FiberRef};
+use crate::sched::processor::{self, Processor};
 use crate::sched::roster::SHARDS;
-use crate::sched::waiting::WaitReason;
-use crate::switch::look::{Phase, TraceJob};
+use crate::switch::look::Phase;
+use crate::switch::reason::WaitReason;
 
 /// So many fibers are asked where they are; a million backtraces are of no use to anybody.
 const TRACED_MAX: usize = 1000;
@@ -282,6 +283,13 @@ fn touched_len(usable: &std::ops::Range<usize>) -> usize {
     deepest.map_or(0, |page| usable.len() - page * PAGE_SIZE)
 }
 
+/// Fibers of one processor that are to say where they are.
+#[derive(Debug)]
+struct TraceJob {
+    fibers: Vec<Fiber>,
+    answers: Sender<(u64, Backtrace)>,
+}
+
 /// Asks the fibers that wait where they are.
 fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let (answers, answered) = mpsc::channel();
@@ -299,7 +307,8 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     for (index, fibers) in jobs {
         let answers = answers.clone();
         let job = TraceJob { fibers, answers };
-        cluster.processors[index].send(Message::Trace(job));
+        let job = move || processor::here(|processor| trace_here(processor, &job));
+        cluster.processors[index].send(Message::Job(Box::new(job)));
     }
     drop(answers);
     let deadline = Instant::now() + TRACE_PATIENCE;
@@ -310,6 +319,31 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
         traces.insert(id, trace);
     }
     traces
+}
+
+/// On their processor: lets fibers that wait there say where they are.
+fn trace_here(processor: &Processor, job: &TraceJob) {
+    for fiber in &job.fibers {
+        let control = &fiber.control;
+        // In this order: who waits here stays here until this thread runs it, but who is at home here may be moving
+        // away, and wait elsewhere by the next line. And it may wait deeper in its stack than when it was asked.
+        let waits_here =
+            control.look().phase() == Phase::Waiting && control.is_home(processor.shared());
+        if !waits_here || !control.look().has_room_to_trace() {
+            continue; // It has gone on meanwhile.
+        }
+        if control.is_migratable() {
+            continue; // Another processor may be about to run it.
+        }
+        let fiber = FiberRef::of(fiber);
+        processor.set_current(Some(fiber));
+        let traced = fiber.trace();
+        processor.set_current(None);
+        if let Some(traced) = traced {
+            // Nobody waits any more if it took too long.
+            let _ = job.answers.send((control.id(), traced));
+        }
+    }
 }
 
 /// The frames between the runtime's at either end.

@@ -4,4 +4,3 @@ pub(crate) mod debugger;
 pub(crate) mod dump;
 pub(crate) mod monitor;
 pub(crate) mod panic_hook;
-pub(crate) mod resources;

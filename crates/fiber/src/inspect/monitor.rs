@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::base::lock::lock;
+use crate::base::topology::thread_id;
 use crate::inspect::dump::Dump;
-use crate::sched::cluster::{Cluster, lock};
+use crate::sched::cluster::Cluster;
 
 /// A fiber that has kept its processor for longer than the threshold.
 #[derive(Clone, Debug)]
@@ -249,11 +251,6 @@ impl Watch {
         let dump = Dump::of(&self.cluster, true);
         tell(&*self.listeners.deadlock, &Deadlock { dump });
     }
-}
-
-/// The calling kernel thread, as gettid(2) says.
-pub(crate) fn thread_id() -> i32 {
-    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// SIGURG: what nobody uses it for is out-of-band data, and by default it is ignored.

@@ -27,12 +27,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::backend::{Backend, Completion, Op, OpCarrier};
-use crate::sched::cancel::{Cancelled, is_cancellation};
-use crate::sched::cluster::{Cluster, Message, lock};
-use crate::sched::fiber::give_way;
+use crate::backend::{Backend, Completion};
+use crate::base::cancelled::{Cancelled, is_cancellation};
+use crate::base::lock::lock;
+use crate::io::op::{Op, OpCarrier};
+use crate::sched::block::give_way;
+use crate::sched::cluster::{Cluster, Message};
 use crate::sched::processor::{self, Processor};
-use crate::sched::waiting::Operation;
+use crate::switch::reason::Operation;
 
 /// What all processors share of one listener.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ impl ListenerState {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for (cluster, index) in lock(&self.users).iter() {
-            cluster.processors[*index].send(Message::CloseListener(self.id));
+            cluster.processors[*index].send(Message::Call(close_here, [self.id, 0]));
         }
         if let Some(end) = self.end.get() {
             // It can fail only when it is readable many times over.
@@ -125,6 +127,16 @@ impl AsFd for ListenerState {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// On a processor that accepts from it: the listener was closed.
+fn close_here([id, _]: [u64; 2]) {
+    processor::here(|processor| processor.acceptors.close(processor, id));
+}
+
+/// On a processor that accepts from it: a connection may be in the listen queue.
+fn look_here([id, _]: [u64; 2]) {
+    processor::here(|processor| processor.acceptors.readable(processor, id));
 }
 
 fn closed_error() -> io::Error {
@@ -251,7 +263,10 @@ impl Acceptors {
         // The list is free again: the watch may end the wait at once.
         drop(list);
         let deadline = waiter.op.fiber().deadline();
-        waiter.op.watch(processor, deadline);
+        if waiter.op.watch(processor, deadline) && self.withdraw(processor, &waiter.op) {
+            let cancelled = Completion::error(libc::ECANCELED);
+            waiter.op.complete(processor, cancelled);
+        }
         Ok(None)
     }
 
@@ -379,7 +394,12 @@ impl Acceptor {
         {
             self.is_armed = true;
             let listener = &self.listener;
-            uring.arm_accept(processor, listener, listener.id, !self.is_queue_filled);
+            uring.arm_accept(
+                &processor.shared().counters,
+                listener,
+                listener.id,
+                !self.is_queue_filled,
+            );
         }
     }
 
@@ -429,7 +449,7 @@ impl Acceptor {
             && !self.is_disarming
         {
             self.is_disarming = true;
-            uring.disarm_accept(processor, self.listener.id);
+            uring.disarm_accept(&processor.shared().counters, self.listener.id);
         }
     }
 
@@ -461,7 +481,7 @@ impl Acceptor {
     fn pass_on(&self, processor: &Processor) {
         let listener = &self.listener;
         if listener.waiting.load(Ordering::SeqCst) > 0 && has_connection(listener) {
-            listener.tell_others(processor, || Message::ListenQueue(listener.id));
+            listener.tell_others(processor, || Message::Call(look_here, [listener.id, 0]));
         }
     }
 

@@ -1,4 +1,27 @@
-//! What fibers ask of the kernel.
+//! What fibers ask of the kernel, and of other threads. From the ground up: each knows only those
+//! above it in this list.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `carrier`, `lent`, `op` | which way operations go; a receive's buffer; an operation |
+//! | `accept`, `ready`, `ring` | operations: on listeners, by readiness (epoll), by the ring |
+//! | `end` | how operations end |
+//! | `cancel` | requests to a fiber to end |
+//! | `offload` | calls on other threads |
+//! | `fork` | what becomes of all that when the process forks |
+
+pub(crate) mod carrier;
+pub(crate) mod lent;
+pub(crate) mod op;
 
 pub(crate) mod accept;
+pub(crate) mod ready;
+pub(crate) mod ring;
+
+pub(crate) mod end;
+
+pub(crate) mod cancel;
+
 pub(crate) mod offload;
+
+pub(crate) mod fork;

@@ -10,8 +10,9 @@ use rustix::net::addr::SocketAddrStorage;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
 use super::socket::{ANY_LEN, Socket};
-use super::{Carrier, carrier};
-use crate::backend::{Interest, operate, ring_len};
+use crate::backend::{Interest, ring_len};
+use crate::io::carrier::{Carrier, carrier};
+use crate::io::ring::operate;
 
 impl Socket {
     /// Receives a datagram (what does not fit is cut off), or looks at it if `flags` say PEEK.

@@ -7,7 +7,7 @@
 mod datagram;
 mod pipe;
 mod resolve;
-mod socket;
+pub(crate) mod socket;
 mod tcp;
 mod udp;
 mod unix;
@@ -20,33 +20,13 @@ pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
-use crate::backend::Backend;
-use crate::sched::processor;
-
-/// How an operation of the calling thread reaches the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    Uring,
-    Epoll,
-    /// Not a fiber: block the thread.
-    Plain,
-}
-
-pub(crate) fn carrier() -> Carrier {
-    processor::with_current(|processor, _| match processor.backend {
-        Backend::Uring(_) => Carrier::Uring,
-        Backend::Epoll(_) => Carrier::Epoll,
-    })
-    .unwrap_or(Carrier::Plain)
-}
-
 /// The methods that all stream types share.
 macro_rules! stream {
     ($name:ident) => {
         impl $name {
             /// This stream as where the input of [`Steps`](crate::Steps) comes from.
             pub fn source(&self) -> crate::Source<'_> {
-                crate::Source(&self.socket)
+                crate::net::socket::Source(&self.socket)
             }
 
             /// Receives what has come (at most 16 KiB) into a buffer of the processor's and shows it

@@ -8,8 +8,9 @@ use io_uring::opcode;
 use rustix::pipe::PipeFlags;
 
 use super::socket::Socket;
-use super::{Carrier, carrier};
-use crate::backend::{Interest, operate, ring_len};
+use crate::backend::{Interest, ring_len};
+use crate::io::carrier::{Carrier, carrier};
+use crate::io::ring::operate;
 
 /// Bytes are taken from where the stream is: `(off_t) -1` (io_uring_enter(2)).
 const AT_POSITION: u64 = u64::MAX;

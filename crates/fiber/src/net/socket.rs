@@ -16,14 +16,16 @@ use io_uring::types::Fd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
 
-use super::{Carrier, carrier};
-use crate::backend::{
-    self, Backend, Interest, LENT_GROUP, LentBuffer, Op, RECEIVE_LEN_MAX, operate, ring_len,
-    wait_ready_plain,
-};
+use crate::backend::{Backend, Interest, LENT_GROUP, RECEIVE_LEN_MAX, ring_len};
+use crate::base::lock::lock;
 use crate::fs;
-use crate::sched::cluster::lock;
-use crate::sched::fiber::give_way;
+use crate::io::carrier::{Carrier, carrier};
+use crate::io::lent::LentBuffer;
+use crate::io::op::Op;
+use crate::io::ready::{wait_ready, wait_ready_plain, waited};
+use crate::io::ring::{operate, outcome};
+use crate::io::{ready, ring};
+use crate::sched::block::give_way;
 use crate::sched::processor::{self, Processor};
 
 /// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep the
@@ -227,7 +229,11 @@ impl Socket {
     }
 
     /// Begins a receive whose operation waits between two steps of a fiber. `false` if an attempt may succeed at once.
-    pub(crate) fn begin_receive(
+    pub(crate) fn begin_receive(&self, op: &Op, deadline: Option<Instant>) -> io::Result<bool> {
+        processor::here(|processor| self.begin_receive_on(processor, op, deadline))
+    }
+
+    fn begin_receive_on(
         &self,
         processor: &Processor,
         op: &Op,
@@ -240,14 +246,14 @@ impl Socket {
                 } else {
                     receive_into_lent(self.ring_fd()?)
                 };
-                uring.begin(processor, op, entry, deadline);
+                ring::begin(processor, uring, op, entry, deadline);
             }
             Backend::Epoll(epoll) => {
                 let (fd, interest) = (self.fd.as_fd(), Interest::Read);
                 if epoll.may_try(fd, self.id, interest) {
                     return Ok(false);
                 }
-                epoll.begin_wait(processor, fd, self.id, interest, op, deadline)?;
+                ready::begin(processor, epoll, fd, self.id, interest, op, deadline)?;
             }
         }
         Ok(true)
@@ -265,7 +271,7 @@ impl Socket {
             let completion = op
                 .completion()
                 .expect("a step begins when its operation is over");
-            return match backend::outcome(op, completion) {
+            return match outcome(op, completion) {
                 // It was readiness that came: a receive of bytes names the buffer that they are in.
                 Ok(completion) if completion.result > 0 && lent.is_none() => self.receive_unlent(),
                 Ok(_) => Ok(Some(Received::lent(lent))),
@@ -282,7 +288,7 @@ impl Socket {
             return Ok(None);
         }
         if let Some(completion) = op.completion() {
-            backend::waited(completion)?;
+            waited(completion)?;
         }
         check_cancelled()?;
         let mut buffer = ScratchBuffer::take();
@@ -472,7 +478,7 @@ impl Socket {
             },
             Carrier::Epoll => {
                 self.used_up(interest);
-                backend::wait_ready(self.fd.as_fd(), self.id, interest, deadline)
+                wait_ready(self.fd.as_fd(), self.id, interest, deadline)
             }
             Carrier::Plain => wait_ready_plain(self.fd.as_fd(), interest, deadline),
         }
@@ -573,12 +579,11 @@ impl Socket {
     }
 
     pub(super) fn read_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Read).map(crate::sched::fiber::after)
+        self.timeout(Interest::Read).map(crate::base::clock::after)
     }
 
     pub(super) fn write_deadline(&self) -> Option<Instant> {
-        self.timeout(Interest::Write)
-            .map(crate::sched::fiber::after)
+        self.timeout(Interest::Write).map(crate::base::clock::after)
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
@@ -594,6 +599,10 @@ impl AsFd for Socket {
         self.fd.as_fd()
     }
 }
+
+/// Where input comes from: see [`TcpStream::source`](crate::net::TcpStream::source).
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a>(pub(crate) &'a Socket);
 
 impl Drop for Socket {
     fn drop(&mut self) {

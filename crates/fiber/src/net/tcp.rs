@@ -9,9 +9,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::resolve::{first_that_works, resolve};
 use super::socket::{Socket, next_id};
-use super::{Carrier, carrier, stream};
+use super::stream;
 use crate::backend::Interest;
 use crate::io::accept::{self, ListenerState};
+use crate::io::carrier::{Carrier, carrier};
 
 /// A TCP connection, as [`std::net::TcpStream`].
 #[derive(Debug)]

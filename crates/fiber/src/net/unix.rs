@@ -16,9 +16,10 @@ use std::os::unix::net::SocketAddr;
 
 use super::datagram::datagram;
 use super::socket::{Socket, next_id};
-use super::{Carrier, carrier, stream};
+use super::stream;
 use crate::backend::Interest;
 use crate::io::accept::{self, ListenerState};
+use crate::io::carrier::{Carrier, carrier};
 
 /// A connection between processes of this machine, as [`std::os::unix::net::UnixStream`].
 #[derive(Debug)]

@@ -4,24 +4,22 @@
 //! everybody may reach, which is here: the inbox, through which other threads make a processor's own
 //! fibers ready. What all share is the [`ReadyQueue`] of fibers that any processor may run.
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::backend::{BackendKind, Doorbell, LentMemory};
 use crate::base::counters::Counters;
-use crate::base::stamp;
-use crate::sched::fiber::{Fiber, FiberRef};
-use crate::sched::fork::Home;
+use crate::base::home::Home;
+use crate::base::lock::lock;
+use crate::sched::fiber::FiberRef;
 use crate::sched::idle::{Idle, Notified};
-use crate::sched::processor;
 use crate::sched::ready_queue::ReadyQueue;
-use crate::sched::resize::{Crew, Stage};
 use crate::sched::roster::Roster;
-use crate::sched::timer::TimerKey;
-use crate::switch::look::TraceJob;
+use crate::spawn::crew::Crew;
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
@@ -34,8 +32,10 @@ pub(crate) struct Cluster {
     /// Places from the first to the last that was ever taken.
     places_open: AtomicUsize,
     pub(crate) crew: Crew,
+    /// Processors that run and do not go.
+    pub(crate) running: AtomicUsize,
     /// Round robin for spawns from plain threads.
-    next: AtomicUsize,
+    pub(super) next: AtomicUsize,
     pub(crate) queue: ReadyQueue<FiberRef>,
     pub(crate) idle: Arc<Idle>,
     /// With [`CLOSED`].
@@ -87,28 +87,45 @@ struct Inbox {
 }
 
 /// What other threads tell a processor.
-#[derive(Debug)]
 pub(crate) enum Message {
     /// One of its own fibers was unparked.
     Ready(FiberRef),
     /// A fiber that was spawned for this processor.
     Start(FiberRef),
-    /// A listener was closed: stop accepting from it, tell those who wait for it.
-    CloseListener(u64),
-    /// One of its receive buffers has been read elsewhere.
-    Buffer(u16),
-    /// A connection of this listener may be in the listen queue.
-    ListenQueue(u64),
-    /// One of its own fibers was cancelled.
-    Cancel(Fiber),
-    /// Say where these fibers are that wait here.
-    Trace(TraceJob),
-    /// Go, as soon as no fiber has to stay.
-    Retire,
-    /// The processor with this number may take the timer back: its fiber has gone on elsewhere.
-    CancelTimer(u64, TimerKey),
-    /// Let the fiber's `park_timeout` end then: its timer was on a processor that has gone.
-    Timer(Instant, Fiber),
+    /// To call the function with these words, on the processor's own stack. What it is about finds
+    /// its processor by [`here`](crate::sched::processor::here).
+    Call(fn([u64; 2]), [u64; 2]),
+    /// The same for what does not fit into words; it costs an allocation.
+    Job(Box<dyn FnOnce() + Send>),
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Message::Ready(_) => "Ready",
+            Message::Start(_) => "Start",
+            Message::Call(..) => "Call",
+            Message::Job(_) => "Job",
+        })
+    }
+}
+
+/// How far a place is between two processors.
+#[derive(Debug, Default)]
+pub(crate) struct Stage(AtomicU8);
+
+pub(crate) const FREE: u8 = 0;
+pub(crate) const RUNNING: u8 = 1;
+pub(crate) const RETIRING: u8 = 2;
+
+impl Stage {
+    pub(crate) fn enter(&self, stage: u8) {
+        self.0.store(stage, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is(&self, stage: u8) -> bool {
+        self.0.load(Ordering::SeqCst) == stage
+    }
 }
 
 impl Cluster {
@@ -125,6 +142,7 @@ impl Cluster {
             processors,
             places_open: AtomicUsize::new(0),
             crew: Crew::new(processors_max),
+            running: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             queue: ReadyQueue::new(processors_max),
             idle,
@@ -135,6 +153,11 @@ impl Cluster {
             empty: Condvar::new(),
             empty_lock: Mutex::new(()),
         })
+    }
+
+    /// How many processors run and do not go.
+    pub(crate) fn processor_count(&self) -> usize {
+        self.running.load(Ordering::Acquire)
     }
 
     /// The places of processors that there are or were.
@@ -151,7 +174,7 @@ impl Cluster {
     ///
     /// # Errors
     /// The runtime has been shut down; the fiber is not taken.
-    fn admit(&self, fiber: FiberRef) -> io::Result<()> {
+    pub(super) fn admit(&self, fiber: FiberRef) -> io::Result<()> {
         self.process.check("spawn a fiber");
         match self.roster.add(fiber, || self.count_in()) {
             true => Ok(()),
@@ -184,31 +207,6 @@ impl Cluster {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.fiber_count.load(Ordering::Acquire) & CLOSED != 0
-    }
-
-    /// Starts a fiber on whichever processor comes first.
-    ///
-    /// # Errors
-    /// The runtime has been shut down; the fiber is not taken.
-    pub(crate) fn spawn(&self, fiber: FiberRef) -> io::Result<()> {
-        self.admit(fiber)?;
-        self.push_arrived(fiber);
-        Ok(())
-    }
-
-    /// Makes a fiber ready that has just come, on whichever processor comes first.
-    pub(crate) fn push_arrived(&self, fiber: FiberRef) {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.push_movable(fiber, next % self.open_places().len().max(1));
-    }
-
-    /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if the caller is none of
-    /// the cluster's, of processor `index`.
-    pub(crate) fn push_movable(&self, fiber: FiberRef, index: usize) {
-        if !processor::push_movable_if_in(self, fiber) {
-            self.queue.push_remote(index, stamp::now(), fiber);
-            self.notify();
-        }
     }
 
     /// Starts a fiber on this very processor: the one after `index` others that run, round and round.
@@ -298,6 +296,16 @@ impl Cluster {
 }
 
 impl ProcessorShared {
+    /// Whether there is no processor here.
+    pub(crate) fn is_free(&self) -> bool {
+        self.stage.is(FREE)
+    }
+
+    /// Whether there is a processor here that does not go.
+    pub(crate) fn is_running(&self) -> bool {
+        self.stage.is(RUNNING)
+    }
+
     fn new(index: usize, idle: Arc<Idle>) -> ProcessorShared {
         let nothing = Inbox {
             messages: Vec::new(),
@@ -349,13 +357,6 @@ impl ProcessorShared {
         let unread = std::mem::take(&mut inbox.messages);
         drop(inbox);
         drop(unread);
-    }
-
-    /// Makes one of this processor's own fibers ready, from any thread.
-    pub(crate) fn push_ready(&self, fiber: FiberRef) {
-        if !processor::push_ready_if_here(self, fiber) {
-            self.send(Message::Ready(fiber));
-        }
     }
 
     /// Where there is no processor any more, the message is of no use: whoever lived there has left, and looks for
@@ -416,9 +417,4 @@ impl ProcessorShared {
 pub(crate) fn stopped() -> io::Error {
     let message = "the runtime of this cluster has been shut down";
     io::Error::new(io::ErrorKind::NotConnected, message)
-}
-
-/// Locks; a panic while holding one of these locks leaves no broken state behind.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

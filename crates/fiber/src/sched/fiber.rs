@@ -16,26 +16,22 @@ use std::backtrace::Backtrace;
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::fmt;
+use std::io;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::backend::{Op, OpCarrier};
-use crate::base::counters::Counter;
-use crate::sched::cancel::Cancellation;
+use crate::base::cancelled::Cancellation;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
-use crate::sched::local::Locals;
-use crate::sched::processor::{self, Expiry, Processor};
-use crate::sched::roster::Place;
 use crate::sched::spans::{self, Spans};
-use crate::sched::waiting::{self, WaitReason, Waiting};
 use crate::sched::watch::Watch;
-use crate::spawn::steps::{Flow, Frame};
-use crate::switch::look::{Frame as WaitingFrame, Look, Phase};
+use crate::switch::locals::Locals;
+use crate::switch::look::Look;
+use crate::switch::reason::Waiting;
 use crate::switch::stack::{FiberStack, StackPlace};
 use crate::switch::token::Token;
 
@@ -56,23 +52,24 @@ pub(crate) struct Control {
     /// Boxed: most have none.
     name: Option<Box<Cow<'static, str>>>,
     spawned_at: &'static Location<'static>,
-    token: Token,
+    pub(super) token: Token,
     /// Where it started; null before. Wake-ups from other threads go there.
-    home: AtomicPtr<ProcessorShared>,
+    pub(super) home: AtomicPtr<ProcessorShared>,
     /// Of a fiber that runs steps.
     steps: UnsafeCell<Option<Box<dyn Frame>>>,
-    context: UnsafeCell<Option<Context>>,
-    yielder: Cell<*const Yielder<Resume, Suspend>>,
-    watch: Watch,
-    place: Place,
+    pub(super) context: UnsafeCell<Option<Context>>,
+    pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
+    watch: Watch<ProcessorShared>,
+    /// Where it stands in its part of the roster.
+    pub(super) place: AtomicU32,
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched where the fiber runs only.
     seldom: OnceCell<Box<Seldom>>,
     /// The spans that it is inside of: left and entered again at each switch.
-    spans: Spans,
+    pub(super) spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
-    look: Look,
+    pub(super) look: Look,
     /// Where it is: changed only by who has the fiber in hand. Kept by one of the two below.
     cluster: AtomicPtr<Cluster>,
     /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
@@ -91,9 +88,9 @@ struct Travels {
 
 /// What few fibers need.
 #[derive(Default)]
-struct Seldom {
-    /// Of [`timeout`] and [`deadline`].
-    deadline: Cell<Option<Instant>>,
+pub(super) struct Seldom {
+    /// Of [`timeout`](crate::timeout) and [`deadline`](crate::deadline).
+    pub(super) deadline: Cell<Option<Instant>>,
     locals: Locals,
     /// On its way from the fiber to the processor that asked.
     traced: Cell<Option<Box<Backtrace>>>,
@@ -114,30 +111,37 @@ pub(crate) enum Body {
     Steps(Box<dyn Frame>),
 }
 
-impl Body {
-    pub(crate) fn once<F: FnOnce() + Send + 'static>(stack: FiberStack, f: F) -> Body {
-        if size_of::<F>() > CLOSURE_LEN_MAX {
-            let boxed: Box<dyn FnOnce() + Send> = Box::new(f);
-            return Body::once(stack, boxed);
-        }
-        let place = stack.place();
-        let context = Coroutine::with_stack(stack, move |yielder, _| {
-            processor::here(|processor| {
-                let fiber = processor.running().expect("this very fiber runs");
-                fiber.control().yielder.set(yielder);
-            });
-            f();
-            Flow::Done
-        });
-        Body::Once(context, place)
-    }
+pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
+
+/// What comes after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Wait for input; then [`Steps::received`](crate::Steps::received).
+    Receive,
+    /// Let others have their turn; then [`Steps::resumed`](crate::Steps::resumed).
+    Yield,
+    /// Wait until somebody calls [`Fiber::unpark`](crate::Fiber::unpark); then [`Steps::resumed`](crate::Steps::resumed). As [`park`](crate::park), it may
+    /// end for no reason.
+    Park,
+    /// The fiber is finished.
+    Done,
 }
 
-/// Closures up to this many bytes lie at the base of the fiber's stack, larger ones on the heap. corosensei takes 1 KiB, with
-/// what is put around the closure here.
-const CLOSURE_LEN_MAX: usize = 512;
+/// A fiber's steps, as the runtime holds them.
+pub(crate) trait Frame: Send {
+    /// Runs the next step on the fiber's stack.
+    fn step(&mut self) -> Flow;
 
-pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
+    /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing to wait for. It does not
+    /// make the fiber ready: another processor would have the steps while `self` is still borrowed.
+    fn begin_wait(&mut self, fiber: FiberRef) -> bool;
+
+    /// Leaves the wait for the next one to where the fiber is run next.
+    fn postpone_wait(&mut self);
+
+    /// Ends without a step, and outside of the fiber: there is no memory for a stack.
+    fn abandon(&mut self, error: io::Error);
+}
 
 /// What a fiber is given the processor for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +215,7 @@ impl Control {
             context: UnsafeCell::new(context),
             yielder: Cell::new(std::ptr::null()),
             watch: Watch::default(),
-            place: Place::default(),
+            place: AtomicU32::new(0),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
             seldom: OnceCell::new(),
@@ -231,7 +235,7 @@ impl Control {
         self.name.as_ref().map(|name| &***name)
     }
 
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &Watch<ProcessorShared> {
         &self.watch
     }
 
@@ -243,10 +247,6 @@ impl Control {
     #[inline]
     pub(crate) fn cancellation(&self) -> &Cancellation {
         &self.cancellation
-    }
-
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
     }
 
     pub(crate) fn locals(&self) -> Option<&Locals> {
@@ -262,7 +262,7 @@ impl Control {
         self.has_no_locals.set(true);
     }
 
-    fn seldom(&self) -> &Seldom {
+    pub(super) fn seldom(&self) -> &Seldom {
         self.seldom.get_or_init(Box::default)
     }
 
@@ -271,11 +271,11 @@ impl Control {
     }
 
     /// Sends a message to the processor where the fiber lives. Unstarted fibers live nowhere: nobody is told.
-    pub(crate) fn tell_home(&self, message: Message) {
+    pub(crate) fn tell_home(&self, message: impl FnOnce() -> Message) {
         let home = self.home.load(Ordering::SeqCst);
         if !home.is_null() {
             // SAFETY: a shared half lives as long as the cluster, which the control block holds.
-            unsafe { (*home).send(message) };
+            unsafe { (*home).send(message()) };
         }
     }
 
@@ -352,89 +352,9 @@ impl FiberRef {
         drop(unsafe { Arc::from_raw(self.0.as_ptr()) });
     }
 
-    /// Runs the fiber on this processor until it suspends or finishes.
-    pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Ran {
-        // SAFETY: only the processor that runs a fiber touches its context (invariant of FiberRef).
-        let context = unsafe { &mut *self.control().context.get() };
-        let is_new = self.control().home.load(Ordering::Relaxed).is_null();
-        let has_frames = context.is_some();
-        if is_new || !has_frames || self.control().is_migratable {
-            self.settle(processor, started);
-        }
-        if !has_frames {
-            *context = self.begin_step(processor);
-        } else if is_new {
-            processor.pin(self);
-        }
-        let Some(running) = context.as_mut() else {
-            return Ran::Finished; // There was no stack to be had.
-        };
-        let look = self.control().look();
-        look.enter(Phase::Running);
-        let outcome = self.control().spans.around(processor, || {
-            let outcome = running.resume(Resume::GoOn);
-            self.control().cluster().process.abort_if_left();
-            outcome
-        });
-        match outcome {
-            CoroutineResult::Yield(suspend) => {
-                look.enter(match suspend {
-                    Suspend::Yield | Suspend::Move => Phase::Ready,
-                    Suspend::Park | Suspend::Wait => Phase::Waiting,
-                });
-                Ran::Suspended(suspend)
-            }
-            CoroutineResult::Return(flow) => {
-                look.forget_stack();
-                processor.unpin(self);
-                let ended = context.take().expect("it just ran");
-                processor.stacks.give(ended.into_stack());
-                match flow {
-                    Flow::Done => {
-                        look.enter(Phase::Finished);
-                        Ran::Finished
-                    }
-                    flow => {
-                        look.enter(Phase::BetweenSteps);
-                        Ran::Stepped(flow)
-                    }
-                }
-            }
-        }
-    }
-
-    /// The fiber is at home on this processor from now on: who cancels it, or wakes it, finds it here.
-    fn settle(self, processor: &Processor, started: &Counter) {
-        let home: *const ProcessorShared = processor.shared();
-        // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
-        let before = self.control().home.swap(home.cast_mut(), Ordering::SeqCst);
-        if before.is_null() {
-            started.add(1);
-        }
-    }
-
-    /// Makes the frames of a fiber between two steps. `None` if there is no memory for the stack: such a fiber is finished.
-    fn begin_step(self, processor: &Processor) -> Option<Context> {
-        let abandon = |error| {
-            // Destructors of the user's run here, on the processor's own stack: they must not suspend.
-            processor.set_current(None);
-            self.steps().abandon(error);
-        };
-        let stack = processor.stacks.take().map_err(abandon).ok()?;
-        self.control().look.note_stack(stack.place());
-        processor.pin(self);
-        Some(Coroutine::with_stack(stack, move |yielder, _| {
-            self.control().yielder.set(yielder);
-            let flow = self.steps().step();
-            // The next step may be on another thread.
-            crate::sched::local::reset_here();
-            flow
-        }))
-    }
-
     /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing of the frame: its
     /// operation is complete.
-    fn steps<'a>(self) -> &'a mut dyn Frame {
+    pub(super) fn steps<'a>(self) -> &'a mut dyn Frame {
         // SAFETY: only the processor that runs a fiber, or begins its wait, touches its steps (invariant of FiberRef), and
         // none of our callers holds on to it. They live as long as the control block.
         let steps = unsafe { &mut *self.control().steps.get() };
@@ -502,8 +422,8 @@ impl FiberRef {
 
     /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait for, so that the caller makes
     /// the fiber ready, when its steps are borrowed no longer.
-    pub(crate) fn begin_wait(self, processor: &Processor) -> bool {
-        self.steps().begin_wait(self, processor)
+    pub(crate) fn begin_wait(self) -> bool {
+        self.steps().begin_wait(self)
     }
 
     /// After a step: the wait for the next one's input is to begin where the fiber is run next.
@@ -537,26 +457,6 @@ impl Fiber {
     pub fn name(&self) -> Option<&str> {
         self.control.name()
     }
-
-    /// Lets the fiber's [`park`] return, now or at its next call. From any thread.
-    pub fn unpark(&self) {
-        if self.control.token.unpark() {
-            self.make_ready();
-        }
-    }
-
-    /// Only the caller that moved it from parked to ready comes here, so it enters one queue.
-    fn make_ready(&self) {
-        let fiber = FiberRef::of(self);
-        // SAFETY: a parked fiber has started, so `home` was set, to a shared half that lives as long
-        // as the cluster, which the control block holds.
-        let home = unsafe { &*self.control.home.load(Ordering::Acquire) };
-        if fiber.is_movable() {
-            self.control.cluster().push_movable(fiber, home.index);
-        } else {
-            home.push_ready(fiber);
-        }
-    }
 }
 
 impl fmt::Debug for Fiber {
@@ -569,230 +469,20 @@ impl fmt::Debug for Fiber {
     }
 }
 
-/// The fiber that calls, or `None` on a plain thread.
-pub fn current() -> Option<Fiber> {
-    processor::with_current(|_, fiber| fiber.handle())
-}
-
-/// Gives the other ready fibers of this processor their turn. On a plain thread,
-/// [`std::thread::yield_now`].
-pub fn yield_now() {
-    match processor::with_current(|_, fiber| fiber) {
-        Some(fiber) => suspend_fiber(fiber, Suspend::Yield),
-        None => std::thread::yield_now(),
-    }
-}
-
-/// Operations that a fiber does without suspending before it gives way.
-const UNSUSPENDED_MAX: u8 = 32;
-
-/// After an operation that did not have to wait: a peer that is always ready must not keep the processor from the other
-/// fibers.
-pub(crate) fn give_way() {
-    let due =
-        processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
-    if due == Some(true) {
-        yield_now();
-    }
-}
-
-/// Waits until somebody calls [`Fiber::unpark`]; returns at once if somebody did since the last
-/// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just that.
-pub fn park() {
-    match processor::with_current(|_, fiber| fiber) {
-        Some(fiber) if !fiber.take_token() => {
-            let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
-            suspend_fiber(fiber, Suspend::Park);
-        }
-        Some(_) => {}
-        // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason is allowed.
-        None if processor::is_here() => std::thread::yield_now(),
-        None => std::thread::park(),
-    }
-}
-
-/// As [`park`], but not longer than `timeout`.
-pub fn park_timeout(timeout: Duration) {
-    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
-        return std::thread::park_timeout(timeout);
-    };
-    if fiber.take_token() {
-        return;
-    }
-    let deadline = after(timeout);
-    let handle = fiber.handle();
-    let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
-    let (timer, number, keeper) = processor::here(|processor| {
-        let timer = processor.set_timer(deadline, Expiry::Unpark(handle));
-        (timer, processor.id, NonNull::from(processor.shared()))
-    });
-    suspend(Suspend::Park);
-    // SAFETY: it is of a cluster that the fiber has been in, which its control block keeps.
-    let keeper = unsafe { keeper.as_ref() };
-    processor::here(|processor| processor.cancel_timer(keeper, number, timer));
-}
-
-/// As [`park`], but not past the deadline of [`timeout`].
-pub(crate) fn park_until_deadline() {
-    match left_until_deadline() {
-        Some(left) => park_timeout(left),
-        None => park(),
-    }
-}
-
-/// How long it is until the deadline of [`timeout`], if there is one.
-pub(crate) fn left_until_deadline() -> Option<Duration> {
-    let deadline = processor::with_current(|_, fiber| fiber.deadline()).flatten()?;
-    Some(deadline.saturating_duration_since(Instant::now()))
-}
-
-/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less if the fiber is
-/// [cancelled](Fiber::cancel), and not past the deadline of [`timeout`]. On a plain thread,
-/// [`std::thread::sleep`].
-pub fn sleep(duration: Duration) {
-    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
-        return std::thread::sleep(duration);
-    };
-    if fiber.control().cancellation().is_due() {
-        // A loop around a sleep that fails to look must not keep the processor from the others.
-        return yield_now();
-    }
-    let until = earlier(Some(after(duration)), fiber.deadline());
-    loop {
-        let op = Op::carried_by(OpCarrier::Watch, fiber);
-        processor::here(|processor| op.watch(processor, until));
-        op.wait(WaitReason::Timer);
-        if !op.is_relocated() {
-            return;
-        }
-    }
-}
-
-/// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with
-/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. Fibers that `f` spawns do not inherit it. On a
-/// plain thread `f` just runs.
-///
-/// | bounded | not bounded |
-/// |---|---|
-/// | all of [`net`](crate::net), pipes, [`Child::wait`](crate::process::Child::wait), [`Signals::wait`](crate::signal::Signals::wait) | looking up names that are borrowed: see [`resolve_name`](crate::net::resolve_name) |
-/// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`JoinSet::wait_next`](crate::JoinSet::wait_next), [`checkpoint`](crate::checkpoint) | [`JoinHandle::join`](crate::JoinHandle::join), [`JoinSet::join_next`](crate::JoinSet::join_next), the end of [`scope`](crate::scope) |
-/// | [`sync`](crate::sync) with a time-out, [`sleep`] (returns early) | `sync` without, [`park`] |
-/// | [`try_offload`](crate::try_offload) | [`offload`](crate::offload()) |
-/// | [`fs`](crate::fs) on a ring, until the disk has begun | `fs` with epoll |
-pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
-    deadline(after(duration), f)
-}
-
-/// As [`timeout`], with the time at which it is over.
-pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
-    struct Restore<'a>(&'a Control, Option<Instant>);
-    impl Drop for Restore<'_> {
-        fn drop(&mut self) {
-            self.0.seldom().deadline.set(self.1);
-        }
-    }
-    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
-        return f();
-    };
-    let of_fiber = &fiber.control().seldom().deadline;
-    let outer = of_fiber.get();
-    let _restore = Restore(fiber.control(), outer);
-    of_fiber.set(earlier(outer, Some(at)));
-    f()
-}
-
-/// Runs `f` on the big stack of the processor instead of the fiber's own, for code that needs much stack and
-/// does not wait: pages that a deep call touches stay with a fiber, and ten thousand of them add up.
-///
-/// Inside `f` nothing suspends: it is as on a plain thread, so what waits blocks the processor. On a plain thread
-/// `f` just runs.
-pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
-    /// The fiber is on its own stack again, also after a panic.
-    struct Back(FiberRef);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            // In the child of a fork there is no processor any more.
-            if processor::is_here() {
-                processor::here(|processor| processor.set_current(Some(self.0)));
-            }
-        }
-    }
-    let Some(fiber) = processor::with_current(|processor, fiber| {
-        processor.set_current(None);
-        fiber
-    }) else {
-        return f();
-    };
-    let _back = Back(fiber);
-    // SAFETY: the yielder lives at the bottom of this running fiber's own stack.
-    let yielder = unsafe { &*fiber.control().yielder.get() };
-    let call = SameThread(f);
-    yielder.on_parent_stack(move || call.make())
-}
-
-/// A call that `on_parent_stack` makes on this very thread.
-struct SameThread<F>(F);
-
-// SAFETY: the bound is there to keep yielders out of the call, which must not suspend. In it no fiber is
-// current, so `suspend`, the only user of yielders, is out of reach; and no thread is crossed.
-unsafe impl<F> Send for SameThread<F> {}
-
-impl<F: FnOnce() -> R, R> SameThread<F> {
-    fn make(self) -> R {
-        (self.0)()
-    }
-}
-
-/// The time after `duration`. What no clock can show is as good as a century.
-pub(crate) fn after(duration: Duration) -> Instant {
-    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-    let now = Instant::now();
-    now.checked_add(duration).unwrap_or_else(|| now + CENTURY)
-}
-
-/// The earlier of two deadlines, where `None` is never.
-pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
 impl FiberRef {
-    /// The deadline that [`timeout`] set.
+    /// The deadline that [`timeout`](crate::timeout) set.
     pub(crate) fn deadline(self) -> Option<Instant> {
         self.control().seldom.get()?.deadline.get()
     }
 
     /// In the fiber: says where it is.
     #[cold]
-    fn trace_here(self) {
+    pub(super) fn trace_here(self) {
         let trace = Box::new(Backtrace::force_capture());
         self.control().seldom().traced.set(Some(trace));
     }
 
-    fn take_token(self) -> bool {
+    pub(super) fn take_token(self) -> bool {
         self.control().token.take()
-    }
-}
-
-/// Gives the processor away. The caller is a fiber, and somebody will make it ready again.
-pub(crate) fn suspend(how: Suspend) {
-    let fiber = processor::with_current(|_, fiber| fiber).expect("suspended outside a fiber");
-    suspend_fiber(fiber, how);
-}
-
-/// As [`suspend`]; `fiber` is the caller.
-///
-/// Not inlined: after the switch nothing computed from thread-local storage before may be used, and a
-/// call boundary is what keeps the compiler from doing so in the frames above.
-#[inline(never)]
-fn suspend_fiber(fiber: FiberRef, how: Suspend) {
-    let yielder = fiber.control().yielder.get();
-    let frame = WaitingFrame::here();
-    let _shown = fiber.control().look.show(&frame);
-    // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
-    while unsafe { (*yielder).suspend(how) } == Resume::Trace {
-        fiber.trace_here();
     }
 }

@@ -1,21 +1,41 @@
-//! Who runs where and when: queue, idle, timers, the fiber, the cluster, the processor.
+//! Who runs where and when. From the ground up: each knows only those above it in this list, but
+//! for the fiber, which keeps its cluster alive.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `timer`, `idle`, `ready_queue` | a wheel, sleepers, lanes: without a clock, without fibers |
+//! | `spans`, `watch` | parts of a fiber's control block |
+//! | `fiber` | the control block |
+//! | `roster`, `cluster` | all fibers; what processors share, and the mail between them |
+//! | `processor` | the half of a processor that belongs to its thread |
+//! | `local`, `waiting`, `wake` | what a fiber has, waits for, and is woken by |
+//! | `block`, `run` | how a fiber gives its processor away, and how it gets it |
+//! | `unparker` | a fiber or a thread that is parked |
 
-pub(crate) mod cancel;
-pub(crate) mod cluster;
-pub(crate) mod fiber;
-pub(crate) mod fork;
-mod idle;
-pub(crate) mod local;
-mod overflow;
-pub(crate) mod processor;
-mod ready_queue;
-pub(crate) mod resize;
-pub(crate) mod roster;
+pub(crate) mod idle;
+pub(crate) mod ready_queue;
+mod timer;
+
 #[cfg(feature = "tracing")]
 pub mod spans;
 #[cfg(not(feature = "tracing"))]
 #[path = "spans_off.rs"]
 pub(crate) mod spans;
-mod timer;
-pub(crate) mod waiting;
 pub(crate) mod watch;
+
+pub(crate) mod fiber;
+
+pub(crate) mod roster;
+
+pub(crate) mod cluster;
+
+pub(crate) mod processor;
+
+pub(crate) mod local;
+pub(crate) mod waiting;
+mod wake;
+
+pub(crate) mod block;
+mod run;
+
+pub(crate) mod unparker;

@@ -1,13 +1,8 @@
 //! A processor: a kernel thread that runs fibers. This half belongs to its thread alone.
 //!
-//! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back end
-//! once, to hand over all operations that the fibers made and to collect what has completed. Batching
-//! the fibers' sends into that one system call is where the speed comes from.
-//!
 //! What is ready lies in two places. Fibers that have frames here (*pinned*) are in a plain list of this
 //! thread's, where a push and a pop cost a nanosecond. Fibers that any processor may run are in the cluster's
-//! [`ready_queue`](crate::ready_queue). The two are served by age. For the pinned ones the age is that of the
-//! turn before: reading the counter for each would cost ten times what the rest does.
+//! [`ready_queue`](crate::sched::ready_queue). What it does with them is in [`turn`](crate::turn).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,34 +12,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, BackendKind, Op, Wait};
+use crate::backend::{Backend, Completed};
+use crate::base::clock::after;
 use crate::base::stamp;
-use crate::base::topology::last_level_cache;
 use crate::io::accept::Acceptors;
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
-use crate::sched::fiber::{Fiber, FiberRef, Ran, Suspend, after};
-use crate::sched::idle::{Notified, Woken};
-use crate::sched::overflow;
-use crate::sched::ready_queue::{Origin, Visitor};
-use crate::sched::resize::Retiring;
-use crate::sched::spans;
+use crate::sched::fiber::{Fiber, FiberRef};
+use crate::sched::idle::Notified;
+use crate::sched::ready_queue::Visitor;
+use crate::sched::roster;
 use crate::sched::timer::{Tick, TimerKey, Wheel};
-use crate::sched::watch::{NEVER, SetTimer};
-use crate::spawn::steps::Flow;
-use crate::switch::look::{Phase, TraceJob};
+use crate::sched::watch::SetTimer;
 use crate::switch::stack::StackCache;
-
-/// How many fibers from the lanes a turn runs: enough to keep busy, few enough that completions
-/// are not kept waiting.
-const MOVABLE_PER_TURN: usize = 64;
-
-/// After so many pinned fibers the processor looks whether somebody else's work has waited much longer.
-const PINNED_PER_LOOK: u8 = 16;
-
-/// How often a processor without work looks around before it sleeps; with the pauses some 5 to 10 µs, which is less
-/// than it takes to wake a thread.
-const SPIN_ROUNDS: usize = 64;
-const PAUSES_PER_ROUND: usize = 8;
 
 pub(crate) struct Processor {
     pub(crate) cluster: Arc<Cluster>,
@@ -54,33 +33,29 @@ pub(crate) struct Processor {
     pub(crate) id: u64,
     pub(crate) backend: Backend,
     pub(crate) acceptors: Acceptors,
+    /// What the latest turn of the back end has brought.
+    pub(crate) completed: RefCell<Vec<Completed>>,
     /// Pinned fibers that are ready, first in, first out.
-    ready: RefCell<VecDeque<FiberRef>>,
-    visitor: RefCell<Visitor>,
+    pub(crate) ready: RefCell<VecDeque<FiberRef>>,
+    pub(crate) visitor: RefCell<Visitor>,
     /// When the turn began: no fiber that becomes ready in it is older. See [`stamp`].
-    turn_began: Cell<u64>,
+    pub(crate) turn_began: Cell<u64>,
     /// Pinned fibers that have run since the processor last looked at somebody else's lane.
-    pinned_in_a_row: Cell<u8>,
+    pub(crate) pinned_in_a_row: Cell<u8>,
     /// Something has come from another processor, or any processor might have run it, since the last sleep: the next
     /// may come soon, so it is worth a look around before the next sleep.
-    shares_work: Cell<bool>,
+    pub(crate) shares_work: Cell<bool>,
     current: Cell<Option<FiberRef>>,
-    /// The spans of the fiber that it runs.
-    #[cfg_attr(
-        not(feature = "tracing"),
-        expect(dead_code, reason = "nothing, without the feature")
-    )]
-    pub(crate) inside: spans::Inside,
     /// Stacks for the next steps: the warmest first.
     pub(crate) stacks: StackCache,
     /// Operations that the running fiber has done without suspending.
-    unsuspended: Cell<u8>,
+    pub(crate) unsuspended: Cell<u8>,
     /// Fibers that have frames here and cannot leave: those that have started here, and those in the middle of a step.
     pinned: Cell<usize>,
     pub(crate) retiring: Retiring,
     pub(crate) timers: RefCell<Wheel<Expiry>>,
     /// When tick 0 of the timers was.
-    epoch: Instant,
+    pub(crate) epoch: Instant,
 }
 
 /// What happens when a timer expires.
@@ -92,6 +67,30 @@ pub(crate) enum Expiry {
     Watch(Fiber),
 }
 
+/// How far a processor is with going.
+#[derive(Debug, Default)]
+pub(crate) struct Retiring {
+    is_begun: Cell<bool>,
+    /// Parts of the roster that have been looked through for fibers that wait here and may leave.
+    pub(crate) parts_done: Cell<usize>,
+}
+
+impl Retiring {
+    pub(crate) fn begin(&self) {
+        self.is_begun.set(true);
+    }
+
+    #[inline]
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_begun.get()
+    }
+
+    /// Whether it has to go on by itself, without waiting for anything.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_begun.get() && self.parts_done.get() < roster::SHARDS
+    }
+}
+
 thread_local! {
     static HERE: Cell<*const Processor> = const { Cell::new(std::ptr::null()) };
 }
@@ -101,6 +100,29 @@ thread_local! {
 #[inline(never)]
 fn here_ptr() -> *const Processor {
     HERE.get()
+}
+
+/// While it is there, the thread is this processor.
+pub(crate) struct Here(());
+
+impl Here {
+    /// # Safety
+    /// The processor stays until the guard goes, which is not forgotten.
+    pub(crate) unsafe fn enter(processor: &Processor) -> Here {
+        HERE.set(processor);
+        Here(())
+    }
+}
+
+/// A processor that panics leaves fibers that nobody will ever run: better none than half a server.
+impl Drop for Here {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("a processor panicked, which is a mistake of the runtime's");
+            std::process::abort();
+        }
+        HERE.set(std::ptr::null());
+    }
 }
 
 /// Whether this thread is a processor.
@@ -117,7 +139,7 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
     if processor.is_null() || std::thread::panicking() {
         return None;
     }
-    // SAFETY: `Processor::run` sets the pointer for as long as the processor lives on this thread.
+    // SAFETY: `Here` sets the pointer for as long as the processor lives on this thread.
     let processor = unsafe { &*processor };
     processor.current.get().map(|fiber| f(processor, fiber))
 }
@@ -135,16 +157,6 @@ pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
         processor.push_movable(fiber);
     }
     is_in
-}
-
-/// Calls `f` if this thread is a processor, also outside of a fiber and while one unwinds.
-#[cfg(feature = "tracing")]
-pub(crate) fn with_inside(f: impl FnOnce(&spans::Inside)) {
-    let processor = here_ptr();
-    if !processor.is_null() {
-        // SAFETY: as in `with_current`.
-        f(unsafe { &(*processor).inside });
-    }
 }
 
 /// In the child of a fork: the thread that forked is a plain one there.
@@ -188,7 +200,13 @@ impl Processor {
         wake_fd: Arc<OwnedFd>,
     ) -> io::Result<Processor> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let backend = Backend::new(cluster.backend, &cluster.processors[index], wake_fd)?;
+        let place = &cluster.processors[index];
+        let backend = Backend::new(
+            cluster.backend,
+            &place.doorbell,
+            &place.lent_memory,
+            wake_fd,
+        )?;
         let visitor = cluster.queue.open(index);
         Ok(Processor {
             cluster,
@@ -196,13 +214,13 @@ impl Processor {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             backend,
             acceptors: Acceptors::default(),
+            completed: RefCell::default(),
             ready: RefCell::default(),
             visitor: RefCell::new(visitor),
             turn_began: Cell::new(0),
             pinned_in_a_row: Cell::new(0),
             shares_work: Cell::new(false),
             current: Cell::new(None),
-            inside: spans::Inside::default(),
             stacks: StackCache::default(),
             unsuspended: Cell::new(0),
             pinned: Cell::new(0),
@@ -216,338 +234,8 @@ impl Processor {
         &self.cluster.processors[self.index]
     }
 
-    /// Runs fibers until the cluster stops, or the processor is removed.
-    pub(crate) fn run(&self) {
-        /// A processor that panics leaves fibers that nobody will ever run: better none than half a server.
-        struct Here;
-        impl Drop for Here {
-            fn drop(&mut self) {
-                if std::thread::panicking() {
-                    eprintln!("a processor panicked, which is a mistake of the runtime's");
-                    std::process::abort();
-                }
-                HERE.set(std::ptr::null());
-            }
-        }
-        overflow::install();
-        self.shared()
-            .thread
-            .store(crate::inspect::monitor::thread_id(), Ordering::Release);
-        HERE.set(self);
-        let _here = Here;
-        self.note_cache();
-        while !self.cluster.is_stopping() {
-            self.shared().counters.turns.add(1);
-            self.take_mail();
-            self.run_some();
-            self.expire_timers();
-            if self.retiring.is_begun() && self.wind_down() {
-                break;
-            }
-            if self.has_work() || self.retiring.is_busy() {
-                self.backend.turn(self, Wait::Poll);
-            } else if self.retiring.is_begun() {
-                self.rest_for_mail();
-            } else if !self.search() {
-                self.rest();
-            }
-        }
-        // Buffers that were read elsewhere.
-        self.take_mail();
-        self.backend.shut_down(self);
-        self.shared().close_inbox();
-    }
-
-    /// Lets fibers that wait here say where they are.
-    fn trace(&self, job: &TraceJob) {
-        for fiber in &job.fibers {
-            let control = &fiber.control;
-            // In this order: who waits here stays here until this thread runs it, but who is at home here may be moving
-            // away, and wait elsewhere by the next line. And it may wait deeper in its stack than when it was asked.
-            let waits_here =
-                control.look().phase() == Phase::Waiting && control.is_home(self.shared());
-            if !waits_here || !control.look().has_room_to_trace() {
-                continue; // It has gone on meanwhile.
-            }
-            if control.is_migratable() {
-                continue; // Another processor may be about to run it.
-            }
-            let fiber = FiberRef::of(fiber);
-            self.current.set(Some(fiber));
-            let traced = fiber.trace();
-            self.current.set(None);
-            if let Some(traced) = traced {
-                // Nobody waits any more if it took too long.
-                let _ = job.answers.send((control.id(), traced));
-            }
-        }
-    }
-
     pub(crate) fn has_work(&self) -> bool {
         !self.ready.borrow().is_empty() || self.cluster.queue.oldest(self.index) != u64::MAX
-    }
-
-    fn take_mail(&self) {
-        for message in self.shared().take_mail() {
-            self.shared().counters.messages.add(1);
-            self.shares_work.set(true);
-            match message {
-                Message::Start(fiber) if self.retiring.is_begun() => self.pass_on(fiber),
-                Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
-                Message::CloseListener(id) => self.acceptors.close(self, id),
-                Message::Buffer(id) => self.take_buffer_back(id),
-                Message::ListenQueue(id) => self.acceptors.readable(self, id),
-                Message::Cancel(fiber) => self.cancel(&fiber),
-                Message::Trace(job) => self.trace(&job),
-                Message::Retire => self.retiring.begin(),
-                Message::CancelTimer(processor, key) if processor == self.id => {
-                    self.timers.borrow_mut().cancel(key);
-                }
-                Message::CancelTimer(..) => {} // It went with the processor that was here before.
-                Message::Timer(deadline, fiber) => {
-                    self.set_timer(deadline, Expiry::Unpark(fiber));
-                }
-            }
-        }
-    }
-
-    /// Runs what was ready when the turn began, the oldest first; who becomes ready meanwhile runs in the next turn.
-    fn run_some(&self) {
-        let queue = &self.cluster.queue;
-        let began = stamp::now();
-        // The pinned fibers became ready in the turn before.
-        let pinned_since = self.turn_began.replace(began);
-        let mut pinned = self.ready.borrow().len();
-        if queue.oldest(self.index) != u64::MAX && (pinned > 0 || queue.has_several(self.index)) {
-            // While one runs, the others might run elsewhere.
-            self.notify();
-        }
-        // Who may leave a processor that goes does so instead of running.
-        let mut movable_left = match self.retiring.is_begun() {
-            true => 0,
-            false => MOVABLE_PER_TURN,
-        };
-        loop {
-            let limit = if pinned > 0 { pinned_since } else { began };
-            if movable_left > 0 && queue.oldest(self.index) < limit {
-                movable_left -= 1;
-                self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
-            } else if pinned > 0 {
-                pinned -= 1;
-                self.run_pinned(pinned_since);
-            } else {
-                return;
-            }
-        }
-    }
-
-    /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of somebody whom it helps.
-    fn run_movable(&self, waiting_since: u64) {
-        let mut visitor = self.visitor.borrow_mut();
-        let popped = self
-            .cluster
-            .queue
-            .pop(&mut visitor, stamp::now(), waiting_since);
-        drop(visitor);
-        let Some((fiber, origin)) = popped else {
-            return; // Others have been faster.
-        };
-        self.shares_work.set(true);
-        let counters = &self.shared().counters;
-        match origin {
-            Origin::Own => counters.fibers_popped.add(1),
-            Origin::Helped => counters.fibers_helped.add(1),
-        }
-        self.run_fiber(fiber);
-    }
-
-    /// Runs the next of those that have frames here; now and then one of somebody else's before, if that has waited much
-    /// longer.
-    fn run_pinned(&self, waiting_since: u64) {
-        let in_a_row = self.pinned_in_a_row.get() + 1;
-        self.pinned_in_a_row.set(in_a_row);
-        if in_a_row >= PINNED_PER_LOOK {
-            self.pinned_in_a_row.set(0);
-        }
-        if in_a_row >= PINNED_PER_LOOK && !self.retiring.is_begun() {
-            let mut visitor = self.visitor.borrow_mut();
-            let helped = self
-                .cluster
-                .queue
-                .help(&mut visitor, stamp::now(), waiting_since);
-            drop(visitor);
-            if let Some(fiber) = helped {
-                self.shared().counters.fibers_helped.add(1);
-                self.run_fiber(fiber);
-            }
-        }
-        let fiber = self.ready.borrow_mut().pop_front();
-        if let Some(fiber) = fiber {
-            self.run_fiber(fiber);
-        }
-    }
-
-    /// Looks for work in all lanes.
-    fn search(&self) -> bool {
-        let found = self.find();
-        if let Some(fiber) = found {
-            self.run_fiber(fiber);
-        }
-        found.is_some()
-    }
-
-    fn find(&self) -> Option<FiberRef> {
-        let mut visitor = self.visitor.borrow_mut();
-        let fiber = self.cluster.queue.search(&mut visitor, stamp::now())?;
-        self.shares_work.set(true);
-        self.shared().counters.fibers_stolen.add(1);
-        Some(fiber)
-    }
-
-    /// Sleeps until there is something to do; before that, looks around for a moment if that seems worth it.
-    fn rest(&self) {
-        let idle = &self.cluster.idle;
-        let is_worth = self.cluster.open_places().len() > 1 && self.shares_work.replace(false);
-        if is_worth && idle.begin_spin() && self.spin() {
-            return;
-        }
-        idle.register(self.index);
-        if self.cluster.is_work_for(self.index) {
-            self.left(idle.leave(self.index));
-            return self.backend.turn(self, Wait::Poll);
-        }
-        self.shared().counters.sleeps.add(1);
-        self.backend.turn(self, Wait::For(self.until_next_timer()));
-        self.turn_began.set(stamp::now());
-        self.note_cache();
-        self.left(idle.leave(self.index));
-    }
-
-    /// Sleeps until something is for this very processor, which goes.
-    fn rest_for_mail(&self) {
-        let idle = &self.cluster.idle;
-        idle.register_for_mail(self.index);
-        let wait = match self.shared().has_mail() || self.cluster.is_stopping() {
-            true => Wait::Poll,
-            false => Wait::For(self.until_next_timer()),
-        };
-        self.shared().counters.sleeps.add(1);
-        self.backend.turn(self, wait);
-        self.turn_began.set(stamp::now());
-        self.left(idle.leave(self.index));
-    }
-
-    /// Looks around, as the spinner of the cluster. Afterwards it is not that any more; says whether there is
-    /// something to do.
-    fn spin(&self) -> bool {
-        self.shared().counters.spins.add(1);
-        for _ in 0..SPIN_ROUNDS {
-            if self.shared().has_mail()
-                || !self.cluster.queue.is_empty()
-                || !self.ready.borrow().is_empty()
-            {
-                break;
-            }
-            (0..PAUSES_PER_ROUND).for_each(|_| std::hint::spin_loop());
-            if self.backend.kind() == BackendKind::Uring {
-                // No system call as long as nothing has come.
-                self.backend.turn(self, Wait::Poll);
-            }
-        }
-        self.search_as_spinner() || self.shared().has_mail() || self.has_work()
-    }
-
-    /// Awake again: if it was woken to look for work, it does.
-    fn left(&self, woken: Woken) {
-        if woken != Woken::ByItself {
-            self.shared().counters.wakes.add(1);
-        }
-        if woken == Woken::ToSearch && !self.search_as_spinner() {
-            self.shared().counters.wakes_early.add(1);
-        }
-    }
-
-    /// Looks for work and stops being the spinner. Those who pushed meanwhile woke nobody, so if there is
-    /// more than it takes itself, it wakes the next.
-    fn search_as_spinner(&self) -> bool {
-        let found = self.find();
-        self.cluster.idle.end_spin();
-        if !self.cluster.queue.is_empty() {
-            self.notify();
-        }
-        if let Some(fiber) = found {
-            self.run_fiber(fiber);
-        }
-        found.is_some()
-    }
-
-    /// The kernel may have moved this thread to a CPU with another cache.
-    fn note_cache(&self) {
-        self.cluster.queue.set_cache(self.index, last_level_cache());
-    }
-
-    fn notify(&self) {
-        if self.cluster.notify() == Notified::Suppressed {
-            self.shared().counters.wakes_suppressed.add(1);
-        }
-    }
-
-    fn until_next_timer(&self) -> Option<Duration> {
-        let tick = self.timers.borrow().next_expiry()?;
-        let due = self.epoch + Duration::from_millis(tick);
-        Some(due.saturating_duration_since(Instant::now()))
-    }
-
-    fn run_fiber(&self, fiber: FiberRef) {
-        let counters = &self.shared().counters;
-        counters.switches.add(1);
-        self.current.set(Some(fiber));
-        self.unsuspended.set(0);
-        self.shared()
-            .running
-            .store(fiber.control().id(), Ordering::Relaxed);
-        let ran = fiber.run(self, &counters.fibers_started);
-        self.shared().running.store(0, Ordering::Relaxed);
-        self.current.set(None);
-        match ran {
-            Ran::Stepped(flow) if fiber.has_target() && self.depart(fiber, flow) => {}
-            Ran::Suspended(Suspend::Move) => {
-                if !self.depart(fiber, Flow::Yield) {
-                    self.make_ready(fiber);
-                }
-            }
-            Ran::Stepped(Flow::Receive) if self.retiring.is_begun() => {
-                fiber.postpone_wait();
-                self.make_ready(fiber);
-            }
-            Ran::Stepped(Flow::Receive) => self.begin_wait(fiber),
-            Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
-            Ran::Stepped(_) => self.make_ready(fiber),
-            Ran::Suspended(Suspend::Yield) => self.make_ready(fiber),
-            Ran::Suspended(Suspend::Wait) => {}
-            Ran::Suspended(Suspend::Park) => {
-                if !fiber.park_after_switch() {
-                    self.make_ready(fiber);
-                }
-            }
-            Ran::Finished => {
-                counters.fibers_finished.add(1);
-                self.end_watch(fiber);
-                self.cluster.roster.remove(fiber);
-                fiber.release();
-                self.cluster.fiber_finished();
-            }
-        }
-    }
-
-    /// After a step: begins the wait for the next one's input. Only then is the fiber made ready, or its wait ended: from that
-    /// moment another processor may have its steps.
-    fn begin_wait(&self, fiber: FiberRef) {
-        if !fiber.begin_wait(self) {
-            self.make_ready(fiber);
-        } else if fiber.control().cancellation().is_due() {
-            self.cancel(&fiber.handle());
-        }
     }
 
     /// Makes a fiber ready whose wait this processor has ended: one that has frames here, or one between two steps.
@@ -568,6 +256,12 @@ impl Processor {
         self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
         drop(visitor);
         self.notify();
+    }
+
+    pub(crate) fn notify(&self) {
+        if self.cluster.notify() == Notified::Suppressed {
+            self.shared().counters.wakes_suppressed.add(1);
+        }
     }
 
     /// Makes one of this processor's own fibers ready.
@@ -619,8 +313,8 @@ impl Processor {
         whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000))
     }
 
-    /// Sees to it that `op`, an operation of `fiber`, is ended when its deadline passes.
-    pub(crate) fn watch(&self, fiber: FiberRef, op: &Op, deadline: Instant) {
+    /// Sees to it that `op`, the address of an operation of `fiber`, is ended when its deadline passes.
+    pub(crate) fn watch(&self, fiber: FiberRef, op: *const (), deadline: Instant) {
         let (watch, tick) = (fiber.control().watch(), self.tick_of(deadline));
         watch.begin(self.shared(), op, tick);
         if watch.is_covered(self.shared(), tick) {
@@ -631,7 +325,7 @@ impl Processor {
     }
 
     /// Sets a timer over the operations of a fiber that is here and has none.
-    fn cover(&self, fiber: Fiber, tick: Tick) {
+    pub(crate) fn cover(&self, fiber: Fiber, tick: Tick) {
         let control = Arc::clone(&fiber.control);
         let key = self.timers.borrow_mut().insert(tick, Expiry::Watch(fiber));
         let processor = self.id;
@@ -643,29 +337,8 @@ impl Processor {
         control.watch().cover(self.shared(), timer);
     }
 
-    /// A watch's timer has expired: perhaps the operation's deadline has passed, perhaps another one is in flight,
-    /// with a later deadline.
-    fn look_after(&self, fiber: &Fiber) {
-        let watch = fiber.control.watch();
-        if !watch.uncover(self.shared()) {
-            return; // The fiber has moved on to another processor.
-        }
-        // An operation on another processor is covered there.
-        let Some((op, tick)) = watch.operation_here(self.shared()) else {
-            return;
-        };
-        if tick == NEVER {
-            return;
-        }
-        if tick > self.timers.borrow().now() {
-            return self.cover(fiber.clone(), tick);
-        }
-        // SAFETY: it is in flight here, so only this thread completes it, and until then it stays.
-        self.backend.expire(self, unsafe { &*op });
-    }
-
     /// Takes the timer over a fiber's operations back, wherever it is. A finished fiber needs none.
-    fn end_watch(&self, fiber: FiberRef) {
+    pub(crate) fn end_watch(&self, fiber: FiberRef) {
         if let Some((keeper, timer)) = fiber.control().watch().take_timer() {
             // SAFETY: the keeper is of a cluster that the fiber has been in, which its control block keeps.
             let keeper = unsafe { &*keeper };
@@ -678,28 +351,7 @@ impl Processor {
         if processor == self.id {
             self.timers.borrow_mut().cancel(key);
         } else {
-            keeper.send_unhurried(Message::CancelTimer(processor, key));
-        }
-    }
-
-    fn expire_timers(&self) {
-        if self.timers.borrow().is_empty() {
-            return;
-        }
-        let now = self.epoch.elapsed().as_millis() as u64;
-        let mut expired = Vec::new();
-        self.timers
-            .borrow_mut()
-            .advance(now, |expiry| expired.push(expiry));
-        self.shared()
-            .counters
-            .timers_expired
-            .add(expired.len() as u64);
-        for expiry in expired {
-            match expiry {
-                Expiry::Unpark(fiber) => fiber.unpark(),
-                Expiry::Watch(fiber) => self.look_after(&fiber),
-            }
+            keeper.send_unhurried(Message::Call(cancel_timer, [processor, key.bits()]));
         }
     }
 
@@ -713,6 +365,16 @@ impl Processor {
     pub(crate) fn running(&self) -> Option<FiberRef> {
         self.current.get()
     }
+}
+
+/// The processor with this number takes a timer back: its fiber has gone on elsewhere.
+fn cancel_timer([processor, key]: [u64; 2]) {
+    here(|here| {
+        // Else it went with the processor that was here before.
+        if processor == here.id {
+            here.timers.borrow_mut().cancel(TimerKey::from_bits(key));
+        }
+    });
 }
 
 /// The fiber that runs on this thread, for the overflow handler: no lock, no allocation.

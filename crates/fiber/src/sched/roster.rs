@@ -1,9 +1,9 @@
 //! All fibers of a cluster, started or not: for cancelling them, and for whoever wants to see them.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::sched::cluster::lock;
+use crate::base::lock::lock;
 use crate::sched::fiber::{Fiber, FiberRef};
 
 /// Fibers start and end on all processors at once, so the list is in parts, by the fiber's number.
@@ -21,10 +21,6 @@ struct Shard {
     free: Vec<u32>,
 }
 
-/// Where a fiber stands in its part of the list. In its control block.
-#[derive(Debug, Default)]
-pub(crate) struct Place(AtomicU32);
-
 impl Shard {
     fn add(&mut self, fiber: FiberRef) {
         let place = match self.free.pop() {
@@ -35,11 +31,11 @@ impl Shard {
             }
         };
         self.places[place as usize] = Some(fiber);
-        fiber.control().place().0.store(place, Ordering::Relaxed);
+        fiber.control().place.store(place, Ordering::Relaxed);
     }
 
     fn remove(&mut self, fiber: FiberRef) {
-        let place = fiber.control().place().0.load(Ordering::Relaxed);
+        let place = fiber.control().place.load(Ordering::Relaxed);
         let was = self.places[place as usize].take();
         assert_eq!(was, Some(fiber), "place {place} of the roster is another's");
         self.free.push(place);

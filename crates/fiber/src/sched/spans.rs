@@ -41,6 +41,7 @@ use std::any::TypeId;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -51,8 +52,7 @@ use ::tracing::{Dispatch, Event, Metadata, Span, Subscriber};
 
 use tracing_core::span::Current;
 
-use crate::sched::cluster::lock;
-use crate::sched::processor::{self, Processor};
+use crate::base::lock::lock;
 
 /// Wraps `subscriber` so that spans follow fibers. To be made the default like any other; whoever adds layers does it before.
 pub fn follow(subscriber: impl Subscriber + Send + Sync) -> Follow {
@@ -72,20 +72,12 @@ impl fmt::Debug for Follow {
 impl Subscriber for Follow {
     fn enter(&self, id: &Id) {
         self.0.enter(id);
-        processor::with_inside(|inside| {
-            if let Some(spans) = inside.spans() {
-                spans.note(self, id);
-            }
-        });
+        with_inside(|spans| spans.note(self, id));
     }
 
     fn exit(&self, id: &Id) {
         self.0.exit(id);
-        processor::with_inside(|inside| {
-            if let Some(spans) = inside.spans() {
-                spans.forget(self, id);
-            }
-        });
+        with_inside(|spans| spans.forget(self, id));
     }
 
     // The rest is the subscriber's.
@@ -177,14 +169,23 @@ struct Note {
     name: &'static str,
 }
 
-/// Of a processor: the spans of the fiber that it runs, on whichever stack that is just now.
-#[derive(Default)]
-pub(crate) struct Inside(Cell<Option<std::ptr::NonNull<Spans>>>);
+thread_local! {
+    /// Of a processor's thread: the spans of the fiber that it runs, on whichever stack that is.
+    static INSIDE: Cell<Option<NonNull<Spans>>> = const { Cell::new(None) };
+}
 
-impl Inside {
-    fn spans(&self) -> Option<&Spans> {
+/// Never inlined, so that no caller keeps the address of the thread-local across a switch.
+#[inline(never)]
+fn set_inside(spans: Option<NonNull<Spans>>) {
+    INSIDE.set(spans);
+}
+
+/// Calls `f` with the spans of the fiber that runs on this thread, also while it unwinds.
+#[inline(never)]
+fn with_inside(f: impl FnOnce(&Spans)) {
+    if let Some(spans) = INSIDE.get() {
         // SAFETY: set by `around` for as long as the fiber runs, whose control block they are in.
-        self.0.get().map(|spans| unsafe { spans.as_ref() })
+        f(unsafe { spans.as_ref() });
     }
 }
 
@@ -208,17 +209,22 @@ impl Spans {
         spans
     }
 
-    /// Lets the fiber run by `resume`, inside of its spans.
+    /// Lets the fiber run by `resume`, inside of its spans. What subscribers do about it is called
+    /// by `as_nobody`: their code is not the fiber's, and must not suspend it.
     #[inline]
-    pub(crate) fn around<R>(&self, processor: &Processor, resume: impl FnOnce() -> R) -> R {
+    pub(crate) fn around<R>(
+        &self,
+        as_nobody: impl Fn(&mut dyn FnMut()),
+        resume: impl FnOnce() -> R,
+    ) -> R {
         if self.are_some() {
-            self.tell(processor, Follow::enter_again);
+            as_nobody(&mut || self.tell_all(Follow::enter_again));
         }
-        processor.inside.0.set(Some(std::ptr::NonNull::from(self)));
+        set_inside(Some(NonNull::from(self)));
         let outcome = resume();
-        processor.inside.0.set(None);
+        set_inside(None);
         if self.are_some() {
-            self.tell(processor, Follow::leave);
+            as_nobody(&mut || self.tell_all(Follow::leave));
         }
         outcome
     }
@@ -230,16 +236,8 @@ impl Spans {
             .is_some_and(|kept| kept.depth.load(Ordering::Relaxed) > 0)
     }
 
-    /// Leaves or enters all spans, on the processor's own stack.
+    /// Leaves or enters all spans.
     #[cold]
-    fn tell(&self, processor: &Processor, how: fn(&[Note])) {
-        // The subscriber's code is not the fiber's: it must not suspend it.
-        let running = processor.running();
-        processor.set_current(None);
-        self.tell_all(how);
-        processor.set_current(running);
-    }
-
     fn tell_all(&self, how: fn(&[Note])) {
         let state = &self.kept().state;
         // Not under the lock: a subscriber may enter spans itself.
@@ -321,11 +319,7 @@ impl Follow {
 
 /// At the end of the calling fiber.
 pub(crate) fn end_here() {
-    processor::with_inside(|inside| {
-        if let Some(spans) = inside.spans() {
-            spans.end();
-        }
-    });
+    with_inside(Spans::end);
 }
 
 /// A call that runs inside the caller's span, on whichever thread.

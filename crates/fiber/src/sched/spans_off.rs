@@ -1,15 +1,10 @@
 //! In place of `spans`, without the feature `tracing`: nothing, at no cost.
 
-use crate::sched::processor::Processor;
-
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chosen;
 
 #[derive(Default)]
 pub(crate) struct Spans;
-
-#[derive(Default)]
-pub(crate) struct Inside {}
 
 impl Spans {
     pub(crate) fn new(_: Chosen) -> Spans {
@@ -17,7 +12,7 @@ impl Spans {
     }
 
     #[inline(always)]
-    pub(crate) fn around<R>(&self, _: &Processor, resume: impl FnOnce() -> R) -> R {
+    pub(crate) fn around<R>(&self, _: impl Fn(&mut dyn FnMut()), resume: impl FnOnce() -> R) -> R {
         resume()
     }
 

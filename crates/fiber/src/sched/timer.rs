@@ -26,6 +26,18 @@ pub(crate) struct TimerKey {
     generation: u32,
 }
 
+impl TimerKey {
+    /// The key in one word, as messages carry it.
+    pub(crate) fn bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> TimerKey {
+        let (index, generation) = (bits as u32, (bits >> 32) as u32);
+        TimerKey { index, generation }
+    }
+}
+
 /// Timers with a payload each.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {

@@ -13,8 +13,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::backend::Op;
-use crate::sched::cluster::ProcessorShared;
 use crate::sched::timer::{Tick, TimerKey};
 
 /// The deadline of an operation that has none.
@@ -22,15 +20,15 @@ pub(crate) const NEVER: Tick = Tick::MAX;
 
 /// The operation in flight and the timer over it.
 ///
-/// `keeper` names the processor that has the timer. When the fiber waits on another one, that one sets a timer of its own
+/// `P` is the half of a processor that everybody may reach. `keeper` names the processor that has the timer. When the fiber waits on another one, that one sets a timer of its own
 /// and tells the keeper to take back the old one.
-#[derive(Default)]
-pub(crate) struct Watch {
-    operation: AtomicPtr<Op>,
+pub(crate) struct Watch<P> {
+    /// Its address: what lies there is known where operations are made, in `io::op`.
+    operation: AtomicPtr<()>,
     deadline: AtomicU64,
-    keeper: AtomicPtr<ProcessorShared>,
+    keeper: AtomicPtr<P>,
     /// Where the operation is in flight.
-    place: AtomicPtr<ProcessorShared>,
+    place: AtomicPtr<P>,
     /// Of the keeper, if there is one. Touched only where the fiber is: by who runs it, or while it waits there.
     timer: Cell<SetTimer>,
 }
@@ -44,9 +42,21 @@ pub(crate) struct SetTimer {
     pub(crate) processor: u64,
 }
 
-impl Watch {
+impl<P> Default for Watch<P> {
+    fn default() -> Watch<P> {
+        Watch {
+            operation: AtomicPtr::default(),
+            deadline: AtomicU64::default(),
+            keeper: AtomicPtr::default(),
+            place: AtomicPtr::default(),
+            timer: Cell::default(),
+        }
+    }
+}
+
+impl<P> Watch<P> {
     /// `op` is in flight on processor `here` and ends at `deadline`. Before [`cover`](Watch::cover).
-    pub(crate) fn begin(&self, here: &ProcessorShared, op: *const Op, deadline: Tick) {
+    pub(crate) fn begin(&self, here: &P, op: *const (), deadline: Tick) {
         let place = std::ptr::from_ref(here).cast_mut();
         self.place.store(place, Ordering::Relaxed);
         self.deadline.store(deadline, Ordering::Relaxed);
@@ -61,7 +71,7 @@ impl Watch {
 
     /// The operation that is in flight on processor `here`, which is the caller's, and its deadline. Only its thread
     /// completes it, and ends the watch when it does, so until the caller does that it stays.
-    pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<(*const Op, Tick)> {
+    pub(crate) fn operation_here(&self, here: &P) -> Option<(*const (), Tick)> {
         let op = self.operation.load(Ordering::Acquire);
         let is_here = std::ptr::eq(self.place.load(Ordering::Relaxed), here);
         let in_flight = is_here && !op.is_null();
@@ -69,12 +79,12 @@ impl Watch {
     }
 
     /// Whether the timer on processor `here` expires by `deadline`.
-    pub(crate) fn is_covered(&self, here: &ProcessorShared, deadline: Tick) -> bool {
+    pub(crate) fn is_covered(&self, here: &P, deadline: Tick) -> bool {
         self.is_kept_by(here) && self.timer.get().tick <= deadline
     }
 
     /// Takes the timer off, to be cancelled where it is kept. `None` if there is none, or it expires just now.
-    pub(crate) fn take_timer(&self) -> Option<(*const ProcessorShared, SetTimer)> {
+    pub(crate) fn take_timer(&self) -> Option<(*const P, SetTimer)> {
         let none = std::ptr::null_mut();
         if self.keeper.load(Ordering::Relaxed).is_null() {
             return None;
@@ -84,7 +94,7 @@ impl Watch {
     }
 
     /// Processor `here` has set a timer. There is no other.
-    pub(crate) fn cover(&self, here: &ProcessorShared, timer: SetTimer) {
+    pub(crate) fn cover(&self, here: &P, timer: SetTimer) {
         self.timer.set(timer);
         self.keeper
             .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
@@ -92,7 +102,7 @@ impl Watch {
 
     /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber may be on another
     /// processor by now, which covers it at this moment, so this touches nothing but `keeper`.
-    pub(crate) fn uncover(&self, here: &ProcessorShared) -> bool {
+    pub(crate) fn uncover(&self, here: &P) -> bool {
         let here = std::ptr::from_ref(here).cast_mut();
         self.keeper
             .compare_exchange(
@@ -104,7 +114,7 @@ impl Watch {
             .is_ok()
     }
 
-    fn is_kept_by(&self, here: &ProcessorShared) -> bool {
+    fn is_kept_by(&self, here: &P) -> bool {
         std::ptr::eq(self.keeper.load(Ordering::Acquire), here)
     }
 }

@@ -1,26 +1,26 @@
 //! Starting fibers and waiting for them: [`spawn`], [`Builder`], [`JoinHandle`], [`scope`].
 
-use std::any::Any;
 use std::borrow::Cow;
-use std::cell::UnsafeCell;
-use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::sched::cancel::{checkpoint, is_cancelled};
-use crate::sched::cluster::{Cluster, lock};
-use crate::sched::fiber::{Body, Control, Fiber, FiberRef, current, park, park_until_deadline};
-use crate::sched::fork::Home;
-use crate::sched::processor;
-use crate::sched::spans;
-use crate::sched::waiting::{self, WaitReason};
-use crate::spawn::clusters::ClusterHandle;
+use crate::base::abort::while_lent;
+use crate::base::home::Home;
+use crate::base::lock::lock;
+use crate::io::cancel::is_cancelled;
+use crate::io::fork::notice_forks;
+use crate::sched::block::{current, once, park};
+use crate::sched::cluster::Cluster;
+use crate::sched::fiber::{Body, Control, Fiber, FiberRef};
+use crate::sched::unparker::Unparker;
+use crate::sched::{processor, spans, waiting};
+use crate::spawn::handle::ClusterHandle;
+use crate::spawn::packet::{FiberResult, JoinHandle, Packet, ScopeData, end};
 use crate::spawn::steps::{Conversing, Steps};
+use crate::switch::reason::WaitReason;
 use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
 
 /// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
@@ -119,7 +119,7 @@ impl Builder {
     }
 
     /// Runs the fiber inside of `span` instead of the span that is current where it is spawned; [`Span::none`](::tracing::Span::none)
-    /// is none. See [`spans`](crate::spans).
+    /// is none. See [`spans`].
     #[cfg(feature = "tracing")]
     #[must_use]
     pub fn span(mut self, span: ::tracing::Span) -> Builder {
@@ -213,7 +213,7 @@ impl Builder {
                 .unwrap_or_else(|| FiberStack::take(STACK_SIZE_DEFAULT)),
             size => FiberStack::take(size),
         };
-        self.start_body(cluster, spawned_at, Body::once(stack?, entry))
+        self.start_body(cluster, spawned_at, once(stack?, entry))
     }
 
     fn start_body(
@@ -311,275 +311,11 @@ where
     move || end(packet, catch_unwind(AssertUnwindSafe(f)))
 }
 
-/// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which others may keep for as long as
-/// they like and drop on any thread, has nothing of the user's.
-pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
-    // What is left may run destructors of the user's.
-    let abort = AbortOnUnwind(DROPPED);
-    // Before those that join go on.
-    crate::sched::local::reset_here();
-    spans::end_here();
-    packet.finish(result);
-    // A result that no handle wants goes here.
-    drop(packet);
-    crate::sched::local::end_here();
-    std::mem::forget(abort);
-}
-
-/// Ends the process, with this message, when a panic would go where it must not.
-pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
-
-/// Of a destructor that panics where nothing is left to catch it: `std` ends the process for threads as well.
-pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dropped";
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        eprintln!("{}", self.0);
-        std::process::abort();
-    }
-}
-
-/// Does something in a frame that others use at the time, so it must not be left.
-#[inline]
-pub(crate) fn while_lent<R>(f: impl FnOnce() -> R) -> R {
-    let abort = AbortOnUnwind("the runtime panicked while a fiber had lent what is on its stack");
-    let outcome = f();
-    std::mem::forget(abort);
-    outcome
-}
-
-/// The result of a fiber, as of [`std::thread::Result`].
-pub(crate) type FiberResult<T> = Result<T, Box<dyn Any + Send>>;
-
-/// Where a fiber leaves its result.
-pub(crate) struct Packet<T> {
-    /// There while `progress` is FINISHED.
-    result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
-    progress: AtomicU8,
-    waiters: Mutex<Waiters>,
-    /// Who is told of a panic that nobody saw.
-    scope: Option<Arc<ScopeData>>,
-}
-
-const RUNNING: u8 = 0;
-const FINISHED: u8 = 1;
-/// And the result has been taken.
-const TAKEN: u8 = 2;
-
-/// Several may share a handle, and wait; mostly it is one, which costs no memory.
-#[derive(Debug, Default)]
-enum Waiters {
-    #[default]
-    Nobody,
-    One(Unparker),
-    #[expect(
-        clippy::box_collection,
-        reason = "every fiber has this, few have several who wait"
-    )]
-    Several(Box<Vec<Unparker>>),
-}
-
-// SAFETY: `result` is written once before `progress` says so, and taken only after, by the one handle.
-unsafe impl<T: Send> Sync for Packet<T> {}
-// SAFETY: the result may move between threads.
-unsafe impl<T: Send> Send for Packet<T> {}
-
-impl<T> Packet<T> {
-    fn new(scope: Option<Arc<ScopeData>>) -> Packet<T> {
-        Packet {
-            result: UnsafeCell::new(MaybeUninit::uninit()),
-            progress: AtomicU8::new(RUNNING),
-            waiters: Mutex::default(),
-            scope,
-        }
-    }
-
-    pub(crate) fn finish(&self, result: FiberResult<T>) {
-        // SAFETY: only the fiber itself comes here, once, before anybody looks.
-        unsafe { (*self.result.get()).write(result) };
-        self.progress.store(FINISHED, Ordering::Release);
-        let waiters = std::mem::take(&mut *lock(&self.waiters));
-        match waiters {
-            Waiters::Nobody => {}
-            Waiters::One(waiter) => waiter.unpark(),
-            Waiters::Several(waiters) => waiters.iter().for_each(Unparker::unpark),
-        }
-    }
-
-    /// The result of a fiber that has finished.
-    fn take(&self) -> Option<FiberResult<T>> {
-        let taken =
-            self.progress
-                .compare_exchange(FINISHED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        // SAFETY: it is there, and whoever changed FINISHED to TAKEN has it alone.
-        taken
-            .ok()
-            .map(|_| unsafe { (*self.result.get()).assume_init_read() })
-    }
-
-    fn is_finished(&self) -> bool {
-        self.progress.load(Ordering::Acquire) != RUNNING
-    }
-
-    fn wait(&self, fiber: &Fiber) {
-        while !self.is_finished() {
-            fiber.control.cluster().process.check("join a fiber");
-            self.wait_once(park);
-        }
-    }
-
-    /// As [`wait`](Packet::wait), but a suspension point like others.
-    fn try_wait(&self) -> io::Result<()> {
-        while !self.is_finished() {
-            checkpoint()?;
-            self.wait_once(park_until_deadline);
-        }
-        Ok(())
-    }
-
-    fn wait_once(&self, park: impl FnOnce()) {
-        lock(&self.waiters).add(Unparker::current());
-        // Checked again: it may have finished before it could see the waiter.
-        if !self.is_finished() {
-            park();
-        }
-        if !self.is_finished() {
-            // It gives up, or stands in line again.
-            lock(&self.waiters).remove_caller();
-        }
-    }
-}
-
-impl Waiters {
-    fn add(&mut self, waiter: Unparker) {
-        *self = match std::mem::take(self) {
-            Waiters::Nobody => Waiters::One(waiter),
-            Waiters::One(first) => Waiters::Several(Box::new(vec![first, waiter])),
-            Waiters::Several(mut waiters) => {
-                waiters.push(waiter);
-                Waiters::Several(waiters)
-            }
-        };
-    }
-
-    fn remove_caller(&mut self) {
-        match self {
-            Waiters::One(waiter) if waiter.is_caller() => *self = Waiters::Nobody,
-            Waiters::Several(waiters) => waiters.retain(|waiter| !waiter.is_caller()),
-            _ => {}
-        }
-    }
-}
-
-impl<T> Drop for Packet<T> {
-    fn drop(&mut self) {
-        if let (Some(Err(_)), Some(scope)) = (self.take(), &self.scope) {
-            scope.panicked.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Whoever is parked: a fiber or a plain thread.
-#[derive(Debug)]
-pub(crate) enum Unparker {
-    Fiber(Fiber),
-    Thread(std::thread::Thread),
-}
-
-impl Unparker {
-    pub(crate) fn current() -> Unparker {
-        current().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
-    }
-
-    fn is_caller(&self) -> bool {
-        match self {
-            Unparker::Fiber(fiber) => current().is_some_and(|caller| caller.id() == fiber.id()),
-            Unparker::Thread(thread) => thread.id() == std::thread::current().id(),
-        }
-    }
-
-    pub(crate) fn unpark(&self) {
-        match self {
-            Unparker::Fiber(fiber) => fiber.unpark(),
-            Unparker::Thread(thread) => thread.unpark(),
-        }
-    }
-}
-
-/// Waits for a fiber, from a fiber or a plain thread.
-pub struct JoinHandle<T> {
-    fiber: Fiber,
-    packet: Arc<Packet<T>>,
-}
-
-impl<T> JoinHandle<T> {
-    /// Waits until the fiber has finished and returns what it returned.
-    ///
-    /// # Errors
-    /// The payload of its panic, if it panicked.
-    pub fn join(self) -> FiberResult<T> {
-        let fiber = self.fiber.id();
-        let _noted = waiting::on(WaitReason::Join { fiber });
-        self.packet.wait(&self.fiber);
-        self.packet.take().expect("a fiber leaves one result")
-    }
-
-    /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension point like others:
-    /// it ends at the deadline of [`timeout`](crate::timeout), and when the fiber that waits is
-    /// [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
-    ///
-    /// # Errors
-    /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
-    pub fn wait(&self) -> io::Result<()> {
-        if !self.packet.is_finished() {
-            self.fiber
-                .control
-                .cluster()
-                .process
-                .check("wait for a fiber");
-        }
-        self.packet.try_wait()
-    }
-
-    /// Asks the fiber to end: see [`Fiber::cancel`]. What it returns then is for [`join`](JoinHandle::join).
-    pub fn cancel(&self) {
-        self.fiber.cancel();
-    }
-
-    /// Whether [`join`](JoinHandle::join) would return at once.
-    pub fn is_finished(&self) -> bool {
-        self.packet.is_finished()
-    }
-
-    /// The fiber's handle.
-    pub fn fiber(&self) -> &Fiber {
-        &self.fiber
-    }
-}
-
-impl<T> fmt::Debug for JoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle")
-            .field("fiber", &self.fiber)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Fibers that may borrow from the caller, because [`scope`] waits for them.
 pub struct Scope<'scope, 'env: 'scope> {
     data: Arc<ScopeData>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
-}
-
-struct ScopeData {
-    /// Where its fibers are.
-    process: Home,
-    running: AtomicUsize,
-    /// Those that run, by number, for cancelling them.
-    fibers: Mutex<HashMap<u64, Fiber>>,
-    panicked: AtomicBool,
-    owner: Unparker,
 }
 
 /// Runs `f`, which may spawn fibers that borrow from here, and waits for all of them, like
@@ -595,6 +331,7 @@ pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
+    notice_forks();
     let data = Arc::new(ScopeData {
         process: Home::here(),
         running: AtomicUsize::new(0),
@@ -696,21 +433,6 @@ impl CountedIn<'_> {
 impl Drop for CountedIn<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl ScopeData {
-    /// Cancels all that run. They are named outside of the lock: cancelling wakes processors.
-    fn cancel(&self) {
-        let fibers: Vec<Fiber> = lock(&self.fibers).values().cloned().collect();
-        fibers.iter().for_each(Fiber::cancel);
-    }
-
-    fn count_out(&self, id: Option<u64>) {
-        id.map(|id| lock(&self.fibers).remove(&id));
-        if self.running.fetch_sub(1, Ordering::Release) == 1 {
-            self.owner.unpark();
-        }
     }
 }
 

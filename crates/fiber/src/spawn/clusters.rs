@@ -10,47 +10,21 @@
 //! Who has no frames is moved by naming another queue. Its control block keeps every cluster that it has been in: who
 //! unparks or cancels it may still hold the address of its former processor, which looks, finds it gone and sends on.
 
-use std::fmt;
 use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 
 use crate::io::offload::offload;
-use crate::sched::cluster::Cluster;
-use crate::sched::fiber::{FiberRef, Suspend, suspend};
-use crate::sched::processor::{self, Processor};
-use crate::sched::resize::{ProcessorStatus, Retirement};
-use crate::spawn::builder::{self, Builder, JoinHandle};
-use crate::spawn::steps::Flow;
-
-/// A cluster of processors, which belongs to a [`Runtime`](crate::Runtime): a handle, cheap to clone, from
-/// [`Runtime::cluster`](crate::Runtime::cluster). It does not keep the runtime: when that has been shut down, nothing can be
-/// spawned or moved there any more.
-///
-/// Fibers of a cluster share its processors and no others. So what may take long gets a cluster of its own: calls that
-/// block their thread, for instance, while the connections' processors go on.
-///
-/// ```
-/// let disk = fiber::Runtime::builder().processors(2).start().unwrap();
-/// let cluster = disk.cluster();
-/// fiber::run(move || {
-///     let name = String::from("/proc/self/stat");
-///     // This fiber waits; a processor of the other cluster blocks.
-///     let text = cluster.run(|| std::fs::read_to_string(&name)).unwrap();
-///     assert!(!text.is_empty());
-/// });
-/// ```
-///
-/// [`Steps`](crate::Steps) and [migratable](Builder::migratable) fibers can go there themselves: see [`move_to`].
-#[derive(Clone)]
-pub struct ClusterHandle(pub(crate) Arc<Cluster>);
+use crate::sched::block::{current, suspend};
+use crate::sched::cluster::stopped;
+use crate::sched::fiber::Suspend;
+use crate::sched::processor;
+use crate::spawn::builder::{self, Builder};
+use crate::spawn::crew::{ProcessorStatus, Retirement};
+use crate::spawn::handle::ClusterHandle;
+use crate::spawn::packet::JoinHandle;
 
 impl ClusterHandle {
-    /// The cluster of the fiber that calls; `None` on a plain thread.
-    pub fn current() -> Option<ClusterHandle> {
-        processor::with_current(|processor, _| ClusterHandle(Arc::clone(&processor.cluster)))
-    }
-
     /// Starts a fiber there, from anywhere. See [`Builder::cluster`] for settings, and for steps.
     ///
     /// # Panics
@@ -82,16 +56,6 @@ impl ClusterHandle {
         builder::run_in(&self.0, Location::caller(), f)
     }
 
-    /// As [`Runtime::fiber_count`](crate::Runtime::fiber_count).
-    pub fn fiber_count(&self) -> usize {
-        self.0.fiber_count()
-    }
-
-    /// As [`Runtime::processor_count`](crate::Runtime::processor_count).
-    pub fn processor_count(&self) -> usize {
-        self.0.processor_count()
-    }
-
     /// As [`Runtime::processors`](crate::Runtime::processors).
     pub fn processors(&self) -> Vec<ProcessorStatus> {
         self.0.processor_statuses()
@@ -103,7 +67,7 @@ impl ClusterHandle {
     /// The same, and `NotConnected` if the runtime has been shut down.
     pub fn add_processor(&self) -> io::Result<usize> {
         // In a fiber, without holding its processor up: a thread has to start, and somebody else may be at it.
-        match crate::current() {
+        match current() {
             Some(_) => offload(|| self.0.add_processor()),
             None => self.0.add_processor(),
         }
@@ -114,28 +78,10 @@ impl ClusterHandle {
     /// # Errors
     /// The same, and `NotConnected` if the runtime has been shut down.
     pub fn remove_processor(&self, index: usize) -> io::Result<Retirement> {
-        match crate::current() {
+        match current() {
             Some(_) => offload(|| self.0.remove_processor(index)),
             None => self.0.remove_processor(index),
         }
-    }
-}
-
-/// The same cluster.
-impl PartialEq for ClusterHandle {
-    fn eq(&self, other: &ClusterHandle) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for ClusterHandle {}
-
-impl fmt::Debug for ClusterHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterHandle")
-            .field("processors", &self.processor_count())
-            .field("fibers", &self.fiber_count())
-            .finish()
     }
 }
 
@@ -227,7 +173,7 @@ pub fn move_to(cluster: &ClusterHandle) -> io::Result<()> {
         ));
     }
     if target.is_closed() {
-        return Err(crate::sched::cluster::stopped());
+        return Err(stopped());
     }
     fiber.set_target((!is_there).then(|| Arc::clone(target)));
     if is_there || !fiber.control().is_migratable() {
@@ -237,32 +183,10 @@ pub fn move_to(cluster: &ClusterHandle) -> io::Result<()> {
     let arrived = processor::with_current(|processor, _| Arc::ptr_eq(&processor.cluster, target));
     match arrived {
         Some(true) => Ok(()),
-        _ => Err(crate::sched::cluster::stopped()),
+        _ => Err(stopped()),
     }
 }
 
 fn unsupported(message: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, message)
-}
-
-impl Processor {
-    /// A fiber that may move has a target, and its step is over or it has suspended for this. `false` if it stays, because
-    /// the target has been shut down.
-    pub(crate) fn depart(&self, fiber: FiberRef, flow: Flow) -> bool {
-        let Some(target) = fiber.take_target() else {
-            return false;
-        };
-        if !self.cluster.hand_over(fiber, &target) {
-            return false;
-        }
-        fiber.enter(&target);
-        match flow {
-            Flow::Receive => fiber.postpone_wait(),
-            Flow::Park if fiber.park_after_switch() => return true,
-            _ => {}
-        }
-        // From here on it is another's.
-        target.push_arrived(fiber);
-        true
-    }
 }

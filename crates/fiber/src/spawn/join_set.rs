@@ -6,10 +6,13 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use crate::sched::cancel::{checkpoint, is_cancelled};
-use crate::sched::cluster::lock;
-use crate::sched::fiber::{Fiber, current, park, park_until_deadline};
-use crate::spawn::builder::{Builder, FiberResult, Unparker};
+use crate::base::lock::lock;
+use crate::io::cancel::{checkpoint, is_cancelled};
+use crate::sched::block::{current, park, park_until_deadline};
+use crate::sched::fiber::Fiber;
+use crate::sched::unparker::Unparker;
+use crate::spawn::builder::Builder;
+use crate::spawn::packet::FiberResult;
 
 /// Fibers whose results are taken in the order in which they come, and that do not outlive the set.
 ///

@@ -24,12 +24,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::{LentBuffer, Op};
-use crate::net::{Input, Socket};
+use crate::base::abort::{AbortOnUnwind, DROPPED};
+use crate::io::lent::LentBuffer;
+use crate::io::op::Op;
+use crate::net::Input;
+use crate::net::socket::Source;
 use crate::sched::cluster::ProcessorShared;
-use crate::sched::fiber::FiberRef;
-use crate::sched::processor::Processor;
-use crate::spawn::builder::{self, AbortOnUnwind, DROPPED, Packet};
+use crate::sched::fiber::{FiberRef, Flow, Frame};
+use crate::sched::processor;
+use crate::spawn::packet::{self, Packet};
 
 /// A conversation that goes on when input comes.
 ///
@@ -105,40 +108,6 @@ pub trait Steps: Send + 'static {
     }
 }
 
-/// What comes after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// Wait for input; then [`Steps::received`].
-    Receive,
-    /// Let others have their turn; then [`Steps::resumed`].
-    Yield,
-    /// Wait until somebody calls [`Fiber::unpark`](crate::Fiber::unpark); then [`Steps::resumed`]. As [`park`](crate::park), it may
-    /// end for no reason.
-    Park,
-    /// The fiber is finished.
-    Done,
-}
-
-/// Where input comes from: see [`TcpStream::source`](crate::net::TcpStream::source).
-#[derive(Clone, Copy, Debug)]
-pub struct Source<'a>(pub(crate) &'a Socket);
-
-/// A fiber's steps, as the runtime holds them.
-pub(crate) trait Frame: Send {
-    /// Runs the next step on the fiber's stack.
-    fn step(&mut self) -> Flow;
-
-    /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing to wait for. It does not
-    /// make the fiber ready: another processor would have the steps while `self` is still borrowed.
-    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) -> bool;
-
-    /// Leaves the wait for the next one to where the fiber is run next.
-    fn postpone_wait(&mut self);
-
-    /// Ends without a step, and outside of the fiber: there is no memory for a stack.
-    fn abandon(&mut self, error: io::Error);
-}
-
 /// Steps, the operation that they wait for, and where their end is reported.
 pub(crate) struct Conversing<S> {
     /// `None` once they are done.
@@ -206,7 +175,7 @@ impl<S: Steps> Conversing<S> {
         self.steps = None;
         std::mem::forget(abort);
         if let Some(packet) = self.packet.take() {
-            builder::end(packet, result);
+            packet::end(packet, result);
         }
     }
 }
@@ -226,7 +195,7 @@ impl<S: Steps> Frame for Conversing<S> {
         Flow::Done
     }
 
-    fn begin_wait(&mut self, fiber: FiberRef, processor: &Processor) -> bool {
+    fn begin_wait(&mut self, fiber: FiberRef) -> bool {
         let steps = self.steps.as_ref().expect("steps that go on");
         let asked = catch_unwind(AssertUnwindSafe(|| (steps.source(), steps.deadline())));
         let (source, deadline) = match asked {
@@ -238,11 +207,12 @@ impl<S: Steps> Frame for Conversing<S> {
                 return false;
             }
         };
-        self.wait = Wait::Operation(Op::new(fiber), NonNull::from(processor.shared()));
+        let owner = processor::here(|processor| NonNull::from(processor.shared()));
+        self.wait = Wait::Operation(Op::new(fiber), owner);
         let Wait::Operation(op, _) = &self.wait else {
             unreachable!("just made")
         };
-        match source.0.begin_receive(processor, op, deadline) {
+        match source.0.begin_receive(op, deadline) {
             Ok(is_begun) => is_begun,
             Err(error) => {
                 self.wait = Wait::Failed(error);

@@ -4,12 +4,9 @@
 //! the frame lies that waits. A debugger sets its registers to that frame and unwinds from there
 //! (`tools/gdb/fibers.py`); the runtime itself lets the fiber say where it is, by resuming it for just that.
 
-use std::backtrace::Backtrace;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use crate::sched::fiber::Fiber;
 use crate::switch::stack::StackPlace;
 
 /// Where a fiber is in its life.
@@ -179,13 +176,6 @@ impl Frame {
             base,
         }
     }
-}
-
-/// Fibers of one processor that are to say where they are.
-#[derive(Debug)]
-pub(crate) struct TraceJob {
-    pub(crate) fibers: Vec<Fiber>,
-    pub(crate) answers: Sender<(u64, Backtrace)>,
 }
 
 /// The monotonic clock to the kernel's tick, at a quarter of the price. clock_gettime(2)

@@ -1,6 +1,9 @@
 //! Stacks, and what a fiber shows of itself when it leaves one.
 
+pub(crate) mod locals;
 pub(crate) mod look;
+pub(crate) mod reason;
+pub(crate) mod resources;
 pub(crate) mod stack;
 pub(crate) mod token;
 mod valgrind;

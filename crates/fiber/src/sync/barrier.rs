@@ -3,7 +3,8 @@
 use super::const_unless_loom;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait};
-use crate::sched::waiting::{self, WaitReason};
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// A place where `n` meet before any goes on, as of [`std::sync::Barrier`]; again and again.
 #[derive(Debug)]

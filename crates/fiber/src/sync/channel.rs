@@ -18,7 +18,8 @@ use std::time::Instant;
 use super::short::Short;
 use super::wait::{Claimed, Node, Queue, Wait, Wake};
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
-use crate::sched::waiting::{self, WaitReason};
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// What a waiter is told, beside the number of its arm.
 pub(super) const PASSED: usize = 0;

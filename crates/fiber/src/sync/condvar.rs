@@ -8,8 +8,9 @@ use super::mutex::MutexGuard;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicBool, Ordering};
-use crate::sched::fiber::after;
-use crate::sched::waiting::{self, WaitReason};
+use crate::base::clock::after;
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// A condition variable, as of [`std::sync::Condvar`], for a [`Mutex`](super::Mutex) of this module.
 ///

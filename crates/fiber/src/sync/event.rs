@@ -6,8 +6,9 @@ use super::const_unless_loom;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait};
 use crate::base::atomic::{AtomicBool, Ordering};
-use crate::sched::fiber::after;
-use crate::sched::waiting::{self, WaitReason};
+use crate::base::clock::after;
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// Something that has happened or not: a gate that stays open once set, until it is reset.
 ///

@@ -21,7 +21,7 @@ use super::short::{Short, SpinLock};
 use super::wait::{Node, Queue, Wait};
 use super::{Barrier, Condvar, Event, Mutex, Once, RwLock, Select};
 use crate::base::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sched::waiting::WaitReason;
+use crate::switch::reason::WaitReason;
 
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

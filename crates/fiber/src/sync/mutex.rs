@@ -12,7 +12,7 @@ use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wake};
 use super::{Poison, const_unless_loom};
 use crate::base::atomic::{AtomicU8, Ordering};
-use crate::sched::fiber::after;
+use crate::base::clock::after;
 use crate::sched::processor;
 use crate::sched::waiting;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::semaphore::{PERMITS_MAX, RawSemaphore};
 use super::{Poison, const_unless_loom};
-use crate::sched::fiber::after;
-use crate::sched::waiting::WaitReason;
+use crate::base::clock::after;
+use crate::switch::reason::WaitReason;
 
 /// Many readers or one writer, as of [`std::sync::RwLock`].
 ///

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Channel, Slot};
 use super::wait::{Node, Wait};
-use crate::sched::fiber::after;
-use crate::sched::waiting::{self, WaitReason};
+use crate::base::clock::after;
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// Waits for the first of several channel operations; see [`select!`](crate::select), which is this in fewer words.
 ///

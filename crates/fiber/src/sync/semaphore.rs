@@ -6,8 +6,9 @@ use super::const_unless_loom;
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicUsize, Ordering};
-use crate::sched::fiber::after;
-use crate::sched::waiting::{self, WaitReason};
+use crate::base::clock::after;
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// A number of permits that are taken and given back.
 ///

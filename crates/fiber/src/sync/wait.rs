@@ -340,9 +340,9 @@ impl Wakes {
 mod parker {
     use std::time::Instant;
 
-    use crate::sched::cancel;
-    use crate::sched::fiber;
-    pub(super) use crate::spawn::builder::Unparker as Who;
+    use crate::io::cancel;
+    use crate::sched::block;
+    pub(super) use crate::sched::unparker::Unparker as Who;
 
     /// The one who calls, and whether it is a fiber.
     pub(super) fn current() -> (Who, bool) {
@@ -360,13 +360,13 @@ mod parker {
                 // A wait that may end early also ends for its fiber's reasons.
                 if cancel::checkpoint().is_err() {
                     // A loop around it that fails to look must not keep the processor from the others.
-                    fiber::yield_now();
+                    block::yield_now();
                     return true;
                 }
-                fiber::park_timeout(fiber::left_until_deadline().map_or(left, |own| own.min(left)));
+                block::park_timeout(block::left_until_deadline().map_or(left, |own| own.min(left)));
             }
             (Some(left), false) => std::thread::park_timeout(left),
-            (None, true) => fiber::park(),
+            (None, true) => block::park(),
             // Also a fiber that unwinds, which cannot suspend: it blocks its processor. See `sync`.
             (None, false) => std::thread::park(),
         }

@@ -187,23 +187,29 @@ impl Tree {
         self.modules.contains_key(&path[..len].join("/"))
     }
 
-    /// A module that calls a method which only another one adds to a type from elsewhere.
+    /// A module that calls a method which only another one adds to a type from below. The caller
+    /// knows where the type is defined: else the method is another type's, of the same name.
     fn arrows_by_method(&self) -> Vec<(String, String, String)> {
-        let mut defined_in: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (at, module) in &self.modules {
-            for name in &module.defined {
-                defined_in.entry(name).or_default().push(at);
-            }
+        let mut definitions: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in self.modules.values().flat_map(|module| &module.defined) {
+            *definitions.entry(name).or_default() += 1;
         }
+        let knows = |module: &Module, home: &String| {
+            let mut known = module.paths.iter();
+            known.any(|path| self.resolve(path, 0).as_ref() == Some(home))
+        };
         let mut found = Vec::new();
         for (at, module) in &self.modules {
             for (of, name) in &module.added {
-                let is_foreign = module.imports.contains_key(of);
-                if !is_foreign || defined_in[&**name].len() > 1 {
+                let import = module.imports.get(of);
+                let Some(home) = import.and_then(|path| self.resolve(path, 0)) else {
+                    continue;
+                };
+                if definitions[&**name] > 1 {
                     continue;
                 }
-                for (caller, other) in &self.modules {
-                    if caller != at && other.called.contains(name) {
+                for (caller, other) in self.modules.iter().filter(|(caller, _)| *caller != at) {
+                    if other.called.contains(name) && (*caller == home || knows(other, &home)) {
                         found.push((caller.clone(), at.clone(), format!("{of}::{name}")));
                     }
                 }
@@ -266,10 +272,11 @@ impl Walk<'_> {
                 self.module.defined.insert(self::word(tokens, at + 1));
             }
             TokenTree::Ident(_) => {
-                let follows = |mark| at > 0 && is_mark(tokens, at - 1, mark);
-                if follows('.') || follows(':') {
+                let follows_dot = at > 0 && is_mark(tokens, at - 1, '.');
+                let follows_path = at > 1 && is_path(tokens, at - 2);
+                if follows_dot || follows_path {
                     // A field is read, and a method is called.
-                    if !follows('.') || matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
+                    if follows_path || matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
                         self.module.called.insert(word);
                     }
                 } else if is_path(tokens, at + 1) {
@@ -380,7 +387,10 @@ impl Walk<'_> {
         };
         let body: Vec<TokenTree> = body.stream().into_iter().collect();
         for at in 0..body.len() {
-            if word(&body, at) == "fn" {
+            let is_pub =
+                |token: &TokenTree| matches!(token, TokenTree::Ident(name) if name == "pub");
+            let before = body[..at].iter().rev().take(4);
+            if word(&body, at) == "fn" && before.clone().any(is_pub) {
                 for of in &names {
                     self.module.added.push((of.clone(), word(&body, at + 1)));
                 }
@@ -518,7 +528,7 @@ fn rooms_of_one_floor_do_not_use_each_other() {
 
 #[test]
 fn a_method_added_from_above_and_called_from_below_is_an_arrow() {
-    let adds = "use crate::processor::Processor; impl Processor { fn dial(&self) {} } \
+    let adds = "use crate::processor::Processor; impl Processor { pub(crate) fn dial(&self) {} } \
                 pub struct Socket;";
     let calls = "pub(crate) struct Processor; fn f(p: &Processor) { p.dial() }";
     let files = [("net/tcp.rs", adds), ("processor.rs", calls)];

@@ -55,83 +55,61 @@ const HOUSES: &[House] = &[
     House {
         name: "fiber",
         floors: "
-            base/atomic base/stamp base/topology base/counters
-            switch/valgrind sched/timer
-            sched/ready_queue sched/idle switch/token
+            base/atomic base/abort base/cancelled base/clock base/counters base/home base/lock
+            base/stamp base/topology
+            switch/valgrind switch/locals switch/reason switch/token
             switch/stack
-            inspect/resources
-            switch/look
-            sched/waiting
-            sched/watch
+            switch/look switch/resources
             backend
-            io/accept
+            sched/timer sched/idle sched/ready_queue sched/spans sched/spans_off
+            sched/watch
+            sched/fiber
             sched/roster
             sched/cluster
-            sched/local
-            sched/fiber
-            sched/fork
-            sched/spans sched/spans_off
             sched/processor
-            sched/overflow inspect/panic_hook
-            sched/cancel
+            sched/local sched/waiting sched/wake
+            sched/block sched/run
+            sched/unparker
+            io/carrier io/lent io/op
+            io/accept io/ready io/ring
+            io/end
+            io/cancel
             io/offload
-            sched/resize
+            io/fork
+            turn
             sync
-            net
             fs
-            spawn/steps
-            spawn/clusters
+            net
+            spawn/packet spawn/handle
+            spawn/crew spawn/steps
             spawn/builder
-            spawn/join_set
+            spawn/clusters spawn/join_set
             process signal
-            inspect/dump
+            inspect/dump inspect/panic_hook
             inspect/debugger inspect/monitor
             runtime
-            base switch sched io inspect spawn
+            base switch sched io spawn inspect
         ",
         upward: &[
-            ("io/accept", "sched/cancel", AS_IT_WAS),
-            ("io/accept", "sched/cluster", AS_IT_WAS),
-            ("io/accept", "sched/fiber", AS_IT_WAS),
-            ("io/accept", "sched/processor", AS_IT_WAS),
-            ("backend", "sched/cancel", AS_IT_WAS),
-            ("backend", "sched/cluster", AS_IT_WAS),
-            ("backend", "sched/fiber", AS_IT_WAS),
-            ("backend", "sched/processor", AS_IT_WAS),
-            ("backend", "spawn/builder", AS_IT_WAS),
-            ("sched/cluster", "sched/fiber", AS_IT_WAS),
-            ("sched/cluster", "sched/fork", AS_IT_WAS),
-            ("sched/cluster", "sched/processor", AS_IT_WAS),
-            ("sched/cluster", "sched/resize", AS_IT_WAS),
-            ("spawn/clusters", "spawn/builder", AS_IT_WAS),
-            ("sched/fiber", "sched/cancel", AS_IT_WAS),
-            ("sched/fiber", "sched/processor", AS_IT_WAS),
-            ("sched/fiber", "sched/spans", AS_IT_WAS),
-            ("sched/fiber", "spawn/steps", AS_IT_WAS),
-            ("sched/fork", "io/offload", AS_IT_WAS),
-            ("sched/fork", "sched/processor", AS_IT_WAS),
-            ("sched/local", "sched/processor", AS_IT_WAS),
-            ("sched/local", "spawn/builder", AS_IT_WAS),
-            ("switch/look", "sched/fiber", AS_IT_WAS),
-            ("net", "fs", AS_IT_WAS),
-            ("net", "spawn/steps", AS_IT_WAS),
-            ("io/offload", "spawn/builder", AS_IT_WAS),
-            ("sched/processor", "spawn/clusters", AS_IT_WAS),
-            ("sched/processor", "inspect/monitor", AS_IT_WAS),
-            ("sched/processor", "sched/overflow", AS_IT_WAS),
-            ("sched/processor", "sched/resize", AS_IT_WAS),
-            ("sched/processor", "spawn/steps", AS_IT_WAS),
-            ("sched/resize", "sync", AS_IT_WAS),
-            ("sched/roster", "sched/cluster", AS_IT_WAS),
-            ("sched/roster", "sched/fiber", AS_IT_WAS),
-            ("sched/spans", "sched/processor", AS_IT_WAS),
-            ("sched/spans_off", "sched/processor", AS_IT_WAS),
-            ("spawn/steps", "spawn/builder", AS_IT_WAS),
-            ("sync", "spawn/builder", AS_IT_WAS),
-            ("sched/waiting", "sched/fiber", AS_IT_WAS),
-            ("sched/waiting", "sched/processor", AS_IT_WAS),
-            ("sched/watch", "backend", AS_IT_WAS),
-            ("sched/watch", "sched/cluster", AS_IT_WAS),
+            (
+                "sched/fiber",
+                "sched/cluster",
+                "a fiber keeps the clusters that it has been in alive, because whoever has its \
+                 handle wakes it there; and a cluster's queue is made of fibers. One of the two \
+                 has to name the other",
+            ),
+            (
+                "sched/processor",
+                "io/accept",
+                "the listeners that its fibers wait on lie in the processor, as a field that it \
+                 makes and does not look into",
+            ),
+            (
+                "sched/cluster",
+                "spawn/crew",
+                "the threads of its processors lie in the cluster, as a field that it makes and \
+                 does not look into: every handle to the cluster may add and remove some",
+            ),
         ],
     },
 ];

@@ -11,12 +11,14 @@ use std::thread;
 pub(crate) use pool::forget_after_fork;
 pub use pool::{OffloadCounters, offload_counters, set_offload_threads_max};
 
-use crate::sched::cancel::checkpoint;
-use crate::sched::cluster::lock;
-use crate::sched::fiber::{Fiber, park, park_until_deadline};
+use crate::base::abort::while_lent;
+use crate::base::lock::lock;
+use crate::io::cancel::checkpoint;
+use crate::sched::block::{park, park_until_deadline};
+use crate::sched::fiber::Fiber;
 use crate::sched::processor;
-use crate::sched::waiting::{self, WaitReason};
-use crate::spawn::builder::while_lent;
+use crate::sched::waiting;
+use crate::switch::reason::WaitReason;
 
 /// Runs `f` on a thread where blocking hurts nobody, and waits for its result without holding the
 /// processor. `f` may borrow. On a plain thread it just runs.

@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::sched::cluster::lock;
+use crate::base::lock::lock;
 
 /// At most this many calls run at once unless [`set_offload_threads_max`] says otherwise; more wait in line.
 const THREADS_MAX_DEFAULT: usize = 32;

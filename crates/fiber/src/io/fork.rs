@@ -19,65 +19,21 @@
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{MutexGuard, Once};
 
+use crate::base::home;
 use crate::io::offload;
 use crate::sched::processor;
 use crate::switch::stack::{Slab, slabs};
 
-/// How many forks this process descends from, since its ancestor started a runtime.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-/// The process that a runtime belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home(u32);
-
-impl Home {
-    pub(crate) fn here() -> Home {
-        static INSTALLED: Once = Once::new();
-        INSTALLED.call_once(|| {
-            // SAFETY: the handlers are functions without arguments that live for ever. If there is no memory for them,
-            // forks are not noticed, which is no reason not to start.
-            unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(in_child)) };
-        });
-        Home(GENERATION.load(Ordering::Relaxed))
-    }
-
-    /// Whether this process is still the one that the runtime belongs to.
-    #[inline]
-    pub(crate) fn is_here(self) -> bool {
-        self.0 == GENERATION.load(Ordering::Relaxed)
-    }
-
-    /// # Panics
-    /// If this process is a child of the one that the runtime belongs to.
-    #[track_caller]
-    pub(crate) fn check(self, what: &str) {
-        assert!(
-            self.is_here(),
-            "cannot {what}: this process was forked from the one that the runtime belongs to, and its \
-             processors stayed there; exec, or start a runtime of its own in the child"
-        );
-    }
-
-    /// After a fiber gave the processor back: it must not do so in the child of a fork.
-    #[inline]
-    pub(crate) fn abort_if_left(self) {
-        if !self.is_here() {
-            abort_child();
-        }
-    }
-}
-
-#[cold]
-fn abort_child() -> ! {
-    let message: &[u8] =
-        b"a fiber forked, and in the child came back to the runtime, which is the parent's: \
-          exec or _exit in the child instead\n";
-    // SAFETY: writes from a live constant. Not by std's stream, whose lock another thread may have held at the fork.
-    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
-    std::process::abort();
+/// Sees to it that forks of this process are noticed.
+pub(crate) fn notice_forks() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: the handlers are functions without arguments that live for ever. If there is no
+        // memory for them, forks are not noticed, which is no reason not to start.
+        unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(in_child)) };
+    });
 }
 
 /// The lock of the stacks, held across a fork, so that the child finds it free and what it guards whole.
@@ -103,7 +59,7 @@ extern "C" fn after_in_parent() {
 extern "C" fn in_child() {
     // As in the parent: the child's one thread is the copy of the one that holds the lock.
     after_in_parent();
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    home::leave();
     processor::leave_after_fork();
     offload::forget_after_fork();
 }

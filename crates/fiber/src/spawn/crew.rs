@@ -22,38 +22,26 @@
 //! refused there is sent to another; a fiber that is told something at a place that it has left looks for itself when it
 //! goes on (see [`Fiber::cancel`](crate::Fiber::cancel)).
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::base::stamp;
-use crate::inspect::resources;
-use crate::sched::cluster::{Cluster, Message, ProcessorShared, lock, stopped};
-use crate::sched::fiber::{Fiber, FiberRef};
-use crate::sched::processor::{Expiry, Processor};
-use crate::sched::roster;
+use crate::base::lock::lock;
+use crate::sched::cluster::{Cluster, FREE, Message, ProcessorShared, RETIRING, RUNNING, stopped};
+use crate::sched::processor::Processor;
+use crate::switch::resources;
 use crate::sync::Event;
-
-/// How far a place is between two processors.
-#[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
-
-const FREE: u8 = 0;
-const RUNNING: u8 = 1;
-const RETIRING: u8 = 2;
+use crate::turn::retire_here;
 
 /// The threads of a cluster's processors, by place. Whoever adds or removes one holds the lock, so they come and go one
 /// after the other.
 #[derive(Debug)]
 pub(crate) struct Crew {
     members: Mutex<Vec<Option<Member>>>,
-    /// Processors that run and do not go.
-    running: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -124,43 +112,15 @@ impl fmt::Debug for Retirement {
     }
 }
 
-impl Stage {
-    fn enter(&self, stage: u8) {
-        self.0.store(stage, Ordering::SeqCst);
-    }
-
-    fn is(&self, stage: u8) -> bool {
-        self.0.load(Ordering::SeqCst) == stage
-    }
-}
-
 impl Crew {
     pub(crate) fn new(processors_max: usize) -> Crew {
         Crew {
             members: Mutex::new((0..processors_max).map(|_| None).collect()),
-            running: AtomicUsize::new(0),
         }
     }
 }
 
-impl ProcessorShared {
-    /// Whether there is no processor here.
-    pub(crate) fn is_free(&self) -> bool {
-        self.stage.is(FREE)
-    }
-
-    /// Whether there is a processor here that does not go.
-    pub(crate) fn is_running(&self) -> bool {
-        self.stage.is(RUNNING)
-    }
-}
-
 impl Cluster {
-    /// How many processors run and do not go.
-    pub(crate) fn processor_count(&self) -> usize {
-        self.crew.running.load(Ordering::Acquire)
-    }
-
     pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
         let places = self.open_places().iter();
         places
@@ -192,7 +152,7 @@ impl Cluster {
         members[place.index] = Some(member);
         self.open_place(place.index);
         place.stage.enter(RUNNING);
-        self.crew.running.fetch_add(1, Ordering::AcqRel);
+        self.running.fetch_add(1, Ordering::AcqRel);
         Ok(place.index)
     }
 
@@ -267,10 +227,10 @@ impl Cluster {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        self.crew.running.fetch_sub(1, Ordering::AcqRel);
+        self.running.fetch_sub(1, Ordering::AcqRel);
         place.stage.enter(RETIRING);
         self.queue.shut(index);
-        place.send(Message::Retire);
+        place.send(Message::Call(retire_here, [0; 2]));
         Ok(Retirement {
             cluster: Arc::clone(self),
             index,
@@ -326,101 +286,6 @@ fn run(
         Err(error) => {
             let _ = ready.send(Err(error));
             0
-        }
-    }
-}
-
-/// How far a processor is with going.
-#[derive(Debug, Default)]
-pub(crate) struct Retiring {
-    is_begun: Cell<bool>,
-    /// Parts of the roster that have been looked through for fibers that wait here and may leave.
-    parts_done: Cell<usize>,
-}
-
-impl Retiring {
-    pub(crate) fn begin(&self) {
-        self.is_begun.set(true);
-    }
-
-    #[inline]
-    pub(crate) fn is_begun(&self) -> bool {
-        self.is_begun.get()
-    }
-
-    /// Whether it has to go on by itself, without waiting for anything.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.is_begun.get() && self.parts_done.get() < roster::SHARDS
-    }
-}
-
-impl Processor {
-    /// A fiber that has not started, and was sent here when it was too late.
-    pub(crate) fn pass_on(&self, fiber: FiberRef) {
-        self.cluster
-            .queue
-            .push_remote(self.index, stamp::now(), fiber);
-        self.cluster.notify();
-    }
-
-    /// One turn of a processor that goes; says whether nothing is left to do.
-    pub(crate) fn wind_down(&self) -> bool {
-        self.relocate_some();
-        // What that has made ready as well: after the last part there may be no other turn.
-        if self.cluster.queue.carry_on(self.index) > 0 {
-            self.cluster.notify();
-        }
-        let pinned = self.pinned();
-        self.shared().pinned.store(pinned, Ordering::Relaxed);
-        let has_listeners = !self.acceptors.wind_down(self);
-        let is_done = pinned == 0
-            && !self.retiring.is_busy()
-            && !self.has_work()
-            && !has_listeners
-            && self.backend.is_quiet();
-        if !is_done || !self.shared().close_inbox_if_empty() {
-            return false;
-        }
-        self.hand_timers_over();
-        true
-    }
-
-    /// Ends what fibers wait for here that may go on elsewhere, in one part of the roster: there may be a million, and
-    /// those who stay want their turn. Nobody begins such a wait here any more.
-    fn relocate_some(&self) {
-        if !self.retiring.is_busy() {
-            return;
-        }
-        let part = self.retiring.parts_done.get();
-        self.retiring.parts_done.set(part + 1);
-        for fiber in self.cluster.roster.part(part) {
-            self.relocate(&fiber);
-        }
-    }
-
-    fn relocate(&self, fiber: &Fiber) {
-        let Some((op, _)) = fiber.control.watch().operation_here(self.shared()) else {
-            return;
-        };
-        // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber runs here now.
-        if FiberRef::of(fiber).is_movable() {
-            // SAFETY: in flight here, so only this thread completes it, and until then it stays.
-            self.backend.relocate(self, unsafe { &*op });
-        }
-    }
-
-    /// Timers that are left belong to fibers which went elsewhere.
-    fn hand_timers_over(&self) {
-        let left = self.timers.borrow_mut().drain();
-        for (tick, expiry) in left {
-            match expiry {
-                Expiry::Unpark(fiber) => {
-                    let message = Message::Timer(self.time_of(tick), fiber);
-                    self.cluster.send_to_running(self.index, message);
-                }
-                // Where it waits now it is covered, or will be; not by a timer of ours, whose key means nothing later.
-                Expiry::Watch(fiber) => drop(fiber.control.watch().uncover(self.shared())),
-            }
         }
     }
 }

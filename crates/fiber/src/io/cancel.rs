@@ -17,43 +17,20 @@
 //! **The request stays.** Once cancelled, every suspension point fails, so that a fiber that has ten files open
 //! and five calls to go finds its end quickly. Clean-up that must wait goes into [`uncancellable`].
 //!
-//! **The error is [`Cancelled`] inside an `io::Error` of kind `Other`** ([`is_cancellation`] tells). Not `Interrupted`: `std`'s
+//! **The error is [`Cancelled`] inside an `io::Error` of kind `Other`** ([`is_cancellation`](crate::is_cancellation) tells). Not `Interrupted`: `std`'s
 //! `read_exact`, `write_all` and `io::copy` repeat what was interrupted, for ever. Not `TimedOut`: who
 //! gets that may try again, and here must not. Not `ConnectionAborted`, because nothing is wrong with the connection.
 
-use std::cell::Cell;
-use std::error::Error;
-use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::base::cancelled::Cancelled;
+use crate::io::end;
+use crate::sched::block::current;
 use crate::sched::cluster::Message;
-use crate::sched::fiber::{Control, Fiber};
+use crate::sched::fiber::Fiber;
 use crate::sched::processor::{self, Processor};
-
-/// The fiber was cancelled: see [`Fiber::cancel`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cancelled;
-
-impl fmt::Display for Cancelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the fiber was cancelled")
-    }
-}
-
-impl Error for Cancelled {}
-
-impl From<Cancelled> for io::Error {
-    fn from(cancelled: Cancelled) -> io::Error {
-        io::Error::other(cancelled)
-    }
-}
-
-/// Whether an error says that the fiber was cancelled.
-pub fn is_cancellation(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Cancelled>())
-}
 
 /// Whether the calling fiber was cancelled, and is not in [`uncancellable`]. `false` on a plain thread.
 pub fn is_cancelled() -> bool {
@@ -92,41 +69,13 @@ pub fn uncancellable<R>(f: impl FnOnce() -> R) -> R {
             masks.set(masks.get() - 1);
         }
     }
-    let _unmask = crate::current().map(|fiber| {
+    let _unmask = current().map(|fiber| {
         let masks = &fiber.control.cancellation().masks;
         let more = masks.get().checked_add(1);
         masks.set(more.expect("uncancellable is nested 255 deep"));
         Unmask(fiber)
     });
     f()
-}
-
-/// What a fiber's control block knows of it.
-#[derive(Default)]
-pub(crate) struct Cancellation {
-    requested: AtomicBool,
-    /// How many [`uncancellable`] it is in. Touched by the processor that runs the fiber, or where it waits.
-    masks: Cell<u8>,
-}
-
-impl Cancellation {
-    /// Whether the next suspension point fails.
-    #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        // Sequentially consistent: a fiber that has told where it runs (`FiberRef::start`) and does not see the flag
-        // is told by a message. On x86-64 it is a plain load.
-        self.requested.load(Ordering::SeqCst) && self.masks.get() == 0
-    }
-
-    /// # Errors
-    /// [`Cancelled`].
-    #[inline]
-    pub(crate) fn check(&self) -> io::Result<()> {
-        if self.is_due() {
-            return Err(Cancelled.into());
-        }
-        Ok(())
-    }
 }
 
 impl Fiber {
@@ -157,7 +106,7 @@ impl Fiber {
             return;
         }
         self.unpark();
-        control.tell_home(Message::Cancel(self.clone()));
+        tell_home(self);
     }
 
     /// Whether somebody asked the fiber to end.
@@ -169,20 +118,18 @@ impl Fiber {
     }
 }
 
-impl Processor {
-    /// A fiber was cancelled that lived here when the message was sent: ends what it waits for.
-    pub(crate) fn cancel(&self, fiber: &Fiber) {
-        let control: &Control = &fiber.control;
-        if !control.is_home(self.shared()) {
-            // It has moved on.
-            return control.tell_home(Message::Cancel(fiber.clone()));
-        }
-        let Some((op, _)) = control.watch().operation_here(self.shared()) else {
-            return; // It runs, is ready, parks, or has finished.
-        };
-        if control.cancellation().is_due() {
-            // SAFETY: in flight here, so only this thread completes it, and until then it stays.
-            self.backend.cancel(self, unsafe { &*op });
-        }
+/// Tells the processor where the fiber lives. Unstarted fibers live nowhere: nobody is told.
+fn tell_home(fiber: &Fiber) {
+    let cancelled = fiber.clone();
+    let job = move || processor::here(|processor| cancel_here(processor, &cancelled));
+    fiber.control.tell_home(|| Message::Job(Box::new(job)));
+}
+
+/// On the processor where a cancelled fiber lived when the message was sent.
+pub(crate) fn cancel_here(processor: &Processor, fiber: &Fiber) {
+    if fiber.control.is_home(processor.shared()) {
+        end::cancel(processor, fiber);
+    } else {
+        tell_home(fiber); // It has moved on.
     }
 }

@@ -1,0 +1,23 @@
+//! Where nothing may unwind.
+
+/// Ends the process, with this message, when a panic would go where it must not.
+pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
+
+/// Of a destructor that panics where nothing is left to catch it: `std` ends the process for threads as well.
+pub(crate) const DROPPED: &str = "the result of a fiber panicked when it was dropped";
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("{}", self.0);
+        std::process::abort();
+    }
+}
+
+/// Does something in a frame that others use at the time, so it must not be left.
+#[inline]
+pub(crate) fn while_lent<R>(f: impl FnOnce() -> R) -> R {
+    let abort = AbortOnUnwind("the runtime panicked while a fiber had lent what is on its stack");
+    let outcome = f();
+    std::mem::forget(abort);
+    outcome
+}

@@ -1,0 +1,58 @@
+//! That a fiber was cancelled: the error, and the request in its control block.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The fiber was cancelled: see [`Fiber::cancel`](crate::Fiber::cancel).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the fiber was cancelled")
+    }
+}
+
+impl Error for Cancelled {}
+
+impl From<Cancelled> for io::Error {
+    fn from(cancelled: Cancelled) -> io::Error {
+        io::Error::other(cancelled)
+    }
+}
+
+/// Whether an error says that the fiber was cancelled.
+pub fn is_cancellation(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Cancelled>())
+}
+
+/// What a fiber's control block knows of it.
+#[derive(Default)]
+pub(crate) struct Cancellation {
+    pub(crate) requested: AtomicBool,
+    /// How many [`uncancellable`](crate::uncancellable) it is in. Touched by the processor that runs the fiber, or where it waits.
+    pub(crate) masks: Cell<u8>,
+}
+
+impl Cancellation {
+    /// Whether the next suspension point fails.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        // Sequentially consistent: a fiber that has told where it runs (its home) and does not see the flag
+        // is told by a message. On x86-64 it is a plain load.
+        self.requested.load(Ordering::SeqCst) && self.masks.get() == 0
+    }
+
+    /// # Errors
+    /// [`Cancelled`].
+    #[inline]
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.is_due() {
+            return Err(Cancelled.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! How operations end: by themselves, or before that.
+
+use crate::backend::{Backend, Completed, Completion};
+use crate::io::op::{Op, OpCarrier};
+use crate::sched::fiber::Fiber;
+use crate::sched::processor::Processor;
+use crate::sched::watch::NEVER;
+
+/// What a turn of the back end has brought: makes the fibers ready that waited for it.
+pub(crate) fn take(processor: &Processor, completed: Completed) {
+    match completed {
+        Completed::Operation(op, completion) => {
+            // SAFETY: the fiber that made it waits until it is completed, which is here.
+            unsafe { &*op.cast::<Op>() }.complete(processor, completion);
+        }
+        Completed::Accept(id, completion) => {
+            processor.acceptors.accepted(processor, id, completion);
+        }
+        Completed::Listener(id) => processor.acceptors.readable(processor, id),
+    }
+}
+
+/// Calls `f` with the operation that the fiber waits for on this processor, if there is one.
+fn with_operation(processor: &Processor, fiber: &Fiber, f: impl FnOnce(&Op)) {
+    if let Some((op, _)) = fiber.control.watch().operation_here(processor.shared()) {
+        // SAFETY: in flight here, so only this thread completes it, and until then it stays.
+        f(unsafe { &*op.cast::<Op>() });
+    }
+}
+
+/// A watch's timer has expired: perhaps the operation's deadline has passed, perhaps another one is
+/// in flight, with a later deadline.
+pub(crate) fn look_after(processor: &Processor, fiber: &Fiber) {
+    let watch = fiber.control.watch();
+    if !watch.uncover(processor.shared()) {
+        return; // The fiber has moved on to another processor.
+    }
+    // An operation on another processor is covered there.
+    let Some((_, tick)) = watch.operation_here(processor.shared()) else {
+        return;
+    };
+    if tick == NEVER {
+        return;
+    }
+    if tick > processor.timers.borrow().now() {
+        return processor.cover(fiber.clone(), tick);
+    }
+    with_operation(processor, fiber, |op| {
+        if op.carrier != OpCarrier::Watch {
+            processor.shared().counters.operations_timed_out.add(1);
+        }
+        op.timed_out.set(true);
+        end(processor, op, Completion::error(libc::ETIMEDOUT));
+    });
+}
+
+/// The fiber, which lives here, was cancelled: ends what it waits for.
+pub(crate) fn cancel(processor: &Processor, fiber: &Fiber) {
+    // Else it runs, is ready, parks, or has finished.
+    with_operation(processor, fiber, |op| {
+        if fiber.control.cancellation().is_due() {
+            op.note_cancelled(processor);
+            end(processor, op, Completion::error(libc::ECANCELED));
+        }
+    });
+}
+
+/// The processor goes, and the fiber need not stay with it: ends what it waits for.
+pub(crate) fn relocate(processor: &Processor, fiber: &Fiber) {
+    with_operation(processor, fiber, |op| {
+        if !op.is_bound.get() && !op.relocated.replace(true) {
+            end(processor, op, Completion::error(libc::ECANCELED));
+        }
+    });
+}
+
+fn end(processor: &Processor, op: &Op, early: Completion) {
+    match (op.carrier, &processor.backend) {
+        (OpCarrier::Backend, Backend::Uring(uring)) => {
+            // Its completion is yet to come: as it was cancelled, or as it ended by itself before.
+            uring.cancel(&processor.shared().counters, op.address());
+        }
+        (OpCarrier::Backend, Backend::Epoll(epoll)) => {
+            if let Some(fd) = op.waits_for.take() {
+                epoll.end_wait(fd, op.address());
+            }
+            op.complete(processor, early);
+        }
+        (OpCarrier::Watch, _) => op.complete(processor, early),
+        (OpCarrier::Acceptors, _) => {
+            if processor.acceptors.withdraw(processor, op) {
+                op.complete(processor, early);
+            }
+        }
+    }
+}

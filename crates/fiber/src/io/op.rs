@@ -1,0 +1,219 @@
+//! Operations: what a fiber has asked for, and waits for.
+
+use std::cell::{Cell, UnsafeCell};
+use std::io;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use crate::backend::Completion;
+use crate::base::clock::{after, earlier};
+use crate::sched::block::{suspend, yield_now};
+use crate::sched::fiber::{FiberRef, Suspend};
+use crate::sched::processor::{self, Processor};
+use crate::sched::waiting;
+use crate::sched::watch::NEVER;
+use crate::switch::reason::{Operation, WaitReason};
+
+/// An operation or a wait of one fiber, on the stack of that fiber, which waits for it.
+///
+/// In one cell as a whole. Whoever completes it makes the fiber ready, and another processor may then go on with the frame that
+/// it lies in, and leave it, before the call that was handed a reference to it has returned. A reference to what is not in a
+/// cell promises that it stays until then (Stacked and Tree Borrows call it protected); one to a cell does not.
+/// The kernel never writes to it: it knows the address as a number, and hands that back.
+pub(crate) struct Op(UnsafeCell<Fields>);
+
+pub(crate) struct Fields {
+    fiber: FiberRef,
+    completion: Cell<Option<Completion>>,
+    /// Its deadline passed first; the completion may be yet to come.
+    pub(super) timed_out: Cell<bool>,
+    /// The descriptor in whose list of waits it stands, on epoll.
+    pub(super) waits_for: Cell<Option<RawFd>>,
+    /// Its fiber was cancelled; the completion may be yet to come.
+    cancelled: Cell<bool>,
+    /// It was ended because its processor goes; whoever waits for it begins it anew, on another.
+    pub(super) relocated: Cell<bool>,
+    /// It cannot be begun anew.
+    pub(super) is_bound: Cell<bool>,
+    pub(super) carrier: OpCarrier,
+}
+
+/// Who knows of an operation, and has to be told when it ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpCarrier {
+    /// The ring, or epoll's list of waits.
+    Backend,
+    /// The processor's acceptors.
+    Acceptors,
+    /// The fiber's watch, and nobody else.
+    Watch,
+}
+
+impl std::ops::Deref for Op {
+    type Target = Fields;
+
+    #[inline(always)]
+    fn deref(&self) -> &Fields {
+        // SAFETY: only shared references to the fields are made; what changes is in cells of its own.
+        unsafe { &*self.0.get() }
+    }
+}
+
+impl Op {
+    /// An operation of the calling fiber, and its deadline: the given one, or an earlier one of
+    /// [`timeout`](crate::timeout).
+    ///
+    /// # Errors
+    /// The fiber was cancelled.
+    pub(crate) fn begin(deadline: Option<Instant>) -> io::Result<(Op, Option<Instant>)> {
+        processor::with_current(|_, fiber| {
+            fiber.control().cancellation().check()?;
+            Ok((Op::new(fiber), earlier(deadline, fiber.deadline())))
+        })
+        .expect("operations are made by fibers")
+    }
+
+    pub(crate) fn new(fiber: FiberRef) -> Op {
+        Op::carried_by(OpCarrier::Backend, fiber)
+    }
+
+    pub(crate) fn carried_by(carrier: OpCarrier, fiber: FiberRef) -> Op {
+        Op(UnsafeCell::new(Fields {
+            fiber,
+            completion: Cell::new(None),
+            timed_out: Cell::new(false),
+            waits_for: Cell::new(None),
+            cancelled: Cell::new(false),
+            relocated: Cell::new(false),
+            is_bound: Cell::new(false),
+            carrier,
+        }))
+    }
+
+    /// The operation stays on its processor until it is over.
+    pub(crate) fn bind(&self) {
+        self.is_bound.set(true);
+    }
+
+    /// Where it is, which is what the back end and the fiber's watch know of it.
+    pub(crate) fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
+
+    /// From now until it is completed, the operation ends when its deadline passes or its fiber is cancelled. `true` if the
+    /// fiber has been cancelled, and the caller is to end it at once.
+    #[must_use]
+    pub(crate) fn watch(&self, processor: &Processor, deadline: Option<Instant>) -> bool {
+        let control = self.fiber.control();
+        match deadline {
+            Some(deadline) => processor.watch(self.fiber, self.address(), deadline),
+            None => control
+                .watch()
+                .begin(processor.shared(), self.address(), NEVER),
+        }
+        // On its own stack only. A fiber between two steps would become ready here, and its steps run elsewhere, while they are
+        // still borrowed for the beginning of this wait: see `Processor::begin_wait`.
+        let is_due = control.cancellation().is_due() && processor.running() == Some(self.fiber);
+        if is_due {
+            self.note_cancelled(processor);
+        }
+        is_due
+    }
+
+    /// Its fiber was cancelled.
+    pub(super) fn note_cancelled(&self, processor: &Processor) {
+        processor.shared().counters.operations_cancelled.add(1);
+        self.cancelled.set(true);
+    }
+
+    /// The operation could not be begun: the end of [`watch`](Op::watch), which [`complete`](Op::complete) is otherwise.
+    pub(crate) fn unwatch(&self) {
+        self.fiber.control().watch().end();
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn completion(&self) -> Option<Completion> {
+        self.completion.get()
+    }
+
+    pub(crate) fn fiber(&self) -> FiberRef {
+        self.fiber
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
+    }
+
+    pub(crate) fn is_timed_out(&self) -> bool {
+        self.timed_out.get()
+    }
+
+    /// Whether it was asked to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.relocated.get() || self.cancelled.get() || self.timed_out.get()
+    }
+
+    /// Whether it was ended for no other reason than that its processor goes. Nothing has been done then.
+    pub(crate) fn is_relocated(&self) -> bool {
+        self.relocated.get() && !self.cancelled.get() && !self.timed_out.get()
+    }
+
+    /// The first completion counts: a deadline and the real end may come in the same turn.
+    pub(crate) fn complete(&self, processor: &Processor, completion: Completion) {
+        if self.completion.get().is_none() {
+            self.completion.set(Some(completion));
+            // Here and not when the fiber goes on, which may be on another processor: see `Watch::operation_here`.
+            self.unwatch();
+            // A fiber that finds itself cancelled as it begins to wait is still on its stack, where no other processor
+            // may run it. It looks before it suspends.
+            let fiber = self.fiber;
+            if processor.running() != Some(fiber) {
+                // From here on the operation may be gone.
+                processor.make_ready(fiber);
+            }
+        }
+    }
+
+    /// Suspends the calling fiber, which must be the one that made the operation, until it is over. The list of
+    /// fibers says meanwhile that it waits for this operation on this descriptor.
+    pub(crate) fn wait_for(&self, fd: RawFd, operation: Operation) -> Completion {
+        self.wait(WaitReason::Io { fd, operation })
+    }
+
+    /// As [`wait_for`](Op::wait_for), for what no descriptor stands for.
+    pub(crate) fn wait(&self, reason: WaitReason) -> Completion {
+        let _noted = waiting::on(reason);
+        loop {
+            if let Some(completion) = self.completion.get() {
+                return completion;
+            }
+            suspend(Suspend::Wait);
+        }
+    }
+}
+
+/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less if the fiber is
+/// [cancelled](crate::Fiber::cancel), and not past the deadline of [`timeout`](crate::timeout). On a plain thread,
+/// [`std::thread::sleep`].
+pub fn sleep(duration: Duration) {
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return std::thread::sleep(duration);
+    };
+    if fiber.control().cancellation().is_due() {
+        // A loop around a sleep that fails to look must not keep the processor from the others.
+        return yield_now();
+    }
+    let until = earlier(Some(after(duration)), fiber.deadline());
+    loop {
+        let op = Op::carried_by(OpCarrier::Watch, fiber);
+        processor::here(|processor| {
+            if op.watch(processor, until) {
+                op.complete(processor, Completion::error(libc::ECANCELED));
+            }
+        });
+        op.wait(WaitReason::Timer);
+        if !op.is_relocated() {
+            return;
+        }
+    }
+}

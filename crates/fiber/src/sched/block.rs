@@ -1,0 +1,209 @@
+//! How a fiber gives its processor away: yield, park, and what is bounded by a deadline.
+
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use corosensei::Coroutine;
+
+use crate::base::clock::{after, earlier};
+use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, Resume, Suspend};
+use crate::sched::processor::{self, Expiry};
+use crate::sched::waiting;
+use crate::switch::look::Frame;
+use crate::switch::reason::WaitReason;
+use crate::switch::stack::FiberStack;
+
+/// The fiber that calls, or `None` on a plain thread.
+pub fn current() -> Option<Fiber> {
+    processor::with_current(|_, fiber| fiber.handle())
+}
+
+/// Gives the other ready fibers of this processor their turn. On a plain thread,
+/// [`std::thread::yield_now`].
+pub fn yield_now() {
+    match processor::with_current(|_, fiber| fiber) {
+        Some(fiber) => suspend_fiber(fiber, Suspend::Yield),
+        None => std::thread::yield_now(),
+    }
+}
+
+/// Operations that a fiber does without suspending before it gives way.
+const UNSUSPENDED_MAX: u8 = 32;
+
+/// After an operation that did not have to wait: a peer that is always ready must not keep the processor from the other
+/// fibers.
+pub(crate) fn give_way() {
+    let due =
+        processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
+    if due == Some(true) {
+        yield_now();
+    }
+}
+
+/// Waits until somebody calls [`Fiber::unpark`]; returns at once if somebody did since the last
+/// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just that.
+pub fn park() {
+    match processor::with_current(|_, fiber| fiber) {
+        Some(fiber) if !fiber.take_token() => {
+            let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
+            suspend_fiber(fiber, Suspend::Park);
+        }
+        Some(_) => {}
+        // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason is allowed.
+        None if processor::is_here() => std::thread::yield_now(),
+        None => std::thread::park(),
+    }
+}
+
+/// As [`park`], but not longer than `timeout`.
+pub fn park_timeout(timeout: Duration) {
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return std::thread::park_timeout(timeout);
+    };
+    if fiber.take_token() {
+        return;
+    }
+    let deadline = after(timeout);
+    let handle = fiber.handle();
+    let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);
+    let (timer, number, keeper) = processor::here(|processor| {
+        let timer = processor.set_timer(deadline, Expiry::Unpark(handle));
+        (timer, processor.id, NonNull::from(processor.shared()))
+    });
+    suspend(Suspend::Park);
+    // SAFETY: it is of a cluster that the fiber has been in, which its control block keeps.
+    let keeper = unsafe { keeper.as_ref() };
+    processor::here(|processor| processor.cancel_timer(keeper, number, timer));
+}
+
+/// As [`park`], but not past the deadline of [`timeout`].
+pub(crate) fn park_until_deadline() {
+    match left_until_deadline() {
+        Some(left) => park_timeout(left),
+        None => park(),
+    }
+}
+
+/// How long it is until the deadline of [`timeout`], if there is one.
+pub(crate) fn left_until_deadline() -> Option<Duration> {
+    let deadline = processor::with_current(|_, fiber| fiber.deadline()).flatten()?;
+    Some(deadline.saturating_duration_since(Instant::now()))
+}
+
+/// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with
+/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. Fibers that `f` spawns do not inherit it. On a
+/// plain thread `f` just runs.
+///
+/// | bounded | not bounded |
+/// |---|---|
+/// | all of [`net`](crate::net), pipes, [`Child::wait`](crate::process::Child::wait), [`Signals::wait`](crate::signal::Signals::wait) | looking up names that are borrowed: see [`resolve_name`](crate::net::resolve_name) |
+/// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`JoinSet::wait_next`](crate::JoinSet::wait_next), [`checkpoint`](crate::checkpoint) | [`JoinHandle::join`](crate::JoinHandle::join), [`JoinSet::join_next`](crate::JoinSet::join_next), the end of [`scope`](crate::scope) |
+/// | [`sync`](crate::sync) with a time-out, [`sleep`](crate::sleep) (returns early) | `sync` without, [`park`] |
+/// | [`try_offload`](crate::try_offload) | [`offload`](crate::offload()) |
+/// | [`fs`](crate::fs) on a ring, until the disk has begun | `fs` with epoll |
+pub fn timeout<R>(duration: Duration, f: impl FnOnce() -> R) -> R {
+    deadline(after(duration), f)
+}
+
+/// As [`timeout`], with the time at which it is over.
+pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
+    struct Restore<'a>(&'a Control, Option<Instant>);
+    impl Drop for Restore<'_> {
+        fn drop(&mut self) {
+            self.0.seldom().deadline.set(self.1);
+        }
+    }
+    let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
+        return f();
+    };
+    let of_fiber = &fiber.control().seldom().deadline;
+    let outer = of_fiber.get();
+    let _restore = Restore(fiber.control(), outer);
+    of_fiber.set(earlier(outer, Some(at)));
+    f()
+}
+
+/// Runs `f` on the big stack of the processor instead of the fiber's own, for code that needs much stack and
+/// does not wait: pages that a deep call touches stay with a fiber, and ten thousand of them add up.
+///
+/// Inside `f` nothing suspends: it is as on a plain thread, so what waits blocks the processor. On a plain thread
+/// `f` just runs.
+pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
+    /// The fiber is on its own stack again, also after a panic.
+    struct Back(FiberRef);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            // In the child of a fork there is no processor any more.
+            if processor::is_here() {
+                processor::here(|processor| processor.set_current(Some(self.0)));
+            }
+        }
+    }
+    let Some(fiber) = processor::with_current(|processor, fiber| {
+        processor.set_current(None);
+        fiber
+    }) else {
+        return f();
+    };
+    let _back = Back(fiber);
+    // SAFETY: the yielder lives at the bottom of this running fiber's own stack.
+    let yielder = unsafe { &*fiber.control().yielder.get() };
+    let call = SameThread(f);
+    yielder.on_parent_stack(move || call.make())
+}
+
+/// A call that `on_parent_stack` makes on this very thread.
+struct SameThread<F>(F);
+
+// SAFETY: the bound is there to keep yielders out of the call, which must not suspend. In it no fiber is
+// current, so `suspend`, the only user of yielders, is out of reach; and no thread is crossed.
+unsafe impl<F> Send for SameThread<F> {}
+
+impl<F: FnOnce() -> R, R> SameThread<F> {
+    fn make(self) -> R {
+        (self.0)()
+    }
+}
+
+/// Gives the processor away. The caller is a fiber, and somebody will make it ready again.
+pub(crate) fn suspend(how: Suspend) {
+    let fiber = processor::with_current(|_, fiber| fiber).expect("suspended outside a fiber");
+    suspend_fiber(fiber, how);
+}
+
+/// As [`suspend`]; `fiber` is the caller.
+///
+/// Not inlined: after the switch nothing computed from thread-local storage before may be used, and a
+/// call boundary is what keeps the compiler from doing so in the frames above.
+#[inline(never)]
+fn suspend_fiber(fiber: FiberRef, how: Suspend) {
+    let yielder = fiber.control().yielder.get();
+    let frame = Frame::here();
+    let _shown = fiber.control().look.show(&frame);
+    // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
+    while unsafe { (*yielder).suspend(how) } == Resume::Trace {
+        fiber.trace_here();
+    }
+}
+
+/// Closures up to this many bytes lie at the base of the fiber's stack, larger ones on the heap. corosensei takes 1 KiB, with
+/// what is put around the closure here.
+const CLOSURE_LEN_MAX: usize = 512;
+
+/// A fiber that runs `f`.
+pub(crate) fn once<F: FnOnce() + Send + 'static>(stack: FiberStack, f: F) -> Body {
+    if size_of::<F>() > CLOSURE_LEN_MAX {
+        let boxed: Box<dyn FnOnce() + Send> = Box::new(f);
+        return once(stack, boxed);
+    }
+    let place = stack.place();
+    let context = Coroutine::with_stack(stack, move |yielder, _| {
+        processor::here(|processor| {
+            let fiber = processor.running().expect("this very fiber runs");
+            fiber.control().yielder.set(yielder);
+        });
+        f();
+        Flow::Done
+    });
+    Body::Once(context, place)
+}

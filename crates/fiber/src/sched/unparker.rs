@@ -1,0 +1,31 @@
+//! Who is parked and will be woken.
+
+use crate::sched::block::current;
+use crate::sched::fiber::Fiber;
+
+/// Whoever is parked: a fiber or a plain thread.
+#[derive(Debug)]
+pub(crate) enum Unparker {
+    Fiber(Fiber),
+    Thread(std::thread::Thread),
+}
+
+impl Unparker {
+    pub(crate) fn current() -> Unparker {
+        current().map_or_else(|| Unparker::Thread(std::thread::current()), Unparker::Fiber)
+    }
+
+    pub(crate) fn is_caller(&self) -> bool {
+        match self {
+            Unparker::Fiber(fiber) => current().is_some_and(|caller| caller.id() == fiber.id()),
+            Unparker::Thread(thread) => thread.id() == std::thread::current().id(),
+        }
+    }
+
+    pub(crate) fn unpark(&self) {
+        match self {
+            Unparker::Fiber(fiber) => fiber.unpark(),
+            Unparker::Thread(thread) => thread.unpark(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A handle to a cluster.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::sched::cluster::Cluster;
+use crate::sched::processor;
+
+/// A cluster of processors, which belongs to a [`Runtime`](crate::Runtime): a handle, cheap to clone, from
+/// [`Runtime::cluster`](crate::Runtime::cluster). It does not keep the runtime: when that has been shut down, nothing can be
+/// spawned or moved there any more.
+///
+/// Fibers of a cluster share its processors and no others. So what may take long gets a cluster of its own: calls that
+/// block their thread, for instance, while the connections' processors go on.
+///
+/// ```
+/// let disk = fiber::Runtime::builder().processors(2).start().unwrap();
+/// let cluster = disk.cluster();
+/// fiber::run(move || {
+///     let name = String::from("/proc/self/stat");
+///     // This fiber waits; a processor of the other cluster blocks.
+///     let text = cluster.run(|| std::fs::read_to_string(&name)).unwrap();
+///     assert!(!text.is_empty());
+/// });
+/// ```
+///
+/// [`Steps`](crate::Steps) and [migratable](crate::Builder::migratable) fibers can go there themselves: see [`move_to`](crate::move_to).
+#[derive(Clone)]
+pub struct ClusterHandle(pub(crate) Arc<Cluster>);
+
+impl ClusterHandle {
+    /// The cluster of the fiber that calls; `None` on a plain thread.
+    pub fn current() -> Option<ClusterHandle> {
+        processor::with_current(|processor, _| ClusterHandle(Arc::clone(&processor.cluster)))
+    }
+
+    /// As [`Runtime::fiber_count`](crate::Runtime::fiber_count).
+    pub fn fiber_count(&self) -> usize {
+        self.0.fiber_count()
+    }
+
+    /// As [`Runtime::processor_count`](crate::Runtime::processor_count).
+    pub fn processor_count(&self) -> usize {
+        self.0.processor_count()
+    }
+}
+
+/// The same cluster.
+impl PartialEq for ClusterHandle {
+    fn eq(&self, other: &ClusterHandle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ClusterHandle {}
+
+impl fmt::Debug for ClusterHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterHandle")
+            .field("processors", &self.processor_count())
+            .field("fibers", &self.fiber_count())
+            .finish()
+    }
+}

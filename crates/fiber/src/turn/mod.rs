@@ -1,0 +1,359 @@
+//! What a processor does: turn by turn.
+//!
+//! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back end
+//! once, to hand over all operations that the fibers made and to collect what has completed. Batching
+//! the fibers' sends into that one system call is where the speed comes from.
+//!
+//! What is pinned and what is movable are served by age. For the pinned ones the age is that of the
+//! turn before: reading the counter for each would cost ten times what the rest does.
+
+mod depart;
+mod overflow;
+mod retire;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::backend::{BackendKind, Wait};
+use crate::base::stamp;
+use crate::base::topology::{last_level_cache, thread_id};
+use crate::io::end;
+use crate::sched::cluster::Message;
+use crate::sched::fiber::{FiberRef, Flow, Ran, Suspend};
+use crate::sched::idle::Woken;
+use crate::sched::processor::{Expiry, Here, Processor};
+use crate::sched::ready_queue::Origin;
+
+pub(crate) use retire::retire_here;
+
+/// How many fibers from the lanes a turn runs: enough to keep busy, few enough that completions
+/// are not kept waiting.
+const MOVABLE_PER_TURN: usize = 64;
+
+/// After so many pinned fibers the processor looks whether somebody else's work has waited much longer.
+const PINNED_PER_LOOK: u8 = 16;
+
+/// How often a processor without work looks around before it sleeps; with the pauses some 5 to 10 µs, which is less
+/// than it takes to wake a thread.
+const SPIN_ROUNDS: usize = 64;
+const PAUSES_PER_ROUND: usize = 8;
+
+impl Processor {
+    /// Runs fibers until the cluster stops, or the processor is removed.
+    pub(crate) fn run(&self) {
+        overflow::install();
+        self.shared().thread.store(thread_id(), Ordering::Release);
+        // SAFETY: the guard goes at the end of this call.
+        let _here = unsafe { Here::enter(self) };
+        self.note_cache();
+        while !self.cluster.is_stopping() {
+            self.shared().counters.turns.add(1);
+            self.take_mail();
+            self.run_some();
+            self.expire_timers();
+            if self.retiring.is_begun() && self.wind_down() {
+                break;
+            }
+            if self.has_work() || self.retiring.is_busy() {
+                self.enter_backend(Wait::Poll);
+            } else if self.retiring.is_begun() {
+                self.rest_for_mail();
+            } else if !self.search() {
+                self.rest();
+            }
+        }
+        // Buffers that were read elsewhere.
+        self.take_mail();
+        self.shut_down_backend();
+        self.shared().close_inbox();
+    }
+
+    /// Hands over operations, collects completions, and makes their fibers ready.
+    fn enter_backend(&self, wait: Wait) {
+        let mut completed = self.completed.take();
+        let counters = &self.shared().counters;
+        self.backend.turn(counters, wait, &mut completed);
+        for completed in completed.drain(..) {
+            end::take(self, completed);
+        }
+        self.completed.replace(completed);
+    }
+
+    /// Takes back what the kernel may still write to; waits for a second at most.
+    fn shut_down_backend(&self) {
+        let shared = self.shared();
+        self.backend
+            .begin_shut_down(&shared.counters, &shared.doorbell);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while self.backend.is_shutting_down() && Instant::now() < deadline {
+            self.enter_backend(Wait::For(Some(Duration::from_millis(10))));
+        }
+    }
+
+    fn take_mail(&self) {
+        for message in self.shared().take_mail() {
+            self.shared().counters.messages.add(1);
+            self.shares_work.set(true);
+            match message {
+                Message::Start(fiber) if self.retiring.is_begun() => self.pass_on(fiber),
+                Message::Ready(fiber) | Message::Start(fiber) => self.push_ready(fiber),
+                Message::Call(call, words) => call(words),
+                Message::Job(job) => job(),
+            }
+        }
+    }
+
+    /// Runs what was ready when the turn began, the oldest first; who becomes ready meanwhile runs in the next turn.
+    fn run_some(&self) {
+        let queue = &self.cluster.queue;
+        let began = stamp::now();
+        // The pinned fibers became ready in the turn before.
+        let pinned_since = self.turn_began.replace(began);
+        let mut pinned = self.ready.borrow().len();
+        if queue.oldest(self.index) != u64::MAX && (pinned > 0 || queue.has_several(self.index)) {
+            // While one runs, the others might run elsewhere.
+            self.notify();
+        }
+        // Who may leave a processor that goes does so instead of running.
+        let mut movable_left = match self.retiring.is_begun() {
+            true => 0,
+            false => MOVABLE_PER_TURN,
+        };
+        loop {
+            let limit = if pinned > 0 { pinned_since } else { began };
+            if movable_left > 0 && queue.oldest(self.index) < limit {
+                movable_left -= 1;
+                self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
+            } else if pinned > 0 {
+                pinned -= 1;
+                self.run_pinned(pinned_since);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of somebody whom it helps.
+    fn run_movable(&self, waiting_since: u64) {
+        let mut visitor = self.visitor.borrow_mut();
+        let popped = self
+            .cluster
+            .queue
+            .pop(&mut visitor, stamp::now(), waiting_since);
+        drop(visitor);
+        let Some((fiber, origin)) = popped else {
+            return; // Others have been faster.
+        };
+        self.shares_work.set(true);
+        let counters = &self.shared().counters;
+        match origin {
+            Origin::Own => counters.fibers_popped.add(1),
+            Origin::Helped => counters.fibers_helped.add(1),
+        }
+        self.run_fiber(fiber);
+    }
+
+    /// Runs the next of those that have frames here; now and then one of somebody else's before, if that has waited much
+    /// longer.
+    fn run_pinned(&self, waiting_since: u64) {
+        let in_a_row = self.pinned_in_a_row.get() + 1;
+        self.pinned_in_a_row.set(in_a_row);
+        if in_a_row >= PINNED_PER_LOOK {
+            self.pinned_in_a_row.set(0);
+        }
+        if in_a_row >= PINNED_PER_LOOK && !self.retiring.is_begun() {
+            let mut visitor = self.visitor.borrow_mut();
+            let helped = self
+                .cluster
+                .queue
+                .help(&mut visitor, stamp::now(), waiting_since);
+            drop(visitor);
+            if let Some(fiber) = helped {
+                self.shared().counters.fibers_helped.add(1);
+                self.run_fiber(fiber);
+            }
+        }
+        let fiber = self.ready.borrow_mut().pop_front();
+        if let Some(fiber) = fiber {
+            self.run_fiber(fiber);
+        }
+    }
+
+    /// Looks for work in all lanes.
+    fn search(&self) -> bool {
+        let found = self.find();
+        if let Some(fiber) = found {
+            self.run_fiber(fiber);
+        }
+        found.is_some()
+    }
+
+    fn find(&self) -> Option<FiberRef> {
+        let mut visitor = self.visitor.borrow_mut();
+        let fiber = self.cluster.queue.search(&mut visitor, stamp::now())?;
+        self.shares_work.set(true);
+        self.shared().counters.fibers_stolen.add(1);
+        Some(fiber)
+    }
+
+    /// Sleeps until there is something to do; before that, looks around for a moment if that seems worth it.
+    fn rest(&self) {
+        let idle = &self.cluster.idle;
+        let is_worth = self.cluster.open_places().len() > 1 && self.shares_work.replace(false);
+        if is_worth && idle.begin_spin() && self.spin() {
+            return;
+        }
+        idle.register(self.index);
+        if self.cluster.is_work_for(self.index) {
+            self.left(idle.leave(self.index));
+            return self.enter_backend(Wait::Poll);
+        }
+        self.shared().counters.sleeps.add(1);
+        self.enter_backend(Wait::For(self.until_next_timer()));
+        self.turn_began.set(stamp::now());
+        self.note_cache();
+        self.left(idle.leave(self.index));
+    }
+
+    /// Sleeps until something is for this very processor, which goes.
+    fn rest_for_mail(&self) {
+        let idle = &self.cluster.idle;
+        idle.register_for_mail(self.index);
+        let wait = match self.shared().has_mail() || self.cluster.is_stopping() {
+            true => Wait::Poll,
+            false => Wait::For(self.until_next_timer()),
+        };
+        self.shared().counters.sleeps.add(1);
+        self.enter_backend(wait);
+        self.turn_began.set(stamp::now());
+        self.left(idle.leave(self.index));
+    }
+
+    /// Looks around, as the spinner of the cluster. Afterwards it is not that any more; says whether there is
+    /// something to do.
+    fn spin(&self) -> bool {
+        self.shared().counters.spins.add(1);
+        for _ in 0..SPIN_ROUNDS {
+            if self.shared().has_mail()
+                || !self.cluster.queue.is_empty()
+                || !self.ready.borrow().is_empty()
+            {
+                break;
+            }
+            (0..PAUSES_PER_ROUND).for_each(|_| std::hint::spin_loop());
+            if self.backend.kind() == BackendKind::Uring {
+                // No system call as long as nothing has come.
+                self.enter_backend(Wait::Poll);
+            }
+        }
+        self.search_as_spinner() || self.shared().has_mail() || self.has_work()
+    }
+
+    /// Awake again: if it was woken to look for work, it does.
+    fn left(&self, woken: Woken) {
+        if woken != Woken::ByItself {
+            self.shared().counters.wakes.add(1);
+        }
+        if woken == Woken::ToSearch && !self.search_as_spinner() {
+            self.shared().counters.wakes_early.add(1);
+        }
+    }
+
+    /// Looks for work and stops being the spinner. Those who pushed meanwhile woke nobody, so if there is
+    /// more than it takes itself, it wakes the next.
+    fn search_as_spinner(&self) -> bool {
+        let found = self.find();
+        self.cluster.idle.end_spin();
+        if !self.cluster.queue.is_empty() {
+            self.notify();
+        }
+        if let Some(fiber) = found {
+            self.run_fiber(fiber);
+        }
+        found.is_some()
+    }
+
+    /// The kernel may have moved this thread to a CPU with another cache.
+    fn note_cache(&self) {
+        self.cluster.queue.set_cache(self.index, last_level_cache());
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let tick = self.timers.borrow().next_expiry()?;
+        let due = self.epoch + Duration::from_millis(tick);
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    fn run_fiber(&self, fiber: FiberRef) {
+        let counters = &self.shared().counters;
+        counters.switches.add(1);
+        self.set_current(Some(fiber));
+        self.unsuspended.set(0);
+        self.shared()
+            .running
+            .store(fiber.control().id(), Ordering::Relaxed);
+        let ran = fiber.run(self, &counters.fibers_started);
+        self.shared().running.store(0, Ordering::Relaxed);
+        self.set_current(None);
+        match ran {
+            Ran::Stepped(flow) if fiber.has_target() && self.depart(fiber, flow) => {}
+            Ran::Suspended(Suspend::Move) => {
+                if !self.depart(fiber, Flow::Yield) {
+                    self.make_ready(fiber);
+                }
+            }
+            Ran::Stepped(Flow::Receive) if self.retiring.is_begun() => {
+                fiber.postpone_wait();
+                self.make_ready(fiber);
+            }
+            Ran::Stepped(Flow::Receive) => self.begin_wait(fiber),
+            Ran::Stepped(Flow::Park) if fiber.park_after_switch() => {}
+            Ran::Stepped(_) => self.make_ready(fiber),
+            Ran::Suspended(Suspend::Yield) => self.make_ready(fiber),
+            Ran::Suspended(Suspend::Wait) => {}
+            Ran::Suspended(Suspend::Park) => {
+                if !fiber.park_after_switch() {
+                    self.make_ready(fiber);
+                }
+            }
+            Ran::Finished => {
+                counters.fibers_finished.add(1);
+                self.end_watch(fiber);
+                self.cluster.roster.remove(fiber);
+                fiber.release();
+                self.cluster.fiber_finished();
+            }
+        }
+    }
+
+    /// After a step: begins the wait for the next one's input. Only then is the fiber made ready, or its wait ended: from that
+    /// moment another processor may have its steps.
+    fn begin_wait(&self, fiber: FiberRef) {
+        if !fiber.begin_wait() {
+            self.make_ready(fiber);
+        } else if fiber.control().cancellation().is_due() {
+            end::cancel(self, &fiber.handle());
+        }
+    }
+
+    fn expire_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.epoch.elapsed().as_millis() as u64;
+        let mut expired = Vec::new();
+        self.timers
+            .borrow_mut()
+            .advance(now, |expiry| expired.push(expiry));
+        self.shared()
+            .counters
+            .timers_expired
+            .add(expired.len() as u64);
+        for expiry in expired {
+            match expiry {
+                Expiry::Unpark(fiber) => fiber.unpark(),
+                Expiry::Watch(fiber) => end::look_after(self, &fiber),
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A processor that goes: see [`crew`](crate::spawn::crew).
+
+use std::sync::atomic::Ordering;
+
+use crate::base::stamp;
+use crate::io::end;
+use crate::sched::cluster::Message;
+use crate::sched::fiber::{Fiber, FiberRef};
+use crate::sched::processor::{self, Expiry, Processor};
+
+/// On a processor that was removed.
+pub(crate) fn retire_here(_: [u64; 2]) {
+    processor::here(|processor| processor.retiring.begin());
+}
+
+impl Processor {
+    /// A fiber that has not started, and was sent here when it was too late.
+    pub(crate) fn pass_on(&self, fiber: FiberRef) {
+        self.cluster
+            .queue
+            .push_remote(self.index, stamp::now(), fiber);
+        self.cluster.notify();
+    }
+
+    /// One turn of a processor that goes; says whether nothing is left to do.
+    pub(crate) fn wind_down(&self) -> bool {
+        self.relocate_some();
+        // What that has made ready as well: after the last part there may be no other turn.
+        if self.cluster.queue.carry_on(self.index) > 0 {
+            self.cluster.notify();
+        }
+        let pinned = self.pinned();
+        self.shared().pinned.store(pinned, Ordering::Relaxed);
+        let has_listeners = !self.acceptors.wind_down(self);
+        let is_done = pinned == 0
+            && !self.retiring.is_busy()
+            && !self.has_work()
+            && !has_listeners
+            && self.backend.is_quiet();
+        if !is_done || !self.shared().close_inbox_if_empty() {
+            return false;
+        }
+        self.hand_timers_over();
+        true
+    }
+
+    /// Ends what fibers wait for here that may go on elsewhere, in one part of the roster: there may be a million, and
+    /// those who stay want their turn. Nobody begins such a wait here any more.
+    fn relocate_some(&self) {
+        if !self.retiring.is_busy() {
+            return;
+        }
+        let part = self.retiring.parts_done.get();
+        self.retiring.parts_done.set(part + 1);
+        for fiber in self.cluster.roster.part(part) {
+            self.relocate(&fiber);
+        }
+    }
+
+    fn relocate(&self, fiber: &Fiber) {
+        if fiber
+            .control
+            .watch()
+            .operation_here(self.shared())
+            .is_none()
+        {
+            return;
+        }
+        // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber runs here now.
+        if FiberRef::of(fiber).is_movable() {
+            end::relocate(self, fiber);
+        }
+    }
+
+    /// Timers that are left belong to fibers which went elsewhere.
+    fn hand_timers_over(&self) {
+        let left = self.timers.borrow_mut().drain();
+        for (tick, expiry) in left {
+            match expiry {
+                Expiry::Unpark(fiber) => {
+                    let deadline = self.time_of(tick);
+                    let message = Message::Job(Box::new(move || {
+                        processor::here(|there| there.set_timer(deadline, Expiry::Unpark(fiber)));
+                    }));
+                    self.cluster.send_to_running(self.index, message);
+                }
+                // Where it waits now it is covered, or will be; not by a timer of ours, whose key means nothing later.
+                Expiry::Watch(fiber) => drop(fiber.control.watch().uncover(self.shared())),
+            }
+        }
+    }
+}

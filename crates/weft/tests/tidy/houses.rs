@@ -1,6 +1,3 @@
-/// Provisional: an arrow that was there before the table, and is to be turned round.
-const AS_IT_WAS: &str = "it was there before the table";
-
 /// The crates with a table. See `floors.rs`.
 const HOUSES: &[House] = &[
     House {

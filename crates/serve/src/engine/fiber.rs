@@ -98,7 +98,7 @@ impl Fibers {
     }
 
     pub(crate) fn dump(&self) -> String {
-        let mut text = format!("{} fibers\n", self.runtime.fiber_count());
+        let mut text = String::new();
         for (index, counters) in self.runtime.counters().iter().enumerate() {
             let counted = counters
                 .iter()

@@ -73,6 +73,9 @@ pub(crate) fn open<'a, S, O, L, T: Stream>(
 where
     O: Fn(Opening<'_>) -> S,
 {
-    let number = pool.point(point).number;
-    move |stream, tls, now| pool.admission.session(number, || stream.peer(), tls, now)
+    move |stream, tls, now| {
+        let listener = pool.point(point).number;
+        let peer = || stream.peer();
+        pool.admission.session(listener, peer, tls, now)
+    }
 }

@@ -39,9 +39,6 @@ pub struct Session {
     gave_up: Option<GiveUp>,
 }
 
-/// So many steps a listing walks at once that does not fill the outbox: 2,048 items, some 100 µs.
-const DUMP_STEPS_AT_ONCE: u32 = 16;
-
 /// The protocol of a conversation. Its first byte decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
@@ -129,8 +126,9 @@ impl session::Session for Session {
     }
 
     fn work(&mut self, now: Now) {
-        match &self.state {
+        match &mut self.state {
             State::Watch(watcher) => watcher.wait(WATCH_WAIT),
+            State::Dump(dump) => dump.walk(&self.service, self.service.seconds(now)),
             State::Crawl => {
                 let seconds = self.service.seconds(now);
                 let store = self.service.store();
@@ -231,17 +229,12 @@ impl Conversation<'_> {
                 Step::used(len as usize)
             }
             State::Dump(dump) => {
-                for _ in 0..DUMP_STEPS_AT_ONCE {
-                    if dump.go_on(cx) {
-                        *self.state = State::Command;
-                        return Step::used(0);
-                    }
-                    if cx.out.is_full() {
-                        return Step::used(0);
-                    }
+                if dump.put(cx.out) {
+                    *self.state = State::Command;
+                } else if !cx.out.is_full() {
+                    return Step::then(Next::Work);
                 }
-                // Few items are of the classes wanted: others have their turn before the walk goes on.
-                Step::then(Next::Work)
+                Step::used(0)
             }
             State::Crawl => Step::then(Next::Work),
             State::Crawled => {

@@ -39,7 +39,9 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
 #[test]
 fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
     // Seen: `stats cachedump` of a class without items walked over all items in one call, and all
-    // other clients of the processor waited. Cause: only a full outbox ended the call.
+    // other clients of the processor waited. Cause: only a full outbox ended the call. Seen again: up to 0.4 s, though a
+    // call walked for 100 µs. Cause: a job that has nothing to do is over before its fiber waits for it, and a fiber that need
+    // not wait does not give way. Cure: the walk is the job.
     let service = service();
     let set = |at: u32| format!("set k{at} 0 0 1 noreply\r\nv\r\n");
     talk(
@@ -48,17 +50,20 @@ fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
     );
     let mut session = Session::new(Arc::clone(&service), Peer::Unix, test_now());
     let (mut out, mut calls) = (Outbox::new(), 0);
+    let checked = || service.store().stats().crawler_items_checked;
     let mut input = &b"stats cachedump 30 0\r\n"[..];
     loop {
         calls += 1;
+        let before = checked();
         let received = session.receive(input, test_now(), &mut out);
+        assert_eq!(checked(), before, "it walked where others wait");
         input = &input[received.used..];
         match received.next {
             Next::Work => session.work(test_now()),
             _ => break,
         }
     }
-    assert!((8..100).contains(&calls), "{calls} calls for 20,000 items");
+    assert!((5..100).contains(&calls), "{calls} calls for 20,000 items");
     assert!(matches!(
         out.chunks().next(),
         Some(Chunk::Bytes(b"END\r\n"))
@@ -282,4 +287,155 @@ fn a_number_in_a_long_value_is_counted() {
         let replied = talk(&service, sent.as_bytes()).0;
         assert_eq!(String::from_utf8_lossy(&replied), expected, "{len}");
     }
+}
+
+fn says(service: &Arc<Service>, sent: &str) -> String {
+    String::from_utf8(talk(service, sent.as_bytes()).0).expect("text")
+}
+
+#[test]
+fn each_command_takes_a_key_of_250_bytes_and_none_of_251() {
+    let service = service();
+    for command in [
+        "get {}",
+        "gets {}",
+        "gat 0 {}",
+        "gats 0 {}",
+        "get a {}",
+        "set {} 0 0 1\r\nx",
+        "add {} 0 0 1\r\nx",
+        "replace {} 0 0 1\r\nx",
+        "append {} 0 0 1\r\nx",
+        "prepend {} 0 0 1\r\nx",
+        "cas {} 0 0 1 5\r\nx",
+        "incr {} 1",
+        "decr {} 1",
+        "touch {} 0",
+        "touch {} x",
+        "delete {}",
+        "delete {} 0",
+        "mg {} v",
+        "ms {} 1\r\nx",
+        "md {}",
+        "ma {}",
+        "me {}",
+    ] {
+        let with_key = |len| command.replace("{}", &"k".repeat(len)) + "\r\n";
+        let bad = "CLIENT_ERROR bad command line format\r\n";
+        assert!(says(&service, &with_key(251)).starts_with(bad), "{command}");
+        let taken = says(&service, &with_key(250));
+        assert!(
+            !taken.starts_with(bad) && !taken.is_empty(),
+            "{command}: {taken}"
+        );
+    }
+}
+
+#[test]
+fn a_command_line_has_8192_bytes_at_most() {
+    let too_long = "CLIENT_ERROR line too long\r\n";
+    let service = service();
+    for (command, reply) in [
+        ("mg a", "EN\r\n"),
+        ("mn", "MN\r\n"),
+        ("set a 0 0 1", "STORED\r\n"),
+        ("version", "VERSION"),
+        ("delete a", "DELETED\r\n"),
+    ] {
+        // The spaces behind the command; the last byte of the line is the carriage return.
+        let line =
+            |len: usize| format!("{command}{}\r\nx\r\n", " ".repeat(len - command.len() - 1));
+        let taken = says(&service, &line(8192));
+        assert!(taken.starts_with(reply), "{command}: {taken}");
+        let (refused, next) = talk(&service, line(8193).as_bytes());
+        assert_eq!(
+            (refused, next),
+            (too_long.into(), Next::Linger),
+            "{command}"
+        );
+    }
+    // Before its end has come.
+    let (waits, next) = talk(&service, &[b'x'; 8192]);
+    assert!(waits.is_empty() && matches!(next, Next::Receive(_)));
+    let (refused, next) = talk(&service, &[b'x'; 8193]);
+    assert_eq!((refused, next), (too_long.into(), Next::Linger));
+    // Spaces before the command count as well.
+    let indented = format!("{}get a\r\nget b\r\n", " ".repeat(9_000));
+    assert_eq!(says(&service, &indented), "END\r\nEND\r\n");
+}
+
+#[test]
+fn a_password_has_2048_bytes_at_most_and_what_follows_is_in_step() {
+    let users = cache::auth::Users::parse(b"user:secret\n").expect("users");
+    let settings = Settings {
+        version: "TEST".to_owned(),
+        access: cache::Access::Ascii(users),
+        ..Settings::default()
+    };
+    let service = transcript::service(settings).expect("a store");
+    let log_in = |value: &str| format!("set x 0 0 {}\r\n{value}\r\n", value.len());
+    let unauthenticated = "CLIENT_ERROR unauthenticated\r\n";
+    let bad_format = "CLIENT_ERROR bad authentication token format\r\n";
+    let failure = "CLIENT_ERROR authentication failure\r\n";
+    for (sent, reply) in [
+        (log_in("user secret"), "STORED\r\n"),
+        (log_in("user wrong"), failure),
+        (log_in("user"), bad_format),
+        (log_in(&"x ".repeat(1024)), failure),
+        (log_in(&"x".repeat(2048)), bad_format),
+        (log_in(&"x ".repeat(1025)), bad_format),
+        (log_in(&"x".repeat(9000)), bad_format),
+        ("get a\r\n".to_owned(), unauthenticated),
+        ("set x 0 0 -1\r\n".to_owned(), unauthenticated),
+        ("set x 0 0 y\r\n".to_owned(), unauthenticated),
+        ("add x 0 0 1\r\n".to_owned(), unauthenticated),
+        ("set x 0 0 4\r\nuser!!".to_owned(), unauthenticated),
+    ] {
+        let then = sent.clone() + &log_in("user secret") + "version\r\n";
+        let expected = format!("{reply}STORED\r\nVERSION TEST\r\n");
+        let expected = match reply {
+            // Then `set` stores an item, and says so as well.
+            "STORED\r\n" => "STORED\r\nSTORED\r\nVERSION TEST\r\n".to_owned(),
+            _ => expected,
+        };
+        assert_eq!(says(&service, &then), expected, "{sent:.40}");
+    }
+    let stats = says(&service, &(log_in("user secret") + "stats\r\n"));
+    // 12 conversations and this one logged in; six attempts failed, of which two were too long to be tried.
+    for line in ["STAT auth_cmds 17", "STAT auth_errors 4"] {
+        assert!(stats.lines().any(|found| found == line), "{line}: {stats}");
+    }
+    let (waits, next) = talk(&service, &[b'x'; 8192]);
+    assert!(waits.is_empty() && matches!(next, Next::Receive(_)));
+    let (refused, next) = talk(&service, &[b'x'; 8193]);
+    assert_eq!((refused, next), (unauthenticated.into(), Next::Linger));
+}
+
+#[test]
+fn a_meta_command_has_19_words_and_an_opaque_of_31_bytes_at_most() {
+    let service = service();
+    // Two spaces apart: only words count.
+    let words = |count: usize| {
+        let flags = [
+            "b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I", "Oa", "T0",
+        ];
+        let more = ["E1", "C1", "N0", "R0"];
+        let all: Vec<_> = flags.iter().chain(&more).take(count).copied().collect();
+        all.join("  ")
+    };
+    for (command, too_long, flags_max) in [
+        ("mg YQ==", "CLIENT_ERROR options flags are too long\r\n", 17),
+        ("md YQ==", "CLIENT_ERROR options flags too long\r\n", 17),
+        ("ma YQ==", "CLIENT_ERROR options flags too long\r\n", 17),
+    ] {
+        let refused = says(&service, &format!("{command} {}\r\n", words(flags_max + 1)));
+        assert_eq!(refused, too_long);
+        let taken = says(&service, &format!("{command} {}\r\n", words(flags_max)));
+        assert_ne!(taken, too_long, "{command}");
+    }
+    let opaque = |len| format!("O{}", "o".repeat(len));
+    let taken = says(&service, &format!("mg a {}\r\n", opaque(31)));
+    assert_eq!(taken, format!("EN {}\r\n", opaque(31)));
+    let refused = says(&service, &format!("mg a {}\r\n", opaque(32)));
+    assert_eq!(refused, "CLIENT_ERROR opaque token too long\r\n");
 }

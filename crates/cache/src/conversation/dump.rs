@@ -1,11 +1,14 @@
-//! Listings of all items, as long as they may be: `lru_crawler metadump` and `mgdump`, `stats cachedump`. Written as the
-//! outbox takes them; between two pieces other commands of other clients go on.
+//! Listings of all items, as long as they may be: `lru_crawler metadump` and `mgdump`, `stats cachedump`. A piece at a
+//! time: the walk is [`Session::work`](session::Session::work), off the processor, because a class may have few items and the
+//! table millions; what it found is put into the outbox between two pieces.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-use super::context::Context;
+use session::Outbox;
+
 use crate::number::{parse_u32, push_decimal};
+use crate::service::Service;
 use crate::store::{Cursor, Item, NEVER, Seconds};
 use crate::words::{base64, push_encoded, push_plain};
 
@@ -17,7 +20,10 @@ pub(crate) struct Dump {
     classes: u64,
     /// How many items may still be listed.
     left: u64,
-    cursor: Cursor,
+    /// Where the walk goes on; `None` at its end.
+    cursor: Option<Cursor>,
+    /// What was found and is not yet in the outbox.
+    found: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +33,13 @@ enum Kind {
     Cachedump,
 }
 
-/// How many items are looked at between two looks at the outbox.
+/// How many items a piece of the walk looks at: some 300 µs.
+const WALK_ITEMS: usize = 4096;
+
+/// With how much found a piece ends early.
+const FOUND_LEN_ENOUGH: usize = 64 * 1024;
+
+/// How many items are looked at between two looks at what was found.
 const STEP: usize = 128;
 
 impl Dump {
@@ -48,7 +60,8 @@ impl Dump {
             },
             classes,
             left: u64::MAX,
-            cursor: Cursor::START,
+            cursor: Some(Cursor::START),
+            found: Vec::new(),
         }
     }
 
@@ -58,46 +71,52 @@ impl Dump {
             kind: Kind::Cachedump,
             classes: 1 << (class & 63),
             left: if limit == 0 { u64::MAX } else { limit.into() },
-            cursor: Cursor::START,
+            cursor: Some(Cursor::START),
+            found: Vec::new(),
         }
     }
 
-    /// Writes the next items; returns whether that was all, with the end said.
-    pub(crate) fn go_on(&mut self, cx: &mut Context<'_>) -> bool {
-        let (store, seconds) = (cx.service.store(), cx.seconds);
-        let epoch = cx.service.unix_seconds(0);
+    /// Walks on for a piece.
+    pub(crate) fn walk(&mut self, service: &Service, now: Seconds) {
+        let epoch = service.unix_seconds(0);
         let Dump {
             kind,
             classes,
             left,
             cursor,
+            found,
         } = self;
-        let mut text = Vec::new();
-        let next = store.crawl(*cursor, STEP, seconds, |item| {
-            if *classes & 1 << (item.class_id() & 63) != 0 && *left > 0 {
-                *left -= 1;
-                match kind {
-                    Kind::Metadump => metadump(item, epoch, &mut text),
-                    Kind::Mgdump => mgdump(item, &mut text),
-                    Kind::Cachedump => cachedump(item, epoch, &mut text),
+        let mut steps = 0..WALK_ITEMS / STEP;
+        while let (Some(at), Some(_)) = (*cursor, steps.next())
+            && found.len() < FOUND_LEN_ENOUGH
+        {
+            let next = service.store().crawl(at, STEP, now, |item| {
+                if *classes & 1 << (item.class_id() & 63) != 0 && *left > 0 {
+                    *left -= 1;
+                    match kind {
+                        Kind::Metadump => metadump(item, epoch, found),
+                        Kind::Mgdump => mgdump(item, found),
+                        Kind::Cachedump => cachedump(item, epoch, found),
+                    }
                 }
-            }
-            ControlFlow::Continue(())
-        });
-        cx.out.put(&text);
-        match next {
-            Some(next) if *left > 0 => {
-                *cursor = next;
-                false
-            }
-            _ => {
-                cx.out.put(match kind {
-                    Kind::Mgdump => b"EN\r\n",
-                    Kind::Metadump | Kind::Cachedump => b"END\r\n",
-                });
-                true
-            }
+                ControlFlow::Continue(())
+            });
+            *cursor = next.filter(|_| *left > 0);
         }
+    }
+
+    /// Puts what was found into the outbox; returns whether that was all, with the end said.
+    pub(crate) fn put(&mut self, out: &mut Outbox) -> bool {
+        out.put(&self.found);
+        self.found.clear();
+        if self.cursor.is_some() {
+            return false;
+        }
+        out.put(match self.kind {
+            Kind::Mgdump => b"EN\r\n",
+            Kind::Metadump | Kind::Cachedump => b"END\r\n",
+        });
+        true
     }
 }
 

@@ -258,3 +258,178 @@ pub(super) fn head(
     head[16..].copy_from_slice(&cas.to_be_bytes());
     head
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(opcode: u8, [key_len, extras_len, value_len]: [usize; 3]) -> Header {
+        Header {
+            opcode,
+            key_len,
+            extras_len,
+            body_len: key_len + extras_len + value_len,
+            opaque: [0; 4],
+            cas: 0,
+        }
+    }
+
+    #[test]
+    fn each_opcode_is_what_memcached_has_under_its_number() {
+        let get = |with_key, touches| Kind::Get { with_key, touches };
+        let store = Kind::Store;
+        // By number, loud: protocol_binary.h of memcached 1.6; then the loud number of each quiet one.
+        let loud = [
+            (0x00, get(false, false)),
+            (0x01, store(Mode::Set)),
+            (0x02, store(Mode::Add)),
+            (0x03, store(Mode::Replace)),
+            (0x04, Kind::Delete),
+            (0x05, Kind::Count(Direction::Up)),
+            (0x06, Kind::Count(Direction::Down)),
+            (0x07, Kind::Quit),
+            (0x08, Kind::Flush),
+            (0x0a, Kind::Noop),
+            (0x0b, Kind::Version),
+            (0x0c, get(true, false)),
+            (0x0e, store(Mode::Append)),
+            (0x0f, store(Mode::Prepend)),
+            (0x10, Kind::Stat),
+            (0x1c, Kind::Touch),
+            (0x1d, get(false, true)),
+            (0x20, Kind::SaslList),
+            (0x21, Kind::SaslAuth),
+            (0x22, Kind::SaslStep),
+            (0x23, get(true, true)),
+        ];
+        let quiet = [
+            (0x09, 0x00),
+            (0x0d, 0x0c),
+            (0x11, 0x01),
+            (0x12, 0x02),
+            (0x13, 0x03),
+            (0x14, 0x04),
+            (0x15, 0x05),
+            (0x16, 0x06),
+            (0x17, 0x07),
+            (0x18, 0x08),
+            (0x19, 0x0e),
+            (0x1a, 0x0f),
+            (0x1e, 0x1d),
+            (0x24, 0x23),
+        ];
+        let kind_of = |opcode| {
+            loud.iter()
+                .find(|(at, _)| *at == opcode)
+                .map(|(_, kind)| *kind)
+        };
+        for opcode in 0..=255 {
+            let twin = quiet.iter().find(|(at, _)| *at == opcode);
+            let expected = match twin {
+                Some((_, loud)) => (kind_of(*loud).unwrap(), true),
+                None => (kind_of(opcode).unwrap_or(Kind::Unknown), false),
+            };
+            assert_eq!(header(opcode, [0; 3]).kind(), expected, "{opcode:#x}");
+        }
+    }
+
+    #[test]
+    fn each_kind_has_the_lengths_that_it_needs() {
+        // Opcode; key, extras and value lengths that are right; what else may be.
+        for (opcode, right, may_have_value, may_lack_key) in [
+            (0x00, [3, 0, 0], false, false),
+            (0x0c, [3, 0, 0], false, false),
+            (0x1d, [3, 4, 0], true, false),
+            (0x1c, [3, 4, 0], true, false),
+            (0x01, [3, 8, 0], true, false),
+            (0x03, [3, 8, 0], true, false),
+            (0x0e, [3, 0, 0], true, false),
+            (0x0f, [3, 0, 0], true, false),
+            (0x04, [3, 0, 0], false, false),
+            (0x05, [3, 20, 0], false, false),
+            (0x06, [3, 20, 0], false, false),
+            (0x08, [0, 0, 0], false, true),
+            (0x08, [0, 4, 0], false, true),
+            (0x07, [0, 0, 0], false, true),
+            (0x0a, [0, 0, 0], false, true),
+            (0x0b, [0, 0, 0], false, true),
+            (0x20, [0, 0, 0], false, true),
+            (0x10, [0, 0, 0], false, true),
+            (0x10, [5, 0, 0], false, true),
+            (0x21, [5, 0, 0], true, false),
+            (0x22, [5, 0, 0], true, false),
+        ] {
+            let is_good = |lens| {
+                let header = header(opcode, lens);
+                header.is_well_formed(header.kind().0)
+            };
+            let [key, extras, value] = right;
+            assert!(is_good(right), "{opcode:#x} {right:?}");
+            assert_eq!(
+                is_good([key, extras, value + 1]),
+                may_have_value,
+                "{opcode:#x}"
+            );
+            assert!(!is_good([key, extras + 1, value]), "{opcode:#x}");
+            assert_eq!(is_good([0, extras, value]), may_lack_key, "{opcode:#x}");
+        }
+        assert!(!header(0x08, [1, 0, 0]).is_well_formed(Kind::Flush));
+        assert!(!header(0x0a, [1, 0, 0]).is_well_formed(Kind::Noop));
+        assert!(!header(0x99, [0, 0, 0]).is_well_formed(Kind::Unknown));
+    }
+
+    #[test]
+    fn a_header_is_read_and_written_field_by_field() {
+        let mut bytes = [0; HEADER_LEN];
+        (0..).zip(&mut bytes).for_each(|(at, byte)| *byte = at);
+        let header = Header::read(&bytes);
+        let lens = (header.key_len, header.extras_len, header.body_len);
+        assert_eq!(lens, (0x0203, 4, 0x0809_0a0b));
+        assert_eq!((header.opcode, header.opaque), (1, [12, 13, 14, 15]));
+        assert_eq!(header.cas, 0x1011_1213_1415_1617);
+        let mut expected = [0; HEADER_LEN];
+        expected[..8].copy_from_slice(&[0x81, 1, 0x01, 0x02, 5, 0, 0, 0x86 - 4]);
+        expected[8..12].copy_from_slice(&(5_u32 + 0x0102 + 70_000).to_be_bytes());
+        expected[12..16].copy_from_slice(&[12, 13, 14, 15]);
+        expected[16..].copy_from_slice(&9_u64.to_be_bytes());
+        assert_eq!(
+            head(&header, Status::NoMemory, 5, 0x0102, 70_000, 9),
+            expected
+        );
+        assert_eq!(
+            (u32_at(&bytes, 4), u64_at(&bytes, 2)),
+            (0x0405_0607, 0x0203_0405_0607_0809)
+        );
+    }
+
+    #[test]
+    fn each_status_has_its_number_and_its_words() {
+        for (status, number, words) in [
+            (Status::Done, 0, ""),
+            (Status::NotFound, 1, "Not found"),
+            (Status::Exists, 2, "Data exists for key."),
+            (Status::TooLarge, 3, "Too large."),
+            (Status::Invalid, 4, "Invalid arguments"),
+            (Status::NotStored, 5, "Not stored."),
+            (
+                Status::NotANumber,
+                6,
+                "Non-numeric server-side value for incr or decr",
+            ),
+            (Status::Unauthorized, 0x20, "Auth failure."),
+            (Status::Unknown, 0x81, "Unknown command"),
+            (Status::NoMemory, 0x82, "Out of memory"),
+        ] {
+            assert_eq!((status as u16, status.text()), (number, words.as_bytes()));
+        }
+        assert_eq!(status_of(StoreError::TooLarge), Status::TooLarge);
+        assert_eq!(status_of(StoreError::OutOfMemory), Status::NoMemory);
+        let of_cas = |cas| {
+            cas_of(&Header {
+                cas,
+                ..header(0, [0; 3])
+            })
+        };
+        assert_eq!((of_cas(0), of_cas(7)), (None, Some(7)));
+    }
+}

@@ -178,6 +178,7 @@ pub use sched::block::{
 pub use sched::fiber::{Fiber, Flow};
 #[cfg(feature = "tracing")]
 pub use sched::spans;
+pub use sched::timer::{Tick, TimerKey, Wheel};
 pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use spawn::clusters::move_to;
 pub use spawn::crew::{ProcessorStatus, Retirement};

@@ -14,7 +14,7 @@
 
 pub(crate) mod idle;
 pub(crate) mod ready_queue;
-mod timer;
+pub(crate) mod timer;
 
 #[cfg(feature = "tracing")]
 pub mod spans;

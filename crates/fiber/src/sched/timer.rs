@@ -11,8 +11,8 @@
 //! No clock: the time is an argument, in ticks. Entries are doubly linked inside one vector, so a
 //! timer costs no allocation once the vector has grown.
 
-/// One tick is a millisecond.
-pub(crate) type Tick = u64;
+/// A point in time. What a tick is, is the owner's to say; to the processors it is a millisecond.
+pub type Tick = u64;
 
 const LEVELS: usize = 7;
 const SLOT_BITS: usize = 6;
@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 
 /// Names a timer. Slots of the table are used again, so a key carries the generation of its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TimerKey {
+pub struct TimerKey {
     index: u32,
     generation: u32,
 }
@@ -38,9 +38,10 @@ impl TimerKey {
     }
 }
 
-/// Timers with a payload each.
+/// Timers with a payload each. Setting one and taking it back cost the same however many there are,
+/// and allocate nothing once the wheel has held as many.
 #[derive(Debug)]
-pub(crate) struct Wheel<T> {
+pub struct Wheel<T> {
     now: Tick,
     entries: Vec<Entry<T>>,
     free: u32,
@@ -62,8 +63,15 @@ struct Entry<T> {
     slot: u8,
 }
 
+impl<T> Default for Wheel<T> {
+    fn default() -> Wheel<T> {
+        Wheel::new()
+    }
+}
+
 impl<T> Wheel<T> {
-    pub(crate) fn new() -> Wheel<T> {
+    /// A wheel at tick 0, without timers.
+    pub fn new() -> Wheel<T> {
         Wheel {
             now: 0,
             entries: Vec::new(),
@@ -75,11 +83,12 @@ impl<T> Wheel<T> {
     }
 
     /// The time of the latest [`advance`](Wheel::advance).
-    pub(crate) fn now(&self) -> Tick {
+    pub fn now(&self) -> Tick {
         self.now
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no timer is set.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
@@ -89,7 +98,7 @@ impl<T> Wheel<T> {
     }
 
     /// Sets a timer. A deadline that has passed expires at the next [`advance`](Wheel::advance).
-    pub(crate) fn insert(&mut self, deadline: Tick, payload: T) -> TimerKey {
+    pub fn insert(&mut self, deadline: Tick, payload: T) -> TimerKey {
         let index = self.allocate(deadline, payload);
         self.link(index);
         self.len += 1;
@@ -100,7 +109,7 @@ impl<T> Wheel<T> {
     }
 
     /// Takes a timer back; `None` if it has expired.
-    pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<T> {
+    pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let entry = &self.entries[key.index as usize];
         if entry.generation != key.generation {
             return None;
@@ -112,7 +121,7 @@ impl<T> Wheel<T> {
 
     /// When [`advance`](Wheel::advance) next has something to do: the earliest deadline or, for
     /// far timers, the time at which they are sorted into a finer level. `None` if there are none.
-    pub(crate) fn next_expiry(&self) -> Option<Tick> {
+    pub fn next_expiry(&self) -> Option<Tick> {
         (0..LEVELS)
             .filter_map(|level| self.next_slot_start(level))
             .min()
@@ -130,7 +139,7 @@ impl<T> Wheel<T> {
     }
 
     /// Moves the time to `now` and hands every expired timer to `expire`.
-    pub(crate) fn advance(&mut self, now: Tick, mut expire: impl FnMut(T)) {
+    pub fn advance(&mut self, now: Tick, mut expire: impl FnMut(T)) {
         while let Some(due) = self.next_expiry().filter(|&due| due <= now) {
             self.now = self.now.max(due);
             self.expire_due(&mut expire);

@@ -38,7 +38,7 @@ impl Epoll {
 
     fn flags(&self, interest: Interest) -> EventFlags {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, interest.reads());
+        flags.set(EventFlags::IN | EventFlags::RDHUP, interest.reads());
         flags.set(EventFlags::OUT, interest.writes());
         flags.set(EventFlags::ET, self.trigger == Trigger::Edge);
         flags.set(EventFlags::ONESHOT, self.trigger == Trigger::OneShot);
@@ -59,6 +59,11 @@ impl Dispatcher for Epoll {
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
+    /// The kernel takes a file that is closed out of the set. epoll(7)
+    fn forget(&mut self, _fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {

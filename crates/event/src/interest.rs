@@ -60,7 +60,11 @@ impl Interest {
 
     /// As `poll(2)` takes it. epoll and io_uring give these bits the same values.
     pub(crate) const fn poll_events(self) -> i16 {
-        let reads = if self.reads { libc::POLLIN } else { 0 };
+        let reads = if self.reads {
+            libc::POLLIN | libc::POLLRDHUP
+        } else {
+            0
+        };
         let writes = if self.writes { libc::POLLOUT } else { 0 };
         reads | writes
     }
@@ -76,6 +80,7 @@ impl Readiness {
     pub(crate) const HANGUP: Readiness = Readiness(4);
     pub(crate) const ERROR: Readiness = Readiness(8);
     pub(crate) const TIMED_OUT: Readiness = Readiness(16);
+    pub(crate) const READ_CLOSED: Readiness = Readiness(32);
 
     /// A read will not block: it gives bytes, the end of the stream, or the error.
     #[must_use]
@@ -87,6 +92,13 @@ impl Readiness {
     #[must_use]
     pub const fn is_writable(self) -> bool {
         self.has(Readiness::WRITABLE) || self.is_hangup() || self.is_error()
+    }
+
+    /// The peer will send no more: behind what there is to read comes the end. Said with
+    /// [`Interest::READ`], by mechanisms that [can tell](crate::Dispatcher::tells_end).
+    #[must_use]
+    pub const fn is_read_closed(self) -> bool {
+        self.has(Readiness::READ_CLOSED) || self.is_hangup() || self.is_error()
     }
 
     /// Both directions are closed. [`Select`](crate::Select) cannot tell, and says readable.
@@ -122,6 +134,7 @@ impl Readiness {
         for (bits, means) in [
             (libc::POLLIN | libc::POLLPRI, Readiness::READABLE),
             (libc::POLLOUT, Readiness::WRITABLE),
+            (libc::POLLRDHUP, Readiness::READ_CLOSED),
             (libc::POLLHUP, Readiness::HANGUP),
             (libc::POLLERR | libc::POLLNVAL, Readiness::ERROR),
         ] {
@@ -147,6 +160,7 @@ impl fmt::Debug for Readiness {
             (Readiness::HANGUP, "hangup"),
             (Readiness::ERROR, "error"),
             (Readiness::TIMED_OUT, "timed out"),
+            (Readiness::READ_CLOSED, "read closed"),
         ];
         let held = names.iter().filter(|(bit, _)| self.has(*bit));
         out.debug_set().entries(held.map(|(_, name)| name)).finish()

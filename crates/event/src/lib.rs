@@ -135,6 +135,16 @@ pub trait Dispatcher {
     /// `ENOENT` if `fd` is not watched.
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
 
+    /// As [`remove`](Dispatcher::remove), for a descriptor that has no duplicate and is closed
+    /// right afterwards: what the kernel then does by itself it is not asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`remove`](Dispatcher::remove), from those mechanisms that notice.
+    fn forget(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.remove(fd)
+    }
+
     /// Clears `ready` and fills it with what is ready, each descriptor once. With nothing ready it
     /// waits for at most `timeout`, or without end if that is `None`; zero only looks.
     ///
@@ -146,4 +156,12 @@ pub trait Dispatcher {
 
     /// How often readiness is reported.
     fn trigger(&self) -> Trigger;
+
+    /// Whether a report that a socket is readable also says if the end of the stream has come
+    /// ([`Readiness::is_read_closed`]). If it does and has not said so, a read that brings less
+    /// than there was room for need not be followed by one that brings nothing. `select` and RT
+    /// signals do not tell.
+    fn tells_end(&self) -> bool {
+        true
+    }
 }

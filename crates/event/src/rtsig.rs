@@ -339,6 +339,12 @@ impl Dispatcher for RtSig {
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.forget(fd)?;
+        disarm(fd.as_raw_fd())
+    }
+
+    /// A file that is closed sends no more signals.
+    fn forget(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let watched = self.watched.remove(fd.as_raw_fd())?;
         if let Some(at) = watched.unsure_at {
             self.unsure.swap_remove(at);
@@ -346,7 +352,7 @@ impl Dispatcher for RtSig {
                 self.watched.get_mut(moved)?.unsure_at = Some(at);
             }
         }
-        disarm(fd.as_raw_fd())
+        Ok(())
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
@@ -370,6 +376,10 @@ impl Dispatcher for RtSig {
 
     fn trigger(&self) -> Trigger {
         Trigger::Edge
+    }
+
+    fn tells_end(&self) -> bool {
+        false
     }
 }
 

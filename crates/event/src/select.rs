@@ -155,4 +155,8 @@ impl Dispatcher for Select {
     fn trigger(&self) -> Trigger {
         Trigger::Level
     }
+
+    fn tells_end(&self) -> bool {
+        false
+    }
 }

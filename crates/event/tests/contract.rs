@@ -216,6 +216,37 @@ fn a_half_closed_peer_is_readable(mechanism: Mechanism) {
     assert_eq!((&far).read(&mut [0]).unwrap(), 0);
 }
 
+/// A caller that trusts a short read would wait for ever for an end that came together with the
+/// bytes.
+fn an_end_behind_bytes_is_told(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (near, far) = tcp_pair();
+    (&near).write_all(b"last").unwrap();
+    world.add(&far, 1, Interest::READ);
+    assert!(!world.expect(1).readiness.is_read_closed());
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    if world.dispatcher.trigger() == Trigger::OneShot {
+        world.modify(&far, 1, Interest::READ);
+    }
+    let told = world.expect(1).readiness.is_read_closed();
+    assert_eq!(told, world.dispatcher.tells_end());
+}
+
+fn what_is_forgotten_and_closed_is_not_reported(mechanism: Mechanism) {
+    let mut world = World::new(mechanism);
+    let (near, far) = tcp_pair();
+    world.add(&far, 1, Interest::READ);
+    (&near).write_all(b"late").unwrap();
+    world.dispatcher.forget(far.as_fd()).unwrap();
+    drop(far);
+    world.expect_silence(&[]);
+    // Its number is free for another.
+    let (near, far) = tcp_pair();
+    world.add(&far, 2, Interest::READ);
+    (&near).write_all(b"new").unwrap();
+    assert!(world.expect(2).readiness.is_readable());
+}
+
 fn a_closed_peer_is_readable(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
     let (near, far) = pair();
@@ -635,6 +666,8 @@ over_every_dispatcher! {
     an_empty_send_buffer_is_reported_and_a_full_one_is_not
     only_what_was_asked_for_is_reported
     a_half_closed_peer_is_readable
+    an_end_behind_bytes_is_told
+    what_is_forgotten_and_closed_is_not_reported
     a_closed_peer_is_readable
     a_reset_is_readable
     a_refused_connection_is_writable

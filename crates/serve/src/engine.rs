@@ -6,6 +6,7 @@
 //! connection ends, because the carriage decides that.
 
 pub(crate) mod admission;
+pub mod event;
 mod fiber;
 mod pool;
 mod serving;
@@ -22,6 +23,8 @@ use session::{Opening, Session};
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use admission::Start;
+use event::Events;
+pub use event::{Accept, EventOptions};
 use fiber::Fibers;
 pub use thread::THREADS_MAX;
 use thread::Threads;
@@ -38,6 +41,8 @@ pub enum Engine {
     },
     /// A kernel thread per connection.
     Thread,
+    /// A few kernel threads that wait for many connections each.
+    Event(EventOptions),
 }
 
 impl Default for Engine {
@@ -54,6 +59,7 @@ impl Default for Engine {
 pub(crate) enum Running {
     Fiber(Fibers),
     Thread(Threads),
+    Event(Events),
 }
 
 macro_rules! each {
@@ -61,6 +67,7 @@ macro_rules! each {
         match $self {
             Running::Fiber($engine) => $call,
             Running::Thread($engine) => $call,
+            Running::Event($engine) => $call,
         }
     };
 }
@@ -72,12 +79,13 @@ impl Running {
         S: Session + 'static,
         O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
     {
-        Ok(match *engine {
+        Ok(match engine.clone() {
             Engine::Fiber {
                 processors,
                 backend,
             } => Running::Fiber(Fibers::start(processors, backend, start)?),
             Engine::Thread => Running::Thread(Threads::start(start)?),
+            Engine::Event(options) => Running::Event(Events::start(options, start)?),
         })
     }
 
@@ -91,6 +99,7 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.dump(),
             Running::Thread(_) => String::new(),
+            Running::Event(events) => events.dump(),
         }
     }
 
@@ -99,6 +108,7 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.write_metrics(out),
             Running::Thread(_) => {}
+            Running::Event(events) => events.write_metrics(out),
         }
     }
 
@@ -115,6 +125,13 @@ impl Running {
         each!(self, engine => engine.listeners())
     }
 
+    /// Says that the server has begun to drain, to an engine whose connections do not look for themselves.
+    pub(crate) fn drain(&self) {
+        if let Running::Event(events) = self {
+            events.wake();
+        }
+    }
+
     /// Ends all waits for connections; the sockets stay.
     pub(crate) fn stop_accepting(&self) {
         each!(self, engine => engine.stop_accepting());
@@ -127,7 +144,12 @@ impl Running {
 
     /// Closes the connections that have been idle for long enough, so much time after the server's start.
     pub(crate) fn close_idle(&self, after_start: Duration) {
-        each!(self, engine => engine.close_idle(after_start));
+        match self {
+            Running::Fiber(fibers) => fibers.close_idle(after_start),
+            Running::Thread(threads) => threads.close_idle(after_start),
+            // Its carriages have timers that do.
+            Running::Event(_) => {}
+        }
     }
 
     /// Cuts all connections. Says how many there were.

@@ -73,8 +73,17 @@ fn is_cached_whole(range: &FileRange) -> bool {
 /// # Errors
 /// `InvalidData` if the file has changed; else what `pread(2)` reports.
 pub(crate) fn read(range: &FileRange, way: Way<'_>, len_max: u64) -> io::Result<ReadPiece> {
+    read_into(Buffer::take(), range, way, len_max)
+}
+
+/// As [`read`], into a buffer of another thread's.
+pub(crate) fn read_into(
+    mut buffer: Buffer,
+    range: &FileRange,
+    way: Way<'_>,
+    len_max: u64,
+) -> io::Result<ReadPiece> {
     const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
-    let mut buffer = Buffer::take();
     let len = range.len().min(len_max).min(buffer.piece_len());
     let (start, file) = (range.range.start, range.file.as_fd());
     let (file, start, skipped, wanted) = match way {
@@ -139,11 +148,12 @@ thread_local! {
     static OUT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// An aligned buffer of this thread, taken while a piece is read and sent.
-struct Buffer(Option<AlignedBuffer>);
+/// An aligned buffer, taken while a piece is read and sent. It counts where it is dropped, which is the thread that took
+/// it unless that has ended.
+pub(crate) struct Buffer(Option<AlignedBuffer>);
 
 impl Buffer {
-    fn take() -> Buffer {
+    pub(crate) fn take() -> Buffer {
         let out = OUT.get();
         if out >= BUFFERS_OUT_MAX {
             let small = SMALL_PIECE_LEN + DIRECT_ALIGNMENT;
@@ -172,7 +182,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let buffer = self.0.take().filter(|buffer| buffer.len() == BUFFER_LEN);
         let Some(buffer) = buffer else { return };
-        OUT.set(OUT.get() - 1);
+        OUT.set(OUT.get().saturating_sub(1));
         KEPT.with_borrow_mut(|kept| {
             if kept.len() < BUFFERS_KEPT_MAX {
                 kept.push(buffer);

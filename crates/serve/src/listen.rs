@@ -16,6 +16,7 @@
 mod address;
 mod bound;
 mod error;
+mod group;
 mod holder;
 mod inherited;
 mod tcp;

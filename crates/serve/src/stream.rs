@@ -92,13 +92,40 @@ pub(crate) fn send_out<T: Stream>(
     out: &Outbox,
     until: Instant,
 ) -> (io::Result<u64>, bool) {
-    let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
-    let count = out.gather(&mut slices);
-    let file_follows = matches!(out.chunks().nth(count), Some(Chunk::File(_)));
-    let offered: usize = slices[..count].iter().map(|slice| slice.len()).sum();
-    let sent = stream.send(&slices[..count], file_follows, until);
-    let is_all = matches!(sent, Ok(len) if len == offered);
+    let gathered = Gathered::of(out);
+    let sent = stream.send(gathered.slices(), gathered.file_follows, until);
+    let is_all = matches!(sent, Ok(len) if len == gathered.len);
     (sent.map(|len| len as u64), is_all)
+}
+
+/// Chunks in memory, for one send.
+pub(crate) struct Gathered<'a> {
+    slices: [IoSlice<'a>; GATHERED_MAX],
+    count: usize,
+    /// The bytes in all of them.
+    pub(crate) len: usize,
+    /// Whether a file comes next.
+    pub(crate) file_follows: bool,
+}
+
+impl<'a> Gathered<'a> {
+    /// Those at the front, up to the next file.
+    #[inline]
+    pub(crate) fn of(out: &'a Outbox) -> Gathered<'a> {
+        let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
+        let count = out.gather(&mut slices);
+        Gathered {
+            count,
+            len: slices[..count].iter().map(|slice| slice.len()).sum(),
+            file_follows: matches!(out.chunks().nth(count), Some(Chunk::File(_))),
+            slices,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slices(&self) -> &[IoSlice<'a>] {
+        &self.slices[..self.count]
+    }
 }
 
 /// Sends `bytes` in as many sends as it takes. Says how many were taken, if an error comes after some: it will come

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
 use serve::access_log::{AccessLog, Options, Target};
 use serve::counters::Closed;
+use serve::engine::{Accept, EventOptions};
 use serve::limits::Limits;
 use serve::listen::{Address, bind};
 use serve::metrics::MetricsWriter;
@@ -24,46 +26,71 @@ use web::{Handle, Peer, ServiceConfig, Session};
 use cache_transcripts::every_cache_transcript_plays_as_written;
 
 /// Makes a test of each promise on each engine.
-macro_rules! contract {
-    ($($promise:ident)*) => {
-        mod fiber_uring {
-            $(#[test] fn $promise() { super::$promise(&super::fibers(1, super::BackendChoice::Uring)) })*
-        }
-        mod fiber_uring_two_processors {
-            $(#[test] fn $promise() { super::$promise(&super::fibers(2, super::BackendChoice::Uring)) })*
-        }
-        mod fiber_epoll {
-            $(#[test] fn $promise() { super::$promise(&super::fibers(2, super::BackendChoice::Epoll)) })*
-        }
-        mod thread {
-            $(#[test] fn $promise() { super::$promise(&super::Engine::Thread) })*
+macro_rules! on_each_engine {
+    ($promises:tt $($name:ident: $engine:expr;)*) => {
+        $(on_one_engine! { $name, $engine, $promises })*
+    };
+}
+
+macro_rules! on_one_engine {
+    ($name:ident, $engine:expr, { $($promise:ident)* }) => {
+        mod $name {
+            $(#[test] fn $promise() { super::$promise(&{ use super::*; $engine }) })*
         }
     };
 }
 
-contract! {
-    every_transcript_plays_as_written
-    every_cache_transcript_plays_as_written
-    a_large_file_arrives_whole
-    a_slow_head_times_out_and_is_told
-    trickling_a_head_does_not_extend_its_time
-    an_idle_connection_is_closed
-    a_reader_that_does_not_read_is_cut
-    a_client_that_dies_in_a_download_leaves_nothing
-    draining_closes_idle_connections_at_once
-    draining_finishes_the_request_in_hand
-    draining_cuts_what_does_not_end
-    at_the_limit_accepting_pauses_and_goes_on
-    three_times_the_limit_waits_in_the_listen_queue
-    a_limit_of_one_is_one
-    a_fixed_crew_serves_more_connections_than_it_has_members
-    slow_clients_do_not_stop_the_others
-    a_file_that_is_written_to_is_never_passed_off_as_whole
-    a_file_that_is_rewritten_in_place_is_of_one_version_or_cut
-    a_log_that_grows_all_the_time_is_served
-    what_a_slow_reader_has_not_taken_yet_does_not_change
-    a_unix_socket_serves_the_same
-    every_reply_is_timed_from_the_first_byte_of_its_request
+on_each_engine! {
+    {
+        every_transcript_plays_as_written
+        every_cache_transcript_plays_as_written
+        a_large_file_arrives_whole
+        a_slow_head_times_out_and_is_told
+        trickling_a_head_does_not_extend_its_time
+        an_idle_connection_is_closed
+        a_reader_that_does_not_read_is_cut
+        a_client_that_dies_in_a_download_leaves_nothing
+        draining_closes_idle_connections_at_once
+        draining_finishes_the_request_in_hand
+        draining_cuts_what_does_not_end
+        at_the_limit_accepting_pauses_and_goes_on
+        three_times_the_limit_waits_in_the_listen_queue
+        a_limit_of_one_is_one
+        a_fixed_crew_serves_more_connections_than_it_has_members
+        slow_clients_do_not_stop_the_others
+        a_file_that_is_written_to_is_never_passed_off_as_whole
+        a_file_that_is_rewritten_in_place_is_of_one_version_or_cut
+        a_log_that_grows_all_the_time_is_served
+        what_a_slow_reader_has_not_taken_yet_does_not_change
+        a_unix_socket_serves_the_same
+        every_reply_is_timed_from_the_first_byte_of_its_request
+    }
+    fiber_uring: fibers(1, BackendChoice::Uring);
+    fiber_uring_two_processors: fibers(2, BackendChoice::Uring);
+    fiber_epoll: fibers(2, BackendChoice::Epoll);
+    thread: Engine::Thread;
+    event_select: events(Mechanism::Select, Accept::Own);
+    event_poll: events(Mechanism::Poll, Accept::Own);
+    event_fdm: events(Mechanism::Fdm, Accept::Own);
+    event_lap: events(Mechanism::Lap, Accept::Own);
+    event_rtsig: events(Mechanism::RtSig(Overflow::Poll), Accept::Own);
+    event_rtsig_select: events(Mechanism::RtSig(Overflow::Select), Accept::Own);
+    event_rtsig_signalfd: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Own);
+    event_epoll: events(Mechanism::Epoll, Accept::Own);
+    event_epoll_edge: events(Mechanism::EpollEdge, Accept::Own);
+    event_uring: events(Mechanism::Uring, Accept::Own);
+    event_dealt: events(Mechanism::EpollEdge, Accept::Dealt);
+    event_level_dealt: events(Mechanism::Epoll, Accept::Dealt);
+}
+
+fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
+    Engine::Event(EventOptions {
+        loops: 2,
+        dispatcher,
+        accept,
+        accepts_many: true,
+        has_file_threads: true,
+    })
 }
 
 fn fibers(processors: usize, backend: BackendChoice) -> Engine {

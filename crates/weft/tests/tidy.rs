@@ -22,12 +22,14 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("cache", &["session"], &[]),
     ("fiber", &[], &[]),
     ("event", &[], &[]),
-    ("serve", &["session", "fiber"], &["web", "event"]),
+    ("serve", &["session", "fiber", "event"], &["web"]),
     ("load", &[], &[]),
     ("lab", &["load"], &[]),
     (
         "weft",
-        &["session", "web", "cache", "fiber", "serve", "load", "lab"],
+        &[
+            "session", "web", "cache", "fiber", "event", "serve", "load", "lab",
+        ],
         &[],
     ),
 ];

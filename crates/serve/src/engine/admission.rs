@@ -39,6 +39,16 @@ impl<O> Admission<O> {
         }
     }
 
+    /// Whether sessions want to know who their peer is.
+    pub(crate) fn names_peers(&self) -> bool {
+        self.names_peers
+    }
+
+    /// Whether connections beyond the limit are told so. Otherwise they wait in the listen queue.
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.shared.limits.refusal.is_some()
+    }
+
     /// Counts a connection as accepted.
     ///
     /// # Errors

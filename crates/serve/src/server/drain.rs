@@ -31,6 +31,7 @@ impl Server {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;
         self.shared.stage.drain();
+        self.running.drain();
         thread::sleep(DRAIN_GRACE.min(self.shared.limits.drain_deadline));
         self.stop_listening();
         self.running.close_idle(self.shared.start.elapsed());

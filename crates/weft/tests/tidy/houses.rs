@@ -43,7 +43,7 @@ const HOUSES: &[House] = &[
             engine/admission
             engine/pool
             engine/serving
-            engine/fiber engine/thread
+            engine/fiber engine/thread engine/event
             engine
             server
         ",

@@ -1,0 +1,242 @@
+//! The listeners of a loop: when it accepts from them, and when it lets connections wait in the
+//! kernel's queue.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use event::{Dispatcher, Interest, Token, Trigger};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::mailbox::Accepted;
+
+/// After running out of descriptors or memory: long enough for some connections to end, short
+/// enough that few in the queue notice.
+pub(super) const REST: Duration = Duration::from_millis(20);
+
+/// The listeners of a loop.
+pub(super) struct Doors {
+    doors: Vec<Door>,
+    state: State,
+    is_level: bool,
+}
+
+struct Door {
+    socket: OwnedFd,
+    /// Which of the server's listeners it is.
+    listener: usize,
+    /// Its name in reports.
+    token: Token,
+    /// Connections may wait in its queue.
+    has_some: bool,
+    is_watched: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// There are as many connections as there may be.
+    Full,
+    /// Accepting has failed, and would fail again at once.
+    Resting(Instant),
+    /// For good.
+    Closed,
+}
+
+/// What accept(2) brought.
+pub(super) enum Came {
+    Connection(Accepted),
+    Nothing,
+    Error(io::Error),
+}
+
+impl Doors {
+    /// Sockets that listen and do not block, with the number of the listener; the first is called
+    /// `first` in reports.
+    pub(super) fn new(sockets: Vec<(usize, OwnedFd)>, first: u64) -> Doors {
+        let state = match sockets.is_empty() {
+            true => State::Closed,
+            false => State::Open,
+        };
+        let doors = sockets.into_iter().zip(first..).map(|(socket, name)| Door {
+            socket: socket.1,
+            listener: socket.0,
+            token: Token(name),
+            has_some: false,
+            is_watched: false,
+        });
+        Doors {
+            doors: doors.collect(),
+            state,
+            is_level: false,
+        }
+    }
+
+    /// Begins to watch them.
+    ///
+    /// # Errors
+    /// What the dispatcher says.
+    pub(super) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+        self.is_level = dispatcher.trigger() == Trigger::Level;
+        self.doors
+            .iter_mut()
+            .try_for_each(|door| door.watch(dispatcher))
+    }
+
+    /// The door with this name is reported.
+    pub(super) fn is_ready(&mut self, name: u64) {
+        if let Some(door) = self.doors.iter_mut().find(|door| door.token.0 == name) {
+            door.has_some = true;
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.doors.len()
+    }
+
+    /// Whether there is something to accept, as far as is known.
+    pub(super) fn has_some(&self) -> bool {
+        self.state == State::Open && self.doors.iter().any(|door| door.has_some)
+    }
+
+    /// Takes a connection from the queue of one of them.
+    pub(super) fn accept(&mut self, at: usize, names_peers: bool) -> Came {
+        let Some(door) = self.doors.get_mut(at).filter(|door| door.has_some) else {
+            return Came::Nothing;
+        };
+        if self.state != State::Open {
+            return Came::Nothing;
+        }
+        match accept(door.socket.as_fd(), names_peers) {
+            Ok(Some((socket, peer))) => Came::Connection(Accepted {
+                socket,
+                peer,
+                listener: door.listener,
+            }),
+            Ok(None) => {
+                door.has_some = false;
+                Came::Nothing
+            }
+            Err(error) => Came::Error(error),
+        }
+    }
+
+    /// It has had its turn. What is left is reported once more, if reports are by level.
+    pub(super) fn is_served(&mut self, at: usize) {
+        self.doors[at].has_some &= !self.is_level;
+    }
+
+    /// Lets connections wait in the queue until [`has_room`](Doors::has_room). Says whether that is
+    /// news.
+    pub(super) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) -> bool {
+        let is_news = self.state == State::Open;
+        if is_news {
+            self.pause(State::Full, dispatcher);
+        }
+        is_news
+    }
+
+    /// A connection has ended.
+    pub(super) fn has_room(&mut self, dispatcher: &mut dyn Dispatcher) {
+        if self.state == State::Full {
+            self.go_on(dispatcher);
+        }
+    }
+
+    /// Accepts nothing for a while.
+    pub(super) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        self.pause(State::Resting(now + REST), dispatcher);
+    }
+
+    pub(super) fn rest_until(&self) -> Option<Instant> {
+        match self.state {
+            State::Resting(until) => Some(until),
+            _ => None,
+        }
+    }
+
+    pub(super) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        if self.rest_until().is_some_and(|until| until <= now) {
+            self.go_on(dispatcher);
+        }
+    }
+
+    fn pause(&mut self, state: State, dispatcher: &mut dyn Dispatcher) {
+        self.state = state;
+        // By level they would be reported all the time.
+        if self.is_level {
+            self.doors
+                .iter_mut()
+                .for_each(|door| door.unwatch(dispatcher));
+        }
+    }
+
+    fn go_on(&mut self, dispatcher: &mut dyn Dispatcher) {
+        self.state = State::Open;
+        for door in &mut self.doors {
+            // It was watched before, so the kernel had the memory; if it has none now, a connection
+            // that ends tries again.
+            if door.watch(dispatcher).is_err() {
+                self.state = State::Full;
+            }
+            // Nothing is reported of what came before the pause if reports are by edge.
+            door.has_some = true;
+        }
+    }
+
+    /// Closes them for good.
+    pub(super) fn close(&mut self, dispatcher: &mut dyn Dispatcher) {
+        self.state = State::Closed;
+        for mut door in self.doors.drain(..) {
+            door.unwatch(dispatcher);
+        }
+    }
+
+    pub(super) fn are_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+}
+
+impl Door {
+    fn watch(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+        if !self.is_watched {
+            let fd = self.socket.as_fd();
+            dispatcher.add(fd, self.token, Interest::READ.pinned())?;
+            self.is_watched = true;
+        }
+        Ok(())
+    }
+
+    fn unwatch(&mut self, dispatcher: &mut dyn Dispatcher) {
+        if std::mem::take(&mut self.is_watched) {
+            // It is watched, and that is all that can be wrong.
+            let _ = dispatcher.remove(self.socket.as_fd());
+        }
+    }
+}
+
+/// Takes a connection from the queue of a socket that does not block, and the peer's address if it
+/// is asked for and there is one.
+pub(super) fn accept(
+    listener: BorrowedFd<'_>,
+    names_peer: bool,
+) -> io::Result<Option<(OwnedFd, Option<SocketAddr>)>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    loop {
+        let accepted = match names_peer {
+            true => rustix::net::acceptfrom_with(listener, flags),
+            false => rustix::net::accept_with(listener, flags).map(|socket| (socket, None)),
+        };
+        return match accepted {
+            Ok((socket, peer)) => {
+                let peer = peer.and_then(|peer| peer.try_into().ok());
+                Ok(Some((socket, peer)))
+            }
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INTR) => continue,
+            Err(error) => Err(error.into()),
+        };
+    }
+}

@@ -1,0 +1,242 @@
+//! Faults of a dispatcher, which cost time or a connection that is counted, and never one in
+//! silence.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+
+use event::{Interest, Overflow, Ready, Token, Trigger};
+use rustix::io::Errno;
+use session::Echo;
+
+use super::*;
+use crate::counters::{Closed, Snapshot};
+use crate::limits::Limits;
+use crate::listen::{Address, bind};
+
+/// A dispatcher that fails as the kernel may.
+struct Faulty {
+    real: Box<dyn Dispatcher>,
+    faults: Faults,
+    calls: Calls,
+}
+
+/// What has been counted so far, each for its own fault.
+#[derive(Default)]
+struct Calls {
+    waits: u64,
+    failed_waits: u64,
+    adds: u64,
+    reports: u64,
+}
+
+/// Counts a call. Says whether it is one of every so many.
+fn is_nth(calls: &mut u64, every: u64) -> bool {
+    *calls += 1;
+    every > 0 && calls.is_multiple_of(every)
+}
+
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    /// Every so many-th wait is interrupted by a signal, 0 for none.
+    interrupts: u64,
+    /// Every so many-th wait fails: `poll(2)` copies its list, and there may be no memory.
+    wait_fails: u64,
+    /// Every so many-th connection cannot be watched.
+    add_fails: Option<(u64, Errno)>,
+    /// Every so many-th report of a connection is lost, as a real-time signal may be.
+    loses: u64,
+}
+
+impl Dispatcher for Faulty {
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let is_connection = token.0 < DOORS;
+        match self.faults.add_fails {
+            Some((every, errno)) if is_connection && is_nth(&mut self.calls.adds, every) => {
+                Err(errno.into())
+            }
+            _ => self.real.add(fd, token, interest),
+        }
+    }
+
+    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        self.real.modify(fd, token, interest)
+    }
+
+    fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.real.remove(fd)
+    }
+
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+        ready.clear();
+        if is_nth(&mut self.calls.waits, self.faults.interrupts) {
+            return Ok(());
+        }
+        if is_nth(&mut self.calls.failed_waits, self.faults.wait_fails) {
+            return Err(Errno::NOMEM.into());
+        }
+        self.real.wait(ready, timeout)?;
+        let (calls, loses) = (&mut self.calls.reports, self.faults.loses);
+        ready.retain(|report| report.token.0 >= DOORS || !is_nth(calls, loses));
+        Ok(())
+    }
+
+    fn trigger(&self) -> Trigger {
+        self.real.trigger()
+    }
+
+    fn tells_end(&self) -> bool {
+        self.real.tells_end()
+    }
+}
+
+/// What the clients of a server over a dispatcher with faults saw, and what it counted.
+struct Outcome {
+    /// Clients that had all their lines back.
+    served: usize,
+    /// Errors that the loops counted.
+    errors: u64,
+    counted: Snapshot,
+}
+
+const CLIENTS: usize = 40;
+const LINES: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Serves clients that exchange lines. Whatever the faults are, no client waits for ever, and each
+/// that was not served is counted with a reason.
+fn serve(mechanism: Mechanism, faults: Faults) -> Outcome {
+    let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let Address::Tcp(address) = bound[0].address else {
+        panic!("not a TCP address")
+    };
+    // A lost report is made up for when the wait is over.
+    let limits = Limits {
+        head_timeout: Duration::from_millis(500),
+        idle_timeout: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let shared = Arc::new(Shared::new(limits, None));
+    let options = EventOptions {
+        loops: 2,
+        dispatcher: mechanism,
+        accept: Accept::Own,
+        accepts_many: true,
+        has_file_threads: true,
+    };
+    let start = Start {
+        admission: Admission::new(Arc::clone(&shared), false, |_: Opening<'_>| Echo),
+        listeners: bound,
+        carriers: None,
+    };
+    let open = move || {
+        let (real, calls) = (mechanism.open()?, Calls::default());
+        Ok(Box::new(Faulty {
+            real,
+            faults,
+            calls,
+        }) as Box<dyn Dispatcher>)
+    };
+    let events = Events::start_over(options, start, Box::new(open)).unwrap();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| thread::spawn(move || converse(TcpStream::connect(address).unwrap())))
+        .collect();
+    let clients = clients.into_iter().map(|client| client.join().unwrap());
+    let served = clients.filter(|is_served| *is_served).count();
+    let deadline = Instant::now() + PATIENCE;
+    while shared.counters.snapshot().closed_total() < CLIENTS as u64 {
+        assert!(Instant::now() < deadline, "a connection never ends");
+        thread::sleep(CLOSE_STEP);
+    }
+    assert_eq!(events.connection_count(), 0);
+    let counted = shared.counters.snapshot();
+    let unserved = (CLIENTS - served) as u64;
+    let with_reason = CLIENTS as u64 - counted.closed(Closed::Peer);
+    assert!(
+        unserved <= with_reason,
+        "{unserved} not served, {with_reason} counted"
+    );
+    let loops = events.loops.iter();
+    let errors = loops.map(|one| one.counters.errors.get()).sum();
+    Outcome {
+        served,
+        errors,
+        counted,
+    }
+}
+
+#[test]
+fn interrupted_waits_lose_nothing() {
+    for mechanism in [Mechanism::EpollEdge, Mechanism::Poll, Mechanism::Uring] {
+        let faults = Faults {
+            interrupts: 2,
+            ..Faults::default()
+        };
+        let outcome = serve(mechanism, faults);
+        assert!(outcome.served > 0 && outcome.errors == 0, "{mechanism}");
+    }
+}
+
+#[test]
+fn waits_that_fail_lose_nothing_and_are_counted() {
+    for mechanism in [Mechanism::EpollEdge, Mechanism::Poll, Mechanism::Lap] {
+        let faults = Faults {
+            wait_fails: 3,
+            ..Faults::default()
+        };
+        let outcome = serve(mechanism, faults);
+        assert!(outcome.served > 0 && outcome.errors > 0, "{mechanism}");
+    }
+}
+
+#[test]
+fn a_connection_that_cannot_be_watched_is_closed_and_counted() {
+    for errno in [Errno::NOMEM, Errno::NOSPC] {
+        let faults = Faults {
+            add_fails: Some((3, errno)),
+            ..Faults::default()
+        };
+        let outcome = serve(Mechanism::EpollEdge, faults);
+        let closed = outcome.counted.closed(Closed::Error);
+        assert!(outcome.served > 0 && closed > 0, "{errno}: {closed}");
+        assert_eq!(outcome.errors, closed, "{errno}");
+    }
+}
+
+#[test]
+fn a_lost_report_is_made_up_for_when_the_wait_is_over() {
+    for mechanism in [Mechanism::RtSig(Overflow::Poll), Mechanism::EpollEdge] {
+        let faults = Faults {
+            loses: 6,
+            ..Faults::default()
+        };
+        let outcome = serve(mechanism, faults);
+        assert!(outcome.served > 0, "{mechanism}");
+    }
+}
+
+/// Sends lines one after the other. Says whether all came back; a connection that was closed is no
+/// panic.
+fn converse(mut client: TcpStream) -> bool {
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut replies = BufReader::new(client.try_clone().unwrap());
+    (0..LINES).all(|nth| {
+        let mut reply = String::new();
+        let line = format!("line {nth}\n");
+        let exchanged = client
+            .write_all(line.as_bytes())
+            .and_then(|()| replies.read_line(&mut reply));
+        match exchanged {
+            Ok(0) => false,
+            Ok(_) => reply == line,
+            Err(error) => {
+                assert_ne!(
+                    error.kind(),
+                    ErrorKind::WouldBlock,
+                    "a client waits for ever"
+                );
+                false
+            }
+        }
+    })
+}

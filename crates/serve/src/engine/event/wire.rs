@@ -1,0 +1,302 @@
+//! The socket of a connection. No call on it waits: one that would have to says what for.
+
+use std::io::{self, IoSlice};
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use event::Readiness;
+use fiber::fs::is_cached;
+use fiber::net::FILE_PIECE_LEN_MAX;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use session::{FileRange, Now, Outbox};
+
+use super::connection::Waits;
+use crate::carriage::{FilePiece, SEALED_LEN_MAX};
+use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
+use crate::stream::{Gathered, untaken_len};
+
+/// A connected socket with `O_NONBLOCK`, and what is known of it.
+pub(super) struct Wire {
+    socket: OwnedFd,
+    /// Whether a call may do something: what the dispatcher has reported, until a call says
+    /// otherwise.
+    may_receive: bool,
+    may_send: bool,
+    /// The end of the stream may be behind what was received last.
+    is_ending: bool,
+    /// Whether a short read is the last one until the next report.
+    trusts_short_reads: bool,
+    /// A thread reads for it.
+    is_reading: bool,
+    /// What was read of the file whose turn it is, and how much of that was sent.
+    piece: Option<(ReadPiece, usize)>,
+    /// When to look whether the peer has taken what was sent.
+    look_at: Option<Instant>,
+}
+
+/// What came of a call, or what it would have to wait for.
+pub(super) type Attempt<T> = ControlFlow<Waits, io::Result<T>>;
+
+/// A read that might wait for the disk.
+pub(super) struct SlowRead {
+    pub(super) range: FileRange,
+    /// Past the page cache.
+    pub(super) is_direct: bool,
+    pub(super) len_max: u64,
+}
+
+impl SlowRead {
+    fn way(&self) -> Way<'_> {
+        let direct = self.range.file.direct().filter(|_| self.is_direct);
+        direct.map_or(Way::Read, Way::Direct)
+    }
+
+    /// Does it, into a buffer of another thread's.
+    pub(super) fn run(self, buffer: file::Buffer) -> io::Result<ReadPiece> {
+        file::read_into(buffer, &self.range, self.way(), self.len_max)
+    }
+}
+
+impl Wire {
+    /// The socket of a connection that was accepted just now. `trusts_short_reads` if a report that
+    /// it is readable comes again for as long as it is, or says whether the end of the stream has
+    /// come.
+    pub(super) fn new(socket: OwnedFd, trusts_short_reads: bool) -> Wire {
+        Wire {
+            socket,
+            // The first request is often there already: asking costs less than being told.
+            may_receive: true,
+            may_send: true,
+            is_ending: false,
+            trusts_short_reads,
+            is_reading: false,
+            piece: None,
+            look_at: None,
+        }
+    }
+
+    /// The dispatcher has reported this.
+    #[inline]
+    pub(super) fn is_ready(&mut self, readiness: Readiness) {
+        self.may_receive |= readiness.is_readable();
+        self.may_send |= readiness.is_writable();
+        self.is_ending |= readiness.is_read_closed();
+    }
+
+    /// Nothing was reported, but what it waits for is tried once more.
+    pub(super) fn try_again(&mut self) {
+        (self.may_receive, self.may_send) = (true, true);
+    }
+
+    /// A thread has read for it.
+    pub(super) fn has_read(&mut self, piece: io::Result<ReadPiece>) -> io::Result<()> {
+        self.is_reading = false;
+        self.piece = Some((piece?, 0));
+        Ok(())
+    }
+
+    /// Puts input into `room`; 0 is the end.
+    #[inline]
+    pub(super) fn receive(&mut self, room: &mut [u8], until: Instant) -> Attempt<usize> {
+        let room_len = room.len();
+        let Wire { socket, .. } = self;
+        let call = || rustix::net::recv(&*socket, &mut *room, RecvFlags::empty());
+        let waits = Waits::Input { until };
+        let received = attempt(&mut self.may_receive, waits, call)?.map(|(len, _)| len);
+        // A short read has emptied the socket's buffer, and the next bytes will be reported. Only
+        // an end that came together with these bytes will not.
+        if let Ok(len) = received {
+            self.may_receive =
+                len > 0 && (len == room_len || self.is_ending || !self.trusts_short_reads);
+        }
+        Continue(received)
+    }
+
+    /// Sends chunks in memory. Says how many bytes were taken, and whether that is all that one
+    /// call carries.
+    #[inline]
+    pub(super) fn send_out(&mut self, out: &Outbox, until: Instant) -> ControlFlow<Waits, Sent> {
+        let gathered = Gathered::of(out);
+        let taken = self.send(gathered.slices(), gathered.file_follows, until)?;
+        let is_all = matches!(taken, Ok(len) if len == gathered.len);
+        let taken = taken.map(|len| len as u64);
+        Continue(Sent { taken, is_all })
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>], more: bool, until: Instant) -> Attempt<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        let Wire { socket, .. } = self;
+        let call = || match slices {
+            [slice] => rustix::net::send(&*socket, slice, flags),
+            _ => rustix::net::sendmsg(&*socket, slices, &mut SendAncillaryBuffer::default(), flags),
+        };
+        attempt(&mut self.may_send, Waits::Room { until }, call)
+    }
+
+    /// Sends what it can of a piece of a file. 0 if the file ends there, or has changed. What is
+    /// not in memory is read by `slow` first, unless that is `None`.
+    pub(super) fn send_file(
+        &mut self,
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(SlowRead)>,
+    ) -> Attempt<u64> {
+        let FilePiece { range, until, .. } = *piece;
+        if self.piece.is_some() {
+            return self.send_piece(piece.len, until);
+        }
+        if !self.may_send {
+            return Break(Waits::Room { until });
+        }
+        if !self.is_reading && file::has_changed(piece) {
+            return Continue(Ok(0));
+        }
+        let len = piece.len.min(FILE_PIECE_LEN_MAX);
+        self.fetch(range, len, slow)?;
+        let (socket, mut at) = (&self.socket, range.range.start);
+        let call = || rustix::fs::sendfile(socket, range.file.as_fd(), Some(&mut at), len as usize);
+        let sent = attempt(&mut self.may_send, Waits::Room { until }, call)?;
+        Continue(sent.map(|len| len as u64))
+    }
+
+    /// The same with bytes that are a copy; the last ones of the range only if the file has not
+    /// changed after they were read.
+    pub(super) fn send_copy(
+        &mut self,
+        range: &FileRange,
+        until: Instant,
+        slow: Option<impl FnOnce(SlowRead)>,
+    ) -> Attempt<u64> {
+        if !self.may_send {
+            return Break(Waits::Room { until });
+        }
+        if self.piece.is_none() {
+            self.fetch(range, COPIED_PIECE_LEN, slow)?;
+            match file::read(range, Way::Read, COPIED_PIECE_LEN) {
+                Ok(piece) => self.piece = Some((piece, 0)),
+                Err(error) => return Continue(Err(error)),
+            }
+        }
+        self.send_piece(range.len(), until)
+    }
+
+    /// Sends what it can of a piece that was read, at most `len_max`.
+    fn send_piece(&mut self, len_max: u64, until: Instant) -> Attempt<u64> {
+        let Some((piece, at)) = self.piece.take() else {
+            return Continue(Ok(0));
+        };
+        let rest = &piece[at..];
+        let len = usize::try_from(len_max).map_or(rest.len(), |max| rest.len().min(max));
+        if len == 0 {
+            return Continue(Ok(0)); // The file ended there.
+        }
+        let sent = self.send(&[IoSlice::new(&rest[..len])], false, until);
+        let taken = match &sent {
+            Continue(Ok(taken)) => *taken,
+            _ => 0,
+        };
+        if at + taken < piece.len() {
+            self.piece = Some((piece, at + taken));
+        }
+        Continue(sent?.map(|len| len as u64))
+    }
+
+    /// Reads the beginning of a range, as far as TLS makes records of it at a time. Nothing if the
+    /// file ends there.
+    pub(super) fn read(
+        &mut self,
+        range: &FileRange,
+        slow: Option<impl FnOnce(SlowRead)>,
+    ) -> Attempt<ReadPiece> {
+        if let Some((piece, _)) = self.piece.take() {
+            return Continue(Ok(piece));
+        }
+        const LEN_MAX: u64 = SEALED_LEN_MAX as u64;
+        self.fetch(range, LEN_MAX, slow)?;
+        Continue(file::read(range, Way::Read, LEN_MAX))
+    }
+
+    /// Sees to it that the next bytes of a file are in memory, or that not being there is no reason
+    /// to wait.
+    fn fetch(
+        &mut self,
+        range: &FileRange,
+        len_max: u64,
+        slow: Option<impl FnOnce(SlowRead)>,
+    ) -> ControlFlow<Waits> {
+        if self.is_reading {
+            return Break(Waits::Helper);
+        }
+        let Some(slow) = slow else {
+            return Continue(());
+        };
+        let end = range.range.start + range.len().min(len_max);
+        let is_direct = match file::way(range) {
+            Way::Cached => return Continue(()),
+            Way::Read if is_cached(range.file.as_fd(), range.range.start..end) => {
+                return Continue(());
+            }
+            way => matches!(way, Way::Direct(_)),
+        };
+        self.is_reading = true;
+        slow(SlowRead {
+            range: range.clone(),
+            is_direct,
+            len_max,
+        });
+        Break(Waits::Helper)
+    }
+
+    /// How many of the bytes that were sent the peer's side has not taken, so much later.
+    pub(super) fn untaken_len(&mut self, after: Duration, now: Now) -> Attempt<u64> {
+        let until = *self.look_at.get_or_insert(now.monotonic + after);
+        if now.monotonic < until {
+            return Break(Waits::Time { until });
+        }
+        self.look_at = None;
+        Continue(untaken_len(self.socket.as_fd()))
+    }
+
+    /// Ends our side of the stream.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.socket, Shutdown::Write)?)
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// How much of the chunks in memory was sent.
+pub(super) struct Sent {
+    pub(super) taken: io::Result<u64>,
+    /// Whether that is all that one call carries.
+    pub(super) is_all: bool,
+}
+
+/// Makes a call if it may do something. If it would have to wait, the next one is made when a
+/// report says so.
+#[inline]
+fn attempt<T>(
+    may_call: &mut bool,
+    waits: Waits,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Attempt<T> {
+    if !*may_call {
+        return Break(waits);
+    }
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                *may_call = false;
+                return Break(waits);
+            }
+            result => return Continue(result.map_err(io::Error::from)),
+        }
+    }
+}

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use ::serve::access_log::Target;
 use ::serve::listen::Address;
-use fiber::BackendChoice;
 use web::{CacheRule, HeaderRule, LogFormat};
 
+use crate::engine::EngineChoice;
 use crate::settings::{self, Kind, Reload, SETTINGS, Separator, Setting};
 use crate::value::Account;
 
@@ -36,8 +36,7 @@ pub(crate) struct ServeConfig {
     pub(crate) admin: Vec<Address>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
-    pub(crate) engine: Engine,
-    pub(crate) io: BackendChoice,
+    pub(crate) engine: EngineChoice,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) fibers: Option<NonZeroUsize>,
     pub(crate) listing: bool,
@@ -72,14 +71,6 @@ pub(crate) struct ServeConfig {
     pub(crate) pid_file: Option<PathBuf>,
     pub(crate) quiet: bool,
     pub(crate) color: Color,
-}
-
-/// What carries the connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Engine {
-    #[default]
-    Fiber,
-    Thread,
 }
 
 /// When to print in colour.

@@ -11,6 +11,7 @@ mod args;
 mod cache;
 mod config;
 mod doctor;
+mod engine;
 mod lab;
 mod load;
 mod machine;

@@ -14,6 +14,7 @@ use ::serve::listen::{self, Bound};
 
 use crate::Failure;
 use crate::config::{self, Fixed, Layer, Resolved, ServeConfig};
+use crate::engine::Kind;
 use crate::operate::{self, Operated, Orders};
 use crate::value::{show_count, show_size};
 use engine::Running;
@@ -129,8 +130,21 @@ impl Operated for Serving {
 /// A sentence with what is wrong and what to do.
 pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     check_root(config)?;
+    check_carriers(config)?;
     prepare::open_tls(config)?;
     engine::check(config)
+}
+
+fn check_carriers(config: &ServeConfig) -> Result<(), String> {
+    config.engine.check()?;
+    match (config.fibers, config.engine.kind) {
+        (Some(_), Kind::Event) => Err(
+            "--fibers is about engines with a fiber or thread for each connection; \
+             --max-connections limits the connections of --engine event"
+                .to_owned(),
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn check_root(config: &ServeConfig) -> Result<(), String> {

@@ -9,10 +9,10 @@ use std::num::NonZeroUsize;
 
 use ::serve::listen::{Address, AddressError};
 use clap::ValueHint;
-use fiber::BackendChoice;
 use web::LogFormat;
 
-use crate::config::{Color, Engine, ServeConfig};
+use crate::config::{Color, ServeConfig};
+use crate::engine::{self, Choices};
 use crate::value;
 
 /// One thing that can be set.
@@ -197,6 +197,20 @@ const fn file(name: &'static str, heading: &'static str, set: Set) -> Setting {
     }
 }
 
+/// One of some words about the engine, which a running server does not exchange.
+const fn choice(name: &'static str, choices: Choices, default: Default, set: Set) -> Setting {
+    Setting {
+        name,
+        short: None,
+        heading: ENGINE,
+        kind: Kind::Choice { choices, set },
+        default,
+        reload: Reload::Restart,
+        help: "",
+        more: "",
+    }
+}
+
 /// The table.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
@@ -273,52 +287,77 @@ pub(crate) const SETTINGS: &[Setting] = &[
         })
     },
     Setting {
-        name: "engine",
-        short: None,
-        heading: ENGINE,
-        kind: Kind::Choice {
-            choices: &[
-                ("fiber", "a user-level thread per connection"),
-                ("thread", "a kernel thread per connection"),
-            ],
-            set: |config, text| {
-                config.engine = if text == "thread" {
-                    Engine::Thread
-                } else {
-                    Engine::Fiber
-                };
-                Ok(())
-            },
-        },
-        default: Default::Text("fiber"),
-        reload: Reload::Restart,
         help: "What carries the connections",
-        more: "Both serve the same bytes; they differ in speed and in what a connection costs.",
+        more: "All serve the same bytes; they differ in speed and in what a connection costs.",
+        ..choice(
+            "engine",
+            engine::ENGINES,
+            Default::Text("fiber"),
+            |config, text| config.engine.set("engine", text),
+        )
     },
     Setting {
-        name: "io",
-        short: None,
-        heading: ENGINE,
-        kind: Kind::Choice {
-            choices: &[
-                ("auto", "io_uring if the kernel allows it, else epoll"),
-                ("uring", "io_uring, or do not start"),
-                ("epoll", "epoll"),
-            ],
-            set: |config, text| {
-                config.io = match text {
-                    "uring" => BackendChoice::Uring,
-                    "epoll" => BackendChoice::Epoll,
-                    _ => BackendChoice::Auto,
-                };
-                Ok(())
-            },
-        },
-        default: Default::Text("auto"),
-        reload: Reload::Restart,
         help: "How fibers do their input and output",
         more: "With auto, the start-up message says which one was taken and why. \
                `weft doctor` tells what the kernel allows.",
+        ..choice(
+            "io",
+            engine::BACKENDS,
+            Default::Text("auto"),
+            |config, text| config.engine.set("io", text),
+        )
+    },
+    Setting {
+        help: "How event loops find out which connections are ready",
+        more: "With --engine event; epoll-edge unless said. The others are there to be compared with it.",
+        ..choice(
+            "dispatcher",
+            engine::DISPATCHERS,
+            Default::Nothing,
+            |config, text| config.engine.set("dispatcher", text),
+        )
+    },
+    Setting {
+        help: "What an event loop does when the kernel's queue of signals has overflowed",
+        more: "With --dispatcher rtsig; poll unless said.",
+        ..choice(
+            "rtsig-overflow",
+            engine::OVERFLOWS,
+            Default::Nothing,
+            |config, text| config.engine.set("rtsig-overflow", text),
+        )
+    },
+    Setting {
+        help: "How connections come to event loops",
+        more: "With --engine event; own unless said. Loops share a socket that was inherited, and a Unix \
+               socket, even with own.",
+        ..choice(
+            "accept",
+            engine::ACCEPTS,
+            Default::Nothing,
+            |config, text| config.engine.set("accept", text),
+        )
+    },
+    Setting {
+        help: "Accept all connections that wait before looking around again",
+        more: "With --engine event; on unless said. With off it is one at a time.",
+        ..choice(
+            "multi-accept",
+            engine::ON_OFF,
+            Default::Nothing,
+            |config, text| config.engine.set("multi-accept", text),
+        )
+    },
+    Setting {
+        help: "Read files that are not in memory on threads beside the event loops",
+        more: "With --engine event; on unless said. With off a loop waits for the disk, and its connections \
+               with it.",
+        ..choice(
+            "file-threads",
+            engine::ON_OFF,
+            Default::Nothing,
+            |config, text| config.engine.set("file-threads", text),
+        )
     },
     Setting {
         name: "workers",
@@ -917,79 +956,4 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_setting_has_one_name_and_its_help() {
-        let names: BTreeSet<_> = SETTINGS.iter().map(|setting| setting.name).collect();
-        assert_eq!(names.len(), SETTINGS.len(), "a name is there twice");
-        for setting in SETTINGS {
-            let Setting {
-                name,
-                help,
-                more,
-                heading,
-                ..
-            } = setting;
-            assert!(HEADINGS.contains(heading), "{name}: {heading}");
-            assert!(!help.is_empty() && !help.ends_with('.'), "{name}: {help}");
-            assert!(
-                help.len() <= 80,
-                "{name}: the short help is {} bytes long",
-                help.len()
-            );
-            assert!(more.is_empty() || more.ends_with('.'), "{name}: {more}");
-            assert!(!name.contains('_'), "{name}");
-        }
-    }
-
-    #[test]
-    fn every_default_is_a_value_that_could_have_been_typed() {
-        let mut config = ServeConfig::default();
-        for setting in SETTINGS {
-            if let Default::Text(text) = setting.default {
-                setting.set(&mut config, text).unwrap();
-            }
-        }
-    }
-
-    /// The libraries know best; the table repeats what they say, so that help can show it.
-    #[test]
-    fn the_defaults_are_those_of_the_libraries() {
-        let mut config = ServeConfig::default();
-        for setting in SETTINGS {
-            if let Default::Text(text) = setting.default {
-                setting.set(&mut config, text).unwrap();
-            }
-        }
-        let limits = ::serve::limits::Limits::default();
-        let timeouts = [
-            config.head_timeout,
-            config.body_timeout,
-            config.idle_timeout,
-        ];
-        assert_eq!(
-            timeouts,
-            [
-                limits.head_timeout,
-                limits.body_timeout,
-                limits.idle_timeout
-            ]
-        );
-        assert_eq!(config.send_timeout, limits.send_timeout);
-        assert_eq!(config.send_rate_min_bytes_per_s, limits.send_rate_min);
-        assert_eq!(config.drain_timeout, limits.drain_deadline);
-        let site = web::SiteConfig::default();
-        assert_eq!(config.recheck, site.recheck_every);
-        assert_eq!(config.index, site.index);
-        assert_eq!(config.memory_file_max_bytes, site.memory_file_len_max);
-        assert!(config.precompressed == site.precompressed && config.listing == site.listing);
-        assert_eq!(config.request_limits, web::RequestLimits::default());
-        assert_eq!(
-            config.server_name,
-            web::ServiceConfig::default().server_name
-        );
-    }
-}
+mod tests;

@@ -370,10 +370,19 @@ impl Drop for Served {
     }
 }
 
-const ENGINES: [&[&str]; 3] = [
+const ENGINES: [&[&str]; 5] = [
     &["--engine", "fiber"],
     &["--engine", "fiber", "--io", "epoll"],
     &["--engine", "thread"],
+    &["--engine", "event"],
+    &[
+        "--engine",
+        "event",
+        "--dispatcher",
+        "poll",
+        "--accept",
+        "dealt",
+    ],
 ];
 
 #[test]

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use ::serve::listen::Address;
 use ::serve::tls::{Clients, TlsOptions};
-use fiber::BackendChoice;
 
 use super::extended::{self, Given};
 use super::options::{Fate, Typed, find};
-use crate::config::Engine;
+use crate::engine::EngineChoice;
 use crate::value::{self, Account};
 
 /// What `weft cache` shall do.
@@ -25,8 +24,7 @@ pub(crate) struct CacheConfig {
     /// Where datagrams come from.
     pub(crate) listen_udp: Vec<Address>,
     pub(crate) backlog: u32,
-    pub(crate) engine: Engine,
-    pub(crate) io: BackendChoice,
+    pub(crate) engine: EngineChoice,
     /// `None`: as many as there are CPUs.
     pub(crate) processors: Option<usize>,
     pub(crate) admin: Vec<Address>,
@@ -124,7 +122,6 @@ impl CacheConfig {
             listen_udp: listen_udp(typed)?,
             backlog: number(typed, "listen-backlog", 1024, 1..=u64::from(u32::MAX >> 1))? as u32,
             engine: engine(typed)?,
-            io: io(typed)?,
             processors: processors(typed)?,
             admin: admin(typed)?,
             connections_max: number(typed, "conn-limit", 1024, 1..=u64::from(u32::MAX))? as usize,
@@ -459,21 +456,22 @@ fn admin(typed: &Typed) -> Result<Vec<Address>, String> {
     parsed.collect::<Result<_, _>>().map_err(about("admin"))
 }
 
-fn engine(typed: &Typed) -> Result<Engine, String> {
-    match typed.value("engine").unwrap_or("fiber") {
-        "fiber" => Ok(Engine::Fiber),
-        "thread" => Ok(Engine::Thread),
-        other => Err(format!("--engine: '{other}' is neither fiber nor thread")),
+fn engine(typed: &Typed) -> Result<EngineChoice, String> {
+    let mut choice = EngineChoice::default();
+    let flags = [
+        "engine",
+        "io",
+        "dispatcher",
+        "rtsig-overflow",
+        "accept",
+        "multi-accept",
+    ];
+    for flag in flags {
+        if let Some(text) = typed.value(flag) {
+            choice.set(flag, text).map_err(about(flag))?;
+        }
     }
-}
-
-fn io(typed: &Typed) -> Result<BackendChoice, String> {
-    match typed.value("io").unwrap_or("auto") {
-        "auto" => Ok(BackendChoice::Auto),
-        "uring" => Ok(BackendChoice::Uring),
-        "epoll" => Ok(BackendChoice::Epoll),
-        other => Err(format!("--io: '{other}' is neither auto, uring nor epoll")),
-    }
+    choice.check().map(|()| choice)
 }
 
 fn processors(typed: &Typed) -> Result<Option<usize>, String> {

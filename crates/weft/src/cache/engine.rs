@@ -27,7 +27,6 @@ use super::restart::{self, Restored};
 use super::udp;
 use super::verbose::Overheard;
 use crate::Failure;
-use crate::config::Engine;
 use crate::operate::{Hosted, cpus};
 
 /// A running cache.
@@ -274,20 +273,13 @@ fn start_server(
         drain_deadline: config.drain_timeout,
         ..::serve::limits::Limits::default()
     };
-    let engine = match config.engine {
-        Engine::Thread => ::serve::Engine::Thread,
-        Engine::Fiber => ::serve::Engine::Fiber {
-            processors: config.processors.unwrap_or_else(cpus),
-            backend: config.io,
-        },
-    };
     let are_unix: Vec<_> = listeners
         .iter()
         .map(|bound| matches!(bound.address, Address::Unix { .. }))
         .collect();
     let service = Arc::clone(service);
     let settings = Settings {
-        engine,
+        engine: config.engine.engine(config.processors.unwrap_or_else(cpus)),
         listeners,
         limits,
         fibers: None,

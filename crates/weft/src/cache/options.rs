@@ -155,8 +155,19 @@ pub(crate) const OPTIONS: &[Opt] = &[
     opt('N', "napi_ids", "number of NAPI ids")
         .takes("num", "")
         .refused("connections are given to the processors in turn, not by the queue of the network card"),
-    own("engine", "what carries the connections: fiber or thread").takes("name", "fiber"),
+    own("engine", "what carries the connections: fiber, thread or event").takes("name", "fiber"),
     own("io", "how fibers do their input and output: auto, uring or epoll").takes("name", "auto"),
+    own(
+        "dispatcher",
+        "how event loops wait: select, poll, fdm, lap, rtsig, epoll, epoll-edge or uring",
+    )
+    .takes("name", "epoll-edge"),
+    own("rtsig-overflow", "what follows when the signals of rtsig overflow: poll, select or signalfd")
+        .takes("name", "poll"),
+    own("accept", "whether each event loop accepts for itself (own) or one thread for all (dealt)")
+        .takes("name", "own"),
+    own("multi-accept", "whether an event loop accepts all that wait (on) or one (off) at a time")
+        .takes("name", "on"),
     own("workers", "the same as -t").takes("num", ""),
     own("admin", "address for /metrics, /healthz and /fibers over HTTP").takes("addr", ""),
     own("drain-timeout", "how long connections may take to end when the server stops")

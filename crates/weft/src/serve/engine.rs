@@ -15,7 +15,7 @@ use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
-use crate::config::{Engine, ServeConfig};
+use crate::config::ServeConfig;
 use crate::operate::Hosted;
 use crate::value::show_count;
 
@@ -130,15 +130,8 @@ fn start_server(
     handle: &Arc<Handle>,
     log: Option<Arc<AccessLog>>,
 ) -> Result<Server, Failure> {
-    let engine = match config.engine {
-        Engine::Thread => ::serve::Engine::Thread,
-        Engine::Fiber => ::serve::Engine::Fiber {
-            processors: limits.workers,
-            backend: config.io,
-        },
-    };
     let settings = Settings {
-        engine,
+        engine: config.engine.engine(limits.workers),
         listeners,
         limits: limits.connections.clone(),
         fibers: config.fibers.map(usize::from),

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use ::serve::engine::THREADS_MAX;
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::tls::{Tls, TlsOptions};
 
 use crate::Failure;
-use crate::config::{Engine, ServeConfig};
+use crate::config::ServeConfig;
 use crate::machine::Machine;
 use crate::open_files::make_room;
 use crate::operate::{self, become_user, cpus, running};
@@ -47,8 +46,11 @@ pub(crate) fn prepare(
     let ids = account(config)?;
     let nofile = match config.max_connections {
         Some(connections) => {
+            let (flag, machine) = ("--max-connections", Machine::this());
+            let held = config.engine.check_holds(flag, connections.get(), &machine);
+            held.map_err(Failure::Usage)?;
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
-            make_room("--max-connections", connections.get(), others)?
+            make_room(flag, connections.get(), others)?
         }
         None => raise_nofile()?.0,
     };
@@ -136,10 +138,7 @@ impl Limits {
     fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
         let by_descriptors = ::serve::limits::Limits::for_descriptors(nofile);
         let for_files_and_connections = nofile.saturating_sub(descriptors_for_others(config));
-        let carried = match config.engine {
-            Engine::Fiber => fibers_max(machine),
-            Engine::Thread => threads_max(machine),
-        };
+        let carried = config.engine.connections_max(machine);
         let for_connections = for_files_and_connections.saturating_sub(2 * OPEN_FILES_MIN);
         let derived = by_descriptors
             .connections_max
@@ -174,41 +173,10 @@ impl Limits {
 // Each open file is an inode in memory as well.
 const FILES_MAX: u64 = 8192;
 
-fn fibers_max(machine: &Machine) -> usize {
-    match fiber::guard_install_supported() {
-        true => usize::MAX,
-        // What the fiber crate allows itself of the mappings, without MADV_GUARD_INSTALL.
-        false => {
-            machine
-                .number("proc/sys/vm/max_map_count")
-                .unwrap_or(65_530) as usize
-                / 4
-        }
-    }
-}
-
-// Threads of ours that carry no connection, and those of other programs.
-const THREADS_RESERVED: u64 = 1024;
-
-fn threads_max(machine: &Machine) -> usize {
-    let limits = [
-        machine.cgroup_tasks_max(),
-        machine.number("proc/sys/kernel/threads-max"),
-        machine.number("proc/sys/kernel/pid_max"),
-        // A thread's stack is two mappings with its guard. pthread_attr_setguardsize(3)
-        machine
-            .number("proc/sys/vm/max_map_count")
-            .map(|mappings| mappings / 2),
-    ];
-    let lowest = limits.into_iter().flatten().min().unwrap_or(32_768);
-    (lowest / 2)
-        .max(lowest.saturating_sub(THREADS_RESERVED))
-        .clamp(1, THREADS_MAX as u64) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineChoice;
     use std::fs;
 
     fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
@@ -285,10 +253,16 @@ mod tests {
         assert_eq!(limits.connections.connections_max, 7);
     }
 
+    fn thread_engine() -> EngineChoice {
+        let mut choice = EngineChoice::default();
+        choice.set("engine", "thread").unwrap();
+        choice
+    }
+
     #[test]
     fn a_thread_per_connection_leaves_room_for_other_threads() {
         let config = ServeConfig {
-            engine: Engine::Thread,
+            engine: thread_engine(),
             ..ServeConfig::default()
         };
         let files = [("proc/sys/kernel/pid_max", "4096\n")];

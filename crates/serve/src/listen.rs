@@ -74,7 +74,7 @@ pub fn bind_beside(
 }
 
 /// What `listen(2)` gets. It caps silently at `net.core.somaxconn`, so "all" needs no look there.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Backlog(i32);
 
 impl From<Option<u32>> for Backlog {

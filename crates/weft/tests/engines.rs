@@ -53,6 +53,7 @@ on_each_engine! {
         draining_closes_idle_connections_at_once
         draining_finishes_the_request_in_hand
         draining_cuts_what_does_not_end
+        draining_serves_those_in_the_listen_queue
         at_the_limit_accepting_pauses_and_goes_on
         three_times_the_limit_waits_in_the_listen_queue
         a_limit_of_one_is_one
@@ -88,8 +89,8 @@ fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
         loops: 2,
         dispatcher,
         accept,
-        accepts_many: true,
-        has_file_threads: true,
+        accepts_many: dispatcher != Mechanism::Poll && accept == Accept::Own,
+        has_file_threads: accept == Accept::Own,
     })
 }
 
@@ -419,6 +420,24 @@ fn draining_finishes_the_request_in_hand(engine: &Engine) {
         assert!(reply.contains("Connection: close\r\n"), "{reply}");
         assert_eq!(drain.join().unwrap(), 0, "cut");
     });
+}
+
+/// A connection that the kernel has accepted for the server, in whichever of its queues, gets its reply.
+fn draining_serves_those_in_the_listen_queue(engine: &Engine) {
+    let world = World::with(engine, None, |limits| limits.connections_max = 2);
+    // They keep others waiting until the drain closes them.
+    let idle: Vec<_> = (0..2).map(|_| world.connect()).collect();
+    let mut waiting: Vec<_> = (0..8).map(|_| world.connect()).collect();
+    for stream in &mut waiting {
+        stream.write_all(GET).unwrap();
+    }
+    assert_eq!(world.server.drain(), 0, "cut");
+    for stream in &mut waiting {
+        let reply = read_all(stream);
+        let start = reply[..reply.len().min(50)].escape_ascii();
+        assert!(reply.starts_with(b"HTTP/1.1 200 "), "{start}");
+    }
+    drop(idle);
 }
 
 fn draining_cuts_what_does_not_end(engine: &Engine) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustix::net::sockopt;
 
-use super::Address;
 use super::unix::SocketFile;
+use super::{Address, Backlog};
 use crate::tls::Tls;
 
 /// A listening stream socket.
@@ -24,6 +24,8 @@ pub struct Bound {
     #[expect(dead_code, reason = "kept for its drop, which removes the file")]
     pub(super) file: Option<SocketFile>,
     pub(super) is_inherited: bool,
+    /// What `listen(2)` was told, for more sockets at the address.
+    pub(super) backlog: Backlog,
     /// TLS, if it is spoken on this one.
     pub tls: Option<Arc<Tls>>,
 }
@@ -153,6 +155,7 @@ impl Bound {
             socket,
             file: None,
             is_inherited: self.is_inherited,
+            backlog: self.backlog,
             tls: self.tls.clone(),
         })
     }

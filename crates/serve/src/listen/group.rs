@@ -40,13 +40,55 @@ impl Bound {
             sockopt::set_ipv6_v6only(&socket, sockopt::ipv6_v6only(&self.socket)?)?;
         }
         rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, i32::MAX)?;
+        rustix::net::listen(&socket, self.backlog.0)?;
         Ok(Some(Bound {
             address: self.address.clone(),
             socket,
             file: None,
             is_inherited: false,
+            backlog: self.backlog,
             tls: self.tls.clone(),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::listen::bind;
+
+    fn accepted(bound: &Bound) -> usize {
+        rustix::io::ioctl_fionbio(bound, true).unwrap();
+        std::iter::from_fn(|| rustix::net::accept(bound).ok()).count()
+    }
+
+    #[test]
+    fn siblings_share_the_connections_of_their_address() {
+        const CLIENTS: usize = 100;
+        let first = bind(&"127.0.0.1:0".parse().unwrap(), None)
+            .unwrap()
+            .remove(0);
+        let Address::Tcp(address) = first.address else {
+            panic!("not a TCP address")
+        };
+        let siblings = [(); 3].map(|()| first.sibling().unwrap().expect("on TCP"));
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let shares: Vec<_> = siblings.iter().chain([&first]).map(accepted).collect();
+        assert_eq!(shares.iter().sum::<usize>(), CLIENTS, "{shares:?}");
+        // By a hash: all on one socket out of four would be 4 to the power of -99.
+        assert!(shares.iter().all(|share| *share < CLIENTS), "{shares:?}");
+        drop(clients);
+    }
+
+    #[test]
+    fn a_unix_socket_has_no_siblings() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = format!("unix:{}", directory.path().join("socket").display());
+        let bound = bind(&address.parse().unwrap(), None).unwrap();
+        assert!(bound[0].sibling().unwrap().is_none());
     }
 }

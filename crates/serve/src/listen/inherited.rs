@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
-use super::{Address, BindError, Bound};
+use super::{Address, Backlog, BindError, Bound};
 
 /// A socket that was handed to this process.
 #[derive(Debug)]
@@ -118,6 +118,7 @@ fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
             socket,
             file: None,
             is_inherited: true,
+            backlog: Backlog::from(None),
             tls: None,
         },
     })

@@ -120,6 +120,7 @@ pub(super) fn try_bind(address: SocketAddr, backlog: Backlog) -> rustix::io::Res
         socket,
         file: None,
         is_inherited: false,
+        backlog,
         tls: None,
     })
 }

@@ -33,6 +33,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
         socket,
         file: Some(file),
         is_inherited: false,
+        backlog,
         tls: None,
     })
 }

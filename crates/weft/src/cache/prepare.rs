@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::Failure;
+use crate::machine::Machine;
 use crate::open_files::make_room;
 use crate::operate::{self, become_user, running};
 use crate::pid_file::PidFile;
@@ -123,6 +124,11 @@ fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
 const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
+    let machine = Machine::this();
+    let held = config
+        .engine
+        .check_holds("-c", config.connections_max, &machine);
+    held.map_err(Failure::Usage)?;
     make_room("-c", config.connections_max, DESCRIPTORS_RESERVED)?;
     if config.dumps_core {
         let all = getrlimit(Resource::Core).maximum;

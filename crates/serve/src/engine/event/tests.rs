@@ -215,6 +215,41 @@ fn a_lost_report_is_made_up_for_when_the_wait_is_over() {
     }
 }
 
+/// Seen: a server that was dropped waited for one of its loops for ever. Cause: the loop looked at the
+/// stage of the server, and then made its bell ready again; what was rung for in between was neither
+/// seen nor rung again. Cure: it looks afterwards.
+#[test]
+fn loops_hear_of_the_end_whenever_it_comes() {
+    const ROUNDS: usize = 100;
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in 0..ROUNDS {
+            let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+            let shared = Arc::new(Shared::new(Limits::default(), None));
+            let start = Start {
+                admission: Admission::new(Arc::clone(&shared), false, |_: Opening<'_>| Echo),
+                listeners: bound,
+                carriers: None,
+            };
+            let options = EventOptions {
+                loops: 4,
+                dispatcher: Mechanism::Poll,
+                accept: Accept::Own,
+                accepts_many: true,
+                has_file_threads: true,
+            };
+            let events = Events::start(options, start).unwrap();
+            // The loops are busy with one piece of news when the next one comes.
+            shared.stage.drain();
+            events.wake();
+            drop(events);
+        }
+        done.send(()).unwrap();
+    });
+    let all = is_done.recv_timeout(PATIENCE);
+    all.expect("a loop sleeps through the end of its server");
+}
+
 /// Sends lines one after the other. Says whether all came back; a connection that was closed is no
 /// panic.
 fn converse(mut client: TcpStream) -> bool {

@@ -2,7 +2,7 @@
 //! that it is for.
 //!
 //! ```text
-//!  ┌▶ wait ──▶ news of the server ──▶ reports ──▶ letters ──▶ turns ──▶ timers ──▶ accept ─┐
+//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ letters ──▶ turns ──▶ timers ──▶ accept ─┐
 //!  └────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 
@@ -117,8 +117,9 @@ where
     pub(super) fn run(mut self) {
         while !(self.stage == CUTTING && self.doors.are_closed() && self.connections.is_empty()) {
             self.wait();
-            self.hear_news();
             self.hear_reports();
+            // After the bell, which is among the reports, was made ready to ring again.
+            self.hear_news();
             self.read_letters();
             self.give_turns();
             self.look_at_timers();

@@ -9,6 +9,7 @@
 use std::io;
 use std::sync::mpsc;
 
+use serve::engine::EventOptions;
 use serve::listen::{self, Address, Bound};
 use serve::signals::Signals;
 use serve::{Engine, Server, Settings};
@@ -57,6 +58,7 @@ pub(crate) fn engine(name: &str) -> io::Result<Engine> {
     match name {
         "fiber" => Ok(Engine::default()),
         "thread" => Ok(Engine::Thread),
+        "event" => Ok(Engine::Event(EventOptions::default())),
         _ => Err(io::Error::other(format!("there is no engine '{name}'"))),
     }
 }

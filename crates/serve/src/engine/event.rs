@@ -64,6 +64,19 @@ pub struct EventOptions {
     pub has_file_threads: bool,
 }
 
+impl Default for EventOptions {
+    /// A loop on each core, each with a socket and an edge-triggered epoll of its own.
+    fn default() -> EventOptions {
+        EventOptions {
+            loops: thread::available_parallelism().map_or(1, usize::from),
+            dispatcher: Mechanism::EpollEdge,
+            accept: Accept::Own,
+            accepts_many: true,
+            has_file_threads: true,
+        }
+    }
+}
+
 /// How connections come to the loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use super::{Completed, Completion, Wait};
@@ -27,6 +28,8 @@ pub(crate) enum Interest {
 pub(crate) struct Epoll {
     fd: OwnedFd,
     wake_fd: Arc<OwnedFd>,
+    /// What the latest wait has brought; its capacity is what a wait may bring.
+    events: RefCell<Vec<epoll::Event>>,
     /// By descriptor. A descriptor's number is used again after a close: `io_id` tells.
     sources: RefCell<Vec<Source>>,
 }
@@ -59,6 +62,7 @@ impl Epoll {
         Ok(Epoll {
             fd,
             wake_fd,
+            events: RefCell::new(Vec::with_capacity(EVENTS_PER_TURN)),
             sources: RefCell::default(),
         })
     }
@@ -75,17 +79,14 @@ impl Epoll {
             }),
         };
         counters.enters.add(1);
-        let none = epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        };
-        let mut events = [none; EVENTS_PER_TURN];
-        let count = match epoll::wait(&self.fd, &mut events[..], timeout.as_ref()) {
-            Ok(count) => count,
-            Err(rustix::io::Errno::INTR) => 0,
+        let mut events = self.events.borrow_mut();
+        events.clear();
+        // Nothing is written where the kernel will write.
+        match epoll::wait(&self.fd, spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => panic!("epoll_wait failed: {error}"),
-        };
-        for event in &events[..count] {
+        }
+        for event in events.iter() {
             match event.data.u64() {
                 WAKE => {
                     let mut count = [0; 8];

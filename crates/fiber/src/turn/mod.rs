@@ -70,13 +70,13 @@ impl Processor {
 
     /// Hands over operations, collects completions, and makes their fibers ready.
     fn enter_backend(&self, wait: Wait) {
-        let mut completed = self.completed.take();
-        let counters = &self.shared().counters;
-        self.backend.turn(counters, wait, &mut completed);
-        for completed in completed.drain(..) {
+        let mut completed = self.completed.borrow_mut();
+        self.backend
+            .turn(&self.shared().counters, wait, &mut completed);
+        for &completed in &*completed {
             end::take(self, completed);
         }
-        self.completed.replace(completed);
+        completed.clear();
     }
 
     /// Takes back what the kernel may still write to; waits for a second at most.

@@ -39,7 +39,7 @@ def number(report, name):
 def wrk_counts_no_error(world):
     with world.server() as server:
         for path in ("/favicon.svg", "/style.css", "/data/loom.wav"):
-            expect_no_error(world.output_of("wrk", "-t1", "-c64", "-d2s", server.url(path), seconds=40).decode())
+            expect_no_error(world.output_of("wrk", "-t1", "-c64", "-d2s", "--timeout", "20s", server.url(path), seconds=40).decode())
 
 
 def expect_no_error(wrk_report):

@@ -67,6 +67,8 @@ impl Server {
         let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);
         thread::sleep(QUEUE_PATIENCE.min(self.shared.limits.drain_deadline));
         while queues().any(has_connections) && Instant::now() < deadline {
+            // At the limit of connections those in the queue wait for these to end.
+            self.running.close_idle(self.shared.start.elapsed());
             thread::sleep(DRAIN_STEP);
         }
         self.running.stop_accepting();

@@ -406,14 +406,24 @@ fn draining_closes_idle_connections_at_once(engine: &Engine) {
     assert!(error.is_err(), "still served after the drain");
 }
 
+/// Whether a reply says that it is the last one, or the connection has been closed.
+fn is_told_of_the_drain(probe: &mut TcpStream) -> bool {
+    let mut reply = [0; 4096];
+    let asked = probe.write_all(GET).and_then(|()| probe.read(&mut reply));
+    match asked {
+        Ok(len) => len == 0 || String::from_utf8_lossy(&reply[..len]).contains("Connection: close"),
+        Err(_) => true,
+    }
+}
+
 fn draining_finishes_the_request_in_hand(engine: &Engine) {
     let world = World::new(engine);
-    let mut stream = world.connect();
+    let (mut stream, mut probe) = (world.connect(), world.connect());
     stream.write_all(&GET[..20]).unwrap();
     world.wait_until("read", |s| s.counters().bytes_received() == 20);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| world.server.drain());
-        std::thread::sleep(Duration::from_millis(50));
+        while !is_told_of_the_drain(&mut probe) {}
         stream.write_all(&GET[20..]).unwrap();
         let reply = String::from_utf8(read_all(&mut stream)).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");

@@ -1,8 +1,8 @@
 //! Engines: what the user picks, and each one at work behind the same few calls.
 //!
 //! An engine owns how it listens, how it waits and on which threads sessions run. To add one: a file here with a type
-//! that has the methods that [`Running`] passes on, a variant of [`Engine`] to pick it by, and a variant of [`Running`].
-//! What makes a session of an accepted socket is common to all ([`admission`]); so is what is counted and when a
+//! that has the methods that `Running` passes on, a variant of [`Engine`] to pick it by, and a variant of `Running`.
+//! What makes a session of an accepted socket is common to all (`admission`); so is what is counted and when a
 //! connection ends, because the carriage decides that.
 
 pub(crate) mod admission;

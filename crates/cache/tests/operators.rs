@@ -412,6 +412,8 @@ fn times_of_the_server_and_of_its_connections_are_counted_in_seconds() {
         "STAT time 1795176007",
         "STAT curr_connections 2",
         "STAT total_connections 2",
+        "STAT accepting_conns 1",
+        &format!("STAT pid {}", std::process::id()),
     ] {
         assert!(stats.lines().any(|found| found == line), "{line}: {stats}");
     }

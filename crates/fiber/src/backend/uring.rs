@@ -33,6 +33,8 @@ const WOKEN: u64 = 1;
 /// Accepts carry the listener's number, shifted, and this low bit.
 const ACCEPT_BIT: u64 = 1;
 const ACCEPT_SHIFT: u32 = 2;
+/// What cancels them, likewise, with these.
+const DISARM_BITS: u64 = 3;
 
 const ENTER_GETEVENTS: u32 = 1;
 /// The completion names a buffer. io_uring_enter(2)
@@ -156,6 +158,11 @@ impl Uring {
             match entry.user_data() {
                 IGNORED => {}
                 WOKEN => self.wake_armed.set(false),
+                disarm if disarm & DISARM_BITS == DISARM_BITS => {
+                    if completion.result < 0 {
+                        completed.push(Completed::Missed(disarm >> ACCEPT_SHIFT));
+                    }
+                }
                 accept if accept & ACCEPT_BIT != 0 => {
                     completed.push(Completed::Accept(accept >> ACCEPT_SHIFT, completion));
                 }
@@ -196,16 +203,9 @@ impl Uring {
 
     /// Asks the kernel to end the operation at this address; its own completion still comes.
     pub(crate) fn cancel(&self, counters: &Counters, op: *const ()) {
-        self.cancel_by_name(counters, op.expose_provenance() as u64);
-    }
-
-    fn cancel_by_name(&self, counters: &Counters, user_data: u64) {
-        self.push(
-            counters,
-            &opcode::AsyncCancel::new(user_data)
-                .build()
-                .user_data(IGNORED),
-        );
+        let op = op.expose_provenance() as u64;
+        let cancel = opcode::AsyncCancel::new(op).build();
+        self.push(counters, &cancel.user_data(IGNORED));
     }
 
     /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait one is told.
@@ -234,8 +234,13 @@ impl Uring {
         self.push_all(counters, &[poll, accept]);
     }
 
+    /// Ends the accept. The kernel does not find one whose poll is over and which has not begun: that is told.
     pub(crate) fn disarm_accept(&self, counters: &Counters, id: u64) {
-        self.cancel_by_name(counters, id << ACCEPT_SHIFT | ACCEPT_BIT);
+        let cancel = opcode::AsyncCancel::new(id << ACCEPT_SHIFT | ACCEPT_BIT).build();
+        self.push(
+            counters,
+            &cancel.user_data(id << ACCEPT_SHIFT | DISARM_BITS),
+        );
     }
 
     /// Whether the kernel has nothing but the wait for a wake-up, and nobody a piece of a buffer.

@@ -337,6 +337,17 @@ impl Acceptors {
         }
     }
 
+    /// The kernel did not find the ring's accept, which was to end: it was between its poll and its beginning, and waits
+    /// now if no connection was there. It is told again until it ends.
+    pub(crate) fn missed(&self, processor: &Processor, id: u64) {
+        let mut list = self.list.borrow_mut();
+        if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id)
+            && std::mem::take(&mut acceptor.is_disarming)
+        {
+            acceptor.disarm(processor);
+        }
+    }
+
     /// An edge of the epoll back end; or another processor was told of a connection, and left it in the listen queue.
     pub(crate) fn readable(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();

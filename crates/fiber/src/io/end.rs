@@ -16,6 +16,7 @@ pub(crate) fn take(processor: &Processor, completed: Completed) {
         Completed::Accept(id, completion) => {
             processor.acceptors.accepted(processor, id, completion);
         }
+        Completed::Missed(id) => processor.acceptors.missed(processor, id),
         Completed::Listener(id) => processor.acceptors.readable(processor, id),
     }
 }

@@ -1,14 +1,17 @@
-//! Hit ratios of this store, of SIEVE, of LRU, and of a real memcached on one trace, each with the same memory:
+//! Hit ratios of this store, of SIEVE, of LRU, and of a real memcached on one trace, each with the
+//! same memory:
 //!
 //! ```text
 //! cargo run --release -p weftwork-cache --example hit_ratio -- memcached
 //! ```
 //!
-//! The argument is the program; each trace gets a fresh one, with the same `-m`. Without it that column stays empty.
+//! The argument is the program; each trace gets a fresh one, with the same `-m`. Without it that
+//! column stays empty.
 //!
-//! The working set is ten times what the memory holds. Every miss is followed by a set, as a client that
-//! looks things up elsewhere does. The first third of each trace warms up and is not counted. SIEVE and LRU are
-//! simulated over as many items as the store held at its end, so they pay nothing for slab classes.
+//! The working set is ten times what the memory holds. Every miss is followed by a set, as a client
+//! that looks things up elsewhere does. The first third of each trace warms up and is not counted.
+//! SIEVE and LRU are simulated over as many items as the store held at its end, so they pay nothing
+//! for slab classes.
 
 use std::collections::{HashMap, VecDeque};
 use std::env;
@@ -252,7 +255,8 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     }
 }
 
-/// Gets of a batch go together, then the sets of its misses: 32 of millions change nothing in the ratio.
+/// Gets of a batch go together, then the sets of its misses: 32 of millions change nothing in the
+/// ratio.
 fn ask(trace: &Trace, stream: TcpStream) -> io::Result<f64> {
     const BATCH: usize = 32;
     stream.set_nodelay(true)?;
@@ -291,8 +295,8 @@ fn ratio_of(trace: &Trace, cache: &mut impl Simulated) -> f64 {
     replay(trace, |key| Ok(cache.get_or_set(key))).expect("no I/O in it")
 }
 
-/// Zhang and others, "SIEVE is simpler than LRU", NSDI 2024: one queue, one bit, a hand. Here the queue is an
-/// arena of slots linked both ways, newest first.
+/// Zhang and others, "SIEVE is simpler than LRU", NSDI 2024: one queue, one bit, a hand. Here the
+/// queue is an arena of slots linked both ways, newest first.
 struct Sieve {
     items_max: usize,
     slots: Vec<Slot>,

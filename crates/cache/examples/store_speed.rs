@@ -1,7 +1,8 @@
-//! What a get and a set cost: `cargo run --release -p weftwork-cache --example store_speed [items] [huge]`.
+//! What a get and a set cost: `cargo run --release -p weftwork-cache --example store_speed [items]
+//! [huge]`.
 //!
-//! Keys of 30 bytes, values of 200, keys at random; no protocol, no sockets. Prints nanoseconds of CPU
-//! time per operation, so that a busy machine disturbs only through its caches.
+//! Keys of 30 bytes, values of 200, keys at random; no protocol, no sockets. Prints nanoseconds of
+//! CPU time per operation, so that a busy machine disturbs only through its caches.
 
 use std::env;
 use std::hint::black_box;

@@ -1,7 +1,8 @@
 //! The memcached protocols as a [`Session`], over an item store of its own.
 //!
-//! A [`Service`] is what a server's conversations share: the store, the settings, who is connected, who watches.
-//! A [`Session`] is one conversation. Its first byte decides which protocol it is in: 0x80 is binary, any other is text.
+//! A [`Service`] is what a server's conversations share: the store, the settings, who is connected,
+//! who watches. A [`Session`] is one conversation. Its first byte decides which protocol it is in:
+//! 0x80 is binary, any other is text.
 //!
 //! The modules, from the ground up. Each knows only those above it in this list:
 //!
@@ -18,11 +19,11 @@
 //!
 //! [`udp`] is the framing of all of them over datagrams; [`transcript`] is for tests.
 //!
-//! What is said, and when, is memcached's, byte by byte: its doc/protocol.txt, and where that is silent what
-//! memcached 1.6 does, which `tests/system/cache_oracle.py` compares with the real one.
+//! What is said, and when, is memcached's, byte by byte: its doc/protocol.txt, and where that is
+//! silent what memcached 1.6 does, which `tests/system/cache_oracle.py` compares with the real one.
 //!
-//! The protocols and the store do not know each other's insides. Between them stands a [`store::Turn`]:
-//! what one call of the session does to the store.
+//! The protocols and the store do not know each other's insides. Between them stands a
+//! [`store::Turn`]: what one call of the session does to the store.
 
 #![deny(unsafe_code)]
 
@@ -48,6 +49,6 @@ pub mod udp;
 
 pub use service::auth;
 pub use service::{
-    Access, Binding, Evicted, Host, NoHost, Peer, Process, Service, Settings, Shutdown,
+    Access, Binding, Evicted, Host, NoHost, Peer, Process, Service, Settings, StopMode,
 };
 pub use session::Session;

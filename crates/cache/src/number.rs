@@ -1,10 +1,12 @@
 //! Numbers as memcached reads and writes them in text.
 //!
-//! It reads them with C's `strtoul` family and then looks at what stopped the conversion, so ` +12` and
-//! `12\tx` are numbers, and a minus sign before an unsigned one is refused only when the result has its top bit
-//! set. Clients have been tested against these rules for twenty years, so they are kept.
+//! It reads them with C's `strtoul` family and then looks at what stopped the conversion, so ` +12`
+//! and `12\tx` are numbers, and a minus sign before an unsigned one is refused only when the result
+//! has its top bit set. Clients have been tested against these rules for twenty years, so they are
+//! kept.
 
-/// A number in `0..=u64::MAX`, or the two's complement of a negated one that is not above `i64::MAX`.
+/// A number in `0..=u64::MAX`, or the two's complement of a negated one that is not above
+/// `i64::MAX`.
 pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
     let (is_negative, digits) = split_sign(text);
     let value = parse_digits(digits)?;
@@ -27,7 +29,8 @@ pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
     i32::try_from(if is_negative { -value } else { value }).ok()
 }
 
-/// An expiry time. memcached cuts it to 32 bits, so that what is beyond 2038 has expired; here it has not.
+/// An expiry time. memcached cuts it to 32 bits, so that what is beyond 2038 has expired; here it
+/// has not.
 pub(crate) fn parse_exptime(text: &[u8]) -> Option<i64> {
     let (is_negative, digits) = split_sign(text);
     let value = i64::try_from(parse_digits(digits)?).ok()?;

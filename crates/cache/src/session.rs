@@ -25,8 +25,9 @@ use crate::{binary, text};
 ///   quit, a line that is no command line, wrong password ──▶ Closed
 /// ```
 ///
-/// All complete commands of one input are answered in one call, until the outbox is full. The usual one
-/// allocates nothing: it is parsed where it lies, looked up, and its reply written into the outbox.
+/// All complete commands of one input are answered in one call, until the outbox is full. The usual
+/// one allocates nothing: it is parsed where it lies, looked up, and its reply written into the
+/// outbox.
 #[derive(Debug)]
 pub struct Session {
     service: Arc<Service>,

@@ -12,10 +12,10 @@
 //! --- open
 //! ```
 //!
-//! Above `---` is what the client sends, below what it gets; each line ends with CR LF, unless a backslash is its
-//! last character. `\r`, `\n`, `\t`, `\0`, `\\`, `\{` and `\xHH` are what they are in Rust, and `{x*5}` is `xxxxx`.
-//! `--- closed` at the end says that the server closes. Lines that begin with `#` say something to the
-//! reader, before the first transcript and below a name.
+//! Above `---` is what the client sends, below what it gets; each line ends with CR LF, unless a
+//! backslash is its last character. `\r`, `\n`, `\t`, `\0`, `\\`, `\{` and `\xHH` are what they are
+//! in Rust, and `{x*5}` is `xxxxx`. `--- closed` at the end says that the server closes. Lines that
+//! begin with `#` say something to the reader, before the first transcript and below a name.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ use crate::store::{Config, Store};
 /// # Errors
 /// When the kernel refuses the store's memory.
 pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
-    // A replay opens a service for each way to cut: a table of 65,536 places costs more than the conversation.
+    // A replay opens a service for each way to cut: a table of 65,536 places costs more than the
+    // conversation.
     let store = Store::new(Config {
         hash_power: 4,
         ..Config::default()

@@ -7,14 +7,15 @@
 //!  └────────────┴─────────────────┴───────────────────────┴──────────┴──────────────
 //! ```
 //!
-//! All numbers are big-endian. A request lies in one datagram. A reply is cut into as many as it needs, which
-//! carry the request's id and count from 0. memcached's doc/protocol.txt, "UDP protocol"
+//! All numbers are big-endian. A request lies in one datagram. A reply is cut into as many as it
+//! needs, which carry the request's id and count from 0. memcached's doc/protocol.txt, "UDP
+//! protocol"
 
 /// The length of the header before each datagram's payload.
 pub const HEADER_LEN: usize = 8;
 
-/// The longest datagram that a reply is cut into, header included: what memcached sends, and what fits
-/// a path with a 1,500-byte MTU.
+/// The longest datagram that a reply is cut into, header included: what memcached sends, and what
+/// fits a path with a 1,500-byte MTU.
 pub const DATAGRAM_LEN_MAX: usize = 1400;
 
 /// The longest reply: what 65,535 datagrams carry.
@@ -60,14 +61,14 @@ pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
     }
 }
 
-/// How many datagrams a reply of `len` bytes takes; `None` if it is above [`REPLY_LEN_MAX`]. A reply without
-/// bytes takes none.
+/// How many datagrams a reply of `len` bytes takes; `None` if it is above [`REPLY_LEN_MAX`]. A
+/// reply without bytes takes none.
 pub fn datagram_count(len: usize) -> Option<u16> {
     u16::try_from(len.div_ceil(DATAGRAM_LEN_MAX - HEADER_LEN)).ok()
 }
 
-/// Calls `send` with each datagram of the reply, in order. Does nothing when the reply is empty or above
-/// [`REPLY_LEN_MAX`]; returns how many there were.
+/// Calls `send` with each datagram of the reply, in order. Does nothing when the reply is empty or
+/// above [`REPLY_LEN_MAX`]; returns how many there were.
 pub fn reply(id: u16, reply: &[u8], mut send: impl FnMut(&[u8])) -> u16 {
     let Some(total) = datagram_count(reply.len()) else {
         return 0;

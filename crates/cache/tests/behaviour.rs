@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 use cache::store::{Config, Store};
-use cache::{Host, Peer, Process, Service, Session, Settings, Shutdown, transcript};
+use cache::{Host, Peer, Process, Service, Session, Settings, StopMode, transcript};
 use session::replay::test_now;
 use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
 
@@ -211,7 +211,7 @@ fn the_settings_tell_the_verbosity_that_a_client_chose() {
     assert_eq!(number(&settings, "verbosity"), 2);
 }
 
-struct Recorder(Arc<Mutex<Vec<Shutdown>>>);
+struct Recorder(Arc<Mutex<Vec<StopMode>>>);
 
 impl Host for Recorder {
     fn process(&self) -> Process {
@@ -221,7 +221,7 @@ impl Host for Recorder {
         }
     }
 
-    fn shut_down(&self, how: Shutdown) {
+    fn shut_down(&self, how: StopMode) {
         self.0.lock().unwrap().push(how);
     }
 }
@@ -241,20 +241,21 @@ fn the_host_is_asked_for_its_numbers_and_told_to_end() {
     let mut out = Outbox::new();
     let received = session.receive(b"shutdown graceful\r\nget a\r\n", test_now(), &mut out);
     assert_eq!((received.next, out.is_empty()), (Next::Close, true));
-    assert_eq!(*asked.lock().unwrap(), [Shutdown::Graceful]);
+    assert_eq!(*asked.lock().unwrap(), [StopMode::Graceful]);
 }
 
 #[test]
 fn a_datagram_cannot_watch() {
     let from = "127.0.0.1:9".parse().unwrap();
     let mut session = Session::new(service(), Peer::Udp(from), test_now());
-    // Whoever answers datagrams would wait for the end of a log that has none.
+    // A datagram's answer would wait for the end of a log that has none.
     let reply = ask(&mut session, "watch mutations\r\n");
     assert!(reply.starts_with("CLIENT_ERROR "), "{reply:?}");
 }
 
-/// Seen: `stats cachedump` wrote a key with a line end as it is, and a reader of its lines took what followed for a line
-/// of its own. Cause: the binary protocol's keys hold any byte. Cure: such a key is encoded, as in `metadump`.
+/// Seen: `stats cachedump` wrote a key with a line end as it is, and a reader of its lines took
+/// what followed for a line of its own. Cause: the binary protocol's keys hold any byte. Cure: such
+/// a key is encoded, as in `metadump`.
 #[test]
 fn a_key_with_a_line_end_stays_on_its_line() {
     let service = service();
@@ -286,8 +287,9 @@ fn a_key_with_a_line_end_stays_on_its_line() {
     assert_eq!(dump, "PREFIX p%0D%0AEND get 0 hit 0 set 1 del 0\r\nEND\r\n");
 }
 
-/// Seen: `conn_yields` was always 0 and `lru_crawler_running` always 1. Cause: the one was asked of the host, which cannot
-/// know, and the other told whether the crawler may run. Cure: both are counted where they happen.
+/// Seen: `conn_yields` was always 0 and `lru_crawler_running` always 1. Cause: the one was asked of
+/// the host, which cannot know, and the other told whether the crawler may run. Cure: both are
+/// counted where they happen.
 #[test]
 fn stats_tell_of_yields_and_of_crawls_when_there_are_any() {
     let service = service();

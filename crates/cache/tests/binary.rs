@@ -1,4 +1,5 @@
-//! The binary protocol and who may speak at all: each conversation replayed whole, byte by byte, and at random cuts.
+//! The binary protocol and who may speak at all: each conversation replayed whole, byte by byte,
+//! and at random cuts.
 
 use std::sync::Arc;
 
@@ -316,7 +317,8 @@ fn behind_a_password_file_nothing_is_done_before_the_password() {
             "bad authentication token format",
         ),
     ] {
-        // Seen: one wrong password closed the connection, and clients with a pool gave up. memcached does not close.
+        // Seen: one wrong password closed the connection, and clients with a pool gave up.
+        // memcached does not close.
         let script = Script::new()
             .send(bad)
             .expect(format!("CLIENT_ERROR {reply}\r\n"))

@@ -1,5 +1,6 @@
-//! The numbers that a client may send, at their limits, one beside them and three times above: lengths, counts, keys,
-//! flags, expiry times, opaques, deltas. Nothing panics, and a conversation that goes on is still in step.
+//! The numbers that a client may send, at their limits, one beside them and three times above:
+//! lengths, counts, keys, flags, expiry times, opaques, deltas. Nothing panics, and a conversation
+//! that goes on is still in step.
 
 use std::sync::Arc;
 
@@ -39,9 +40,10 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
 #[test]
 fn a_listing_that_lists_nothing_lets_others_have_their_turn() {
     // Seen: `stats cachedump` of a class without items walked over all items in one call, and all
-    // other clients of the processor waited. Cause: only a full outbox ended the call. Seen again: up to 0.4 s, though a
-    // call walked for 100 µs. Cause: a job that has nothing to do is over before its fiber waits for it, and a fiber that need
-    // not wait does not give way. Cure: the walk is the job.
+    // other clients of the processor waited. Cause: only a full outbox ended the call. Seen again:
+    // up to 0.4 s, though a call walked for 100 µs. Cause: a job that has nothing to do is over
+    // before its fiber waits for it, and a fiber that need not wait does not give way. Cure: the
+    // walk is the job.
     let service = service();
     let set = |at: u32| format!("set k{at} 0 0 1 noreply\r\nv\r\n");
     talk(
@@ -275,8 +277,8 @@ proptest! {
     }
 }
 
-/// Seen: a number with 70,000 spaces behind it, then `incr`: a panic, and over UDP the end of the service. Cause: a width
-/// in `format!` ends at 65,535. Cure: the spaces are filled in by hand.
+/// Seen: a number with 70,000 spaces behind it, then `incr`: a panic, and over UDP the end of the
+/// service. Cause: a width in `format!` ends at 65,535. Cure: the spaces are filled in by hand.
 #[test]
 fn a_number_in_a_long_value_is_counted() {
     let service = service();
@@ -401,7 +403,8 @@ fn a_password_has_2048_bytes_at_most_and_what_follows_is_in_step() {
         assert_eq!(says(&service, &then), expected, "{sent:.40}");
     }
     let stats = says(&service, &(log_in("user secret") + "stats\r\n"));
-    // 12 conversations and this one logged in; six attempts failed, of which two were too long to be tried.
+    // 12 conversations and this one logged in; six attempts failed, of which two were too long to
+    // be tried.
     for line in ["STAT auth_cmds 17", "STAT auth_errors 4"] {
         assert!(stats.lines().any(|found| found == line), "{line}: {stats}");
     }

@@ -1,9 +1,10 @@
-//! The store at its numeric limits: few large or very many of anything that a client can make more of.
+//! The store at its numeric limits: few large or very many of anything that a client can make more
+//! of.
 
 use bytes::Bytes;
 use cache::store::{
-    Arithmetic, Config, Counted, Cursor, DeleteRule, Deleted, Direction, Mode, NEVER, Outcome,
-    Rule, Seconds, Store, StoreError,
+    Arithmetic, Config, Counted, Cursor, DeleteRule, Deleted, Direction, Mode, NEVER, Rule,
+    Seconds, Store, StoreError, StoreOutcome,
 };
 use proptest::prelude::*;
 use std::ops::ControlFlow;
@@ -24,7 +25,7 @@ fn store_of(memory_max: u64, item_len_max: u32) -> Store {
     .unwrap()
 }
 
-fn set(store: &Store, key: &[u8], value: &[u8]) -> Result<Outcome, StoreError> {
+fn set(store: &Store, key: &[u8], value: &[u8]) -> Result<StoreOutcome, StoreError> {
     store.turn(NOW).store(key, value, 7, NEVER, Rule::default())
 }
 
@@ -51,9 +52,9 @@ fn flush_and_maintain(store: &Store) {
 #[test]
 fn slow_readers_of_a_large_value_never_see_the_bytes_of_others() {
     // Seen: 300 slow readers of a value of 60 MB under -I 64m received 28 MB of other keys' values.
-    // Cause: each of its 115 pieces took a reference; the one that was refused at 32,768 gave back what it had not
-    // taken, and so freed the memory that the others were sending.
-    // Cure: one reference a reply, and what was not taken is not given back.
+    // Cause: each of its 115 pieces took a reference; the one that was refused at 32,768 gave back
+    // what it had not taken, and so freed the memory that the others were sending. Cure: one
+    // reference a reply, and what was not taken is not given back.
     let store = store_of(160 * MIB, 64 << 20);
     let sent = vec![b's'; 60_000_000];
     set(&store, b"sent", &sent).unwrap();
@@ -76,8 +77,8 @@ fn slow_readers_of_a_large_value_never_see_the_bytes_of_others() {
 
 #[test]
 fn at_the_limit_of_replies_one_more_is_refused_and_writes_go_on() {
-    // Seen: with 32,768 references on an item, `md KEY x` looked at it again and again for ever, and what could
-    // have given the references back waited for its thread.
+    // Seen: with 32,768 references on an item, `md KEY x` looked at it again and again for ever,
+    // and what could have given the references back waited for its thread.
     let store = store_of(16 * MIB, 1 << 20);
     let value = vec![b'7'; 19];
     set(&store, b"k", &value).unwrap();
@@ -129,7 +130,7 @@ fn every_write_ends_whatever_readers_hold() {
         match write {
             "append" => assert!(matches!(
                 turn.store(b"k", b"more", 0, NEVER, append),
-                Ok(Outcome::Stored { .. })
+                Ok(StoreOutcome::Stored { .. })
             )),
             "clear" => {
                 assert_eq!(turn.delete(b"k", clear), Deleted::Deleted);
@@ -154,8 +155,9 @@ fn every_write_ends_whatever_readers_hold() {
 
 #[test]
 fn generations_that_come_round_bring_nothing_back() {
-    // Seen: every 200th flush swept the whole table while others waited; 1,000 flushes stalled them for seconds.
-    // Cause: 8 bits of generations. Cure: 15 bits, flushes of nothing are none, and shares of the walk.
+    // Seen: every 200th flush swept the whole table while others waited; 1,000 flushes stalled them
+    // for seconds. Cause: 8 bits of generations. Cure: 15 bits, flushes of nothing are none, and
+    // shares of the walk.
     const GENERATIONS: u32 = 1 << 15;
     let store = store_of(64 * MIB, 1 << 20);
     let key = |round: u32| format!("k{round}").into_bytes();
@@ -171,7 +173,8 @@ fn generations_that_come_round_bring_nothing_back() {
             assert!(walked <= 64 * 16, "64 flushes walked over {walked} items");
             seen = checked;
         }
-        // The generation now is the one in which this was stored, and nothing has looked at it since.
+        // The generation now is the one in which this was stored, and nothing has looked at it
+        // since.
         let old = round.wrapping_sub(GENERATIONS - 1);
         assert!(!has(&store, &key(old)), "{old} in {round}");
     }
@@ -195,7 +198,8 @@ fn a_burst_of_flushes_walks_over_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Values around the edges of chunks and pages come back whole, are counted to the byte, and leave nothing.
+    /// Values around the edges of chunks and pages come back whole, are counted to the byte, and
+    /// leave nothing.
     #[test]
     fn values_at_the_edges_of_chunks_and_pages_come_back(
         edge in prop::sample::select(vec![88_usize, 112, 1 << 14, 1 << 19, 1 << 20, 3 << 19, 4 << 20]),
@@ -217,7 +221,8 @@ proptest! {
         prop_assert_eq!(store.sizes(), []);
     }
 
-    /// An item is refused by the length that `-I` says, to the byte, whatever the lengths of key and value.
+    /// An item is refused by the length that `-I` says, to the byte, whatever the lengths of key
+    /// and value.
     #[test]
     fn the_longest_item_is_stored_and_one_byte_more_is_refused(
         max in prop::sample::select(vec![1024_u32, 1 << 16, (1 << 19) - 1, 1 << 19, 1 << 20, 5 << 20]),
@@ -247,12 +252,12 @@ proptest! {
         let store = store_of(8 * MIB, 1 << 20);
         let mut turn = store.turn(now);
         let rule = Rule { new_cas: Some(cas), ..Rule::default() };
-        prop_assert_eq!(turn.store(b"k", b"v", 0, exptime, rule), Ok(Outcome::Stored { cas }));
+        prop_assert_eq!(turn.store(b"k", b"v", 0, exptime, rule), Ok(StoreOutcome::Stored { cas }));
         let alive = exptime == NEVER || exptime > now;
         prop_assert_eq!(turn.get(b"k").is_ok(), alive);
         let again = Rule { cas: Some(cas), ..Rule::default() };
         let outcome = turn.store(b"k", b"w", 0, exptime, again).unwrap();
-        let is_stored = matches!(outcome, Outcome::Stored { .. });
+        let is_stored = matches!(outcome, StoreOutcome::Stored { .. });
         prop_assert_eq!(is_stored, alive);
         drop(turn);
         store.flush(u32::MAX, now);
@@ -264,7 +269,8 @@ proptest! {
         prop_assert_eq!(has_at(&store, u32::MAX), false);
     }
 
-    /// Memory of a handful of pages: whatever is stored into it, the pages in use stay within the limit and add up.
+    /// Memory of a handful of pages: whatever is stored into it, the pages in use stay within the
+    /// limit and add up.
     #[test]
     fn pages_add_up_at_every_size_of_memory(
         pages in 1_u64..6,

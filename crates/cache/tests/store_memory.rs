@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use cache::store::{
-    ClassStats, Config, DeleteRule, Deleted, EXPIRED, Miss, Mode, NEVER, Outcome, Rule, Seconds,
-    Store, StoreError,
+    ClassStats, Config, DeleteRule, Deleted, EXPIRED, Miss, Mode, NEVER, Rule, Seconds, Store,
+    StoreError, StoreOutcome,
 };
 
 const MIB: u64 = 1 << 20;
@@ -19,7 +19,7 @@ fn store_of(memory_max: u64) -> Store {
     .unwrap()
 }
 
-fn set(store: &Store, key: &str, value: &[u8]) -> Result<Outcome, StoreError> {
+fn set(store: &Store, key: &str, value: &[u8]) -> Result<StoreOutcome, StoreError> {
     store
         .turn(NOW)
         .store(key.as_bytes(), value, 0, NEVER, Rule::default())
@@ -214,7 +214,7 @@ fn an_item_of_a_hundred_megabytes_lies_in_chunks_and_comes_back_whole() {
     }
     assert!(matches!(
         turn.commit(draft, Mode::Set.into()),
-        Ok(Outcome::Stored { .. })
+        Ok(StoreOutcome::Stored { .. })
     ));
     let item = turn.get(b"huge").unwrap();
     let mut at = 0;
@@ -460,7 +460,7 @@ fn meta_marks_are_kept_until_the_next_store() {
     };
     assert!(matches!(
         turn.store(b"k", b"older", 0, 0, newer),
-        Ok(Outcome::Stored { .. })
+        Ok(StoreOutcome::Stored { .. })
     ));
     assert!(turn.get(b"k").unwrap().is_stale());
     let explicit = Rule {
@@ -469,7 +469,7 @@ fn meta_marks_are_kept_until_the_next_store() {
     };
     assert_eq!(
         turn.store(b"k", b"new", 0, 0, explicit),
-        Ok(Outcome::Stored { cas: 99 })
+        Ok(StoreOutcome::Stored { cas: 99 })
     );
     let item = turn.get(b"k").unwrap();
     assert!(!item.is_stale() && !item.is_win_taken() && item.cas() == 99);
@@ -493,12 +493,12 @@ fn a_missing_item_is_vivified_with_its_token_taken() {
     };
     assert!(matches!(
         turn.store(b"new", b"v", 3, 0, append),
-        Ok(Outcome::Stored { .. })
+        Ok(StoreOutcome::Stored { .. })
     ));
     let plain = Mode::Append.into();
     assert_eq!(
         turn.store(b"missing", b"v", 3, 0, plain),
-        Ok(Outcome::NotStored)
+        Ok(StoreOutcome::NotStored)
     );
 }
 
@@ -522,7 +522,8 @@ fn an_observer_is_told_of_each_eviction() {
     assert!(!store.observe_evictions(|_| {}));
 }
 
-/// Fills a store of `memory_max` with values of one length, until it has evicted a tenth of what fits.
+/// Fills a store of `memory_max` with values of one length, until it has evicted a tenth of what
+/// fits.
 fn full_store(memory_max: u64, len: usize) -> Store {
     let store = store_of(memory_max);
     let value = vec![1; len];
@@ -536,8 +537,9 @@ fn full_store(memory_max: u64, len: usize) -> Store {
 
 #[test]
 fn in_a_full_memory_an_item_outlives_what_is_appended_to_it() {
-    // Seen: 123 of 5,000 appends answered NOT_STORED, and the value was gone. Cause: the memory of the new version was
-    // the old one's, evicted in between. Cure: what a write holds is not evicted.
+    // Seen: 123 of 5,000 appends answered NOT_STORED, and the value was gone. Cause: the memory of
+    // the new version was the old one's, evicted in between. Cure: what a write holds is not
+    // evicted.
     for len in [100, 3_000] {
         let store = full_store(16 * MIB, len);
         set(&store, "log", b"").unwrap();
@@ -546,7 +548,7 @@ fn in_a_full_memory_an_item_outlives_what_is_appended_to_it() {
             let outcome = turn.store(b"log", &[b'x'; 100], 0, NEVER, Mode::Append.into());
             drop(turn);
             assert!(
-                matches!(outcome, Ok(Outcome::Stored { .. })),
+                matches!(outcome, Ok(StoreOutcome::Stored { .. })),
                 "{at}: {outcome:?}"
             );
             // Others come and go meanwhile.
@@ -558,8 +560,9 @@ fn in_a_full_memory_an_item_outlives_what_is_appended_to_it() {
 
 #[test]
 fn in_a_full_memory_an_item_that_is_stored_over_evicts_no_other() {
-    // Seen: one key stored over and over drove out 39 of 49 idle ones of its class. Cause: the older version's memory
-    // waited for readers, though there were none, and meanwhile another item was evicted. Cure: look at the readers first.
+    // Seen: one key stored over and over drove out 39 of 49 idle ones of its class. Cause: the
+    // older version's memory waited for readers, though there were none, and meanwhile another item
+    // was evicted. Cure: look at the readers first.
     for len in [100, 1_000, 20_000, 300_000, 700_000, 1_000_000] {
         let store = full_store(32 * MIB, len);
         set(&store, "one", &vec![2; len]).unwrap();
@@ -627,9 +630,9 @@ fn stores_behind_a_reader_that_stays_are_refused_and_it_keeps_its_value() {
 
 #[test]
 fn stores_behind_ever_other_readers_wait_two_milliseconds_of_a_period_together() {
-    // Seen: each reader off its processor cost another wait of 2 ms, and the stores of all connections of a processor
-    // wait in a row. Cause: that a wait was in vain was noted of the one reader. Cure: all waits together have 2 ms of
-    // each tenth of a second.
+    // Seen: each reader off its processor cost another wait of 2 ms, and the stores of all
+    // connections of a processor wait in a row. Cause: that a wait was in vain was noted of the one
+    // reader. Cure: all waits together have 2 ms of each tenth of a second.
     const PERIOD_MS: u128 = 100;
     let store = full_store(8 * MIB, 1_000);
     set(&store, "read", b"v").unwrap();

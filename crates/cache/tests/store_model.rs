@@ -1,13 +1,14 @@
-//! The store against a map: whatever it returns is what was stored last, whole, with its flags, cas and time.
+//! The store against a map: whatever it returns is what was stored last, whole, with its flags, cas
+//! and time.
 //!
-//! A store gives up items when it is full, so a miss is always allowed there; where memory is ample, a
-//! miss is a failure too.
+//! A store gives up items when it is full, so a miss is always allowed there; where memory is
+//! ample, a miss is a failure too.
 
 use std::collections::HashMap;
 
 use cache::store::{
-    Arithmetic, Config, Counted, DeleteRule, Deleted, Direction, Item, Mode, NEVER, Outcome, Rule,
-    Seconds, Store, StoreError, Turn,
+    Arithmetic, Config, Counted, DeleteRule, Deleted, Direction, Item, Mode, NEVER, Rule, Seconds,
+    Store, StoreError, StoreOutcome, Turn,
 };
 use proptest::prelude::*;
 
@@ -246,10 +247,10 @@ impl World {
         drop(turn);
         let (mut wanted, mut entry) = model_store(old, value.clone(), flags, exptime, rule);
         let says = match outcome {
-            Ok(Outcome::Stored { .. }) => "stored",
-            Ok(Outcome::NotStored) => "not stored",
-            Ok(Outcome::Exists) => "exists",
-            Ok(Outcome::NotFound) => "not found",
+            Ok(StoreOutcome::Stored { .. }) => "stored",
+            Ok(StoreOutcome::NotStored) => "not stored",
+            Ok(StoreOutcome::Exists) => "exists",
+            Ok(StoreOutcome::NotFound) => "not found",
             Err(_) => wanted,
         };
         if self.is_tight && says != wanted {
@@ -259,7 +260,7 @@ impl World {
         }
         assert_eq!(says, wanted, "key {key} {rule:?}");
         match outcome {
-            Ok(Outcome::Stored { cas }) => {
+            Ok(StoreOutcome::Stored { cas }) => {
                 assert_eq!(wanted, "stored", "key {key} {rule:?}");
                 self.model.insert(
                     key,
@@ -316,7 +317,7 @@ impl World {
             }
         }
         if commit {
-            let Ok(Outcome::Stored { cas }) = turn.commit(draft, Rule::default()) else {
+            let Ok(StoreOutcome::Stored { cas }) = turn.commit(draft, Rule::default()) else {
                 panic!("a set is always stored");
             };
             self.model.insert(

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use cache::store::{
-    Config, DeleteRule, Mode, NEVER, Outcome, RestoreError, Rule, Seconds, SnapshotTime, Store,
+    Config, DeleteRule, Mode, NEVER, RestoreError, Rule, Seconds, SnapshotTime, Store, StoreOutcome,
 };
 use tempfile::TempDir;
 
@@ -51,7 +51,7 @@ fn full_store() -> Store {
             exptime,
             Mode::Set.into(),
         );
-        assert!(matches!(stored, Ok(Outcome::Stored { .. })));
+        assert!(matches!(stored, Ok(StoreOutcome::Stored { .. })));
     }
     drop(turn);
     store
@@ -91,7 +91,7 @@ fn everything_comes_back_with_flags_cas_and_time() {
         };
         assert_eq!(item.exptime(), exptime);
     }
-    let Ok(Outcome::Stored { cas }) = turn.store(b"new", b"", 0, 0, Rule::default()) else {
+    let Ok(StoreOutcome::Stored { cas }) = turn.store(b"new", b"", 0, 0, Rule::default()) else {
         panic!("a set is stored");
     };
     assert_eq!(

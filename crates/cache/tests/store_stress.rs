@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cache::store::{
     Arithmetic, Config, Counted, Cursor, DeleteRule, Deleted, Direction, Item, Mode,
 };
-use cache::store::{Outcome, Rule, Store};
+use cache::store::{Rule, Store, StoreOutcome};
 
 const KEYS: u64 = 6;
 
@@ -78,7 +78,7 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
         let mut turn = store.turn(2);
         let value = if is_write {
             match turn.store(&key_of(key), &value, 0, 0, Mode::Set.into()) {
-                Ok(Outcome::Stored { .. }) => Some(number),
+                Ok(StoreOutcome::Stored { .. }) => Some(number),
                 Ok(other) => panic!("a set was {other:?}"),
                 Err(_) => None,
             }
@@ -109,8 +109,8 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
     events
 }
 
-/// Gibbons and Korach, "Testing shared memories", 1997: with every value written once, a history of a register is
-/// atomic if and only if no two forward zones overlap and none holds a backward zone.
+/// Gibbons and Korach, "Testing shared memories", 1997: with every value written once, a history of
+/// a register is atomic if and only if no two forward zones overlap and none holds a backward zone.
 fn check_atomic(events: &[Event]) {
     let mut zones: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
     let mut writes: HashMap<(u64, u64), u64> = HashMap::new();
@@ -264,7 +264,7 @@ fn no_count_is_lost_between_threads() {
 fn of_those_who_store_with_one_cas_one_wins() {
     let store = Store::new(Config::default()).unwrap();
     for round in 0..200 {
-        let Outcome::Stored { cas } = store
+        let StoreOutcome::Stored { cas } = store
             .turn(2)
             .store(b"k", b"v", 0, 0, Rule::default())
             .unwrap()
@@ -280,16 +280,17 @@ fn of_those_who_store_with_one_cas_one_wins() {
             let contenders: Vec<_> = (0..3).map(contend).collect();
             let outcomes = contenders.into_iter().map(|one| one.join().unwrap());
             outcomes
-                .filter(|outcome| matches!(outcome, Outcome::Stored { .. }))
+                .filter(|outcome| matches!(outcome, StoreOutcome::Stored { .. }))
                 .count()
         });
         assert_eq!(wins, 1, "round {round}");
     }
 }
 
-/// Seen: an `incr` with a cas and an `md I` with the same one both succeeded, and the item was not stale. Cause: what is
-/// made from the version before looked at its cas before it had the bucket's lock, and under the lock only at which memory
-/// it was. Such a write begins again now when the marks or the cas have changed meanwhile.
+/// Seen: an `incr` with a cas and an `md I` with the same one both succeeded, and the item was not
+/// stale. Cause: what is made from the version before looked at its cas before it had the bucket's
+/// lock, and under the lock only at which memory it was. Such a write begins again now when the
+/// marks or the cas have changed meanwhile.
 #[test]
 fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
     const ROUNDS: u64 = 60_000;
@@ -332,7 +333,7 @@ fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
                         ..Mode::Append.into()
                     };
                     let outcome = store.turn(2).store(b"k", b"6", 0, 0, rule).unwrap();
-                    matches!(outcome, Outcome::Stored { .. })
+                    matches!(outcome, StoreOutcome::Stored { .. })
                 };
                 wins.fetch_add(u64::from(won), SeqCst);
                 meet(0, 2 * round + 1);
@@ -356,9 +357,10 @@ fn of_a_count_and_an_invalidation_with_one_cas_one_wins() {
     assert_eq!(not_one, 0, "rounds of {ROUNDS}");
 }
 
-/// Seen: the first command after a delayed flush was a `touch`, and the thread span for ever. Cause: it found that the
-/// flush was due while it held the lock of its key's bucket, and a flush may have to take dead items out of that very bucket
-/// (or wait for the crawler, which does). The time is looked at before the lock now.
+/// Seen: the first command after a delayed flush was a `touch`, and the thread span for ever.
+/// Cause: it found that the flush was due while it held the lock of its key's bucket, and a flush
+/// may have to take dead items out of that very bucket (or wait for the crawler, which does). The
+/// time is looked at before the lock now.
 #[test]
 fn a_touch_that_comes_upon_a_flush_does_not_wait_for_itself() {
     const GENERATIONS: u32 = 1 << 15;

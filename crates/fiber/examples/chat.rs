@@ -1,5 +1,6 @@
-//! A chat: what one says all others hear. Each client has two fibers, one that reads and one that writes, and a
-//! channel of 64 lines between the room and the latter: who reads too slowly is shown the door.
+//! A chat: what one says all others hear. Each client has two fibers, one that reads and one that
+//! writes, and a channel of 64 lines between the room and the latter: who reads too slowly is shown
+//! the door.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};

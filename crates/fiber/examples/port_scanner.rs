@@ -1,4 +1,5 @@
-//! Which TCP ports of this machine answer? A fiber for each, 512 at a time: a semaphore says how many.
+//! Which TCP ports of this machine answer? A fiber for each, 512 at a time: a semaphore says how
+//! many.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Producers, workers and a collector with channels between: each line has a limit, so a slow stage holds the
-//! ones before it back instead of filling the memory. A plain thread collects.
+//! Producers, workers and a collector with channels between: each line has a limit, so a slow stage
+//! holds the ones before it back instead of filling the memory. A plain thread collects.
 
 use std::collections::BTreeMap;
 use std::thread;

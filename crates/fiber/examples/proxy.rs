@@ -1,5 +1,5 @@
-//! A TCP proxy: two fibers for each connection, one for each direction. The end of one direction is passed on
-//! while the other goes on.
+//! A TCP proxy: two fibers for each connection, one for each direction. The end of one direction is
+//! passed on while the other goes on.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};

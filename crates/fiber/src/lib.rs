@@ -2,8 +2,8 @@
 //!
 //! A *fiber* is a thread that the kernel does not know of. It has a stack of its own, blocks where
 //! threads block (reading a socket, sleeping, joining), and costs a page of memory and some ten
-//! nanoseconds a switch. *Processors* (kernel threads) run the fibers; while one waits for the network, its
-//! processor runs another.
+//! nanoseconds a switch. *Processors* (kernel threads) run the fibers; while one waits for the
+//! network, its processor runs another.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -39,13 +39,15 @@
 //! | `std::sync` | [`sync`]: locks, channels, [`select!`], semaphores, … | fibers and plain threads together |
 //! | `thread_local!` | [`fiber_local!`] | `thread_local!` is the processor's |
 //!
-//! What is called on a plain thread blocks that thread. [`run`] starts a runtime with a processor for each CPU and ends with its
-//! first fiber; [`Runtime::builder`] has the settings, and a runtime that lives longer.
+//! What is called on a plain thread blocks that thread. [`run`] starts a runtime with a processor
+//! for each CPU and ends with its first fiber; [`Runtime::builder`] has the settings, and a runtime
+//! that lives longer.
 //!
 //! # Fibers that belong together
 //!
-//! [`scope`] waits for its fibers, so they may borrow. [`timeout`] bounds what is done inside, however deep.
-//! [`cancel`](Fiber::cancel) asks a fiber to end: its wait fails, and so do those after.
+//! [`scope`] waits for its fibers, so they may borrow. [`timeout`] bounds what is done inside,
+//! however deep. [`cancel`](Fiber::cancel) asks a fiber to end: its wait fails, and so do those
+//! after.
 //!
 //! ```
 //! use std::time::Duration;
@@ -75,30 +77,34 @@
 //! # What to know
 //!
 //! * **A fiber starts anywhere and then stays.** The closure must be `Send`; what it makes
-//!   inside need not be. `thread_local!` and libraries that use it are safe, and see the processor's values.
+//!   inside need not be. `thread_local!` and libraries that use it are safe, and see the
+//!   processor's values.
 //! * **Nothing preempts a fiber.** A fiber that computes for long keeps its processor:
 //!   [`yield_now`] now and then, or [`offload`] it. So does a call that blocks the thread
-//!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`. A lock that is held across a wait must be
-//!   one of [`sync`].
-//! * **Whoever waits can be told to end**: [`Fiber::cancel`] ends the wait with an error, and what was completed is not
-//!   lost; [`timeout`] and [`deadline`] bound what runs inside. [`scope`] and [`JoinSet`] keep fibers together: none outlives
-//!   them, and cancellation goes down. [`Runtime::shutdown`] cancels what is left.
+//!   (`std::fs`, a contended `std::sync::Mutex`): fine when short, else `offload`. A lock that is
+//!   held across a wait must be one of [`sync`].
+//! * **A fiber that waits can be told to end**: [`Fiber::cancel`] ends the wait with an error, and
+//!   what was completed is not lost; [`timeout`] and [`deadline`] bound what runs inside. [`scope`]
+//!   and [`JoinSet`] keep fibers together: none outlives them, and cancellation goes down.
+//!   [`Runtime::shutdown`] cancels what is left.
 //! * **The kernel side is io_uring or epoll**, by [`BackendChoice`]; [`Runtime::denied`] says why
 //!   when it could not be io_uring.
 //! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
 //!   arrays on the heap: each page of the stack that was touched stays with the fiber.
-//! * **Who mostly waits needs no stack**: a conversation as [`Steps`] has one only while it runs, and may go on on another
-//!   processor.
-//! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block the thread then. The
-//!   message of a panic names the fiber: the first runtime puts that line before the panic hook that it finds.
-//! * **Do not wait in the initialiser of a `thread_local!`.** `std` relies on it, and it is the one rule that the crate cannot
-//!   keep for you: see `docs/fiber/soundness.md`.
+//! * **A fiber that mostly waits needs no stack**: a conversation as [`Steps`] has one only while
+//!   it runs, and may go on on another processor.
+//! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block
+//!   the thread then. The message of a panic names the fiber: the first runtime puts that line
+//!   before the panic hook that it finds.
+//! * **Do not wait in the initialiser of a `thread_local!`.** `std` relies on it, and it is the one
+//!   rule that the crate cannot keep for you: see `docs/fiber/soundness.md`.
 //!
 //! # More than one cluster
 //!
-//! A runtime is a *cluster* of processors, and a process may have several: one for what blocks, say, so that connections
-//! do not feel it. [`ClusterHandle::run`] calls something there, [`move_to`] takes who may move there.
-//! [`Runtime::add_processor`] and [`Runtime::remove_processor`] change a cluster while it runs.
+//! A runtime is a *cluster* of processors, and a process may have several: one for what blocks,
+//! say, so that connections do not feel it. [`ClusterHandle::run`] calls something there,
+//! [`move_to`] takes fibers that may move there. [`Runtime::add_processor`] and
+//! [`Runtime::remove_processor`] change a cluster while it runs.
 //!
 //! ```
 //! let disk = fiber::Runtime::builder().processors(1).start().unwrap();
@@ -112,15 +118,18 @@
 //!
 //! # Looking inside
 //!
-//! [`Runtime::dump`] lists all fibers: what each waits for (the descriptor and the operation, the lock and who has it), for how
-//! long, where it was spawned, and with [`Lens::dump_with_backtraces`] where it is.
-//! [`RuntimeBuilder::stall_detector`] names a fiber that keeps its processor, and fibers that wait for each other in a ring.
-//! [`Runtime::counters`] counts. With the feature `tracing`, spans follow fibers: the module `spans`.
+//! [`Runtime::dump`] lists all fibers: what each waits for (the descriptor and the operation, the
+//! lock and its owner), for how long, where it was spawned, and with
+//! [`Inspector::dump_with_backtraces`] where it is. [`RuntimeBuilder::stall_detector`] names a
+//! fiber that keeps its processor, and fibers that wait for each other in a ring.
+//! [`Runtime::counters`] counts. With the feature `tracing`, spans follow fibers: the module
+//! `spans`.
 //!
 //! # Further
 //!
-//! The examples (`examples/`) are a page each: `echo`, `chat`, `proxy`, `static_files`, `port_scanner`, `producer_consumer`. For
-//! those who come from tokio, Go or Java, and why it is sound: `docs/fiber/`.
+//! The examples (`examples/`) are a page each: `echo`, `chat`, `proxy`, `static_files`,
+//! `port_scanner`, `producer_consumer`. For those who come from tokio, Go or Java, and why it is
+//! sound: `docs/fiber/`.
 //!
 //! # Inside
 //!
@@ -171,7 +180,7 @@ pub use io::offload::{
 };
 pub use io::op::sleep;
 pub use net::socket::Source;
-pub use runtime::{Lens, Runtime, RuntimeBuilder, Shutdown, run};
+pub use runtime::{Inspector, Runtime, RuntimeBuilder, Shutdown, run};
 pub use sched::block::{
     current, deadline, on_processor_stack, park, park_timeout, timeout, yield_now,
 };
@@ -181,10 +190,10 @@ pub use sched::spans;
 pub use sched::timer::{Tick, TimerKey, Wheel};
 pub use spawn::builder::{Builder, Scope, ScopedJoinHandle, scope, spawn, spawn_steps};
 pub use spawn::clusters::move_to;
-pub use spawn::crew::{ProcessorStatus, Retirement};
 pub use spawn::handle::ClusterHandle;
 pub use spawn::join_set::JoinSet;
 pub use spawn::packet::JoinHandle;
+pub use spawn::processors::{ProcessorStatus, Retirement};
 pub use spawn::steps::Steps;
 pub use switch::locals::{AccessError, LocalKey};
 pub use switch::resources::{Resources, resources};

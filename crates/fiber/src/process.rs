@@ -1,5 +1,5 @@
-//! Child processes, as [`std::process`] has them: starting one never blocks a processor, and a fiber waits for
-//! its end and talks through its pipes while others run.
+//! Child processes, as [`std::process`] has them: starting one never blocks a processor, and a
+//! fiber waits for its end and talks through its pipes while others run.
 //!
 //! ```
 //! use fiber::process::{Command, Stdio};
@@ -18,9 +18,9 @@
 //!
 //! # Fork and exec
 //!
-//! What the runtime opens is closed on exec: rings, epoll instances, eventfds, sockets, pipes. `Command` starts children with
-//! `posix_spawn` or fork-and-exec, which is always safe. A bare `fork(2)` copies the calling thread only: see the
-//! notes at [`Runtime`](crate::Runtime).
+//! What the runtime opens is closed on exec: rings, epoll instances, eventfds, sockets, pipes.
+//! `Command` starts children with `posix_spawn` or fork-and-exec, which is always safe. A bare
+//! `fork(2)` copies the calling thread only: see the notes at [`Runtime`](crate::Runtime).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -175,11 +175,12 @@ impl Child {
         self.inner.id()
     }
 
-    /// Waits until it has ended. Closes its standard input first, as `std` does, so that it does not wait for us.
+    /// Waits until it has ended. Closes its standard input first, as `std` does, so that it does
+    /// not wait for us.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline of [`timeout`](crate::timeout); the child then lives on. Else what `waitid(2)`
-    /// reports.
+    /// `TimedOut` past the deadline of [`timeout`](crate::timeout); the child then lives on. Else
+    /// what `waitid(2)` reports.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         let Some(ended) = &self.ended else {
@@ -226,7 +227,8 @@ impl Child {
     }
 }
 
-/// Reads both to their ends at the same time: a child that fills one pipe does not go on with the other.
+/// Reads both to their ends at the same time: a child that fills one pipe does not go on with the
+/// other.
 fn read_both(
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,

@@ -17,22 +17,23 @@ use crate::io::fork::notice_forks;
 use crate::sched::cluster::Cluster;
 use crate::sched::fiber::Fiber;
 use crate::spawn::builder::Builder;
-use crate::spawn::crew::{ProcessorStatus, Retirement};
 use crate::spawn::handle::ClusterHandle;
 use crate::spawn::packet::JoinHandle;
+use crate::spawn::processors::{ProcessorStatus, Retirement};
 use crate::spawn::steps::Steps;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
 ///
-/// One of its own fibers may be what drops it, the last of those that share it for instance. That fiber goes on until it
-/// waits or finishes, and with that its processor ends.
+/// One of its own fibers may be what drops it, the last of those that share it for instance. That
+/// fiber goes on until it waits or finishes, and with that its processor ends.
 ///
 /// # After a fork
-/// `fork(2)` copies the calling thread only, so a runtime stays with the parent, which does not notice. In the child, a fiber
-/// that forked goes on as a plain thread, whose calls block, and should exec or `_exit`; if it returns to the runtime, the child
-/// is aborted with a message. Spawning on the parent's runtime and joining its fibers panics there, dropping
-/// it does nothing, and a new one may be started. What the runtime opens is closed on exec, and its rings are not mapped in the
-/// child. [`process::Command`](crate::process::Command) needs no such care.
+/// `fork(2)` copies the calling thread only, so a runtime stays with the parent, which does not
+/// notice. In the child, a fiber that forked goes on as a plain thread, whose calls block, and
+/// should exec or `_exit`; if it returns to the runtime, the child is aborted with a message.
+/// Spawning on the parent's runtime and joining its fibers panics there, dropping it does nothing,
+/// and a new one may be started. What the runtime opens is closed on exec, and its rings are not
+/// mapped in the child. [`process::Command`](crate::process::Command) needs no such care.
 pub struct Runtime {
     cluster: Arc<Cluster>,
     denied: Option<Denied>,
@@ -58,26 +59,28 @@ pub struct RuntimeBuilder {
     listeners: Listeners,
 }
 
-/// Shows a runtime's fibers, from any thread and for as long as one likes. From [`Runtime::lens`].
+/// Shows a runtime's fibers, from any thread and for as long as one likes. From
+/// [`Runtime::inspector`].
 #[derive(Clone)]
-pub struct Lens(Arc<Cluster>);
+pub struct Inspector(Arc<Cluster>);
 
-impl Lens {
+impl Inspector {
     /// All fibers that there are. Takes some microseconds a fiber.
     pub fn dump(&self) -> Dump {
         Dump::of(&self.0, false)
     }
 
-    /// The same, and where each fiber is that waits (the first thousand of them): each is given its processor for as
-    /// long as it takes to say so. Not from a fiber, whose processor would have to wait for itself.
+    /// The same, and where each fiber is that waits (the first thousand of them): each is given its
+    /// processor for as long as it takes to say so. Not from a fiber, whose processor would have to
+    /// wait for itself.
     pub fn dump_with_backtraces(&self) -> Dump {
         Dump::of(&self.0, crate::current().is_none())
     }
 }
 
-impl fmt::Debug for Lens {
+impl fmt::Debug for Inspector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lens")
+        f.write_str("Inspector")
     }
 }
 
@@ -174,25 +177,26 @@ impl Runtime {
         self.cluster.processor_statuses()
     }
 
-    /// Starts one more processor, and returns its number: the lowest that is free. From any thread or fiber; whoever adds or
-    /// removes at the same time is served one after the other.
+    /// Starts one more processor, and returns its number: the lowest that is free. From any thread
+    /// or fiber; a call that adds or removes at the same time is served one after the other.
     ///
     /// # Errors
-    /// `QuotaExceeded` if there are [as many as there may be](RuntimeBuilder::max_processors); else what the kernel says to a
-    /// new thread, ring or epoll instance.
+    /// `QuotaExceeded` if there are [as many as there may be](RuntimeBuilder::max_processors); else
+    /// what the kernel says to a new thread, ring or epoll instance.
     pub fn add_processor(&self) -> io::Result<usize> {
         self.cluster().add_processor()
     }
 
-    /// Removes processor `index`. It takes no new fibers at once. Who is not started, is between two steps or is
-    /// [migratable](Builder::migratable) goes on elsewhere, and what it waited for is begun anew there: nothing that had come is
-    /// lost. Listeners are accepted from elsewhere, timers kept elsewhere. But **fibers that have frames there stay, and
-    /// the processor runs them until they have finished**, whatever they wait for: see [`Retirement`] for how many there
-    /// are, and [`dump`](Runtime::dump) for which. Steps count as such in the middle of a step. What lasts too long, the
-    /// program has to [cancel](Fiber::cancel).
+    /// Removes processor `index`. It takes no new fibers at once. A fiber that is not started, is
+    /// between two steps or is [migratable](Builder::migratable) goes on elsewhere, and what it
+    /// waited for is begun anew there: nothing that had come is lost. Listeners are accepted from
+    /// elsewhere, timers kept elsewhere. But **fibers that have frames there stay, and the
+    /// processor runs them until they have finished**, whatever they wait for: see [`Retirement`]
+    /// for how many there are, and [`dump`](Runtime::dump) for which. Steps count as such in the
+    /// middle of a step. What lasts too long, the program has to [cancel](Fiber::cancel).
     ///
-    /// Then its thread ends, its descriptors are closed, and its number may be used again. What it has counted
-    /// [stays](Runtime::counters). From any thread or fiber.
+    /// Then its thread ends, its descriptors are closed, and its number may be used again. What it
+    /// has counted [stays](Runtime::counters). From any thread or fiber.
     ///
     /// ```
     /// use std::time::Duration;
@@ -206,7 +210,8 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` if it is the last one that runs, `NotFound` if there is none with this number or it is being removed.
+    /// `InvalidInput` if it is the last one that runs, `NotFound` if there is none with this number
+    /// or it is being removed.
     pub fn remove_processor(&self, index: usize) -> io::Result<Retirement> {
         self.cluster().remove_processor(index)
     }
@@ -226,15 +231,15 @@ impl Runtime {
         self.denied.as_ref()
     }
 
-    /// All fibers that there are: what each is doing, what it waits for, where it was spawned. See [`Lens`] for
-    /// backtraces, and for looking from elsewhere.
+    /// All fibers that there are: what each is doing, what it waits for, where it was spawned. See
+    /// [`Inspector`] for backtraces, and for looking from elsewhere.
     pub fn dump(&self) -> Dump {
-        self.lens().dump()
+        self.inspector().dump()
     }
 
     /// Something to look at the fibers with that may outlive the runtime.
-    pub fn lens(&self) -> Lens {
-        Lens(Arc::clone(&self.cluster))
+    pub fn inspector(&self) -> Inspector {
+        Inspector(Arc::clone(&self.cluster))
     }
 
     /// How often the stall detector has found a fiber that kept its processor for too long.
@@ -242,8 +247,8 @@ impl Runtime {
         self.cluster.stalls.load(Ordering::Relaxed)
     }
 
-    /// What each processor has counted, by number. Those of processors that were removed stay, and one that gets the same
-    /// number goes on counting there.
+    /// What each processor has counted, by number. Those of processors that were removed stay, and
+    /// one that gets the same number goes on counting there.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
         self.cluster
             .open_places()
@@ -252,20 +257,23 @@ impl Runtime {
             .collect()
     }
 
-    /// Waits up to `patience` for all fibers to finish, then [cancels](crate::Fiber::cancel) those that are left, waits for them
-    /// for a second more, and stops the processors. Returns how many fibers were left even so.
+    /// Waits up to `patience` for all fibers to finish, then [cancels](crate::Fiber::cancel) those
+    /// that are left, waits for them for a second more, and stops the processors. Returns how many
+    /// fibers were left even so.
     pub fn shutdown(self, patience: Duration) -> usize {
         self.shutdown_with(patience, Duration::from_secs(1)).left
     }
 
     /// As [`shutdown`](Runtime::shutdown), and waits up to `grace` for those that were cancelled.
     ///
-    /// Nothing is lost: what a fiber had received when it was cancelled it gets, connections that nobody has accepted are closed,
-    /// the kernel gives all buffers back before the rings go, and no signal handler or thread of the runtime stays
-    /// behind (the [`offload`](crate::offload()) threads are the process's, and end by themselves). A fiber that neither finishes nor
-    /// waits in anything that can be cancelled is left behind: it never runs again, and its stack stays as it is, so nothing
-    /// that it borrows or owns is touched. The thread that it ran on stays too, asleep, because the fiber may have lent a
-    /// `thread_local!` of it; [`resources`](crate::resources()) counts these threads.
+    /// Nothing is lost: what a fiber had received when it was cancelled it gets, connections that
+    /// were not accepted are closed, the kernel gives all buffers back before the rings go, and no
+    /// signal handler or thread of the runtime stays behind (the [`offload`](crate::offload())
+    /// threads are the process's, and end by themselves). A fiber that neither finishes nor waits
+    /// in anything that can be cancelled is left behind: it never runs again, and its stack stays
+    /// as it is, so nothing that it borrows or owns is touched. The thread that it ran on stays
+    /// too, asleep, because the fiber may have lent a `thread_local!` of it;
+    /// [`resources`](crate::resources()) counts these threads.
     pub fn shutdown_with(mut self, patience: Duration, grace: Duration) -> Shutdown {
         if !self.cluster.process.is_here() {
             let left = self.fiber_count();
@@ -335,8 +343,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How many processors there may be at a time, those that are being removed included; at least as many as it starts
-    /// with. 64 unless said otherwise, and not more than 8,192. Each costs some 800 bytes, whether it is there or not.
+    /// How many processors there may be at a time, those that are being removed included; at least
+    /// as many as it starts with. 64 unless said otherwise, and not more than 8,192. Each costs
+    /// some 800 bytes, whether it is there or not.
     #[must_use]
     pub fn max_processors(mut self, count: usize) -> RuntimeBuilder {
         self.processors_max = Some(count);
@@ -350,9 +359,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Watches for fibers that keep their processor for longer than `threshold`, and for fibers that wait for each other in
-    /// a ring. Costs a kernel thread that looks twice per threshold while anybody is awake, and once a second otherwise. Off
-    /// unless asked for.
+    /// Watches for fibers that keep their processor for longer than `threshold`, and for fibers
+    /// that wait for each other in a ring. Costs a kernel thread that looks twice per threshold
+    /// while anything is awake, and once a second otherwise. Off unless asked for.
     ///
     /// It sends `SIGURG` to a stalled processor, to see what it is doing.
     #[must_use]
@@ -361,14 +370,16 @@ impl RuntimeBuilder {
         self
     }
 
-    /// What to do about a stall, on the monitor's thread; without this it is printed on standard error.
+    /// What to do about a stall, on the monitor's thread; without this it is printed on standard
+    /// error.
     #[must_use]
     pub fn on_stall(mut self, f: impl Fn(&Stall) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.stall = Arc::new(f);
         self
     }
 
-    /// What to do about a deadlock, on the monitor's thread; without this it is printed on standard error.
+    /// What to do about a deadlock, on the monitor's thread; without this it is printed on standard
+    /// error.
     #[must_use]
     pub fn on_deadlock(mut self, f: impl Fn(&Deadlock) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.deadlock = Arc::new(f);
@@ -378,8 +389,9 @@ impl RuntimeBuilder {
     /// Starts the processors.
     ///
     /// # Errors
-    /// What the kernel says to a new thread, ring or epoll instance. With [`BackendChoice::Uring`], the
-    /// [`Denied`] that says why there is no ring. `InvalidInput` for more processors than 8,192.
+    /// What the kernel says to a new thread, ring or epoll instance. With [`BackendChoice::Uring`],
+    /// the [`Denied`] that says why there is no ring. `InvalidInput` for more processors than
+    /// 8,192.
     pub fn start(self) -> io::Result<Runtime> {
         let count = self.processors.unwrap_or_else(available_processors);
         let count_max = self.processors_max.unwrap_or(PROCESSORS_MAX_DEFAULT);

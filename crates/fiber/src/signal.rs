@@ -32,10 +32,12 @@ pub use signal_hook::consts::{
 
 use crate::net::UnixStream;
 
-/// Waits for signals. From when it is made until it is dropped, these signals do nothing by themselves any more;
-/// other handlers that the process registered through `signal-hook` are called as well.
+/// Waits for signals. From when it is made until it is dropped, these signals do nothing by
+/// themselves any more; other handlers that the process registered through `signal-hook` are called
+/// as well.
 ///
-/// A signal that comes twice before anybody waits is told once, as the kernel does with signals that are blocked.
+/// A signal that comes twice before a wait is told once, as the kernel does with signals that are
+/// blocked.
 pub struct Signals {
     arrivals: Arc<Arrivals>,
     doorbell: UnixStream,
@@ -53,7 +55,8 @@ impl Signals {
     /// Waits for these from now on.
     ///
     /// # Errors
-    /// `InvalidInput` for a signal that cannot be caught; else what `sigaction(2)` or `socketpair(2)` reports.
+    /// `InvalidInput` for a signal that cannot be caught; else what `sigaction(2)` or
+    /// `socketpair(2)` reports.
     pub fn new(signals: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
         let (bell, doorbell) = StdUnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -76,8 +79,8 @@ impl Signals {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let arrivals = Arc::clone(&self.arrivals);
-        // SAFETY: the action is an atomic operation and a system call that does not wait, both of which are allowed
-        // in handlers; it neither allocates nor locks nor panics.
+        // SAFETY: the action is an atomic operation and a system call that does not wait, both of
+        // which are allowed in handlers; it neither allocates nor locks nor panics.
         let id = unsafe { low_level::register(signal, move || arrivals.arrived(signal)) }?;
         self.ids.push(id);
         Ok(())
@@ -92,7 +95,7 @@ impl Signals {
             if let Some(signal) = self.arrivals.take() {
                 return Ok(signal);
             }
-            // As many rings as there are: whoever rang did so after its bit was set.
+            // As many rings as there are: each rang after its bit was set.
             if (&self.doorbell).read(&mut [0; 64])? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -112,8 +115,8 @@ impl Arrivals {
             return; // The bell has been rung for it.
         }
         // When the socket is full it has been rung often enough.
-        // SAFETY: sends one byte of a live local through a descriptor that lives as long as `self`. The interrupted
-        // code finds the errno that it had.
+        // SAFETY: sends one byte of a live local through a descriptor that lives as long as `self`.
+        // The interrupted code finds the errno that it had.
         unsafe {
             let errno = *libc::__errno_location();
             libc::send(self.bell.as_raw_fd(), [1u8].as_ptr().cast(), 1, BELL_FLAGS);

@@ -21,7 +21,7 @@ fn on_each(test: impl Fn(&Runtime)) {
     }
 }
 
-/// Connects; the connection is served when whoever accepted it has closed it.
+/// Connects; the connection is served when the fiber that accepted it has closed it.
 fn visit(address: SocketAddr) {
     let mut client = Client::connect(address).unwrap();
     client.set_read_timeout(Some(BOUND)).unwrap();
@@ -54,8 +54,8 @@ fn on_a_thread(f: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
     end
 }
 
-/// Seen: the fibers got `EAGAIN`, because the thread had made the listener non-blocking under an accept of the ring; a thread
-/// that waited did not hear that the listener was closed.
+/// Seen: the fibers got `EAGAIN`, because the thread had made the listener non-blocking under an
+/// accept of the ring; a thread that waited did not hear that the listener was closed.
 #[test]
 fn threads_and_fibers_accept_from_one_listener() {
     on_each(|runtime| {
@@ -88,7 +88,8 @@ fn threads_and_fibers_accept_from_one_listener() {
     });
 }
 
-/// Fibers that come and go leave connections by that the kernel has given to their ring; the thread hears of them.
+/// Fibers that come and go leave connections by that the kernel has given to their ring; the thread
+/// hears of them.
 #[test]
 fn a_thread_gets_what_fibers_leave() {
     on_each(|runtime| {
@@ -121,9 +122,10 @@ fn a_thread_gets_what_fibers_leave() {
     });
 }
 
-/// Seen: three fibers asked for a connection, and a ring took the whole listen queue, 3,000 of a server's clients. What
-/// no fiber had asked for was parked, and used up the descriptors that files needed. Cause: a multishot accept does not
-/// stop. Cure: connections are accepted for those that wait, and for no others.
+/// Seen: three fibers asked for a connection, and a ring took the whole listen queue, 3,000 of a
+/// server's clients. What no fiber had asked for was parked, and used up the descriptors that files
+/// needed. Cause: a multishot accept does not stop. Cure: connections are accepted for those that
+/// wait, and for no others.
 #[test]
 fn connections_that_no_fiber_asks_for_stay_in_the_listen_queue() {
     on_each(|runtime| {
@@ -146,8 +148,9 @@ fn connections_that_no_fiber_asks_for_stay_in_the_listen_queue() {
     });
 }
 
-/// Seen: programs for `std::net` and Go begin with a loop over `incoming`, which was not there; a loop around `accept` that
-/// skips errors never ended once the listener was closed or its fiber cancelled.
+/// Seen: programs for `std::net` and Go begin with a loop over `incoming`, which was not there; a
+/// loop around `accept` that skips errors never ended once the listener was closed or its fiber
+/// cancelled.
 #[test]
 fn incoming_ends_with_its_listener_or_its_fiber() {
     on_each(|runtime| {
@@ -169,8 +172,9 @@ fn incoming_ends_with_its_listener_or_its_fiber() {
     });
 }
 
-/// Seen: on epoll a fiber that accepted from a full listen queue kept its processor until the queue was empty, which under
-/// load is never. Cause: a connection that is there at once was not counted as an operation that did not suspend.
+/// Seen: on epoll a fiber that accepted from a full listen queue kept its processor until the queue
+/// was empty, which under load is never. Cause: a connection that is there at once was not counted
+/// as an operation that did not suspend.
 #[test]
 fn a_full_listen_queue_starves_no_fiber() {
     const CONNECTIONS: usize = 100;
@@ -196,9 +200,10 @@ fn a_full_listen_queue_starves_no_fiber() {
     }
 }
 
-/// Seen: of two runtimes with a listener each on one socket, as two programs share one, the second did not hear of a
-/// connection. Cause: a fiber of the first had been served on a neighbour's word, and the poll of its ring, which nobody
-/// needed any more, was the one of several that the kernel tells (EPOLLEXCLUSIVE). It is taken back then.
+/// Seen: of two runtimes with a listener each on one socket, as two programs share one, the second
+/// did not hear of a connection. Cause: a fiber of the first had been served on a neighbour's word,
+/// and the poll of its ring, which nothing needed any more, was the one of several that the kernel
+/// tells (EPOLLEXCLUSIVE). It is taken back then.
 #[test]
 fn a_ring_without_waiters_leaves_news_to_other_programs() {
     const PATIENCE: Duration = Duration::from_millis(300);

@@ -109,7 +109,7 @@ fn cancelled_accepts_connects_datagrams_and_pipes_say_so() {
     assert_cancelled(cancelled_in(move || socket.recv_from(&mut [0; 8])));
     let (mut reader, _writer) = pipe().unwrap();
     assert_cancelled(cancelled_in(move || reader.read(&mut [0; 8])));
-    // A listener that nobody accepts from, with a full queue: connecting waits.
+    // A listener without accepts, with a full queue: connecting waits.
     let full = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = full.local_addr().unwrap();
     rustix::net::listen(&full, 0).unwrap();
@@ -315,9 +315,10 @@ fn a_cancelled_acceptor_leaves_the_connections_to_others() {
     stays.join().unwrap().unwrap();
 }
 
-/// Seen: under load, a connection that nobody accepted although a fiber waited for it. Cause: of the rings that wait on a
-/// listener the kernel tells one; that was the one whose fiber had just left, and its accept was cancelled before it
-/// had looked. Cure: whoever ends its accept looks whether the others have to be told.
+/// Seen: under load, a connection that was not accepted although a fiber waited for it. Cause: of
+/// the rings that wait on a listener the kernel tells one; that was the one whose fiber had just
+/// left, and its accept was cancelled before it had looked. Cure: a fiber that ends its accept
+/// looks whether the others have to be told.
 fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
@@ -326,7 +327,7 @@ fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     let builder = fiber::Builder::new().processor(1);
     let leaves = builder.spawn(move || {
         let left = accepting.accept().map(drop);
-        // Without a suspension, so that the ring does not know yet that nobody waits here any more.
+        // Without a suspension, so that the ring does not know yet that none waits here any more.
         (left, std::net::TcpStream::connect(address).unwrap())
     });
     // The first in line is told first.
@@ -342,9 +343,9 @@ fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     stays.unwrap().join().unwrap().unwrap();
 }
 
-/// Seen (in review): a fiber accepted once and ended; the ring of its processor went on accepting, and kept the
-/// connections for fibers that might ask there. Cure: what no fiber asks for stays in the listen queue, and those that wait
-/// elsewhere are told of it.
+/// Seen (in review): a fiber accepted once and ended; the ring of its processor went on accepting,
+/// and kept the connections for fibers that might ask there. Cure: what no fiber asks for stays in
+/// the listen queue, and those that wait elsewhere are told of it.
 fn connections_for_a_processor_whose_acceptor_has_gone_are_for_the_others() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
@@ -440,7 +441,7 @@ fn accept_against_cancel_loses_no_connection() {
             chance.pause();
         }
         let _connected = connecting.join().unwrap();
-        // What nobody has got waits for whoever asks, on either processor.
+        // What was not taken waits for the next call, on either processor.
         let accepted = Arc::new(AtomicUsize::new(accepted));
         let rest = [0, 1].map(|number| {
             let (listener, accepted) = (Arc::clone(&listener), Arc::clone(&accepted));
@@ -521,7 +522,7 @@ fn sleep_against_cancel_ends_once() {
     races(|chance| {
         let sleeper = fiber::spawn(|| {
             fiber::sleep(Duration::from_millis(1));
-            // A second wake-up for the same sleep would end this wait, in which nobody cancels.
+            // A second wake-up for the same sleep would end this wait, in which nothing cancels.
             let (mut reader, _writer) = pipe().unwrap();
             let soon = Duration::from_millis(2);
             fiber::uncancellable(|| fiber::timeout(soon, || reader.read(&mut [0; 1])))

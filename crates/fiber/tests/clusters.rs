@@ -50,7 +50,8 @@ fn here() -> ClusterHandle {
 }
 
 fn migratable() -> Builder {
-    // SAFETY: the fibers of these tests use no thread-local storage, and what they have across a wait is `Send`.
+    // SAFETY: the fibers of these tests use no thread-local storage, and what they have across a
+    // wait is `Send`.
     unsafe { Builder::new().migratable() }
 }
 
@@ -277,7 +278,7 @@ fn it_is_counted_and_listed_where_it_is() {
     });
 }
 
-/// Whoever unparks it may find it here, on its way, or there: no unpark is lost.
+/// An unpark may find it here, on its way, or there: no unpark is lost.
 #[test]
 fn unparks_that_race_with_a_move_are_not_lost() {
     const ROUNDS: usize = 500;
@@ -383,7 +384,8 @@ fn a_cluster_that_has_been_shut_down_takes_nobody() {
     }
 }
 
-/// A runtime that is shut down while fibers come and go: each ends in one of the two, and none is left or lost.
+/// A runtime that is shut down while fibers come and go: each ends in one of the two, and none is
+/// left or lost.
 #[test]
 fn shutting_one_down_while_fibers_travel_loses_nobody() {
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
@@ -461,8 +463,9 @@ fn travel_and_removal_of_processors_go_together() {
     });
 }
 
-/// Seen: 23,884 timers expired where 192 were due, and each kept its fiber in memory until then. Cause: a fiber that waited
-/// with a deadline, and moved, left its timer behind and set a new one, at every hop. Cure: the old one is taken back.
+/// Seen: 23,884 timers expired where 192 were due, and each kept its fiber in memory until then.
+/// Cause: a fiber that waited with a deadline, and moved, left its timer behind and set a new one,
+/// at every hop. Cure: the old one is taken back.
 #[test]
 fn deadlines_of_fibers_that_move_leave_no_timers_behind() {
     const HOPS: u64 = 100;
@@ -483,7 +486,8 @@ fn deadlines_of_fibers_that_move_leave_no_timers_behind() {
         }
         drop(near);
         steps.join().unwrap();
-        // Timers expire in their order, so those that were left behind on any processor have by the end of these.
+        // Timers expire in their order, so those that were left behind on any processor have by the
+        // end of these.
         let sleep = move || fiber::sleep(patience + Duration::from_millis(1));
         let sleepers = [a, b].map(|runtime| {
             let on = |index| {

@@ -255,8 +255,9 @@ fn a_cold_file_is_sent_whole() {
     send_and_compare(&file, &content);
 }
 
-/// Seen: a file ended sooner than was said, and what was to be sent after it waited until its time-out. Cause: on epoll, fewer
-/// bytes than wanted counted as a full socket, whose edge never came, because it had room. Cure: only EAGAIN counts.
+/// Seen: a file ended sooner than was said, and what was to be sent after it waited until its
+/// time-out. Cause: on epoll, fewer bytes than wanted counted as a full socket, whose edge never
+/// came, because it had room. Cure: only EAGAIN counts.
 fn what_follows_the_end_of_a_file_is_sent() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"the end").unwrap();
@@ -468,9 +469,10 @@ fn two_directions_of_one_stream() {
     echoed.join().unwrap();
 }
 
-/// Seen: a fiber received from a stream on which another one, of another processor, sent a file; that processor stopped
-/// until the peer read. Cause: a ring waits for blocking sockets only, so the one made the socket blocking just before the
-/// other one's `sendfile(2)`. Cure: the mode does not change during such a call.
+/// Seen: a fiber received from a stream on which another one, of another processor, sent a file;
+/// that processor stopped until the peer read. Cause: a ring waits for blocking sockets only, so
+/// the one made the socket blocking just before the other one's `sendfile(2)`. Cure: the mode does
+/// not change during such a call.
 #[test]
 fn receiving_from_a_stream_does_not_block_who_sends_a_file_on_it() {
     const ROUNDS: usize = 300;

@@ -250,7 +250,7 @@ fn a_full_receiver_holds_up_the_sender_and_loses_nothing() {
             a.send(&n.to_le_bytes()).unwrap();
         }
     });
-    // The sender runs into the full queue before anybody receives.
+    // The sender runs into the full queue before anything receives.
     (0..3).for_each(|_| fiber::yield_now());
     let mut buffer = [0; 4];
     for n in 0..2000u32 {

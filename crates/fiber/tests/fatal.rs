@@ -1,5 +1,5 @@
-//! Mistakes that take the process down, and what they say. A fiber that runs off its stack is one of them. Each case runs this test program
-//! again, as a child that is expected to die.
+//! Mistakes that take the process down, and what they say. A fiber that runs off its stack is one
+//! of them. Each case runs this test program again, as a child that is expected to die.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
@@ -122,8 +122,8 @@ fn a_result_that_panics_when_dropped_aborts() {
     );
 }
 
-/// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread it did not say which. Cause:
-/// the standard library knows threads. Cure: a line before its message.
+/// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread it
+/// did not say which. Cause: the standard library knows threads. Cure: a line before its message.
 #[test]
 fn a_panic_names_the_fiber() {
     if is_child() {
@@ -163,8 +163,9 @@ fn a_panic_names_the_fiber() {
     }
 }
 
-/// Seen: with standard error on a full disk, or a pipe that nothing reads any more, one panic of a fiber ended the process.
-/// Cause: the line that names the fiber was written by a macro that panics when it cannot write, within the panic hook.
+/// Seen: with standard error on a full disk, or a pipe that nothing reads any more, one panic of a
+/// fiber ended the process. Cause: the line that names the fiber was written by a macro that panics
+/// when it cannot write, within the panic hook.
 #[test]
 fn a_panic_that_cannot_be_written_down_costs_its_fiber_only() {
     if is_child() {

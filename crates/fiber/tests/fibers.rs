@@ -169,8 +169,8 @@ fn probe_address() -> usize {
     PROBE.with(|probe| std::ptr::from_ref(probe) as usize)
 }
 
-/// A fiber starts anywhere and then stays: at every point where it suspends, thread-local storage and
-/// the thread are those that it began with.
+/// A fiber starts anywhere and then stays: at every point where it suspends, thread-local storage
+/// and the thread are those that it began with.
 #[test]
 fn a_started_fiber_never_changes_its_thread() {
     let runtime = runtime(4);

@@ -1,5 +1,5 @@
-//! Forking: the runtime stays with the parent. Each case runs this test program again, as a process of its own, which
-//! forks; what its child says and how it ends is what is checked.
+//! Forking: the runtime stays with the parent. Each case runs this test program again, as a process
+//! of its own, which forks; what its child says and how it ends is what is checked.
 
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,7 +9,8 @@ use std::time::Duration;
 use fiber::net::TcpListener;
 use fiber::{BackendChoice, Runtime};
 
-/// Runs `test` of this program in a process of its own, where `FORKS` is set, once for each back end.
+/// Runs `test` of this program in a process of its own, where `FORKS` is set, once for each back
+/// end.
 fn in_a_process(test: &str, check: impl Fn(&Output, &str)) {
     let program = std::env::current_exe().unwrap();
     for backend in ["uring", "epoll"] {
@@ -43,7 +44,8 @@ fn runtime() -> Option<Runtime> {
 
 /// Forks; runs `child` there, and returns here how it ended.
 fn fork(child: impl FnOnce()) -> std::process::ExitStatus {
-    // SAFETY: the child runs what fork(2) allows a child of threads to run, or what the test shows to work.
+    // SAFETY: the child runs what fork(2) allows a child of threads to run, or what the test shows
+    // to work.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork failed");
     if pid == 0 {
@@ -234,7 +236,8 @@ fn a_fiber_that_calls_exec_leaves_nothing_of_the_runtime_behind() {
     );
 }
 
-/// What a child may touch by mistake: wake-ups, requests and locks of the parent's fibers. It is refused, or is without effect.
+/// What a child may touch by mistake: wake-ups, requests and locks of the parent's fibers. It is
+/// refused, or is without effect.
 #[test]
 fn what_the_child_does_to_the_fibers_of_the_parent_is_without_effect() {
     if let Some(runtime) = runtime() {
@@ -279,8 +282,8 @@ fn what_the_child_does_to_the_fibers_of_the_parent_is_without_effect() {
     );
 }
 
-/// Seen: a fiber forked inside of `scope`, or while it had a `JoinSet`; its child hung without a word. Cause: it waited for
-/// fibers that are the parent's. Cure: it is refused, as `join` is.
+/// Seen: a fiber forked inside of `scope`, or while it had a `JoinSet`; its child hung without a
+/// word. Cause: it waited for fibers that are the parent's. Cure: it is refused, as `join` is.
 #[test]
 fn a_child_does_not_wait_for_scoped_fibers_of_the_parent() {
     if let Some(runtime) = runtime() {
@@ -318,7 +321,8 @@ fn a_child_does_not_wait_for_scoped_fibers_of_the_parent() {
     );
 }
 
-/// Forks inside of a scope that has a fiber, where the child runs `child` and then leaves the scope.
+/// Forks inside of a scope that has a fiber, where the child runs `child` and then leaves the
+/// scope.
 fn fork_in_scope(child: fn()) -> std::process::ExitStatus {
     let mut pid = 0;
     let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

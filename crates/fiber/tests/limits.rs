@@ -1,5 +1,6 @@
-//! The edges of numbers: few that are large, and many that are small. Each operation is tried at the ends of its type and
-//! beside them, against a model that counts in 128 bits, and ends with the right answer or a clear refusal.
+//! The edges of numbers: few that are large, and many that are small. Each operation is tried at
+//! the ends of its type and beside them, against a model that counts in 128 bits, and ends with the
+//! right answer or a clear refusal.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::AsFd;
@@ -188,7 +189,8 @@ proptest! {
         });
     }
 
-    /// Seen: `stack_size(usize::MAX)` panicked, because the largest stack there may be did not fit its own description.
+    /// Seen: `stack_size(usize::MAX)` panicked, because the largest stack there may be did not fit
+    /// its own description.
     #[test]
     fn a_stack_may_be_asked_to_have_any_size(size in edges()) {
         on_each_back_end(move || {
@@ -225,7 +227,8 @@ fn refused<T>(result: io::Result<T>) -> Option<T> {
     }
 }
 
-/// Seen: a vectored write of more slices than `writev(2)` takes failed, where std writes the first of them.
+/// Seen: a vectored write of more slices than `writev(2)` takes failed, where std writes the first
+/// of them.
 #[test]
 fn a_vectored_write_may_have_any_number_of_slices() {
     on_each_back_end(|| {
@@ -268,7 +271,8 @@ fn a_buffer_may_be_longer_than_a_transfer() {
 
 fn zeroed(len: usize) -> Option<Vec<u8>> {
     let layout = std::alloc::Layout::array::<u8>(len).unwrap();
-    // SAFETY: the layout is not empty, and a vector of this length and capacity frees it with the same one.
+    // SAFETY: the layout is not empty, and a vector of this length and capacity frees it with the
+    // same one.
     unsafe {
         let memory = std::alloc::alloc_zeroed(layout);
         (!memory.is_null()).then(|| Vec::from_raw_parts(memory, len, len))

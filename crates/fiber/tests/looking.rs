@@ -17,7 +17,7 @@ fn runtime(processors: usize) -> Runtime {
 fn dump_when(runtime: &Runtime, is_wanted: impl Fn(&Dump) -> bool) -> Dump {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let dump = runtime.lens().dump_with_backtraces();
+        let dump = runtime.inspector().dump_with_backtraces();
         if is_wanted(&dump) {
             return dump;
         }
@@ -67,7 +67,7 @@ fn a_parked_fiber_says_where_it_is_and_who_spawned_it() {
         backtrace.contains("wait_in_a_function_of_mine"),
         "{backtrace}"
     );
-    // It waits on as if nobody had asked.
+    // It waits on as if nothing had asked.
     assert!(!parked.is_finished());
     parked.fiber().unpark();
     parked.join().unwrap();
@@ -96,7 +96,7 @@ fn a_fiber_that_is_looked_at_a_hundred_times_gets_all_that_is_sent() {
                 .for_each(|piece| stream.write_all(piece).unwrap());
         });
         for _ in 0..100 {
-            runtime.lens().dump_with_backtraces();
+            runtime.inspector().dump_with_backtraces();
         }
         writer.join().unwrap();
         assert!(reader.join().unwrap() == sent, "{choice:?}");

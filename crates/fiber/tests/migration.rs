@@ -74,7 +74,7 @@ fn stream_pair() -> (TcpStream, TcpStream) {
     (connected, probe(|| listener.accept().unwrap()))
 }
 
-/// Fibers that keep both processors in motion, so that there is always somebody to help.
+/// Fibers that keep both processors in motion, so that there is always one to help.
 fn bustle(is_over: &Arc<AtomicBool>) -> Vec<fiber::JoinHandle<()>> {
     let one = || {
         let is_over = Arc::clone(is_over);
@@ -237,8 +237,8 @@ fn a_timed_park_of_a_fiber_that_moves_ends() {
     bustle.into_iter().for_each(|one| one.join().unwrap());
 }
 
-/// Found in review: whoever met the request between its last look and its suspension was put into a lane while it was still
-/// on its stack, and another processor could have run it there.
+/// Found in review: a fiber that met the request between its last look and its suspension was put
+/// into a lane while it was still on its stack, and another processor could have run it there.
 fn a_migratable_fiber_that_is_cancelled_as_it_begins_to_wait_is_run_by_one() {
     for round in 0..500 {
         let begun = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,5 @@
-//! Calls on threads of their own: what the pool promises when they hang. The pool is the process's, so the tests take turns.
+//! Calls on threads of their own: what the pool promises when they hang. The pool is the process's,
+//! so the tests take turns.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -176,9 +177,10 @@ fn a_name_is_looked_up_within_its_deadline() {
     set_offload_threads_max(32);
 }
 
-/// Seen: 32 calls that were given up, whose results panicked when they were dropped, and from then on every call waited
-/// for ever: each had cost a thread of the pool, which still counted it. Cause: such a result is dropped on the pool's
-/// thread, outside of what catches the panics of calls. Cure: the thread survives it.
+/// Seen: 32 calls that were given up, whose results panicked when they were dropped, and from then
+/// on every call waited for ever: each had cost a thread of the pool, which still counted it.
+/// Cause: such a result is dropped on the pool's thread, outside of what catches the panics of
+/// calls. Cure: the thread survives it.
 #[test]
 fn a_result_that_panics_when_dropped_costs_no_thread() {
     struct Bomb;

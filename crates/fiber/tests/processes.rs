@@ -154,7 +154,8 @@ fn a_child_inherits_nothing_of_the_runtime() {
     }
 }
 
-/// To this very thread: its handler has run when this returns. (Another thread's would run soon, which is not now.)
+/// To this very thread: its handler has run when this returns. (Another thread's would run soon,
+/// which is not now.)
 fn raise(signal: i32) {
     // SAFETY: sends a signal that has a handler. raise(3)
     assert_eq!(unsafe { libc::raise(signal) }, 0);

@@ -1,4 +1,4 @@
-//! Processors that come and go while fibers run: nobody is lost, and nothing stays behind.
+//! Processors that come and go while fibers run: none is lost, and nothing stays behind.
 
 mod patience;
 
@@ -14,7 +14,8 @@ use patience::{PATIENCE, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Runs a test over both back ends. One after the other: some count the descriptors and threads of the process.
+/// Runs a test over both back ends. One after the other: some count the descriptors and threads of
+/// the process.
 fn each_backend(processors: usize, test: impl Fn(&Runtime)) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE
@@ -79,7 +80,8 @@ fn pair() -> (std::os::unix::net::UnixStream, UnixStream) {
 }
 
 fn migratable() -> Builder {
-    // SAFETY: the fibers of these tests use no thread-local storage, and what they have across a wait is `Send`.
+    // SAFETY: the fibers of these tests use no thread-local storage, and what they have across a
+    // wait is `Send`.
     unsafe { Builder::new().migratable() }
 }
 
@@ -288,9 +290,9 @@ fn whoever_may_move_waits_elsewhere_for_the_same() {
     });
 }
 
-/// A migratable fiber may hold what it has received for as long as it likes: the processor that lent it waits.
-/// A processor looks for those who may leave it in 16 turns, by their numbers. Who is found in the last turn must reach
-/// somebody who is awake, though there is no other turn.
+/// A migratable fiber may hold what it has received for as long as it likes: the processor that
+/// lent it waits. A processor looks for those that may leave it in 16 turns, by their numbers. Who
+/// is found in the last turn must reach one that is awake, though there is no other turn.
 #[test]
 fn the_last_that_leaves_reaches_another_processor() {
     each_backend(2, |runtime| {
@@ -443,7 +445,7 @@ fn fibers_and_threads_add_and_remove_at_once() {
         let change = |rounds: usize| {
             for _ in 0..rounds {
                 let number = runtime.add_processor().unwrap();
-                // Somebody else may have removed it, or it may be the last one.
+                // Another may have removed it, or it may be the last one.
                 match runtime.remove_processor(number) {
                     Ok(_) => {}
                     Err(error) => assert_ne!(error.kind(), ErrorKind::QuotaExceeded, "{error}"),
@@ -460,12 +462,13 @@ fn fibers_and_threads_add_and_remove_at_once() {
     });
 }
 
-/// Load on steps and on fibers with frames, over TCP, with an acceptor on each processor, while processors come and go by
-/// the dice: every byte is compared.
+/// Load on steps and on fibers with frames, over TCP, with an acceptor on each processor, while
+/// processors come and go by the dice: every byte is compared.
 ///
-/// Seen here: on epoll a conversation waited for ever for bytes that were there. Cause: taken off a processor in the middle
-/// of its wait, it began to wait on another where it had been before, and whose edge for these bytes had come already. Cure:
-/// it tries first, as whoever begins to wait does.
+/// Seen here: on epoll a conversation waited for ever for bytes that were there. Cause: taken off a
+/// processor in the middle of its wait, it began to wait on another where it had been before, and
+/// whose edge for these bytes had come already. Cure: it tries first, as a wait does at its
+/// beginning.
 #[test]
 fn under_load_nothing_is_lost() {
     struct TcpEcho(TcpStream);
@@ -601,8 +604,9 @@ fn shutting_down_while_one_goes_ends_both() {
     }
 }
 
-/// Seen: a processor that was added right after an attempt that had failed for want of descriptors ran, was not listed, and
-/// got no mail. Cause: the thread of the failed attempt was not waited for, and closed the place when the next one had it.
+/// Seen: a processor that was added right after an attempt that had failed for want of descriptors
+/// ran, was not listed, and got no mail. Cause: the thread of the failed attempt was not waited
+/// for, and closed the place when the next one had it.
 #[test]
 fn an_attempt_that_failed_leaves_the_place_to_the_next() {
     const NAME: &str = "an_attempt_that_failed_leaves_the_place_to_the_next";

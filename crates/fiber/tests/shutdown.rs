@@ -172,8 +172,9 @@ fn no_descriptor_stays_behind() {
     });
 }
 
-/// Seen: dropping a runtime took a second and left a ring behind. Cause: a fiber still waited for connections, so when
-/// the accept in the ring had been cancelled for the shutdown, it was begun anew. Cure: not any more at that time.
+/// Seen: dropping a runtime took a second and left a ring behind. Cause: a fiber still waited for
+/// connections, so when the accept in the ring had been cancelled for the shutdown, it was begun
+/// anew. Cure: not any more at that time.
 #[test]
 fn who_still_waits_for_connections_does_not_keep_the_ring() {
     let left_before = fiber::resources().rings_left;
@@ -194,9 +195,9 @@ fn who_still_waits_for_connections_does_not_keep_the_ring() {
     });
 }
 
-/// Seen: "failed to join thread: Resource deadlock avoided", when the last of those that shared a runtime was one of its own
-/// fibers, or what it tells of stalls. Cause: the thread waited for itself. Cure: it waits for the others, and its processor
-/// ends when the fiber does.
+/// Seen: "failed to join thread: Resource deadlock avoided", when the last of those that shared a
+/// runtime was one of its own fibers, or what it tells of stalls. Cause: the thread waited for
+/// itself. Cure: it waits for the others, and its processor ends when the fiber does.
 #[test]
 fn a_runtime_may_be_dropped_by_its_own_fiber() {
     each_runtime(|runtime| {

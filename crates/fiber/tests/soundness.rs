@@ -1,5 +1,5 @@
-//! What safe code could do to break memory, were it not for the rules of docs/fiber/soundness.md: leaks, drops in odd places,
-//! and a runtime that goes first.
+//! What safe code could do to break memory, were it not for the rules of docs/fiber/soundness.md:
+//! leaks, drops in odd places, and a runtime that goes first.
 
 mod patience;
 
@@ -44,7 +44,8 @@ thread_local! {
     static OF_THREAD: OfThread = OfThread::default();
 }
 
-/// What another thread does with a value that it was lent: tells of it, and has it until it is told to stop.
+/// What another thread does with a value that it was lent: tells of it, and has it until it is told
+/// to stop.
 struct Borrower {
     tell: mpsc::Sender<Arc<AtomicBool>>,
     stop: Mutex<mpsc::Receiver<()>>,
@@ -79,8 +80,9 @@ fn outlives_the_runtime(lend: fn(&OfThread, &Borrower, &ClusterHandle)) {
     });
 }
 
-/// Seen: a value of a `thread_local!` was read on another thread after it had been dropped. Cause: when a runtime stopped, the
-/// stacks of fibers that had not ended stayed, but the kernel threads that they had run on ended. Cure: such a thread stays too.
+/// Seen: a value of a `thread_local!` was read on another thread after it had been dropped. Cause:
+/// when a runtime stopped, the stacks of fibers that had not ended stayed, but the kernel threads
+/// that they had run on ended. Cure: such a thread stays too.
 #[test]
 fn a_thread_local_that_is_lent_to_an_offloaded_call_outlives_the_runtime() {
     outlives_the_runtime(|lent, borrower, _| fiber::offload(|| borrower.borrow(lent)));
@@ -110,7 +112,7 @@ fn a_lock_of_a_thread_that_a_fiber_waits_for_can_be_shown_after_the_runtime() {
     }
     each_backend(|choice| {
         let runtime = start(choice, 1);
-        let lens = runtime.lens();
+        let inspector = runtime.inspector();
         let (tell, told) = mpsc::channel();
         runtime.spawn(move || {
             LOCK.with(|lock| {
@@ -120,7 +122,7 @@ fn a_lock_of_a_thread_that_a_fiber_waits_for_can_be_shown_after_the_runtime() {
             });
         });
         let is_gone = told.recv_timeout(PATIENCE).unwrap();
-        let waits = || lens.dump().fibers[0].waits_for.clone();
+        let waits = || inspector.dump().fibers[0].waits_for.clone();
         until("the fiber waits", || waits().is_some());
         drop(runtime);
         assert!(waits().unwrap().starts_with("mutex"));
@@ -155,10 +157,11 @@ fn stream() -> (std::os::unix::net::UnixStream, UnixStream) {
     (near, OwnedFd::from(far).into())
 }
 
-/// Seen: a processor whose steps had forgotten an input could not be removed, and after 64 of them it had no buffer left; and
-/// bytes of a leaked input were read after the buffer was unmapped. Cause: the user owned the buffer. Cure: the user borrows
-/// it for the step, after which the runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by
-/// examples that do not compile.)
+/// Seen: a processor whose steps had forgotten an input could not be removed, and after 64 of them
+/// it had no buffer left; and bytes of a leaked input were read after the buffer was unmapped.
+/// Cause: the user owned the buffer. Cure: the user borrows it for the step, after which the
+/// runtime takes it back. (That it cannot be kept for longer is shown at `Input`, by examples that
+/// do not compile.)
 #[test]
 fn a_forgotten_input_gives_its_buffer_back() {
     const FORGOTTEN: usize = 200;
@@ -222,7 +225,8 @@ impl Drop for Busy {
     }
 }
 
-/// Runs what leaves a `Busy` that no handle wants, and drops the last handle of the fiber on this thread.
+/// Runs what leaves a `Busy` that no handle wants, and drops the last handle of the fiber on this
+/// thread.
 fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fiber) {
     each_backend(|choice| {
         for processors in [1, 2] {
@@ -239,9 +243,10 @@ fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fib
     });
 }
 
-/// Seen: a fiber-local value that is not `Send` was dropped on another thread. Cause: the destructor of a result that no
-/// handle wanted made it after the fiber's values had been dropped, and so it stayed in the control block. Cure: what is left is dropped
-/// at the very end of the fiber, by the fiber, and then it can have no values any more.
+/// Seen: a fiber-local value that is not `Send` was dropped on another thread. Cause: the
+/// destructor of a result that no handle wanted made it after the fiber's values had been dropped,
+/// and so it stayed in the control block. Cure: what is left is dropped at the very end of the
+/// fiber, by the fiber, and then it can have no values any more.
 #[test]
 fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
     ends_where_it_was(|runtime, busy, waits| {
@@ -254,7 +259,8 @@ fn a_value_that_a_result_makes_when_it_is_dropped_ends_on_its_thread() {
     });
 }
 
-/// As above: the payload of a panic that no handle wanted stayed in the control block, and was dropped with the last handle.
+/// As above: the payload of a panic that no handle wanted stayed in the control block, and was
+/// dropped with the last handle.
 #[test]
 fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
     struct Panics(Mutex<Option<(Busy, mpsc::Receiver<()>)>>);
@@ -272,19 +278,20 @@ fn a_payload_of_steps_that_no_handle_wants_is_dropped_by_the_steps() {
     });
 }
 
-/// Seen: a crash. Cause: a fiber was listed before it was refused, because the runtime had been shut down; a list of the
-/// fibers made in between had a handle, and dropped the closure with it, after the call that refused it had returned and what the
-/// closure borrowed was gone. Cure: what is refused is never listed.
+/// Seen: a crash. Cause: a fiber was listed before it was refused, because the runtime had been
+/// shut down; a list of the fibers made in between had a handle, and dropped the closure with it,
+/// after the call that refused it had returned and what the closure borrowed was gone. Cure: what
+/// is refused is never listed.
 #[test]
 fn a_refused_closure_is_dropped_before_the_refusal_returns() {
     let runtime = start(BackendChoice::Epoll, 1);
-    let (cluster, lens) = (runtime.cluster(), runtime.lens());
+    let (cluster, inspector) = (runtime.cluster(), runtime.inspector());
     assert_eq!(runtime.shutdown(PATIENCE), 0);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                lens.dump();
+                inspector.dump();
             }
         });
         let kept_by_others = (0..100_000).filter(|_| {
@@ -299,8 +306,9 @@ fn a_refused_closure_is_dropped_before_the_refusal_returns() {
     });
 }
 
-/// Seen: spawning a closure of more than a kilobyte panicked ("type is too big to transfer"). Cause: closures lay at the base of
-/// the fiber's stack, which takes no more. Cure: large ones lie on the heap.
+/// Seen: spawning a closure of more than a kilobyte panicked ("type is too big to transfer").
+/// Cause: closures lay at the base of the fiber's stack, which takes no more. Cure: large ones lie
+/// on the heap.
 #[test]
 fn a_large_closure_runs_as_a_small_one_does() {
     #[derive(Clone, Copy)]
@@ -323,8 +331,8 @@ fn a_large_closure_runs_as_a_small_one_does() {
     assert_eq!(Arc::strong_count(&kept), 1);
 }
 
-/// A fiber that was left behind has nodes in the queues of locks and channels, and handles at others: they may all be used. Run
-/// by `./ci.sh asan`, which would see a frame that is gone.
+/// A fiber that was left behind has nodes in the queues of locks and channels, and handles at
+/// others: they may all be used. Run by `./ci.sh asan`, which would see a frame that is gone.
 #[test]
 fn a_fiber_that_was_left_behind_may_be_talked_to() {
     use fiber::sync::{Event, Mutex, mpmc};
@@ -333,7 +341,7 @@ fn a_fiber_that_was_left_behind_may_be_talked_to() {
     }
     each_backend(|choice| {
         let runtime = start(choice, 2);
-        let lens = runtime.lens();
+        let inspector = runtime.inspector();
         let ((sender, receiver), (to, from)) = (mpmc::rendezvous(), mpmc::rendezvous::<String>());
         let (lock, event) = (Arc::new(Mutex::new(1)), Arc::new(Event::new()));
         let guard = lock.lock().unwrap();
@@ -355,7 +363,7 @@ fn a_fiber_that_was_left_behind_may_be_talked_to() {
         let handles: Vec<_> = waits.into_iter().map(|wait| runtime.spawn(wait)).collect();
         let all_wait = || {
             let waiting = |fiber: &&fiber::DumpedFiber| fiber.waits_for.is_some();
-            lens.dump().fibers.iter().filter(waiting).count() == count
+            inspector.dump().fibers.iter().filter(waiting).count() == count
         };
         until("all wait", all_wait);
         drop(runtime);
@@ -371,8 +379,8 @@ fn a_fiber_that_was_left_behind_may_be_talked_to() {
             handle.fiber().unpark();
             handle.cancel();
         }
-        assert_eq!(lens.dump_with_backtraces().fibers.len(), count);
+        assert_eq!(inspector.dump_with_backtraces().fibers.len(), count);
         drop(handles);
-        assert_eq!(lens.dump().fibers.len(), count);
+        assert_eq!(inspector.dump().fibers.len(), count);
     });
 }

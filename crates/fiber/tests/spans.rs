@@ -1,4 +1,5 @@
-//! Spans of `tracing` follow fibers: what each logs is logged inside of the spans that it has entered, and of no others.
+//! Spans of `tracing` follow fibers: what each logs is logged inside of the spans that it has
+//! entered, and of no others.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -224,7 +225,8 @@ fn a_migratable_fiber_takes_its_spans_along_and_leaves_none_behind() {
             info!("moved");
             moved.store(true, Ordering::SeqCst);
         };
-        // SAFETY: guards of spans may be anywhere (module `spans`); the rest is Arcs, and `gettid` is a system call.
+        // SAFETY: guards of spans may be anywhere (module `spans`); the rest is Arcs, and `gettid`
+        // is a system call.
         let mover = unsafe { Builder::new().migratable() };
         let mover = mover.processor(1).spawn(moves).unwrap();
         has_begun.acquire().forget();
@@ -246,7 +248,8 @@ fn a_migratable_fiber_takes_its_spans_along_and_leaves_none_behind() {
     });
 }
 
-/// Each step logs; the conversation was spawned inside a span, and is moved about by others that keep a processor busy.
+/// Each step logs; the conversation was spawned inside a span, and is moved about by others that
+/// keep a processor busy.
 struct Says {
     stream: TcpStream,
     steps: u32,
@@ -354,8 +357,9 @@ fn the_list_of_fibers_says_which_spans_they_are_in() {
     assert!(!log.is_open("listed"));
 }
 
-/// Seen: a scope that waited for ever. Cause: a subscriber panicked when the scope asked it for the current span, and the fiber
-/// that was not spawned had been counted. Cure: it is counted out by a guard.
+/// Seen: a scope that waited for ever. Cause: a subscriber panicked when the scope asked it for the
+/// current span, and the fiber that was not spawned had been counted. Cure: it is counted out by a
+/// guard.
 #[test]
 fn a_subscriber_that_panics_at_a_spawn_does_not_hold_the_scope() {
     struct Panics;

@@ -418,8 +418,9 @@ impl Steps for Holds {
     }
 }
 
-/// Seen: when as many fibers kept their input as there are buffers, the receives of all others were repeated without end.
-/// Cause: a receive that found no buffer was only ever repeated. Cure: it takes one of its own.
+/// Seen: when as many fibers kept their input as there are buffers, the receives of all others were
+/// repeated without end. Cause: a receive that found no buffer was only ever repeated. Cure: it
+/// takes one of its own.
 fn who_holds_input_for_long_starves_nobody() {
     // Ten times what a processor lends in all.
     const COUNT: usize = 320;
@@ -489,8 +490,9 @@ impl Steps for AskedOnce {
     }
 }
 
-/// Seen: each panic in `source` after input had come took a piece of a receive buffer with it, until there were none.
-/// Cause: the buffer was looked at only after the steps had been asked. Cure: the other way round.
+/// Seen: each panic in `source` after input had come took a piece of a receive buffer with it,
+/// until there were none. Cause: the buffer was looked at only after the steps had been asked.
+/// Cure: the other way round.
 #[test]
 fn a_panic_of_the_source_gives_the_buffer_back() {
     let left_before = fiber::resources().buffers_left;

@@ -270,8 +270,8 @@ fn values_are_dropped_after_a_panic_too() {
     assert_eq!(dropped, ["second"]);
 }
 
-/// Seen (in review): of two fibers that waited for a third, the first was never woken. Cause: there was room for one. Cure: there
-/// is room for as many as share the handle.
+/// Seen (in review): of two fibers that waited for a third, the first was never woken. Cause: there
+/// was room for one. Cure: there is room for as many as share the handle.
 #[test]
 fn several_may_wait_for_one_fiber() {
     fiber::run(|| {

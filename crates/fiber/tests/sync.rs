@@ -102,7 +102,8 @@ fn a_mutex_held_over_a_suspension_suspends_who_waits() {
     waiter.join().unwrap();
 }
 
-/// One fiber takes the lock again and again without a pause between; the waiter gets it all the same.
+/// One fiber takes the lock again and again without a pause between; the waiter gets it all the
+/// same.
 fn a_waiter_is_overtaken_once() {
     let lock = Arc::new(Mutex::new(0));
     let served = Arc::new(AtomicBool::new(false));
@@ -181,7 +182,8 @@ fn a_mutex_is_poisoned_by_a_panic_of_its_owner() {
     assert!(writer.is_err() && shelf.read().is_err());
 }
 
-/// While one reader has the lock a writer comes, and then readers without end: they stand behind the writer.
+/// While one reader has the lock a writer comes, and then readers without end: they stand behind
+/// the writer.
 fn a_writer_is_not_starved_by_readers() {
     let shelf = Arc::new(RwLock::new(0));
     let first = shelf.read().unwrap();
@@ -359,7 +361,8 @@ fn a_message_goes_to_one_receiver() {
         let (all, twice) = (Arc::clone(&got), Arc::new(AtomicUsize::new(0)));
         let double = Arc::clone(&twice);
         let ends = Mutex::new(vec![(sender, receiver); 6]);
-        // 0 to 3 are fibers, and 0 and 1 also threads: each takes a pair of ends, and drops the one it does not use.
+        // 0 to 3 are fibers, and 0 and 1 also threads: each takes a pair of ends, and drops the one
+        // it does not use.
         let role = AtomicUsize::new(0);
         everywhere(4, 2, move |_| {
             let (sender, receiver) = ends.lock().unwrap().pop().unwrap();
@@ -554,8 +557,8 @@ fn select_hears_of_a_closed_channel() {
     closing.join().unwrap();
 }
 
-/// Seen (in review): an operation that was added twice stood in the channel's line twice with one node, and the line then
-/// led into a frame that had ended.
+/// Seen (in review): an operation that was added twice stood in the channel's line twice with one
+/// node, and the line then led into a frame that had ended.
 #[test]
 #[should_panic(expected = "an operation is added once")]
 fn a_select_has_an_operation_once() {

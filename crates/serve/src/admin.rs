@@ -86,9 +86,9 @@ impl Route {
         )
     }
 
-    /// `/fibers`: every fiber, what it is doing and what it waits for, as text; with `?json`, as JSON; with
-    /// `?backtraces`, also where it waits.
-    pub fn fibers(lens: fiber::Lens) -> Route {
+    /// `/fibers`: every fiber, what it is doing and what it waits for, as text; with `?json`, as
+    /// JSON; with `?backtraces`, also where it waits.
+    pub fn fibers(inspector: fiber::Inspector) -> Route {
         Route::new(
             "/fibers",
             PLAIN,
@@ -96,8 +96,8 @@ impl Route {
             move |query| {
                 let asks = |word: &str| query.split('&').any(|asked| asked.starts_with(word));
                 let dump = match asks("backtraces") {
-                    true => lens.dump_with_backtraces(),
-                    false => lens.dump(),
+                    true => inspector.dump_with_backtraces(),
+                    false => inspector.dump(),
                 };
                 Reply::ok(match asks("json") {
                     true => dump.to_json(),
@@ -107,7 +107,7 @@ impl Route {
         )
     }
 
-    /// `/healthz`: 200 `ok`, or 503 `draining`, which tells a balancer to send nobody here any
+    /// `/healthz`: 200 `ok`, or 503 `draining`, which tells a balancer to send no client here any
     /// more.
     pub fn health(is_draining: impl Fn() -> bool + Send + Sync + 'static) -> Route {
         Route::new(
@@ -221,7 +221,7 @@ fn accept(bound: &Bound, places: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>) {
             status: 503,
             body: b"too many requests at once\n".to_vec(),
         };
-        // One try, which a fresh socket's buffer takes; nobody is waited for here.
+        // One try, which a fresh socket's buffer takes; nothing is waited for here.
         let _ = rustix::net::send(&stream, &render(PLAIN, &reply, false), SendFlags::NOSIGNAL);
         return;
     };

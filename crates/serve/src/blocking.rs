@@ -1,6 +1,6 @@
-//! The blocking engine: a fiber or a kernel thread per connection does what its carriage wants, one thing after the
-//! other, and waits where it must. A kernel thread receives in a loop ([`converse`]). A fiber receives between two
-//! of its steps, and needs no stack while it waits.
+//! The blocking engine: a fiber or a kernel thread per connection does what its carriage wants, one
+//! thing after the other, and waits where it must. A kernel thread receives in a loop
+//! ([`converse`]). A fiber receives between two of its steps, and needs no stack while it waits.
 
 use std::io;
 use std::net::Shutdown;

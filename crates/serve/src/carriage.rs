@@ -1,8 +1,9 @@
 //! A connection as a machine without I/O and without a clock.
 //!
-//! A carriage owns all that belongs to one connection except its socket: the session, input that the session has
-//! not used, replies on their way out, TLS, deadlines, and the reason of the close. An engine owns the socket. It
-//! asks the carriage what it [`Want`]s, does that, and tells it what came of it and what time it is:
+//! A carriage owns all that belongs to one connection except its socket: the session, input that
+//! the session has not used, replies on their way out, TLS, deadlines, and the reason of the close.
+//! An engine owns the socket. It asks the carriage what it [`Want`]s, does that, and tells it what
+//! came of it and what time it is:
 //!
 //! ```text
 //!          input · end_of_input · filled · sent · untaken · file_bytes · finished · failed · expired ·
@@ -12,13 +13,14 @@
 //!          want: Open · Receive · Fill · Send · File · Copy · Untaken · Read · Turn · Work · Nothing · Finish · Close
 //! ```
 //!
-//! The engine decides how bytes move and on which thread; the carriage decides everything else: time-outs, the
-//! minimum rate of a slow reader, back-pressure, draining, what is logged and counted, and how a connection is closed
-//! so that the peer sees its last reply. So every engine behaves the same, and all of it is tested with a scripted peer
-//! in virtual time (`carriage/tests.rs`).
+//! The engine decides how bytes move and on which thread; the carriage decides everything else:
+//! time-outs, the minimum rate of a slow reader, back-pressure, draining, what is logged and
+//! counted, and how a connection is closed so that the peer sees its last reply. So every engine
+//! behaves the same, and all of it is tested with a scripted peer in virtual time
+//! (`carriage/tests.rs`).
 //!
-//! What it wants next follows from two fields. As long as something is on its way out, it wants that sent. Then
-//! comes its stage:
+//! What it wants next follows from two fields. As long as something is on its way out, it wants
+//! that sent. Then comes its stage:
 //!
 //! ```text
 //!  Handshake ──▶ Open ──▶ Receive, Fill ◀──────┐
@@ -32,9 +34,10 @@
 //!                           └─▶ Close
 //! ```
 //!
-//! Asking twice gives the same answer, so an engine may ask whenever it likes. It may tell what was not asked for: input
-//! while a reply waits is shown or held, a deadline that has not come changes nothing. Between two requests a carriage
-//! holds no buffer: what is on its way out is lent from a pool of the thread.
+//! Asking twice gives the same answer, so an engine may ask whenever it likes. It may tell what was
+//! not asked for: input while a reply waits is shown or held, a deadline that has not come changes
+//! nothing. Between two requests a carriage holds no buffer: what is on its way out is lent from a
+//! pool of the thread.
 
 mod ending;
 mod input;
@@ -64,22 +67,25 @@ pub(crate) enum Want<'a> {
     Fill { room: &'a mut [u8], until: Instant },
     /// The chunks at the front of `out` sent, as many as lie in memory. Then [`Carriage::sent`].
     Send { out: &'a Outbox, until: Instant },
-    /// As much as is convenient of this piece of a file sent. Then [`Carriage::sent`], 0 if the file ends there.
+    /// As much as is convenient of this piece of a file sent. Then [`Carriage::sent`], 0 if the
+    /// file ends there.
     File(FilePiece<'a>),
-    /// The same, with bytes that are a copy; the last ones of the range only if the file has not changed after they were
-    /// read. Then [`Carriage::sent`].
+    /// The same, with bytes that are a copy; the last ones of the range only if the file has not
+    /// changed after they were read. Then [`Carriage::sent`].
     Copy {
         range: &'a FileRange,
         until: Instant,
     },
-    /// A look, so much later, at how many bytes of what was sent the peer has not taken. Then [`Carriage::untaken`].
+    /// A look, so much later, at how many bytes of what was sent the peer has not taken. Then
+    /// [`Carriage::untaken`].
     Untaken { after: Duration },
-    /// The beginning of this range of a file, at most 32 KiB, as bytes, because TLS makes records of them; the last
-    /// ones of the range as in [`Want::Copy`]. Then [`Carriage::file_bytes`].
+    /// The beginning of this range of a file, at most 32 KiB, as bytes, because TLS makes records
+    /// of them; the last ones of the range as in [`Want::Copy`]. Then [`Carriage::file_bytes`].
     Read { range: &'a FileRange },
     /// A turn for the session, when others have had theirs. Then [`Carriage::go_on`].
     Turn,
-    /// Work that may block, done where blocking is allowed: [`Carriage::begin_work`], then [`Carriage::worked`].
+    /// Work that may block, done where blocking is allowed: [`Carriage::begin_work`], then
+    /// [`Carriage::worked`].
     Work,
     /// Nothing until the work is done.
     Nothing,
@@ -113,7 +119,8 @@ pub(crate) struct Carriage<S> {
     held: Vec<u8>,
     /// When the present wait for input ends.
     deadline: Instant,
-    /// When the first byte came of the request that is to be answered next, and how much later the last input came.
+    /// When the first byte came of the request that is to be answered next, and how much later the
+    /// last input came.
     begun: Instant,
     arrived_after_us: u32,
     stage: Stage,
@@ -155,16 +162,17 @@ const HELD_LEN_KEPT: usize = 512;
 /// How long a handshake may take: three round trips and a few lost packets.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a peer that was refused may go on sending before the connection is closed on it, and how much.
+/// How long a peer that was refused may go on sending before the connection is closed on it, and
+/// how much.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const LINGER_LEN_MAX: u32 = 1024 * 1024;
 
-/// How long the goodbye of TLS may wait for room in the socket's buffer. It is a courtesy: a peer that takes nothing
-/// more goes without.
+/// How long the goodbye of TLS may wait for room in the socket's buffer. It is a courtesy: a peer
+/// that takes nothing more goes without.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a drain leaves an idle connection open: longer than most round trips, so that a client that has just sent a
-/// request on it gets a reply and not a reset.
+/// How long a drain leaves an idle connection open: longer than most round trips, so that a client
+/// that has just sent a request on it gets a reply and not a reset.
 pub(crate) const DRAIN_GRACE: Duration = Duration::from_millis(250);
 
 /// What a carriage wants.
@@ -219,7 +227,8 @@ impl<S: Session> Carriage<S> {
         }
     }
 
-    /// Whether it wants to know when what is on its way was sent, also if that took no time to speak of.
+    /// Whether it wants to know when what is on its way was sent, also if that took no time to
+    /// speak of.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.outgoing

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use cells::{Cell, DURATION_BOUNDS_US, NAMED_CELLS, Registry};
 pub use reasons::{AcceptError, Closed};
-pub use snapshot::Snapshot;
+pub use snapshot::CounterSnapshot;
 
 /// The counters of one server. Cheap to count from any thread; share it by reference or `Arc`.
 #[derive(Debug, Default)]
@@ -77,7 +77,8 @@ impl Counters {
         });
     }
 
-    /// So many replies were sent, and each took so long from the first byte of the request to the last of the reply.
+    /// So many replies were sent, and each took so long from the first byte of the request to the
+    /// last of the reply.
     pub fn replied(&self, count: u64, took: Duration) {
         let us = took.as_micros() as u64;
         // Most take the first or second bucket, so a search from the front is the shortest.
@@ -98,8 +99,8 @@ impl Counters {
     ///
     /// However many threads count meanwhile, a snapshot never shows more connections closed than
     /// accepted.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> CounterSnapshot {
         let values = self.registry.sum();
-        Snapshot { values }
+        CounterSnapshot { values }
     }
 }

@@ -1,5 +1,5 @@
-//! Datagrams beside connections: any number of fibers (or a few kernel threads) receive from one socket, answer, and
-//! receive again. No conversation is kept between two datagrams.
+//! Datagrams beside connections: any number of fibers (or a few kernel threads) receive from one
+//! socket, answer, and receive again. No conversation is kept between two datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +14,15 @@ use fiber::Runtime;
 /// The longest datagram there can be. udp(7)
 const DATAGRAM_LEN_MAX: usize = 65_536;
 
-/// Who receives, per processor or in all: while one answers, others receive.
+/// How many receive, per processor or in all: while one answers, others receive.
 const FIBERS_PER_PROCESSOR: usize = 4;
 const THREADS: usize = 2;
 
 /// How long a stop may go unnoticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long a reply may wait for room in the socket's buffer. A datagram may be lost anywhere else as well.
+/// How long a reply may wait for room in the socket's buffer. A datagram may be lost anywhere else
+/// as well.
 const SEND_PATIENCE: Duration = Duration::from_millis(200);
 
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
@@ -167,7 +168,8 @@ impl<F: Answer, S: Socket> Receiver<F, S> {
             };
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        // The panic was printed with its place. Whatever a datagram holds, the next one is received.
+        // The panic was printed with its place. Whatever a datagram holds, the next one is
+        // received.
         let answered = catch_unwind(AssertUnwindSafe(|| (self.answer)(request, from, &mut send)));
         if answered.is_err() {
             self.counters.panicked.fetch_add(1, Ordering::Relaxed);
@@ -192,8 +194,9 @@ mod tests {
 
     type TestAnswer = fn(&[u8], SocketAddr, &mut dyn FnMut(&[u8]));
 
-    /// Seen: a panic in the answer ended its receiver, and after as many datagrams as there are receivers the port
-    /// was open and silent. Cause: nothing caught it. Cure: it is caught, counted, and the next datagram received.
+    /// Seen: a panic in the answer ended its receiver, and after as many datagrams as there are
+    /// receivers the port was open and silent. Cause: nothing caught it. Cure: it is caught,
+    /// counted, and the next datagram received.
     fn survives_panics(
         start: impl FnOnce(UdpSocket, Arc<AtomicBool>, TestAnswer) -> io::Result<Arc<DatagramCounters>>,
     ) {

@@ -1,9 +1,10 @@
 //! Engines: what the user picks, and each one at work behind the same few calls.
 //!
-//! An engine owns how it listens, how it waits and on which threads sessions run. To add one: a file here with a type
-//! that has the methods that `Running` passes on, a variant of [`Engine`] to pick it by, and a variant of `Running`.
-//! What makes a session of an accepted socket is common to all (`admission`); so is what is counted and when a
-//! connection ends, because the carriage decides that.
+//! An engine owns how it listens, how it waits and on which threads sessions run. To add one: a
+//! file here with a type that has the methods that `Running` passes on, a variant of [`Engine`] to
+//! pick it by, and a variant of `Running`. What makes a session of an accepted socket is common to
+//! all (`admission`); so is what is counted and when a connection ends, because the carriage
+//! decides that.
 
 pub(crate) mod admission;
 pub mod event;
@@ -112,7 +113,8 @@ impl Running {
         }
     }
 
-    /// The runtime, for what else can be done on fibers than to serve connections; the other engines use threads.
+    /// The runtime, for what else can be done on fibers than to serve connections; the other
+    /// engines use threads.
     pub(crate) fn runtime(&self) -> Option<&Runtime> {
         match self {
             Running::Fiber(fibers) => Some(fibers.runtime()),
@@ -125,7 +127,8 @@ impl Running {
         each!(self, engine => engine.listeners())
     }
 
-    /// Says that the server has begun to drain, to an engine whose connections do not look for themselves.
+    /// Says that the server has begun to drain, to an engine whose connections do not look for
+    /// themselves.
     pub(crate) fn drain(&self) {
         if let Running::Event(events) = self {
             events.wake();
@@ -142,7 +145,8 @@ impl Running {
         each!(self, engine => engine.connection_count())
     }
 
-    /// Closes the connections that have been idle for long enough, so much time after the server's start.
+    /// Closes the connections that have been idle for long enough, so much time after the server's
+    /// start.
     pub(crate) fn close_idle(&self, after_start: Duration) {
         match self {
             Running::Fiber(fibers) => fibers.close_idle(after_start),

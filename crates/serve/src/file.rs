@@ -1,8 +1,9 @@
 //! How a file travels, once for all engines.
 //!
-//! A hit in the page cache goes from there. A miss is read by the engine's means: past the page cache if the file is not
-//! worth a place in it, so that a crowd of rare files does not push out the popular ones, and without the price of
-//! inserting and evicting pages. It makes no difference whether the bytes then go to the socket or into TLS.
+//! A hit in the page cache goes from there. A miss is read by the engine's means: past the page
+//! cache if the file is not worth a place in it, so that a crowd of rare files does not push out
+//! the popular ones, and without the price of inserting and evicting pages. It makes no difference
+//! whether the bytes then go to the socket or into TLS.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -46,8 +47,9 @@ pub(crate) fn way(range: &FileRange) -> Way<'_> {
 /// Files up to this length are looked at whole.
 const LOOKED_AT_LEN_MAX: u64 = 4 * 1024 * 1024;
 
-/// What was in the page cache this long ago, and is being asked for, still is: the kernel evicts what has not been
-/// used for seconds. (If it ever is not, one request waits for the disk with the processor.)
+/// What was in the page cache this long ago, and is being asked for, still is: the kernel evicts
+/// what has not been used for seconds. (If it ever is not, one request waits for the disk with the
+/// processor.)
 const CACHED_AGE_MAX: Duration = Duration::from_millis(50);
 
 /// Whether all of a file of moderate length is in the page cache.
@@ -67,8 +69,8 @@ fn is_cached_whole(range: &FileRange) -> bool {
     is_cached
 }
 
-/// Reads the beginning of a range, at most `len_max`; nothing if the file ends there. The last bytes of the range are read
-/// only if the file's stamp is still the same afterwards.
+/// Reads the beginning of a range, at most `len_max`; nothing if the file ends there. The last
+/// bytes of the range are read only if the file's stamp is still the same afterwards.
 ///
 /// # Errors
 /// `InvalidData` if the file has changed; else what `pread(2)` reports.
@@ -135,8 +137,8 @@ const DIRECT_PIECE_LEN: u64 = 256 * 1024;
 /// A piece of the largest size at any offset.
 const BUFFER_LEN: usize = DIRECT_PIECE_LEN as usize + DIRECT_ALIGNMENT;
 
-/// How many large buffers a thread has out at once. Peers that do not read pin theirs until they time out; beyond
-/// these, pieces and buffers are small.
+/// How many large buffers a thread has out at once. Peers that do not read pin theirs until they
+/// time out; beyond these, pieces and buffers are small.
 const BUFFERS_OUT_MAX: usize = 64;
 const SMALL_PIECE_LEN: usize = 16 * 1024;
 
@@ -148,8 +150,8 @@ thread_local! {
     static OUT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// An aligned buffer, taken while a piece is read and sent. It counts where it is dropped, which is the thread that took
-/// it unless that has ended.
+/// An aligned buffer, taken while a piece is read and sent. It counts where it is dropped, which is
+/// the thread that took it unless that has ended.
 pub(crate) struct Buffer(Option<AlignedBuffer>);
 
 impl Buffer {

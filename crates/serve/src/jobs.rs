@@ -1,14 +1,16 @@
 //! Owned jobs: what may block, done where blocking is allowed. One pool for every engine.
 //!
-//! The pool is the runtime's offload threads, of which a process has at most 32. A pool of our own would not spare them:
-//! reads of files, look-ups of names and listings of a fiber stand in their line already, and two pools would be two
-//! limits for one disk. A fiber waits for its job there ([`fiber::offload`]); a kernel thread of the thread engine,
-//! which nothing else waits for, does it itself; an engine whose threads serve many connections
-//! [hands it over](Jobs::hand_over), and what is called last delivers it.
+//! The pool is the runtime's offload threads, of which a process has at most 32. A pool of our own
+//! would not spare them: reads of files, look-ups of names and listings of a fiber stand in their
+//! line already, and two pools would be two limits for one disk. A fiber waits for its job there
+//! ([`fiber::offload`]); a kernel thread of the thread engine, which nothing else waits for, does
+//! it itself; an engine whose threads serve many connections [hands it over](Jobs::hand_over), and
+//! what is called last delivers it.
 //!
-//! A connection has at most one job in the line. One that is cut leaves its job behind, so what is handed over has a
-//! limit and a counter of its own. Jobs that wait for something to happen have threads of their own and never stand in
-//! the line: twenty `watch`ers took twenty of the threads for as long as they watched.
+//! A connection has at most one job in the line. One that is cut leaves its job behind, so what is
+//! handed over has a limit and a counter of its own. Jobs that wait for something to happen have
+//! threads of their own and never stand in the line: twenty `watch`ers took twenty of the threads
+//! for as long as they watched.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,8 +23,8 @@ use session::{Now, Session};
 
 use crate::metrics::MetricsWriter;
 
-/// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the connection ends
-/// meanwhile, the job may be dropped as well as brought back.
+/// A session that is out at work. It is the engine's to run wherever blocking is allowed; if the
+/// connection ends meanwhile, the job may be dropped as well as brought back.
 pub(crate) struct Job<S> {
     pub(crate) session: S,
     /// Whether it waits for something to happen, however long that takes.
@@ -77,7 +79,8 @@ impl Jobs {
         }
     }
 
-    /// Has a job run elsewhere. `done` gets it back on the thread that ran it; `None` if it panicked.
+    /// Has a job run elsewhere. `done` gets it back on the thread that ran it; `None` if it
+    /// panicked.
     ///
     /// # Errors
     /// As [`hand_over`](Jobs::hand_over).
@@ -93,7 +96,8 @@ impl Jobs {
         self.hand_over(waits, run)
     }
 
-    /// Has something done elsewhere. `waits`: it waits for something to happen, and so has a thread of its own.
+    /// Has something done elsewhere. `waits`: it waits for something to happen, and so has a thread
+    /// of its own.
     ///
     /// # Errors
     /// `ResourceBusy` if as much as may be handed over has not been done yet.
@@ -169,9 +173,9 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Seen: each `watch` of the cache held one of the 32 threads that cold files, listings and crawls share, for as
-    /// long as it watched. Cause: what waits for something to happen was work like any other. Cure: it says so, and
-    /// waits on a thread of its own.
+    /// Seen: each `watch` of the cache held one of the 32 threads that cold files, listings and
+    /// crawls share, for as long as it watched. Cause: what waits for something to happen was work
+    /// like any other. Cure: it says so, and waits on a thread of its own.
     #[test]
     fn what_waits_for_something_does_not_keep_jobs_waiting() {
         let jobs = Arc::new(Jobs::new(1000));

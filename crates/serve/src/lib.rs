@@ -1,9 +1,10 @@
 //! Drivers: what carries the bytes of a [`Session`](session::Session).
 //!
-//! A session takes input and writes output, and knows nothing of sockets. A driver receives, hands in, and
-//! sends: here from a fiber per connection or a kernel thread per connection. What belongs to a connection
-//! and is not I/O is a *carriage* (`carriage.rs`, which is the page to read): time-outs, drain, TLS, the
-//! reason of the close. So they are the same under each engine, and the driver is a short loop (`blocking.rs`).
+//! A session takes input and writes output, and knows nothing of sockets. A driver receives, hands
+//! in, and sends: here from a fiber per connection or a kernel thread per connection. What belongs
+//! to a connection and is not I/O is a *carriage* (`carriage.rs`, which is the page to read):
+//! time-outs, drain, TLS, the reason of the close. So they are the same under each engine, and the
+//! driver is a short loop (`blocking.rs`).
 //!
 //! ```
 //! use serve::{Server, Settings, listen};
@@ -25,9 +26,10 @@
 //!
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
-//! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a connection) ·
-//! `file` (how a file travels) · `jobs` (what may block) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start
-//! and drain) · [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`],
+//! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a
+//! connection) · `file` (how a file travels) · `jobs` (what may block) · `registry` (the open
+//! connections) · [`engine`] (one file each) · [`server`] (start and drain) · [`listen`],
+//! [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`],
 //! [`admin`], [`signals`].
 
 pub mod access_log;

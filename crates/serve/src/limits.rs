@@ -17,15 +17,16 @@ pub struct Limits {
     /// [`Limits::for_descriptors`] for the default.
     pub connections_max: usize,
 
-    /// What a connection beyond [`connections_max`](Limits::connections_max) is told before it is closed. `None`, the
-    /// default: such connections are not accepted, and wait in the kernel's queue until another ends.
+    /// What a connection beyond [`connections_max`](Limits::connections_max) is told before it is
+    /// closed. `None`, the default: such connections are not accepted, and wait in the kernel's
+    /// queue until another ends.
     pub refusal: Option<&'static str>,
 
     /// From the first byte of a request's head to its last, however the bytes are spread: 20 s.
     ///
     /// Apache starts with 20 s as well (mod_reqtimeout); nginx allows 60 s. A head is a few
     /// packets, and even one that is lost four times in a row arrives after 1 + 2 + 4 + 8 = 15 s
-    /// (RFC 6298), so whoever needs longer is not slow but holding the connection. The first
+    /// (RFC 6298), so a client that needs longer is not slow but holding the connection. The first
     /// request of a connection has this long, too, counted from accept: a peer that connects and
     /// is silent has not earned the patience of `idle_timeout`.
     pub head_timeout: Duration,
@@ -35,8 +36,8 @@ pub struct Limits {
     pub body_timeout: Duration,
 
     /// Between two requests of a connection: 75 s, as nginx (`keepalive_timeout`). It is above the
-    /// 60 s for which common balancers keep idle connections, so it is they who close first, and no
-    /// request of theirs crosses our FIN.
+    /// 60 s for which common balancers keep idle connections, so it is the balancer that closes
+    /// first, and no request of theirs crosses our FIN.
     pub idle_timeout: Duration,
 
     /// While sending, without the peer taking a single byte: 60 s, as nginx (`send_timeout`).

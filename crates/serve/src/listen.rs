@@ -43,8 +43,8 @@ pub fn bind(address: &Address, backlog: Option<u32>) -> Result<Vec<Bound>, BindE
     bind_beside(&[], address, backlog)
 }
 
-/// As [`bind`], but leaves out what one of `others` takes the connections of already: systemd may hold the very port that
-/// the configuration names.
+/// As [`bind`], but leaves out what one of `others` takes the connections of already: systemd may
+/// hold the very port that the configuration names.
 ///
 /// # Errors
 /// A [`BindError`] whose text says what to do.

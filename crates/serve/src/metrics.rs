@@ -45,8 +45,8 @@ impl MetricsWriter {
         self.sample("counter", name, help, &[], total);
     }
 
-    /// How many of something lay up to each of `bounds` but above the one before, and, in one more count, beyond all; and
-    /// the sum of them all.
+    /// How many of something lay up to each of `bounds` but above the one before, and, in one more
+    /// count, beyond all; and the sum of them all.
     pub fn histogram(
         &mut self,
         name: &str,

@@ -16,8 +16,8 @@ pub(crate) struct Connection<T> {
     pub(crate) idle: IdleSince,
 }
 
-/// Since when a connection has been idle, for those that look from other threads: milliseconds after the
-/// server's start, plus one; 0 is busy.
+/// Since when a connection has been idle, for those that look from other threads: milliseconds
+/// after the server's start, plus one; 0 is busy.
 #[derive(Default)]
 pub(crate) struct IdleSince(AtomicU64);
 
@@ -56,7 +56,8 @@ trait Ended: Send + Sync {
 impl<T: Stream> Ended for Connection<T> {
     fn close_if_idle(&self, after_start: Duration) {
         if self.idle.is_over(after_start) {
-            // Wakes the reader as an end of the stream would. A request that crosses this is read first.
+            // Wakes the reader as an end of the stream would. A request that crosses this is read
+            // first.
             let _ = self.stream.shutdown(Shutdown::Read);
         }
     }
@@ -66,7 +67,8 @@ impl<T: Stream> Ended for Connection<T> {
     }
 }
 
-/// All open connections of an engine, in a list for each worker: workers do not wait for each other.
+/// All open connections of an engine, in a list for each worker: workers do not wait for each
+/// other.
 pub(crate) struct Connections {
     lists: Box<[List]>,
 }

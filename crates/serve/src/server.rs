@@ -14,7 +14,7 @@ use session::{Opening, Session};
 
 use crate::access_log::AccessLog;
 use crate::admin::Route;
-use crate::counters::Snapshot;
+use crate::counters::CounterSnapshot;
 use crate::datagrams::{self, DatagramCounters};
 use crate::engine::admission::{Admission, Start};
 use crate::engine::{Engine, Running};
@@ -23,8 +23,8 @@ use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
-/// What a server is started with, apart from the session. The default has no listeners: put in those that
-/// [`bind`](crate::listen::bind) gives.
+/// What a server is started with, apart from the session. The default has no listeners: put in
+/// those that [`bind`](crate::listen::bind) gives.
 #[derive(Debug, Default)]
 pub struct Settings {
     /// What carries the connections.
@@ -38,14 +38,15 @@ pub struct Settings {
     pub fibers: Option<usize>,
     /// Where the lines go that the sessions write about their replies.
     pub log: Option<Arc<AccessLog>>,
-    /// Whether sessions want to know who their peer is, also without a log. It is a system call per connection.
+    /// Whether sessions want to know who their peer is, also without a log. It is a system call per
+    /// connection.
     pub names_peers: bool,
 }
 
 /// A running server. Dropping it cuts what is open; see [`drain`](Server::drain).
 ///
-/// At its limit of connections a server *pauses accepting*: the kernel keeps further connections in the
-/// listen queue, in the order in which they came, until one ends.
+/// At its limit of connections a server *pauses accepting*: the kernel keeps further connections in
+/// the listen queue, in the order in which they came, until one ends.
 pub struct Server {
     shared: Arc<Shared>,
     /// Ends what runs beside the connections.
@@ -54,8 +55,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to accept. `open` makes the session of a new connection, once TLS is agreed on where it is spoken; it is
-    /// told the peer's address if the peer has one and the settings ask for it.
+    /// Starts to accept. `open` makes the session of a new connection, once TLS is agreed on where
+    /// it is spoken; it is told the peer's address if the peer has one and the settings ask for it.
     ///
     /// # Errors
     /// What the kernel says to new threads, rings and descriptors.
@@ -78,8 +79,8 @@ impl Server {
         })
     }
 
-    /// Serves datagrams as well, until the server ends: `answer` gets each with its sender, and calls its last argument with
-    /// each datagram to send back.
+    /// Serves datagrams as well, until the server ends: `answer` gets each with its sender, and
+    /// calls its last argument with each datagram to send back.
     ///
     /// # Errors
     /// What the kernel says to new threads and descriptors.
@@ -95,8 +96,9 @@ impl Server {
         }
     }
 
-    /// Runs `work` beside the connections, on a fiber or a kernel thread of its own. It must end soon after its argument has
-    /// become true, and on a fiber it must give way to others now and then.
+    /// Runs `work` beside the connections, on a fiber or a kernel thread of its own. It must end
+    /// soon after its argument has become true, and on a fiber it must give way to others now and
+    /// then.
     ///
     /// # Errors
     /// What the kernel says to a new thread or stack.
@@ -123,7 +125,7 @@ impl Server {
     }
 
     /// What the driver has counted.
-    pub fn counters(&self) -> Snapshot {
+    pub fn counters(&self) -> CounterSnapshot {
         self.shared.counters.snapshot()
     }
 
@@ -148,7 +150,7 @@ impl Server {
     /// What the engine shows at the admin endpoint, beside metrics: `/fibers`, where there are any.
     pub fn routes(&self) -> Vec<Route> {
         let runtime = self.running.runtime();
-        let fibers = runtime.map(|runtime| Route::fibers(runtime.lens()));
+        let fibers = runtime.map(|runtime| Route::fibers(runtime.inspector()));
         fibers.into_iter().collect()
     }
 

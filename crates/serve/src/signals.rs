@@ -137,7 +137,7 @@ fn ignore_sigpipe() -> io::Result<()> {
 }
 
 /// What SIGHUP means. Daemons take it for "reload", and a server in a terminal gets it when the
-/// window is closed, where everybody expects it to end. nohup(1) sets it to ignored for those who
+/// window is closed, where users expect it to end. nohup(1) sets it to ignored for those who
 /// do not.
 #[derive(Clone, Copy, Debug)]
 struct Hangup {

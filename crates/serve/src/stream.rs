@@ -1,5 +1,5 @@
-//! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's and a
-//! kernel thread's.
+//! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's
+//! and a kernel thread's.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -20,8 +20,8 @@ use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
-    /// Waits for input and shows it to `f`, in a buffer of whoever carries the stream; an empty slice is
-    /// the end.
+    /// Waits for input and shows it to `f`, in a buffer of the thread that carries the stream; an
+    /// empty slice is the end.
     ///
     /// # Errors
     /// `TimedOut` past the deadline; else what `recv(2)` reports.
@@ -45,8 +45,8 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// As [`send`](Stream::send).
     fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64>;
 
-    /// As [`send_file`](Stream::send_file), but sends a copy, whose last bytes leave only if the file's stamp is
-    /// still the same after they were read.
+    /// As [`send_file`](Stream::send_file), but sends a copy, whose last bytes leave only if the
+    /// file's stamp is still the same after they were read.
     ///
     /// # Errors
     /// As [`send`](Stream::send); `InvalidData` if the file has changed.
@@ -58,21 +58,21 @@ pub(crate) trait Stream: Send + Sync + 'static {
         }
     }
 
-    /// How many of the bytes that were sent the peer's side has not taken, so much later: over TCP not acknowledged, on a
-    /// Unix socket not read.
+    /// How many of the bytes that were sent the peer's side has not taken, so much later: over TCP
+    /// not acknowledged, on a Unix socket not read.
     ///
     /// # Errors
     /// `BrokenPipe` if it will never take more.
     fn untaken_len(&self, after: Duration) -> io::Result<u64>;
 
-    /// Reads the beginning of a range of a file, as far as TLS makes records of it at a time. Nothing if the file
-    /// ends there.
+    /// Reads the beginning of a range of a file, as far as TLS makes records of it at a time.
+    /// Nothing if the file ends there.
     ///
     /// # Errors
     /// What `pread(2)` reports.
     fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece>;
 
-    /// Ends reading, writing or both, and wakes who waits in them. From any thread.
+    /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
     /// # Errors
     /// What `shutdown(2)` reports: the peer may be gone already.
@@ -85,7 +85,8 @@ pub(crate) trait Stream: Send + Sync + 'static {
 /// Chunks in memory that one send carries.
 const GATHERED_MAX: usize = 16;
 
-/// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether that is all.
+/// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether
+/// that is all.
 #[inline]
 pub(crate) fn send_out<T: Stream>(
     stream: &T,
@@ -128,8 +129,8 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// Sends `bytes` in as many sends as it takes. Says how many were taken, if an error comes after some: it will come
-/// again.
+/// Sends `bytes` in as many sends as it takes. Says how many were taken, if an error comes after
+/// some: it will come again.
 ///
 /// # Errors
 /// As `send`, if nothing was sent.
@@ -248,8 +249,8 @@ pub(crate) fn untaken_len(socket: BorrowedFd<'_>) -> io::Result<u64> {
 #[derive(Debug)]
 pub(crate) struct ThreadStream {
     fd: OwnedFd,
-    /// The time-outs that the socket has now, in nanoseconds: setting the same again would be a system
-    /// call for nothing.
+    /// The time-outs that the socket has now, in nanoseconds: setting the same again would be a
+    /// system call for nothing.
     receive_timeout: AtomicU64,
     send_timeout: AtomicU64,
 }
@@ -374,9 +375,10 @@ impl Stream for ThreadStream {
 mod tests {
     use super::*;
 
-    /// Seen: a client that took a rare file of some MB at 3 KB/s was closed as too slow, although 500 bytes a second
-    /// are enough. Cause: all of a piece of 256 KiB had to go within one send time-out; what had been taken before it
-    /// was over was not told. Cure: it is told, and the rate is judged by it.
+    /// Seen: a client that took a rare file of some MB at 3 KB/s was closed as too slow, although
+    /// 500 bytes a second are enough. Cause: all of a piece of 256 KiB had to go within one send
+    /// time-out; what had been taken before it was over was not told. Cure: it is told, and the
+    /// rate is judged by it.
     #[test]
     fn what_was_taken_before_an_error_is_told() {
         let script = |answers: &[io::Result<usize>]| {

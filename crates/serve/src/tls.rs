@@ -1,5 +1,5 @@
-//! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server runs. The records are made
-//! and opened in the carriage of each connection (`carriage/secure.rs`).
+//! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server
+//! runs. The records are made and opened in the carriage of each connection (`carriage/secure.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,12 +31,14 @@ pub struct TlsOptions {
     pub only_1_3: bool,
     /// Whether sessions can be resumed.
     pub resumes: bool,
-    /// The protocols that may be spoken inside, the preferred one first (ALPN), such as `http/1.1`. A client
-    /// that names only others is refused; one that names none is served. Empty: clients are not asked.
+    /// The protocols that may be spoken inside, the preferred one first (ALPN), such as `http/1.1`.
+    /// A client that names only others is refused; one that names none is served. Empty: clients
+    /// are not asked.
     pub protocols: Vec<Vec<u8>>,
 }
 
-/// Whether clients show certificates. The file has the certificates of those who may have signed them.
+/// Whether clients show certificates. The file has the certificates of those that may have signed
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
     /// They are not asked.
@@ -209,7 +211,8 @@ fn key(options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
     let file = options.key.as_deref().unwrap_or(&options.chain);
     let bytes = match options.key_is_der {
         true => std::fs::read(file).map_err(|error| unreadable("the private key", file, &error))?,
-        // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now and then.
+        // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
+        // and then.
         false => PrivateKeyDer::from_pem_file(file)
             .map_err(|error| unreadable("the private key", file, &error))?
             .secret_der()
@@ -267,8 +270,8 @@ fn provider(names: &[String]) -> Result<CryptoProvider, String> {
     })
 }
 
-/// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` as OpenSSL calls it, `ECDHE-RSA-AES128-GCM-SHA256`. The suites of TLS 1.3 have
-/// one name. openssl-ciphers(1)
+/// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` as OpenSSL calls it, `ECDHE-RSA-AES128-GCM-SHA256`. The
+/// suites of TLS 1.3 have one name. openssl-ciphers(1)
 fn openssl_name(suite: &SupportedCipherSuite) -> String {
     let name = format!("{:?}", suite.suite());
     match name.strip_prefix("TLS13_") {

@@ -1,4 +1,5 @@
-//! `docs/your-own-server.md` and `examples/line.rs` are one program, and it does what the page says.
+//! `docs/your-own-server.md` and `examples/line.rs` are one program, and it does what the page
+//! says.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! What every Prometheus client library tells of its process, under the names that dashboards know, and which build it is.
+//! What every Prometheus client library tells of its process, under the names that dashboards know,
+//! and which build it is.
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
 
 use std::fs;
@@ -85,7 +86,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Stat> {
-        // The name may hold spaces and parentheses, so what follows begins behind the last one: with field 3.
+        // The name may hold spaces and parentheses, so what follows begins behind the last one:
+        // with field 3.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

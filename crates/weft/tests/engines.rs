@@ -432,7 +432,8 @@ fn draining_finishes_the_request_in_hand(engine: &Engine) {
     });
 }
 
-/// A connection that the kernel has accepted for the server, in whichever of its queues, gets its reply.
+/// A connection that the kernel has accepted for the server, in whichever of its queues, gets its
+/// reply.
 fn draining_serves_those_in_the_listen_queue(engine: &Engine) {
     let world = World::with(engine, None, |limits| limits.connections_max = 2);
     // They keep others waiting until the drain closes them.
@@ -479,8 +480,9 @@ fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
     }
 }
 
-/// Seen: with 1,024 descriptors and 3,000 clients every client got a 503 under io_uring. Cause: the ring took the whole listen
-/// queue, and no descriptor was left for the site's files. Cure: what no carrier asks for stays in the queue.
+/// Seen: with 1,024 descriptors and 3,000 clients every client got a 503 under io_uring. Cause: the
+/// ring took the whole listen queue, and no descriptor was left for the site's files. Cure: what no
+/// carrier asks for stays in the queue.
 fn three_times_the_limit_waits_in_the_listen_queue(engine: &Engine) {
     const LIMIT: usize = 20;
     let world = World::with(engine, None, |limits| limits.connections_max = LIMIT);
@@ -571,9 +573,10 @@ fn a_file_that_is_written_to_is_never_passed_off_as_whole(engine: &Engine) {
     );
 }
 
-/// Seen: complete replies of two versions, 105 of 3,054 with fast clients and 656 of 823 with slow ones. Cause: what
-/// `sendfile(2)` queues are the page cache's own pages, and a write in progress leaves no trace in the stamp. Cure:
-/// a file that changed lately is left to rest, sent as copies, and looked at again before its last bytes leave.
+/// Seen: complete replies of two versions, 105 of 3,054 with fast clients and 656 of 823 with slow
+/// ones. Cause: what `sendfile(2)` queues are the page cache's own pages, and a write in progress
+/// leaves no trace in the stamp. Cure: a file that changed lately is left to rest, sent as copies,
+/// and looked at again before its last bytes leave.
 fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
     const LEN: usize = 1_200_000;
     let world = &World::new(engine);
@@ -597,8 +600,8 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
     assert!(whole > 0, "none whole, {cut} cut");
 }
 
-/// Asks for the large file again and again, and panics at a complete reply of two versions under a strong validator.
-/// Returns how many replies were whole and cut.
+/// Asks for the large file again and again, and panics at a complete reply of two versions under a
+/// strong validator. Returns how many replies were whole and cut.
 fn read_until(is_over: &AtomicBool, world: &World, is_slow: bool) -> (u32, u32) {
     let (mut whole, mut cut) = (0, 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -635,8 +638,9 @@ fn read_until(is_over: &AtomicBool, world: &World, is_slow: bool) -> (u32, u32) 
     (whole, cut)
 }
 
-/// Seen: a log above `--memory-file-max` that grew all the time got 503 after 200 ms. Cause: a large file was refused
-/// if it did not come to rest. Cure: it is sent as it comes, as long as it was when it was opened.
+/// Seen: a log above `--memory-file-max` that grew all the time got 503 after 200 ms. Cause: a
+/// large file was refused if it did not come to rest. Cure: it is sent as it comes, as long as it
+/// was when it was opened.
 fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
     const START_LEN: usize = 5 * 1024 * 1024;
     let world = &World::new(engine);
@@ -667,7 +671,8 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
         let head_len = reply.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
         let head = String::from_utf8_lossy(&reply[..head_len]);
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        // If the writer was kept from writing for 50 ms, the file had come to rest: one version, or cut.
+        // If the writer was kept from writing for 50 ms, the file had come to rest: one version, or
+        // cut.
         if !transcript::etag_in(&reply[..head_len])
             .unwrap()
             .starts_with("W/")
@@ -683,8 +688,9 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
     }
 }
 
-/// Seen: a client that read a settled file slowly got the old head and new bytes, complete. Cause: all of it lay in the
-/// socket's queue, as pages of the file. Cure: the end is held back until the rest is taken and nothing has changed.
+/// Seen: a client that read a settled file slowly got the old head and new bytes, complete. Cause:
+/// all of it lay in the socket's queue, as pages of the file. Cure: the end is held back until the
+/// rest is taken and nothing has changed.
 fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
     const LEN: usize = 1024 * 1024 + 64 * 1024;
     let world = World::new(engine);
@@ -728,8 +734,8 @@ fn a_unix_socket_serves_the_same(engine: &Engine) {
     assert!(!path.exists(), "the socket's file goes with the server");
 }
 
-/// Seen: neither `/metrics` nor the log told how long requests took. The driver now takes the time of every
-/// reply, from the first byte of its request to its own last one.
+/// Seen: neither `/metrics` nor the log told how long requests took. The driver now takes the time
+/// of every reply, from the first byte of its request to its own last one.
 fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     let world = World::new(engine);
     let mut stream = world.connect();
@@ -742,7 +748,8 @@ fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     stream.write_all(&[rest, GET, PROBE].concat()).unwrap();
     read_all(&mut stream);
 
-    // The probe is the third. A reply is counted when it is on its way, so perhaps after it has come.
+    // The probe is the third. A reply is counted when it is on its way, so perhaps after it has
+    // come.
     let metric = |name: &str| {
         let mut out = MetricsWriter::default();
         world

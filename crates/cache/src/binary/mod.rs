@@ -9,7 +9,7 @@ use session::{Next, Outbox, Phase};
 use crate::conversation::{Context, State, Step};
 use crate::number::{DECIMAL_LEN_MAX, decimal};
 use crate::store::{
-    Arithmetic, Counted, DeleteRule, Deleted, Direction, Item, Mode, Outcome, Rule, StoreError,
+    Arithmetic, Counted, DeleteRule, Deleted, Direction, Item, Mode, Rule, StoreError, StoreOutcome,
 };
 use crate::words::{KEY_LEN_MAX, SHARED_LEN_MIN};
 pub(crate) use wire::REQUEST_MAGIC;
@@ -84,7 +84,7 @@ pub(crate) fn step(
     Step::used(HEADER_LEN + header.body_len)
 }
 
-/// Says what is wrong, and closes: after a header that makes no sense nobody knows where the next one is.
+/// Says what is wrong, and closes: after a header that makes no sense the next one cannot be found.
 #[cold]
 fn refuse(cx: &mut Context<'_>, state: &mut State, header: &Header, status: Status) -> Step {
     say(cx.out, header, status);
@@ -212,11 +212,11 @@ fn begin_count(
     let text = decimal(initial, &mut room);
     let rule = Rule::from(Mode::Add);
     Ok(match cx.items.store(key, text, 0, exptime, rule)? {
-        Outcome::Stored { cas } => Counted::Stored {
+        StoreOutcome::Stored { cas } => Counted::Stored {
             number: initial,
             cas,
         },
-        // Somebody else began in between.
+        // Another client began in between.
         _ => Counted::Exists,
     })
 }

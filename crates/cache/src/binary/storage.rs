@@ -7,13 +7,13 @@ use super::wire::{
 };
 use crate::conversation::observe::Stored;
 use crate::conversation::{Context, Pending, State, Step};
-use crate::store::{Mode, NEVER, Outcome, Rule, Seconds, StoreError};
+use crate::store::{Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome};
 
 /// Longer values are refused without asking the store.
 const VALUE_LEN_MAX: usize = i32::MAX as usize;
 
 /// What a request wants stored, but for the value.
-struct Wanted<'a> {
+struct StoreRequest<'a> {
     header: Header,
     key: &'a [u8],
     flags: u32,
@@ -28,13 +28,13 @@ fn read<'a>(
     mode: Mode,
     is_quiet: bool,
     head: &'a [u8],
-) -> Wanted<'a> {
+) -> StoreRequest<'a> {
     let extras = &head[HEADER_LEN..HEADER_LEN + header.extras_len];
     let (flags, exptime) = match header.extras_len {
         8 => (u32_at(extras, 0), cx.deadline(u32_at(extras, 4).into())),
         _ => (0, NEVER),
     };
-    Wanted {
+    StoreRequest {
         header: *header,
         key: &head[HEADER_LEN + header.extras_len..],
         flags,
@@ -131,7 +131,7 @@ pub(crate) fn finish(cx: &mut Context<'_>, state: &mut State) {
     finish_with(cx, &wanted, value_len, result);
 }
 
-fn read_again<'a>(cx: &Context<'_>, head: &'a [u8]) -> Wanted<'a> {
+fn read_again<'a>(cx: &Context<'_>, head: &'a [u8]) -> StoreRequest<'a> {
     let bytes = head.first_chunk().expect("a header was kept");
     let header = Header::read(bytes);
     match header.kind() {
@@ -142,9 +142,9 @@ fn read_again<'a>(cx: &Context<'_>, head: &'a [u8]) -> Wanted<'a> {
 
 fn finish_with(
     cx: &mut Context<'_>,
-    wanted: &Wanted<'_>,
+    wanted: &StoreRequest<'_>,
     value_len: usize,
-    result: Result<Outcome, StoreError>,
+    result: Result<StoreOutcome, StoreError>,
 ) {
     let header = &wanted.header;
     let outcome = match result {
@@ -163,19 +163,21 @@ fn finish_with(
     };
     saw(cx, wanted, value_len, result);
     match (outcome, wanted.rule.mode) {
-        (Outcome::Stored { .. }, _) if wanted.is_quiet => {}
-        (Outcome::Stored { cas }, _) => reply(cx.out, header, Status::Done, &[], &[], &[], cas),
-        (Outcome::NotStored, Mode::Add) => say(cx.out, header, Status::Exists),
-        (Outcome::NotStored, Mode::Replace) => say(cx.out, header, Status::NotFound),
-        (Outcome::NotStored, _) => say(cx.out, header, Status::NotStored),
-        (Outcome::Exists, _) => say(cx.out, header, Status::Exists),
-        (Outcome::NotFound, _) => say(cx.out, header, Status::NotFound),
+        (StoreOutcome::Stored { .. }, _) if wanted.is_quiet => {}
+        (StoreOutcome::Stored { cas }, _) => {
+            reply(cx.out, header, Status::Done, &[], &[], &[], cas)
+        }
+        (StoreOutcome::NotStored, Mode::Add) => say(cx.out, header, Status::Exists),
+        (StoreOutcome::NotStored, Mode::Replace) => say(cx.out, header, Status::NotFound),
+        (StoreOutcome::NotStored, _) => say(cx.out, header, Status::NotStored),
+        (StoreOutcome::Exists, _) => say(cx.out, header, Status::Exists),
+        (StoreOutcome::NotFound, _) => say(cx.out, header, Status::NotFound),
     }
 }
 
 /// What follows from any failure to store.
 #[cold]
-fn failed(cx: &mut Context<'_>, wanted: &Wanted<'_>, value_len: usize, error: StoreError) {
+fn failed(cx: &mut Context<'_>, wanted: &StoreRequest<'_>, value_len: usize, error: StoreError) {
     cx.count_failed(error);
     if wanted.rule.mode == Mode::Set {
         cx.discard(wanted.key);
@@ -185,9 +187,9 @@ fn failed(cx: &mut Context<'_>, wanted: &Wanted<'_>, value_len: usize, error: St
 
 fn saw(
     cx: &Context<'_>,
-    wanted: &Wanted<'_>,
+    wanted: &StoreRequest<'_>,
     value_len: usize,
-    result: Result<Outcome, StoreError>,
+    result: Result<StoreOutcome, StoreError>,
 ) {
     cx.saw_store(&Stored {
         key: wanted.key,

@@ -1,4 +1,5 @@
-//! What goes over the wire: a header of 24 bytes, then extras, key and value, by the lengths that the header gives.
+//! What goes over the wire: a header of 24 bytes, then extras, key and value, by the lengths that
+//! the header gives.
 //!
 //! ```text
 //!  0       1        2 3        4          5          6 7               8 .. 11    12 .. 15  16 .. 23
@@ -278,7 +279,8 @@ mod tests {
     fn each_opcode_is_what_memcached_has_under_its_number() {
         let get = |with_key, touches| Kind::Get { with_key, touches };
         let store = Kind::Store;
-        // By number, loud: protocol_binary.h of memcached 1.6; then the loud number of each quiet one.
+        // By number, loud: protocol_binary.h of memcached 1.6; then the loud number of each quiet
+        // one.
         let loud = [
             (0x00, get(false, false)),
             (0x01, store(Mode::Set)),

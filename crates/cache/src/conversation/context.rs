@@ -7,8 +7,8 @@ use crate::service::connections::Connection;
 use crate::service::counters::Count;
 use crate::store::{Seconds, StoreError, Turn};
 
-/// One call of [`receive`](session::Session::receive): everything that a command needs, apart from the state
-/// that it changes.
+/// One call of [`receive`](session::Session::receive): everything that a command needs, apart from
+/// the state that it changes.
 pub(crate) struct Context<'a> {
     pub(crate) service: &'a Service,
     pub(crate) items: Turn<'a>,
@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
     pub(crate) connection: &'a Connection,
-    /// Whether anybody wants to know of each command: a watcher, or `stats detail`.
+    /// Whether each command is reported: a watcher, or `stats detail`.
     pub(super) is_observed: bool,
 }
 
@@ -70,8 +70,8 @@ impl<'a> Context<'a> {
         self.service.store().flush(at, self.seconds);
     }
 
-    /// Takes away what is under a key whose new value could not be stored: an old value must not outlive
-    /// the attempt to replace it.
+    /// Takes away what is under a key whose new value could not be stored: an old value must not
+    /// outlive the attempt to replace it.
     #[cold]
     pub(crate) fn discard(&mut self, key: &[u8]) {
         self.items.forget(key);

@@ -1,5 +1,6 @@
-//! One conversation below its protocol: what a command needs ([`Context`]), where the conversation stands ([`State`]),
-//! what one step of it came to ([`Step`]), and what goes on beside the reply: listings and what watchers see.
+//! One conversation below its protocol: what a command needs ([`Context`]), where the conversation
+//! stands ([`State`]), what one step of it came to ([`Step`]), and what goes on beside the reply:
+//! listings and what watchers see.
 
 mod context;
 mod dump;

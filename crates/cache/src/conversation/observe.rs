@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::context::Context;
 use crate::service::detail::Event;
 use crate::service::watch::Kinds;
-use crate::store::{Item, Miss, Outcome, StoreError};
+use crate::store::{Item, Miss, StoreError, StoreOutcome};
 use crate::words::push_encoded;
 
 /// A store, and what became of it.
@@ -15,7 +15,7 @@ pub(crate) struct Stored<'a> {
     pub(crate) command: &'a str,
     pub(crate) exptime: u32,
     pub(crate) value_len: usize,
-    pub(crate) result: Result<Outcome, StoreError>,
+    pub(crate) result: Result<StoreOutcome, StoreError>,
 }
 
 impl Context<'_> {
@@ -80,16 +80,18 @@ fn store(cx: &Context<'_>, stored: &Stored<'_>) {
         return;
     }
     let status = match stored.result {
-        Ok(Outcome::Stored { .. }) => "stored",
-        Ok(Outcome::NotStored) => "not_stored",
-        Ok(Outcome::Exists) => "exists",
-        Ok(Outcome::NotFound) => "not_found",
+        Ok(StoreOutcome::Stored { .. }) => "stored",
+        Ok(StoreOutcome::NotStored) => "not_stored",
+        Ok(StoreOutcome::Exists) => "exists",
+        Ok(StoreOutcome::NotFound) => "not_found",
         Err(StoreError::TooLarge) => "too_large",
         Err(StoreError::OutOfMemory) => "no_memory",
     };
     let kept = cx.items.peek(stored.key);
     let (class, len, exptime) = match (&stored.result, &kept) {
-        (Ok(Outcome::Stored { .. }), Some(item)) => (item.class_id(), item.len(), item.exptime()),
+        (Ok(StoreOutcome::Stored { .. }), Some(item)) => {
+            (item.class_id(), item.len(), item.exptime())
+        }
         (Ok(_), Some(item)) => (item.class_id(), stored.value_len, stored.exptime),
         _ => (0, stored.value_len, stored.exptime),
     };

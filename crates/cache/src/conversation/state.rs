@@ -36,13 +36,13 @@ pub(crate) enum State {
 /// A store command whose value is still coming.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// The command line or the header with extras and key. It is parsed again when the value is there: this
-    /// is the rare way.
+    /// The command line or the header with extras and key. It is parsed again when the value is
+    /// there: this is the rare way.
     pub(crate) head: Box<[u8]>,
     pub(crate) draft: Draft,
 }
 
-/// A value that nobody wants.
+/// A value that is not wanted.
 #[derive(Debug)]
 pub(crate) struct Swallow {
     /// How many bytes of it are still to come.

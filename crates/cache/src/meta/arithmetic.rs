@@ -7,7 +7,7 @@ use crate::conversation::Context;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
 use crate::service::counters::Count;
 use crate::store::{
-    Arithmetic, Counted, Direction, Mode, NEVER, Outcome, Rule, Seconds, StoreError,
+    Arithmetic, Counted, Direction, Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome,
 };
 use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     };
     match count(cx, key, words, &flags, direction) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {
-            // A number that begins is told also to who wants to hear nothing, as memcached has it.
+            // A number that begins is told also to a quiet client, as memcached has it.
             if has_begun || !flags.has(b'q') {
                 let exptime = old_exptime.filter(|_| !has_begun).unwrap_or(NEVER);
                 let new = New {
@@ -105,11 +105,11 @@ fn begin(
     let text = decimal(flags.initial, &mut room);
     let exptime = flags.new_exptime(words);
     match cx.items.store(key, text, 0, exptime, rule)? {
-        Outcome::Stored { cas } => {
+        StoreOutcome::Stored { cas } => {
             let number = flags.initial;
             Ok((Counted::Stored { number, cas }, true))
         }
-        // Somebody else began in between.
+        // Another client began in between.
         _ => Ok((cx.items.count(key, by)?, false)),
     }
 }

@@ -1,12 +1,13 @@
-//! `mg`: whatever there is to know of an item, and the herd kept away from the database: of all who miss, or find
-//! a stale item, one *wins* (`W`) and is to bring a new one, and the others are told that one has (`Z`).
+//! `mg`: whatever there is to know of an item, and the herd kept away from the database: of all
+//! that miss, or find a stale item, one *wins* (`W`) and is to bring a new one, and the others are
+//! told that one has (`Z`).
 
 use super::{Flags, WORDS_MAX, idle_s, key, push_echo, push_flag, push_ttl, say_code};
 use crate::conversation::Context;
 use crate::number::push_decimal;
 use crate::service::Service;
 use crate::service::counters::Count;
-use crate::store::{Item, Miss, Mode, NEVER, Outcome, Rule, Seconds, Turn};
+use crate::store::{Item, Miss, Mode, NEVER, Rule, Seconds, StoreOutcome, Turn};
 use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS, Tokens};
 
 /// `mg <key> <flags>*`
@@ -35,7 +36,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
 
 #[inline]
 fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flags: &Flags) {
-    let asked = Asked {
+    let asked = GetCommand {
         key_word,
         words,
         flags,
@@ -54,7 +55,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
 }
 
 /// What was asked for.
-struct Asked<'a> {
+struct GetCommand<'a> {
     key_word: &'a [u8],
     words: &'a [&'a [u8]],
     flags: &'a Flags,
@@ -87,7 +88,7 @@ fn lookup<'i>(
     }
 }
 
-fn miss(cx: &mut Context<'_>, asked: &Asked<'_>) {
+fn miss(cx: &mut Context<'_>, asked: &GetCommand<'_>) {
     if !asked.flags.has(b'q') {
         say_code(cx, b"EN", asked.words, asked.key_word, asked.flags);
     }
@@ -95,7 +96,7 @@ fn miss(cx: &mut Context<'_>, asked: &Asked<'_>) {
 
 /// Makes an empty item, whose maker wins.
 #[cold]
-fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>) {
+fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     let exptime = asked.flags.new_exptime(asked.words);
     let rule = Rule {
         mode: Mode::Add,
@@ -105,7 +106,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>) {
     };
     let stored = cx.items.store(key, b"", 0, exptime, rule);
     let is_ours = match stored {
-        Ok(Outcome::Stored { .. }) => true,
+        Ok(StoreOutcome::Stored { .. }) => true,
         Ok(_) => false,
         Err(error) => {
             cx.count_failed(error);
@@ -115,7 +116,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>) {
     let item = cx.items.peek(key);
     match &item {
         Some(item) => hit(cx.out, item, asked, cx.seconds, is_ours),
-        // Made, and gone again: somebody flushed, or it was made with a time that is over.
+        // Made, and gone again: a client flushed, or it was made with a time that is over.
         None => {
             let mut shown = NEVER;
             cx.out.put_with(|to| {
@@ -144,7 +145,13 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &Asked<'_>) {
 
 /// `VA` or `HD`, what the flags want, and the value.
 #[inline]
-fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Seconds, is_made: bool) {
+fn hit(
+    out: &mut session::Outbox,
+    item: &Item<'_>,
+    asked: &GetCommand<'_>,
+    now: Seconds,
+    is_made: bool,
+) {
     let has_value = asked.flags.has(b'v');
     let len = item.len();
     let is_shared = has_value && len >= SHARED_LEN_MIN;
@@ -174,11 +181,12 @@ fn hit(out: &mut session::Outbox, item: &Item<'_>, asked: &Asked<'_>, now: Secon
     }
 }
 
-/// Appends what each flag wants, in their order. Returns whether the item is due for a new one (`R`).
+/// Appends what each flag wants, in their order. Returns whether the item is due for a new one
+/// (`R`).
 #[inline]
 fn push_flags(
     item: &Item<'_>,
-    asked: &Asked<'_>,
+    asked: &GetCommand<'_>,
     now: Seconds,
     is_made: bool,
     to: &mut Vec<u8>,
@@ -221,7 +229,7 @@ fn push_marks(item: &Item<'_>, is_due: bool, is_made: bool, to: &mut Vec<u8>) {
     let mut wins = false;
     if (is_due || is_stale) && !is_taken {
         wins = item.take_win();
-        // Somebody was faster.
+        // Another was faster.
         is_taken = !wins;
     }
     if is_taken {

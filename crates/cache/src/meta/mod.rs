@@ -1,5 +1,6 @@
-//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`. A key, and flags of one letter, some with a token behind
-//! it; the reply carries what the flags asked for, in their order. memcached's doc/protocol.txt, "Meta Commands".
+//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`. A key, and flags of one letter, some with
+//! a token behind it; the reply carries what the flags asked for, in their order. memcached's
+//! doc/protocol.txt, "Meta Commands".
 
 pub(crate) mod arithmetic;
 pub(crate) mod debug;
@@ -52,8 +53,8 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Reads flags. A flag that is unknown or comes twice ends the reading; of several bad tokens the last is
-    /// named. An unknown one is also what is not a letter.
+    /// Reads flags. A flag that is unknown or comes twice ends the reading; of several bad tokens
+    /// the last is named. An unknown one is also what is not a letter.
     #[inline]
     pub(crate) fn read(words: &[&[u8]], cx: &Context<'_>) -> Result<Flags, &'static [u8]> {
         let mut flags = Flags {
@@ -154,8 +155,8 @@ impl Flags {
         }
     }
 
-    /// The expiry time that a flag gives an item: `T` any, `N` one that is new. Flags work in their order, so `t`
-    /// tells what was given before it.
+    /// The expiry time that a flag gives an item: `T` any, `N` one that is new. Flags work in their
+    /// order, so `t` tells what was given before it.
     pub(crate) fn given_exptime(&self, letter: u8, is_new: bool) -> Option<Seconds> {
         match letter {
             b'T' => self.exptime,

@@ -4,7 +4,7 @@ use super::{FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
 use crate::conversation::{Bad, Context, Storage};
 use crate::number::parse_i32;
 use crate::service::counters::Count;
-use crate::store::{Mode, NEVER, Outcome, Rule};
+use crate::store::{Mode, NEVER, Rule, StoreOutcome};
 use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens, VALUE_LEN_MAX};
 
 /// What the reply is made of.
@@ -84,16 +84,16 @@ pub(crate) fn say(
     cx: &mut Context<'_>,
     storage: &Storage<'_>,
     reply: &Reply<'_>,
-    outcome: Outcome,
+    outcome: StoreOutcome,
 ) {
     cx.service.counters.add(Count::Meta, 1);
     let flags = &reply.flags;
     let (code, cas) = match outcome {
-        Outcome::Stored { .. } if flags.has(b'q') => return,
-        Outcome::Stored { cas } => (b"HD", cas),
-        Outcome::NotStored => (b"NS", 0),
-        Outcome::Exists => (b"EX", 0),
-        Outcome::NotFound => (b"NF", 0),
+        StoreOutcome::Stored { .. } if flags.has(b'q') => return,
+        StoreOutcome::Stored { cas } => (b"HD", cas),
+        StoreOutcome::NotStored => (b"NS", 0),
+        StoreOutcome::Exists => (b"EX", 0),
+        StoreOutcome::NotFound => (b"NF", 0),
     };
     let size = flags.has(b's').then(|| match cas {
         0 => storage.value_len,

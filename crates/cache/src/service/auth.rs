@@ -54,7 +54,8 @@ impl Users {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
     }
 
-    /// Whether one of the users has this name and password. Takes the same time for a wrong byte wherever it is.
+    /// Whether one of the users has this name and password. Takes the same time for a wrong byte
+    /// wherever it is.
     pub(crate) fn knows(&self, name: &[u8], password: &[u8]) -> bool {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         list.iter().fold(false, |known, user| {

@@ -30,8 +30,8 @@ pub(crate) enum Count {
 
 const COUNT: usize = Count::Yields as usize + 1;
 
-/// Counters that any number of kernel threads add to. Each thread has a shard, so that a count costs
-/// one uncontended atomic addition and no cache line travels between processors.
+/// Counters that any number of kernel threads add to. Each thread has a shard, so that a count
+/// costs one uncontended atomic addition and no cache line travels between processors.
 #[derive(Debug)]
 pub(crate) struct Counters {
     shards: [Shard; SHARD_COUNT],

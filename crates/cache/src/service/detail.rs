@@ -1,4 +1,4 @@
-//! `stats detail`: gets, hits, sets and deletes by key prefix. Off until somebody turns it on.
+//! `stats detail`: gets, hits, sets and deletes by key prefix. Off until it is turned on.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -8,10 +8,10 @@ pub trait Host: Send + Sync {
     fn process(&self) -> Process;
 
     /// A client asked for the end (`shutdown`, `shutdown graceful`), and the settings allow it.
-    fn shut_down(&self, how: Shutdown);
+    fn shut_down(&self, how: StopMode);
 
-    /// A client wants the certificate to be read again (`refresh_certs`). `None` where no TLS is spoken; else what is wrong
-    /// with the files.
+    /// A client wants the certificate to be read again (`refresh_certs`). `None` where no TLS is
+    /// spoken; else what is wrong with the files.
     fn refresh_certificates(&self) -> Option<Result<(), String>> {
         None
     }
@@ -24,15 +24,15 @@ pub trait Host: Send + Sync {
 
 /// How to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shutdown {
+pub enum StopMode {
     /// As on SIGINT.
     Now,
     /// As on SIGUSR1: what runs is finished.
     Graceful,
 }
 
-/// What `stats` says of the process. `None`: the host does not know, and the session's own count is shown,
-/// or nothing.
+/// What `stats` says of the process. `None`: the host does not know, and the session's own count is
+/// shown, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// The process's number.
@@ -61,7 +61,7 @@ pub struct Process {
     pub idle_kicks: u64,
 }
 
-/// A host that knows nothing and ends nothing: for tests, and for who embeds a cache.
+/// A host that knows nothing and ends nothing: for tests, and for programs that embed a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct NoHost;
 
@@ -74,5 +74,5 @@ impl Host for NoHost {
         }
     }
 
-    fn shut_down(&self, _: Shutdown) {}
+    fn shut_down(&self, _: StopMode) {}
 }

@@ -1,4 +1,5 @@
-//! What all conversations of a server share: the store, the settings, who is connected, who watches.
+//! What all conversations of a server share: the store, the settings, who is connected, who
+//! watches.
 
 pub mod auth;
 pub(crate) mod connections;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use session::Now;
 
 pub use connections::Peer;
-pub use host::{Host, NoHost, Process, Shutdown};
+pub use host::{Host, NoHost, Process, StopMode};
 pub use settings::{Access, Binding, Settings};
 
 use crate::store::{EXPIRED, NEVER, Seconds, Store};
@@ -107,8 +108,8 @@ impl Service {
         self.connections.listen(address.into());
     }
 
-    /// How long a crawler rests between two looks at the store, or `None` when clients turned it off
-    /// (`lru_crawler enable|disable|sleep`).
+    /// How long a crawler rests between two looks at the store, or `None` when clients turned it
+    /// off (`lru_crawler enable|disable|sleep`).
     pub fn crawl_pause(&self) -> Option<Duration> {
         let pause = self.tuning.crawl_pause_us.load(Ordering::Relaxed);
         self.tuning
@@ -152,12 +153,12 @@ impl Service {
         self.epoch + u64::from(at)
     }
 
-    /// Whether anybody wants to know of each command: a watcher, or `stats detail`.
+    /// Whether each command is reported: a watcher, or `stats detail`.
     pub(crate) fn is_observed(&self) -> bool {
         self.watchers.kinds() != Kinds::NONE || self.detail.is_on()
     }
 
-    /// Logs that a connection opened or closed, if somebody watches.
+    /// Logs that a connection opened or closed, if a client watches.
     pub(crate) fn log_connection(&self, what: ConnEvent, peer: Peer, id: u64, now: Now) {
         use std::fmt::Write as _;
         if self.watchers.kinds().overlap(Kinds::CONNEVENTS) {
@@ -175,7 +176,7 @@ impl Service {
         }
     }
 
-    /// Logs an eviction, if somebody watches. The store's housekeeping calls it.
+    /// Logs an eviction, if a client watches. The store's housekeeping calls it.
     pub fn log_eviction(&self, key: &[u8], evicted: Evicted, now: Now) {
         use std::fmt::Write as _;
         if self.watchers.kinds().overlap(Kinds::EVICTIONS) {

@@ -2,7 +2,8 @@
 
 use super::auth::Users;
 
-/// What a server is started with, apart from its store: memcached's flags, which `stats settings` shows.
+/// What a server is started with, apart from its store: memcached's flags, which `stats settings`
+/// shows.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What `version` says. Clients parse it, so it begins with three numbers.
@@ -47,7 +48,8 @@ pub struct Settings {
     pub tls: bool,
     /// `-v`: 0 to 2.
     pub verbosity: u32,
-    /// Without `-o no_lru_crawler`: expired items are looked for in the background. Clients may change it.
+    /// Without `-o no_lru_crawler`: expired items are looked for in the background. Clients may
+    /// change it.
     pub crawls: bool,
     /// `-o track_sizes`: `stats sizes` tells. Clients may change it.
     pub tracks_sizes: bool,
@@ -70,7 +72,7 @@ pub enum Binding {
 /// Who may use the cache.
 #[derive(Clone, Debug, Default)]
 pub enum Access {
-    /// Everybody.
+    /// Every client.
     #[default]
     Open,
     /// `-Y FILE`: a text conversation begins with a `set` of `user password`.

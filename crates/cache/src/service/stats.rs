@@ -1,5 +1,5 @@
-//! `stats`, by memcached's names. All of 1.6.18's are there, because monitors read them: what only memcached's own
-//! insides could fill (its segmented lists, its buffers, its extstore) is 0.
+//! `stats`, by memcached's names. All of 1.6.18's are there, because monitors read them: what only
+//! memcached's own insides could fill (its segmented lists, its buffers, its extstore) is 0.
 
 use std::sync::atomic::Ordering;
 
@@ -209,7 +209,7 @@ fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
     show!(sink,
         "hash_power_level": stats.hash_power_level,
         "hash_bytes": stats.hash_bytes,
-        // It grows bucket by bucket as it is written to: never in anybody's way.
+        // It grows bucket by bucket as it is written to, and delays no client.
         "hash_is_expanding": 0,
         "ghost_bytes": stats.ghost_bytes,
         "slab_reassign_rescues": stats.slab_reassign_rescues,

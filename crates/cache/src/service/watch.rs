@@ -1,7 +1,8 @@
 //! `watch`: what happens in the cache, as lines for those who look.
 //!
-//! Nobody looks, as a rule, and then a command pays one load of [`Watchers::kinds`]. A watcher has a queue of
-//! bounded length; what does not fit is counted, and the watcher is told how many lines it missed.
+//! As a rule there is no watcher, and then a command pays one load of [`Watchers::kinds`]. A
+//! watcher has a queue of bounded length; what does not fit is counted, and the watcher is told how
+//! many lines it missed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -120,7 +121,7 @@ impl Watchers {
         self.kinds.store(kinds.0, Ordering::Relaxed);
     }
 
-    /// Ends all: a server that drains waits for nobody who only looks.
+    /// Ends all: a server that drains does not wait for watchers.
     pub(crate) fn end(&self) {
         for watcher in self.lock().iter() {
             watcher.is_ended.store(true, Ordering::SeqCst);
@@ -128,7 +129,7 @@ impl Watchers {
         }
     }
 
-    /// Gives a line to those who want its kind. `write` writes what follows `ts=` and `gid=`.
+    /// Gives a line to those that want its kind. `write` writes what follows `ts=` and `gid=`.
     #[cold]
     pub(crate) fn log(&self, kind: Kinds, now: Now, write: impl FnOnce(&mut String)) {
         let list = self.lock();

@@ -9,7 +9,8 @@ pub struct Config {
     pub chunk_room_min: u32,
     /// `-f`: how much longer the chunks of the next slab class are.
     pub chunk_growth: f64,
-    /// Without `-M`: a full store gives up old items for new ones. With `-M` it refuses the new ones.
+    /// Without `-M`: a full store gives up old items for new ones. With `-M` it refuses the new
+    /// ones.
     pub evicts: bool,
     /// Without `-C`: items carry a unique number that changes with each store.
     pub counts_cas: bool,

@@ -2,7 +2,8 @@
 
 use super::rule::Seconds;
 
-/// What `stats` says of the items. Counters begin at 0 with [`Store::reset_stats`](super::Store::reset_stats).
+/// What `stats` says of the items. Counters begin at 0 with
+/// [`Store::reset_stats`](super::Store::reset_stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Items in the table now, those that expired and were not yet seen to included.
@@ -13,7 +14,8 @@ pub struct Stats {
     pub bytes: u64,
     /// `-m` as it stands, in bytes.
     pub limit_maxbytes: u64,
-    /// Memory in pages, in bytes: never above the limit, but for what `cache_memlimit` has yet to take back.
+    /// Memory in pages, in bytes: never above the limit, but for what `cache_memlimit` has yet to
+    /// take back.
     pub total_malloced: u64,
     /// Gets that found.
     pub get_hits: u64,
@@ -51,9 +53,9 @@ pub struct Stats {
     pub evictions: u64,
     /// Expired items that gave their place to new ones.
     pub reclaimed: u64,
-    /// Expired items that nobody ever fetched.
+    /// Expired items that were never fetched.
     pub expired_unfetched: u64,
-    /// Evicted items that nobody ever fetched.
+    /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
     /// Items that the crawler took out.
     pub crawler_reclaimed: u64,
@@ -135,13 +137,13 @@ pub struct ClassStats {
     pub evicted_nonzero: u64,
     /// Seconds since the last evicted item was used.
     pub evicted_time: Seconds,
-    /// Evicted items that nobody ever fetched.
+    /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
     /// Stores refused because no memory was free.
     pub out_of_memory: u64,
     /// Expired items that gave their place to new ones.
     pub reclaimed: u64,
-    /// Expired items that nobody ever fetched.
+    /// Expired items that were never fetched.
     pub expired_unfetched: u64,
     /// Items that the crawler took out.
     pub crawler_reclaimed: u64,

@@ -1,4 +1,5 @@
-//! The table from keys to items: buckets of one cache line, read without a lock, growing bucket by bucket.
+//! The table from keys to items: buckets of one cache line, read without a lock, growing bucket by
+//! bucket.
 //!
 //! ```text
 //!  bucket, 64 bytes
@@ -8,17 +9,20 @@
 //!       └──▶ a further bucket, when more than 7 keys meet
 //! ```
 //!
-//! *Linear hashing* (Litwin, VLDB 1980): the table grows by splitting one bucket at a time, in order. A bucket of level
-//! `l` holds the keys whose hashes agree with its number in the low `l` bits. Splitting bucket `i` makes it a bucket of
-//! level `l + 1` and its upper half bucket `i + 2^l`. So growth is part of every insert, costs a
-//! microsecond, never doubles anything, and memory follows the number of items.
+//! *Linear hashing* (Litwin, VLDB 1980): the table grows by splitting one bucket at a time, in
+//! order. A bucket of level `l` holds the keys whose hashes agree with its number in the low `l`
+//! bits. Splitting bucket `i` makes it a bucket of level `l + 1` and its upper half bucket
+//! `i + 2^l`. So growth is part of every insert, costs a microsecond, never doubles anything, and
+//! memory follows the number of items.
 //!
-//! * **Readers** take no lock. They start from a hint of the level, which may be old, and follow the levels that buckets
-//!   say. A slot is one word, so an item is replaced in one store. A reader that finds nothing looks whether its
-//!   bucket was split meanwhile, and begins again if so.
-//! * **Writers** lock the bucket, for as long as it takes to change it and the queues of the item's slab class.
+//! * **Readers** take no lock. They start from a hint of the level, which may be old, and follow
+//!   the levels that buckets say. A slot is one word, so an item is replaced in one store. A reader
+//!   that finds nothing looks whether its bucket was split meanwhile, and begins again if so.
+//! * **Writers** lock the bucket, for as long as it takes to change it and the queues of the item's
+//!   slab class.
 //!
-//! Whoever reads must have pinned the epoch, since the tag is only part of the hash and the key is in the item.
+//! A reader must have pinned the epoch, since the tag is only part of the hash and the key is in
+//! the item.
 
 use std::hint;
 use std::sync::{Mutex, OnceLock, TryLockError};
@@ -37,13 +41,15 @@ const SEGMENTS_MAX: usize = 1 << SEGMENTS_BITS;
 const SEGMENTS_BITS: u32 = if cfg!(loom) { 1 } else { 16 };
 const BITS_MAX: u32 = SEGMENT_BITS + SEGMENTS_BITS;
 
-/// Items per bucket above which a bucket is split. At 5 a key costs 14 bytes of table, further buckets included.
+/// Items per bucket above which a bucket is split. At 5 a key costs 14 bytes of table, further
+/// buckets included.
 const LOAD_MAX: u64 = 5;
 
 const LOCKED: u64 = 1;
-/// The chain became shorter at this level: what was in a further bucket is in this one now. A further bucket that
-/// is given up may come back into the same chain, so by its number alone a reader could not tell. Once set it
-/// stays until the next split, which changes the level; so no control word ever comes back.
+/// The chain became shorter at this level: what was in a further bucket is in this one now. A
+/// further bucket that is given up may come back into the same chain, so by its number alone a
+/// reader could not tell. Once set it stays until the next split, which changes the level; so no
+/// control word ever comes back.
 const SHORTENED: u64 = 2;
 const LEVEL_SHIFT: u32 = 8;
 const FURTHER_SHIFT: u32 = 32;
@@ -202,7 +208,7 @@ impl Index {
     /// Finds an item without a lock. `is_key` compares the whole key. The epoch is pinned.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is_key: impl Fn(Chunk) -> bool) -> Option<Chunk> {
-        // Acquire: whoever knows of a level sees the buckets that it leads to.
+        // Acquire: a thread that knows of a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
             let first = self.buckets.get(low_bits(hash, bits));
@@ -214,8 +220,9 @@ impl Index {
             if let Some(found) = self.scan(first, control, hash, &is_key) {
                 return Some(found);
             }
-            // A split copies, then raises the level, then clears: who missed a key in between sees the new level.
-            // A chain that becomes shorter copies, then changes the control word for good, then clears.
+            // A split copies, then raises the level, then clears: a reader that missed a key in
+            // between sees the new level. A chain that becomes shorter copies, then changes the
+            // control word for good, then clears.
             let after = first.control.load(Ordering::Acquire);
             if (after ^ control) & !LOCKED == 0 {
                 return None;
@@ -255,7 +262,7 @@ impl Index {
 
     /// Locks the bucket of a hash.
     pub(crate) fn lock(&self, hash: u64) -> Locked<'_> {
-        // Acquire: whoever knows of a level sees the buckets that it leads to.
+        // Acquire: a thread that knows of a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
             let locked = self.lock_number(low_bits(hash, bits), hash);
@@ -297,7 +304,8 @@ impl Index {
         }
     }
 
-    /// Splits a bucket if the table is too full. `hash_of` hashes the key of an item. No bucket is locked by the caller.
+    /// Splits a bucket if the table is too full. `hash_of` hashes the key of an item. No bucket is
+    /// locked by the caller.
     pub(crate) fn grow(&self, hash_of: impl Fn(Chunk) -> u64) {
         // Two for each insert at most, so that growth keeps up and no insert pays for others.
         for _ in 0..2 {
@@ -320,7 +328,7 @@ impl Index {
         let twin_number = number | 1 << growth.level;
         let raised = u64::from(growth.level + 1) << LEVEL_SHIFT;
         let mut low = self.lock_number(number, 0);
-        // Nobody looks at the twin before the level of this bucket says that it is there.
+        // The twin is not looked at before the level of this bucket says that it is there.
         let twin_bucket = self.buckets.make(twin_number);
         twin_bucket
             .control
@@ -348,7 +356,8 @@ impl Index {
         }
         // Release what the twin holds with the level that leads to it.
         drop(twin);
-        // Before anything leaves the low half: a walk that finds it empty must not stop before the twin.
+        // Before anything leaves the low half: a walk that finds it empty must not stop before the
+        // twin.
         self.bucket_count.fetch_add(1, Ordering::Release);
         low.control = low.control & !(0xff << LEVEL_SHIFT | SHORTENED) | raised;
         low.bucket
@@ -377,8 +386,8 @@ impl Index {
         })
     }
 
-    /// The chunks in a bucket: all that are there throughout, or move to a bucket of a higher number meanwhile. The
-    /// epoch is pinned.
+    /// The chunks in a bucket: all that are there throughout, or move to a bucket of a higher
+    /// number meanwhile. The epoch is pinned.
     pub(crate) fn chunks(&self, number: u64) -> Vec<Chunk> {
         let first = self.buckets.get(number);
         loop {
@@ -459,7 +468,8 @@ impl<'i> Locked<'i> {
         &further.slots[0]
     }
 
-    /// After a split: what is left moves into the first bucket where it fits, and empty further buckets go back.
+    /// After a split: what is left moves into the first bucket where it fits, and empty further
+    /// buckets go back.
     fn free_empty_further(&mut self) {
         let left: Vec<_> = self
             .slots()
@@ -469,7 +479,8 @@ impl<'i> Locked<'i> {
         if left.len() > SLOTS || self.control >> FURTHER_SHIFT == 0 {
             return;
         }
-        // First the copies, then the shorter chain: a reader finds each key in one place or in both.
+        // First the copies, then the shorter chain: a reader finds each key in one place or in
+        // both.
         let in_first: Vec<_> = self
             .bucket
             .slots
@@ -643,7 +654,8 @@ mod models {
         Chunk::from_units(units).unwrap()
     }
 
-    /// A bucket of two keys is split: one stays, one moves. Who looks for either finds it, at any moment.
+    /// A bucket of two keys is split: one stays, one moves. A lookup of either finds it, at any
+    /// moment.
     #[test]
     fn a_reader_finds_a_key_while_its_bucket_is_split() {
         let mut model = loom::model::Builder::new();
@@ -670,15 +682,18 @@ mod models {
         });
     }
 
-    /// Fails without the cure: with the mark `SHORTENED` left out, loom finds the lost key in seconds.
+    /// Fails without the cure: with the mark `SHORTENED` left out, loom finds the lost key in
+    /// seconds.
     ///
-    /// A split makes a chain shorter, and the next insert makes it longer by the very bucket that was given up. Seen: a
-    /// reader that had looked at the first bucket before the key was copied there, and at the further one after
-    /// it was cleared, found the control word as it was and reported a miss. Cause: the word was compared by the further
-    /// bucket's number (ABA). Cure: the word says that the chain became shorter.
+    /// A split makes a chain shorter, and the next insert makes it longer by the very bucket that
+    /// was given up. Seen: a reader that had looked at the first bucket before the key was copied
+    /// there, and at the further one after it was cleared, found the control word as it was and
+    /// reported a miss. Cause: the word was compared by the further bucket's number (ABA). Cure:
+    /// the word says that the chain became shorter.
     #[test]
     fn a_reader_finds_a_key_while_its_chain_becomes_shorter_and_longer() {
-        // The first moves to the twin, the second comes into its place, the third takes the further bucket again.
+        // The first moves to the twin, the second comes into its place, the third takes the further
+        // bucket again.
         const HASHES: [u64; 3] = [0b1, 0b10, 0b100];
         let mut model = loom::model::Builder::new();
         // The reader is interrupted once, and the writer while it is.
@@ -703,8 +718,8 @@ mod models {
         });
     }
 
-    /// An item is stored over again and again: a reader sees one of its versions, never none, and none older
-    /// than one that it has seen.
+    /// An item is stored over again and again: a reader sees one of its versions, never none, and
+    /// none older than one that it has seen.
     #[test]
     fn a_reader_sees_versions_in_order() {
         loom::model(|| {

@@ -1,8 +1,8 @@
 use std::error;
 use std::fmt;
 
-/// The time in whole seconds since the server started, as memcached counts it: begins at 2 or above,
-/// so that an item with an expiry time of 1 has expired whenever one looks.
+/// The time in whole seconds since the server started, as memcached counts it: begins at 2 or
+/// above, so that an item with an expiry time of 1 has expired whenever one looks.
 pub type Seconds = u32;
 
 /// The expiry time of what never expires.
@@ -16,10 +16,11 @@ pub const EXPIRED: Seconds = 1;
 pub struct Rule {
     /// What the write does.
     pub mode: Mode,
-    /// Only if the item's cas is this one; a set or replace of a missing item is then [`Outcome::NotFound`]. An
-    /// add does not look at it.
+    /// Only if the item's cas is this one; a set or replace of a missing item is then
+    /// [`StoreOutcome::NotFound`]. An add does not look at it.
     pub cas: Option<u64>,
-    /// Meta `I`: where `cas` is older (less) than the item's, store all the same, and mark as stale.
+    /// Meta `I`: where `cas` is older (less) than the item's, store all the same, and mark as
+    /// stale.
     pub invalidate: bool,
     /// Meta `E`: the item's new cas, instead of the store's next one.
     pub new_cas: Option<u64>,
@@ -56,7 +57,7 @@ impl From<Mode> for Rule {
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StoreOutcome {
     /// Done; the item has this cas now.
     Stored {
         /// The item's cas (0 with `-C`).

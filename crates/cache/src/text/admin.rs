@@ -7,13 +7,13 @@ use crate::conversation::{Context, Dump, State};
 use crate::number::{parse_exptime, parse_f64, parse_i32, parse_u32, parse_u64};
 use crate::service::counters::Count;
 use crate::service::watch::Kinds;
-use crate::service::{Peer, Shutdown};
+use crate::service::{Peer, StopMode};
 use crate::words::{BAD_EXPTIME, BAD_FORMAT, ERROR, Tokens};
 
 /// Memory limits below this are refused (`cache_memlimit`), in MB.
 const MEMORY_MB_MIN: u64 = 8;
 
-/// And above this: somebody meant bytes.
+/// And above this: bytes were meant.
 const MEMORY_MB_MAX: u64 = 1_000_000_000;
 
 /// One past the last slab class that memcached may have.
@@ -93,8 +93,8 @@ fn shutdown(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
         return cx.out.put(b"ERROR: shutdown not enabled\r\n");
     }
     let how = match tokens.parts() {
-        [_] => Shutdown::Now,
-        [_, b"graceful"] => Shutdown::Graceful,
+        [_] => StopMode::Now,
+        [_, b"graceful"] => StopMode::Graceful,
         _ => return cx.out.put(b"CLIENT_ERROR invalid shutdown mode\r\n"),
     };
     *state = State::Closed;
@@ -119,8 +119,8 @@ fn cache_memlimit(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     cx.answer(reply, tokens.is_noreply());
 }
 
-/// `lru tune|mode|temp_ttl`: memcached's segmented lists have dials. Ours has none, and says so, after it
-/// has found fault with what memcached would find fault with.
+/// `lru tune|mode|temp_ttl`: memcached's segmented lists have dials. Ours has none, and says so,
+/// after it has found fault with what memcached would find fault with.
 fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     const NO_DIALS: &[u8] = b"ERROR the eviction here has no segments to tune\r\n";
     let reply: &[u8] = match tokens.parts() {

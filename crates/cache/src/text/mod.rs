@@ -1,4 +1,5 @@
-//! The classic text protocol. memcached's doc/protocol.txt; where that is silent, what memcached 1.6 does.
+//! The classic text protocol. memcached's doc/protocol.txt; where that is silent, what memcached
+//! 1.6 does.
 
 mod admin;
 mod arithmetic;
@@ -103,7 +104,7 @@ fn dispatch(
             *state = State::Closed;
             return Step::then(Next::Close);
         }
-        // Somebody took us for a web server: not a word more.
+        // The client took us for a web server: not a word more.
         _ if tokens.last().starts_with(b"HTTP/") => {
             *state = State::Closed;
             return Step::then(Next::Close);

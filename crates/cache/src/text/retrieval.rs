@@ -1,5 +1,6 @@
-//! `get`, `gets`, `gat`, `gats`: any number of keys in bounded memory. When the outbox is full in the middle of a
-//! line, the rest of the line stays with the driver, and the conversation is in [`State::Keys`].
+//! `get`, `gets`, `gat`, `gats`: any number of keys in bounded memory. When the outbox is full in
+//! the middle of a line, the rest of the line stays with the driver, and the conversation is in
+//! [`State::Keys`].
 
 use session::{Next, Outbox, Phase};
 
@@ -27,8 +28,8 @@ impl Retrieval {
     }
 }
 
-/// A whole line whose first word is a retrieval command. `line` begins at `start` of the input and ends
-/// before `end`.
+/// A whole line whose first word is a retrieval command. `line` begins at `start` of the input and
+/// ends before `end`.
 pub(crate) fn begin(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -238,7 +239,8 @@ fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) -> bool {
     }
 }
 
-/// `VALUE <key> <flags> <bytes> [<cas>]`, and the value. False, and nothing is put, when too many send the item.
+/// `VALUE <key> <flags> <bytes> [<cas>]`, and the value. False, and nothing is put, when too many
+/// send the item.
 #[inline]
 fn put_value(out: &mut Outbox, key: &[u8], item: &Item<'_>, with_cas: bool) -> bool {
     /// The words and numbers of the line, at their longest.

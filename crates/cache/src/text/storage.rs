@@ -1,7 +1,7 @@
 //! `set`, `add`, `replace`, `append`, `prepend`, `cas`, and `ms`: a line, then a value.
 //!
-//! A value that lies whole in the input is stored from there. A longer one gets its item at once, and the
-//! driver receives into the item. A refused one is swallowed, and then the reason is said.
+//! A value that lies whole in the input is stored from there. A longer one gets its item at once,
+//! and the driver receives into the item. A refused one is swallowed, and then the reason is said.
 
 use session::{Next, Phase};
 
@@ -9,13 +9,13 @@ use crate::conversation::observe::Stored;
 use crate::conversation::{Bad, Context, Pending, State, Step, Storage, Swallow};
 use crate::meta;
 use crate::number::{parse_exptime, parse_i32, parse_u32, parse_u64};
-use crate::store::{Mode, Outcome, Rule, StoreError};
+use crate::store::{Mode, Rule, StoreError, StoreOutcome};
 use crate::words::{
     BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, VALUE_LEN_MAX,
 };
 
 /// A store command's line, read, and in which words the outcome is said.
-struct Asked<'a> {
+struct StoreCommand<'a> {
     storage: Storage<'a>,
     voice: Voice<'a>,
 }
@@ -53,20 +53,20 @@ fn read<'a>(
     cx: &Context<'_>,
     line: &'a [u8],
     key_room: &'a mut [u8; KEY_LEN_MAX],
-) -> Result<Asked<'a>, Bad> {
+) -> Result<StoreCommand<'a>, Bad> {
     let tokens = Tokens::split(line);
     match tokens.command() {
         b"ms" => {
             let (storage, reply) = meta::set::read(cx, &tokens, key_room)?;
             let voice = Voice::Meta(reply);
-            Ok(Asked { storage, voice })
+            Ok(StoreCommand { storage, voice })
         }
         _ => read_classic(cx, &tokens),
     }
 }
 
 #[inline]
-fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Asked<'a>, Bad> {
+fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreCommand<'a>, Bad> {
     let (name, mode) = match tokens.command() {
         b"set" => ("set", Mode::Set),
         b"add" => ("add", Mode::Add),
@@ -110,7 +110,7 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Asked<'a>, 
         name,
     };
     let voice = Voice::Classic { is_quiet };
-    Ok(Asked { storage, voice })
+    Ok(StoreCommand { storage, voice })
 }
 
 /// Takes the value, or begins to.
@@ -118,7 +118,7 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<Asked<'a>, 
 fn value(
     cx: &mut Context<'_>,
     state: &mut State,
-    asked: &Asked<'_>,
+    asked: &StoreCommand<'_>,
     line: &[u8],
     input: &[u8],
     after: usize,
@@ -146,7 +146,7 @@ fn value(
 fn begin_long(
     cx: &mut Context<'_>,
     state: &mut State,
-    asked: &Asked<'_>,
+    asked: &StoreCommand<'_>,
     line: &[u8],
     after: usize,
 ) -> Step {
@@ -210,7 +210,7 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> St
 fn with_line<T>(
     cx: &mut Context<'_>,
     line: &[u8],
-    then: impl FnOnce(&mut Context<'_>, &Asked<'_>) -> T,
+    then: impl FnOnce(&mut Context<'_>, &StoreCommand<'_>) -> T,
 ) -> T {
     let mut key_room = [0; KEY_LEN_MAX];
     match read(cx, line, &mut key_room) {
@@ -221,7 +221,12 @@ fn with_line<T>(
 
 /// What is said of an item that cannot be had, once its `missing` bytes are gone by.
 #[cold]
-fn refuse(cx: &mut Context<'_>, asked: &Asked<'_>, error: StoreError, missing: usize) -> State {
+fn refuse(
+    cx: &mut Context<'_>,
+    asked: &StoreCommand<'_>,
+    error: StoreError,
+    missing: usize,
+) -> State {
     failed(cx, &asked.storage, error);
     let is_quiet = matches!(asked.voice, Voice::Classic { is_quiet: true });
     swallow(missing + 2, if is_quiet { b"" } else { words(error) })
@@ -253,7 +258,7 @@ fn words(error: StoreError) -> &'static [u8] {
 
 /// Says what became of it.
 #[inline]
-fn say(cx: &mut Context<'_>, asked: &Asked<'_>, result: Result<Outcome, StoreError>) {
+fn say(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOutcome, StoreError>) {
     match result {
         Ok(outcome) => {
             saw(cx, &asked.storage, result);
@@ -261,10 +266,10 @@ fn say(cx: &mut Context<'_>, asked: &Asked<'_>, result: Result<Outcome, StoreErr
                 Voice::Meta(reply) => meta::set::say(cx, &asked.storage, reply, outcome),
                 Voice::Classic { is_quiet: true } => {}
                 Voice::Classic { is_quiet: false } => cx.out.put(match outcome {
-                    Outcome::Stored { .. } => b"STORED\r\n",
-                    Outcome::NotStored => b"NOT_STORED\r\n",
-                    Outcome::Exists => b"EXISTS\r\n",
-                    Outcome::NotFound => b"NOT_FOUND\r\n",
+                    StoreOutcome::Stored { .. } => b"STORED\r\n",
+                    StoreOutcome::NotStored => b"NOT_STORED\r\n",
+                    StoreOutcome::Exists => b"EXISTS\r\n",
+                    StoreOutcome::NotFound => b"NOT_FOUND\r\n",
                 }),
             }
         }
@@ -273,7 +278,7 @@ fn say(cx: &mut Context<'_>, asked: &Asked<'_>, result: Result<Outcome, StoreErr
 }
 
 #[cold]
-fn say_failed(cx: &mut Context<'_>, asked: &Asked<'_>, error: StoreError) {
+fn say_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError) {
     failed(cx, &asked.storage, error);
     // A longer value that was there before stays, and memcached calls that not stored.
     let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);
@@ -281,14 +286,14 @@ fn say_failed(cx: &mut Context<'_>, asked: &Asked<'_>, error: StoreError) {
         Voice::Classic { is_quiet: true } => {}
         Voice::Classic { .. } if is_joined => cx.out.put(b"NOT_STORED\r\n"),
         Voice::Meta(reply) if is_joined => {
-            meta::set::say(cx, &asked.storage, reply, Outcome::NotStored);
+            meta::set::say(cx, &asked.storage, reply, StoreOutcome::NotStored);
         }
         _ => cx.out.put(words(error)),
     }
 }
 
 #[inline]
-fn saw(cx: &Context<'_>, storage: &Storage<'_>, result: Result<Outcome, StoreError>) {
+fn saw(cx: &Context<'_>, storage: &Storage<'_>, result: Result<StoreOutcome, StoreError>) {
     cx.saw_store(&Stored {
         key: storage.key,
         command: storage.name,

@@ -1,4 +1,5 @@
-//! Base64 with the standard alphabet and padding, for the keys of the meta protocol. RFC 4648 section 4.
+//! Base64 with the standard alphabet and padding, for the keys of the meta protocol. RFC 4648
+//! section 4.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -17,8 +18,8 @@ const fn values() -> [u8; 256] {
     values
 }
 
-/// Decodes all of `text` into `room`; returns how many bytes that made. `None` if it is not Base64, is empty,
-/// or does not fit.
+/// Decodes all of `text` into `room`; returns how many bytes that made. `None` if it is not Base64,
+/// is empty, or does not fit.
 pub(crate) fn decode(text: &[u8], room: &mut [u8]) -> Option<usize> {
     if text.is_empty() || !text.len().is_multiple_of(4) {
         return None;

@@ -1,5 +1,5 @@
-//! What the text protocol is made of: its limits, the lines that it says when something is wrong, and how it reads
-//! and shows words and keys. The binary protocol shares the limits.
+//! What the text protocol is made of: its limits, the lines that it says when something is wrong,
+//! and how it reads and shows words and keys. The binary protocol shares the limits.
 
 pub(crate) mod base64;
 mod shown;
@@ -11,8 +11,8 @@ pub(crate) use tokens::{Tokens, without_cr};
 /// The longest key, in bytes; protocol.txt, "Keys".
 pub(crate) const KEY_LEN_MAX: usize = 250;
 
-/// The longest command line; only retrievals of many keys may be longer. memcached holds 2 KiB to 16 KiB,
-/// depending on how the line arrives; ours must not depend on that.
+/// The longest command line; only retrievals of many keys may be longer. memcached holds 2 KiB to
+/// 16 KiB, depending on how the line arrives; ours must not depend on that.
 pub(crate) const LINE_LEN_MAX: usize = 8192;
 
 /// The longest value that a line can announce: what is left of 31 bits for the line's end.

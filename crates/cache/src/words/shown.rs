@@ -13,8 +13,8 @@ pub(crate) fn push_encoded(key: &[u8], to: &mut String) {
     }
 }
 
-/// Writes a key on a line of text: as it is, or encoded if it holds what would end the line or the word. A key of the
-/// binary protocol may hold any byte.
+/// Writes a key on a line of text: as it is, or encoded if it holds what would end the line or the
+/// word. A key of the binary protocol may hold any byte.
 pub(crate) fn push_plain(key: &[u8], to: &mut Vec<u8>) {
     if key.iter().all(|&byte| byte > b' ' && byte != 0x7f) {
         return to.extend_from_slice(key);

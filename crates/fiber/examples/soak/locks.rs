@@ -1,4 +1,5 @@
-//! Scenes with locks and channels. What is guarded by a lock must add up, whoever was cancelled where.
+//! Scenes with locks and channels. What is guarded by a lock must add up, whichever was cancelled
+//! where.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,7 @@ impl Default for Shared {
 }
 
 impl Shared {
-    /// When nobody plays any more.
+    /// When no scene plays any more.
     pub(crate) fn check(&self) -> Result<(), String> {
         let pair = *self.pair.lock().map_err(|_| "a lock is poisoned")?;
         let changes = self.changes.load(Ordering::SeqCst);

@@ -4,13 +4,15 @@
 //! cargo run --release -p weftwork-fiber --example soak -- --seconds 1800
 //! ```
 //!
-//! In rounds: a runtime starts (back end and number of processors by the dice), fibers talk over sockets, pipes and
-//! datagrams, write and read files, sleep, wait for each other and for children, go to another runtime's cluster and come
-//! back, are cancelled, while processors are added and removed, and the runtimes are shut down. Every byte that is answered is compared. After each round no fiber, stack,
-//! descriptor, thread or buffer may be left, and the memory must not have grown from round to round.
+//! In rounds: a runtime starts (back end and number of processors by the dice), fibers talk over
+//! sockets, pipes and datagrams, write and read files, sleep, wait for each other and for children,
+//! go to another runtime's cluster and come back, are cancelled, while processors are added and
+//! removed, and the runtimes are shut down. Every byte that is answered is compared. After each
+//! round no fiber, stack, descriptor, thread or buffer may be left, and the memory must not have
+//! grown from round to round.
 //!
-//! The seed is printed; `--seed` makes the same choices again (what runs when is the machine's). Exit code 0: nothing
-//! was lost; 1: the message says what.
+//! The seed is printed; `--seed` makes the same choices again (what runs when is the machine's).
+//! Exit code 0: nothing was lost; 1: the message says what.
 
 mod dice;
 mod locks;
@@ -33,7 +35,8 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 
 const ROUND: Duration = Duration::from_secs(10);
 
-/// After the first rounds (threads, tables and pools have grown to their sizes), live memory may vary by so much.
+/// After the first rounds (threads, tables and pools have grown to their sizes), live memory may
+/// vary by so much.
 const GROWTH_BYTES_MAX: usize = 8 << 20;
 const ROUNDS_TO_SETTLE: usize = 4;
 
@@ -135,7 +138,7 @@ fn play_round(
         .start()
         .map_err(|error| format!("a runtime does not start: {error}"))?;
     let (kind, to_abroad) = (format!("{kind} and {}", abroad.backend()), abroad.cluster());
-    let looker = Looker::start(runtime.lens());
+    let looker = Looker::start(runtime.inspector());
     let seeds = [dice.number(), dice.number()];
     let ((outcomes, resized), resized_abroad) = resize::during(&abroad, seeds[0], || {
         resize::during(&runtime, seeds[1], || {
@@ -174,20 +177,20 @@ fn play_round(
     Ok(outcomes)
 }
 
-/// Somebody who lists all fibers, with where they are, again and again.
+/// A thread that lists all fibers, with where they are, again and again.
 struct Looker {
     over: mpsc::Sender<()>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl Looker {
-    fn start(lens: fiber::Lens) -> Looker {
+    fn start(inspector: fiber::Inspector) -> Looker {
         let (over, is_over) = mpsc::channel();
         let pause = Duration::from_millis(100);
         let look = move || {
             while is_over.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                drop(lens.dump());
-                drop(lens.dump_with_backtraces());
+                drop(inspector.dump());
+                drop(inspector.dump_with_backtraces());
             }
         };
         let thread = std::thread::spawn(look);

@@ -103,7 +103,8 @@ impl Stage {
             while players.len() < PLAYERS {
                 let (dice, props) = (Dice::new(self.dice.number()), servers.props.clone());
                 let builder = match self.dice.one_in(3) {
-                    // SAFETY: the scenes hold nothing across their waits that is not `Send`, and use no thread-local storage.
+                    // SAFETY: the scenes hold nothing across their waits that is not `Send`, and
+                    // use no thread-local storage.
                     true => unsafe { Builder::new().migratable() },
                     false => Builder::new(),
                 };
@@ -300,7 +301,7 @@ fn serve_datagrams(socket: &Arc<UdpSocket>) -> JoinHandle<()> {
             match socket.recv_from(&mut buffer) {
                 Ok((len, sender)) => drop(socket.send_to(&buffer[..len], sender)),
                 Err(error) if is_cancellation(&error) => return,
-                // An earlier answer found nobody.
+                // An earlier answer found no fiber.
                 Err(_) => {}
             }
         }

@@ -69,7 +69,7 @@ fn resize(runtime: &Runtime, mut dice: Dice, is_over: &AtomicBool) -> Result<Res
         None => Ok(resized),
         Some(one) => Err(format!(
             "{one:?} does not go\n{}",
-            runtime.lens().dump_with_backtraces()
+            runtime.inspector().dump_with_backtraces()
         )),
     }
 }

@@ -144,7 +144,7 @@ fn datagram(dice: &mut Dice, props: &Props) -> io::Result<()> {
         let mut got = [0; 1200];
         loop {
             let len = socket.recv(&mut got)?;
-            // A late answer to somebody who had this port before, and did not wait for it, is not ours.
+            // A late answer to one that had this port before, and did not wait for it, is not ours.
             if got[..8] == sent[..8] {
                 assert!(got[..len] == sent, "an answer of {len} bytes differs");
                 break;

@@ -1,9 +1,10 @@
 //! What ends the sleep of a processor from another thread.
 //!
-//! A processor sleeps in its back end, so the bell must be something that the back end waits for. An eventfd is that
-//! everywhere. Where the kernel can put a completion into somebody else's ring (`IORING_OP_MSG_RING`; without a ring of one's
-//! own since Linux 6.13), that is two steps less: no read of the eventfd to be started for each sleep, and none to be finished
-//! at each wake-up. `weft lab run rt-wake` has both beside a futex.
+//! A processor sleeps in its back end, so the bell must be something that the back end waits for.
+//! An eventfd is that everywhere. Where the kernel can put a completion into another ring
+//! (`IORING_OP_MSG_RING`; without a ring of one's own since Linux 6.13), that is two steps less: no
+//! read of the eventfd to be started for each sleep, and none to be finished at each wake-up.
+//! `weft lab run rt-wake` has both beside a futex.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -22,7 +23,7 @@ pub(super) const RUNG: u64 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Doorbell(Mutex<Option<Bell>>);
 
-/// Used under the lock, so that nobody writes to what is closed.
+/// Used under the lock, so that nothing writes to what is closed.
 #[derive(Debug)]
 struct Bell {
     eventfd: Arc<OwnedFd>,
@@ -52,8 +53,8 @@ impl Doorbell {
         lock(&self.0).take();
     }
 
-    /// The processor sleeps in this ring from now on, until [`detach`](Doorbell::detach), which comes before the ring is
-    /// closed.
+    /// The processor sleeps in this ring from now on, until [`detach`](Doorbell::detach), which
+    /// comes before the ring is closed.
     pub(super) fn attach(&self, ring: RawFd) {
         if let Some(bell) = lock(&self.0).as_mut() {
             bell.ring = Some(ring);
@@ -101,7 +102,8 @@ fn message_to(ring: RawFd) -> io::Result<()> {
     const IORING_REGISTER_SEND_MSG_RING: libc::c_uint = 31;
     let entry: squeue::Entry = opcode::MsgRingData::new(Fd(ring), 0, RUNG, None).build();
     let (no_ring, entries): (libc::c_int, libc::c_uint) = (-1, 1);
-    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), and is only read.
+    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), and is
+    // only read.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,

@@ -1,5 +1,5 @@
-//! The epoll back end: a system call is tried first; only what would block registers its descriptor, once
-//! per processor and for both directions, edge-triggered, and parks the fiber.
+//! The epoll back end: a system call is tried first; only what would block registers its
+//! descriptor, once per processor and for both directions, edge-triggered, and parks the fiber.
 
 use std::cell::RefCell;
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) struct Epoll {
 /// What this processor knows of one descriptor.
 #[derive(Default)]
 struct Source {
-    /// Number of the socket that the rest is about; 0 is nobody.
+    /// Number of the socket that the rest is about; 0 is none.
     io_id: u64,
     /// Edges that came and were not used up.
     readable: bool,
@@ -164,8 +164,8 @@ impl Epoll {
         }
     }
 
-    /// Registers the descriptor with this processor unless it is. The kernel then reports how things
-    /// stand as the first edge.
+    /// Registers the descriptor with this processor unless it is. The kernel then reports how
+    /// things stand as the first edge.
     pub(crate) fn register(
         &self,
         fd: BorrowedFd<'_>,
@@ -181,8 +181,8 @@ impl Epoll {
             return Ok(());
         }
         use epoll::EventFlags as Flags;
-        // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE): that
-        // one might have no fiber to spare while another has.
+        // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE):
+        // that one might have no fiber to spare while another has.
         let direction = if listener {
             Flags::empty()
         } else {

@@ -1,4 +1,5 @@
-//! Receive buffers that the kernel picks from when data has come, so that a connection that waits holds none.
+//! Receive buffers that the kernel picks from when data has come, so that a connection that waits
+//! holds none.
 //!
 //! ```text
 //!  shared with the kernel: [ addr len id | addr len id | ... ]   tail: ours   head: the kernel's
@@ -6,8 +7,9 @@
 //!  our memory:             [ 16 KiB      | 16 KiB      | ... ]
 //! ```
 //!
-//! The ring belongs to the processor's thread. The memory belongs to the shared half of the processor: a fiber that
-//! moves between two steps takes what it received along, reads it on another processor, and sends the buffer home.
+//! The ring belongs to the processor's thread. The memory belongs to the shared half of the
+//! processor: a fiber that moves between two steps takes what it received along, reads it on
+//! another processor, and sends the buffer home.
 
 use std::cell::Cell;
 use std::io;
@@ -18,11 +20,12 @@ use std::sync::{Arc, OnceLock};
 use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, cqueue};
 
-/// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when they are used up,
-/// receives wait for readiness and take a buffer of the thread's, so that those who hold one for long starve nobody.
+/// How many receive buffers a processor lends. Together they hold what may arrive in one turn; when
+/// they are used up, receives wait for readiness and take a buffer of the thread's, so that a
+/// receive that holds one for long starves no other.
 const LENT_BUFFERS: u16 = 64;
-/// A lent buffer holds many requests of many connections, one after the other: see [`Lease`]. Where the kernel cannot do
-/// that (before Linux 6.12), it holds one receive.
+/// A lent buffer holds many requests of many connections, one after the other: see [`Lease`]. Where
+/// the kernel cannot do that (before Linux 6.12), it holds one receive.
 const LENT_BUFFER_LEN: usize = 16 * 1024;
 /// What one receive brings at most.
 pub(crate) const RECEIVE_LEN_MAX: usize = LENT_BUFFER_LEN;
@@ -35,7 +38,7 @@ const BUFFER_MEMORY_LEN: usize = LENT_BUFFERS as usize * LENT_BUFFER_LEN;
 /// The kernel fills a buffer bit by bit, from receive to receive (io_uring_register_buf_ring(3)).
 const IOU_PBUF_RING_INC: u16 = 2;
 
-/// The processor's half: the ring of free buffers, and who holds what of the others.
+/// The processor's half: the ring of free buffers, and what is held of the others.
 pub(super) struct LentBuffers {
     ring: NonNull<BufRingEntry>,
     memory: Arc<LentMemory>,
@@ -43,14 +46,15 @@ pub(super) struct LentBuffers {
     leases: [Cell<Lease>; LENT_BUFFERS as usize],
 }
 
-/// Where a buffer stands between the moment when the kernel takes it up and the moment when it is free again.
+/// Where a buffer stands between the moment when the kernel takes it up and the moment when it is
+/// free again.
 ///
 /// ```text
 ///   |  read, given back  |  held by 2 steps  |  free for the kernel  |
 ///                                            ▲ filled
 /// ```
 ///
-/// It goes back to the ring when the kernel has had enough of it and nobody holds a piece.
+/// It goes back to the ring when the kernel has had enough of it and no piece is held.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lease {
     filled: u32,
@@ -92,8 +96,8 @@ impl LentBuffers {
             leases: std::array::from_fn(|_| Cell::default()),
         };
         (0..LENT_BUFFERS).for_each(|id| buffers.put_at_tail(id));
-        // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it is
-        // unmapped only when no operation is in flight.
+        // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it
+        // is unmapped only when no operation is in flight.
         let register = |flags| unsafe {
             let address = entries.as_ptr() as u64;
             ring.submitter()
@@ -103,8 +107,8 @@ impl LentBuffers {
         Ok(buffers)
     }
 
-    /// Notes which piece of a buffer a completed receive has filled; to be done in the order of the completions. Where
-    /// the piece starts.
+    /// Notes which piece of a buffer a completed receive has filled; to be done in the order of the
+    /// completions. Where the piece starts.
     pub(super) fn filled(&self, id: u16, len: u32, flags: u32) -> u32 {
         let lease = &self.leases[usize::from(id)];
         let Lease { filled, pieces, .. } = lease.get();
@@ -132,8 +136,8 @@ impl LentBuffers {
     fn put_at_tail(&self, id: u16) {
         let tail = self.tail.get();
         let slot = usize::from(tail % LENT_BUFFERS);
-        // SAFETY: `slot` is below the number of entries. The kernel reads an entry only after the tail
-        // has passed it, so until the store below this one is ours.
+        // SAFETY: `slot` is below the number of entries. The kernel reads an entry only after the
+        // tail has passed it, so until the store below this one is ours.
         unsafe {
             let entry = &mut *self.ring.as_ptr().add(slot);
             entry.set_addr(self.memory.address(id) as u64);
@@ -151,11 +155,13 @@ impl LentBuffers {
         self.leases.iter().map(pieces).sum()
     }
 
-    /// The processor has gone, and nobody reads in the memory: its pages go back to the kernel until there is another.
+    /// The processor has gone, and nothing reads in the memory: its pages go back to the kernel
+    /// until there is another.
     pub(super) fn give_pages_back(&self) {
         assert_eq!(self.pieces_held(), 0, "pieces of buffers are held");
         let address = self.memory.0.as_ptr().cast();
-        // SAFETY: a private anonymous mapping of this length, whose content nobody needs. madvise(2)
+        // SAFETY: a private anonymous mapping of this length, whose content is not needed.
+        // madvise(2)
         unsafe { libc::madvise(address, BUFFER_MEMORY_LEN, libc::MADV_DONTNEED) };
     }
 
@@ -172,11 +178,12 @@ impl Drop for LentBuffers {
     }
 }
 
-/// The memory of a processor's buffers; it lives as long as anybody may read in it.
+/// The memory of a processor's buffers; it lives as long as anything may read in it.
 #[derive(Debug)]
 pub(crate) struct LentMemory(NonNull<u8>);
 
-// SAFETY: plain memory. The kernel writes a buffer, then one owner at a time reads it, then it goes back.
+// SAFETY: plain memory. The kernel writes a buffer, then one owner at a time reads it, then it goes
+// back.
 unsafe impl Send for LentMemory {}
 // SAFETY: as above.
 unsafe impl Sync for LentMemory {}
@@ -207,7 +214,7 @@ impl LentMemory {
 
 impl Drop for LentMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; nobody holds a buffer of it any more.
+        // SAFETY: mapped in `new` with this length; no buffer of it is held any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), BUFFER_MEMORY_LEN) };
     }
 }
@@ -215,7 +222,8 @@ impl Drop for LentMemory {
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in
+    // use.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());

@@ -1,9 +1,10 @@
-//! The back end of a processor: how its fibers' operations reach the kernel and how completions come back.
+//! The back end of a processor: how its fibers' operations reach the kernel and how completions
+//! come back.
 //!
 //! It knows neither fibers nor processors. An operation is an address here, and what a turn brings
 //! are values, which the processor's loop takes.
 //!
-//! An `enum`, not a trait: there are two, they are chosen once at start, and nobody else brings a third.
+//! An `enum`, not a trait: there are two, they are chosen once at start, and there is no third.
 //!
 //! | | `uring` | `epoll` |
 //! |---|---|---|
@@ -73,11 +74,12 @@ pub(crate) enum Backend {
 pub(crate) enum Wait {
     /// Submit and collect, do not sleep.
     Poll,
-    /// Sleep until something completes, somebody wakes us, or (if any) the time is over.
+    /// Sleep until something completes, a wake comes, or (if any) the time is over.
     For(Option<Duration>),
 }
 
-/// How much one entry of the ring transfers of a buffer of `len` bytes: no more than a system call does. read(2)
+/// How much one entry of the ring transfers of a buffer of `len` bytes: no more than a system call
+/// does. read(2)
 pub(crate) fn ring_len(len: usize) -> u32 {
     const MAX: usize = 0x7fff_f000;
     len.min(MAX) as u32
@@ -157,11 +159,11 @@ impl Backend {
         }
     }
 
-    /// Whether the kernel has nothing left to complete, nor anybody a buffer.
+    /// Whether the kernel has nothing left to complete, and no buffer is out.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Backend::Uring(uring) => uring.is_quiet(),
-            // Who waits is in the processor's count, or has been relocated.
+            // A fiber that waits is in the processor's count, or has been relocated.
             Backend::Epoll(_) => true,
         }
     }
@@ -180,7 +182,8 @@ impl Backend {
         }
     }
 
-    /// Whether the kernel has not let go of everything, after [`begin_shut_down`](Backend::begin_shut_down).
+    /// Whether the kernel has not let go of everything, after
+    /// [`begin_shut_down`](Backend::begin_shut_down).
     pub(crate) fn is_shutting_down(&self) -> bool {
         matches!(self, Backend::Uring(uring) if uring.is_in_flight())
     }

@@ -1,4 +1,4 @@
-//! Whether this process may use io_uring and, if not, who forbids it and what to do.
+//! Whether this process may use io_uring and, if not, what forbids it and what to do.
 
 use std::fmt;
 use std::io;
@@ -19,19 +19,20 @@ pub struct Ring {
 /// No ring can be had. Displays as one sentence with cause and remedy.
 #[derive(Debug)]
 pub struct Denied {
-    /// Who or what denies it.
+    /// What denies it.
     pub cause: DeniedCause,
     /// What the kernel said.
     pub error: io::Error,
 }
 
-/// Who or what denies a ring.
+/// What denies a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeniedCause {
     /// `kernel.io_uring_disabled` is 2.
     DisabledForAll,
-    /// `kernel.io_uring_disabled` is 1, and we are neither privileged nor in `kernel.io_uring_group`.
+    /// `kernel.io_uring_disabled` is 1, and we are neither privileged nor in
+    /// `kernel.io_uring_group`.
     DisabledForUnprivileged,
     /// The system call is filtered, as container runtimes do.
     Seccomp,
@@ -102,7 +103,8 @@ impl Denied {
                 _ => DeniedCause::Seccomp,
             },
             Some(libc::EACCES) => DeniedCause::Seccomp,
-            // Some filters answer as if the call did not exist; if the kernel has the setting, it does.
+            // Some filters answer as if the call did not exist; if the kernel has the setting, it
+            // does.
             Some(libc::ENOSYS) if disabled_setting().is_some() => DeniedCause::Seccomp,
             Some(libc::ENOSYS) => DeniedCause::Missing,
             Some(libc::EINVAL) => DeniedCause::TooOld,

@@ -1,10 +1,12 @@
 //! The io_uring back end: one ring per processor, entered once a turn.
 //!
-//! Flags: `SINGLE_ISSUER` and `DEFER_TASKRUN` (completions are run when we enter, not by interrupting us),
-//! `TASKRUN_FLAG` (so that a turn without new operations sees without a system call whether any wait).
+//! Flags: `SINGLE_ISSUER` and `DEFER_TASKRUN` (completions are run when we enter, not by
+//! interrupting us), `TASKRUN_FLAG` (so that a turn without new operations sees without a system
+//! call whether any wait).
 //!
-//! An operation lives on the stack of the fiber that waits for it, and so do its buffers: that fiber does
-//! not go on before the completion has come. This is what lets the ring write into a plain `&mut [u8]`.
+//! An operation lives on the stack of the fiber that waits for it, and so do its buffers: that
+//! fiber does not go on before the completion has come. This is what lets the ring write into a
+//! plain `&mut [u8]`.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,7 +29,8 @@ const SQ_ENTRIES: u32 = 1024;
 /// The kernel keeps what does not fit (IORING_FEAT_NODROP), at a price.
 const CQ_ENTRIES: u32 = 8192;
 
-/// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are free.
+/// What an entry's user data stands for. Addresses of operations are aligned, so small numbers are
+/// free.
 const IGNORED: u64 = 0;
 const WOKEN: u64 = 1;
 /// Accepts carry the listener's number, shifted, and this low bit.
@@ -82,8 +85,8 @@ impl Uring {
         })
     }
 
-    /// Makes an entry for the next submission. The caller answers for what it points to: it must stay
-    /// until the completion.
+    /// Makes an entry for the next submission. The caller answers for what it points to: it must
+    /// stay until the completion.
     fn push(&self, counters: &Counters, entry: &squeue::Entry) {
         self.push_all(counters, std::slice::from_ref(entry));
     }
@@ -92,7 +95,8 @@ impl Uring {
     fn push_all(&self, counters: &Counters, entries: &[squeue::Entry]) {
         let mut ring = self.ring.borrow_mut();
         // SAFETY: every caller waits for the completion before what the entry points to goes away
-        // (`operate`), or the entry points to what lives as long as the ring (wake-up), or to nothing.
+        // (`operate`), or the entry points to what lives as long as the ring (wake-up), or to
+        // nothing.
         while unsafe { ring.submission().push_multiple(entries) }.is_err() {
             counters.enters.add(1);
             submit(&ring);
@@ -147,7 +151,7 @@ impl Uring {
         let mut ring = self.ring.borrow_mut();
         for entry in ring.completion() {
             if entry.user_data() == RUNG {
-                // Nobody here has asked for it.
+                // Nothing here has asked for it.
                 counters.messages_rung.add(1);
                 continue;
             }
@@ -177,7 +181,7 @@ impl Uring {
     fn completion(&self, entry: &cqueue::Entry) -> Completion {
         let (result, mut flags) = (entry.result(), entry.flags());
         if let (Some(id), true) = (cqueue::buffer_select(flags), result < 0) {
-            // Nobody looks for a piece in what failed.
+            // What failed has no piece.
             self.buffers.filled(id, 0, flags);
             self.buffers.give_back(id);
             flags &= !CQE_F_BUFFER;
@@ -193,8 +197,8 @@ impl Uring {
         }
     }
 
-    /// Hands over the operation at this address. It, and what `entry` points to, stay where they are
-    /// until it is complete.
+    /// Hands over the operation at this address. It, and what `entry` points to, stay where they
+    /// are until it is complete.
     pub(crate) fn begin(&self, counters: &Counters, op: *const (), entry: squeue::Entry) {
         counters.operations.add(1);
         let address = op.expose_provenance() as u64;
@@ -208,7 +212,8 @@ impl Uring {
         self.push(counters, &cancel.user_data(IGNORED));
     }
 
-    /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait one is told.
+    /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait
+    /// one is told.
     pub(crate) fn arm_accept(
         &self,
         counters: &Counters,
@@ -226,7 +231,8 @@ impl Uring {
             return self.push(counters, &accept);
         }
         let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
-        // One completion comes: of the accept, or of the poll if that fails. Both have one name, by which they are cancelled.
+        // One completion comes: of the accept, or of the poll if that fails. Both have one name, by
+        // which they are cancelled.
         let poll = opcode::PollAdd::new(fd, events)
             .build()
             .user_data(name)
@@ -234,7 +240,8 @@ impl Uring {
         self.push_all(counters, &[poll, accept]);
     }
 
-    /// Ends the accept. The kernel does not find one whose poll is over and which has not begun: that is told.
+    /// Ends the accept. The kernel does not find one whose poll is over and which has not begun:
+    /// that is told.
     pub(crate) fn disarm_accept(&self, counters: &Counters, id: u64) {
         let cancel = opcode::AsyncCancel::new(id << ACCEPT_SHIFT | ACCEPT_BIT).build();
         self.push(
@@ -243,7 +250,7 @@ impl Uring {
         );
     }
 
-    /// Whether the kernel has nothing but the wait for a wake-up, and nobody a piece of a buffer.
+    /// Whether the kernel has nothing but the wait for a wake-up, and no piece of a buffer is held.
     pub(super) fn is_quiet(&self) -> bool {
         let own = usize::from(self.wake_armed.get());
         self.in_flight.get() == own && self.buffers.pieces_held() == 0
@@ -289,7 +296,8 @@ fn submit(ring: &IoUring) {
     check_enter(result);
 }
 
-/// Interrupted, timed out, or short of memory for a moment: entries stay queued, the next turn retries.
+/// Interrupted, timed out, or short of memory for a moment: entries stay queued, the next turn
+/// retries.
 fn check_enter(result: io::Result<usize>) {
     if let Err(error) = result {
         let retried = [

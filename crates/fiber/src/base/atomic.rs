@@ -1,6 +1,6 @@
-//! The atomics, locks and cells of everything that is model-checked: the standard library's, or loom's
-//! under `--cfg loom`. Modules that use these know nothing of rings, stacks or sockets, so that a model
-//! is the code itself.
+//! The atomics, locks and cells of everything that is model-checked: the standard library's, or
+//! loom's under `--cfg loom`. Modules that use these know nothing of rings, stacks or sockets, so
+//! that a model is the code itself.
 //!
 //! ```console
 //! $ RUSTFLAGS="--cfg loom" cargo test -p weftwork-fiber --lib --release models
@@ -29,7 +29,8 @@ pub(crate) use loom::sync::atomic::{
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// [`std::cell::UnsafeCell`] with loom's methods: loom's own checks that no two threads are inside at once.
+/// [`std::cell::UnsafeCell`] with loom's methods: loom's own checks that no two threads are inside
+/// at once.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

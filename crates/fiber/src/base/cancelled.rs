@@ -33,7 +33,8 @@ pub fn is_cancellation(error: &io::Error) -> bool {
 #[derive(Default)]
 pub(crate) struct Cancellation {
     pub(crate) requested: AtomicBool,
-    /// How many [`uncancellable`](crate::uncancellable) it is in. Touched by the processor that runs the fiber, or where it waits.
+    /// How many [`uncancellable`](crate::uncancellable) it is in. Touched by the processor that
+    /// runs the fiber, or where it waits.
     pub(crate) masks: Cell<u8>,
 }
 
@@ -41,8 +42,8 @@ impl Cancellation {
     /// Whether the next suspension point fails.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        // Sequentially consistent: a fiber that has told where it runs (its home) and does not see the flag
-        // is told by a message. On x86-64 it is a plain load.
+        // Sequentially consistent: a fiber that has told where it runs (its home) and does not see
+        // the flag is told by a message. On x86-64 it is a plain load.
         self.requested.load(Ordering::SeqCst) && self.masks.get() == 0
     }
 

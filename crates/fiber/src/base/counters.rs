@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($name:ident: $doc:literal,)*) => {
-        /// Counters of one processor. Written by its thread only (so a plain load and store will do),
-        /// read by anybody. A cache line of their own keeps readers of neighbours from slowing it.
+        /// Counters of one processor. Written by its thread only (so a plain load and store will
+        /// do), read by any thread. A cache line of their own keeps readers of neighbours from
+        /// slowing it.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub(crate) struct Counters {

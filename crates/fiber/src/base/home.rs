@@ -46,7 +46,8 @@ fn abort_child() -> ! {
     let message: &[u8] =
         b"a fiber forked, and in the child came back to the runtime, which is the parent's: \
           exec or _exit in the child instead\n";
-    // SAFETY: writes from a live constant. Not by std's stream, whose lock another thread may have held at the fork.
+    // SAFETY: writes from a live constant. Not by std's stream, whose lock another thread may have
+    // held at the fork.
     unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
     std::process::abort();
 }

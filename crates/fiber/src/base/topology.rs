@@ -3,7 +3,8 @@
 use std::fs;
 use std::sync::OnceLock;
 
-/// The number of the last-level cache of the CPU that the caller runs on; 0 where the kernel does not say.
+/// The number of the last-level cache of the CPU that the caller runs on; 0 where the kernel does
+/// not say.
 pub(crate) fn last_level_cache() -> u32 {
     static CACHES: OnceLock<Vec<u32>> = OnceLock::new();
     // SAFETY: takes no pointers; -1 where there is no such call, which is no index.
@@ -18,8 +19,8 @@ fn read() -> Vec<u32> {
     (0..).map_while(of_cpu).collect()
 }
 
-/// Of the caches that a CPU has, the one of the highest level; its number is the same for all that share it.
-/// (Documentation/ABI/testing/sysfs-devices-system-cpu)
+/// Of the caches that a CPU has, the one of the highest level; its number is the same for all that
+/// share it. (Documentation/ABI/testing/sysfs-devices-system-cpu)
 fn of_cpu(cpu: usize) -> Option<u32> {
     let folder = format!("/sys/devices/system/cpu/cpu{cpu}");
     fs::metadata(&folder).ok()?;

@@ -10,8 +10,8 @@ use io_uring::opcode;
 
 use super::metadata::{Metadata, metadata, symlink_metadata};
 use super::{HERE, by_ring, c_path};
-use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
+use crate::io::path::{IoPath, io_path};
 
 /// How many entries one trip to an offload thread brings.
 const ENTRIES_PER_TRIP: usize = 256;
@@ -32,7 +32,8 @@ pub struct DirEntry {
     file_type: FileType,
 }
 
-/// Lists a directory. The ring has no operation for it, so some hundred entries at a time come from an offload thread.
+/// Lists a directory. The ring has no operation for it, so some hundred entries at a time come from
+/// an offload thread.
 ///
 /// # Errors
 /// What `open(2)` reports; each entry may be an error as well.
@@ -54,7 +55,7 @@ pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
 /// What `mkdir(2)` reports.
 pub fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    if carrier() != Carrier::Uring {
+    if io_path() != IoPath::Uring {
         return offload(|| std::fs::create_dir(path));
     }
     let path = c_path(path)?;
@@ -78,7 +79,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     }
     for directory in missing.into_iter().rev() {
         match create_dir(directory) {
-            // Somebody else was faster.
+            // Another was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => result?,
         }
@@ -95,7 +96,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// What `rmdir(2)` reports.
 pub fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    if carrier() != Carrier::Uring {
+    if io_path() != IoPath::Uring {
         return offload(|| std::fs::remove_dir(path));
     }
     let path = c_path(path)?;

@@ -11,11 +11,11 @@ use rustix::io::ReadWriteFlags;
 use super::metadata::{self, Metadata};
 use super::{HERE, by_ring, c_path};
 use crate::backend::ring_len;
-use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
+use crate::io::path::{IoPath, io_path};
 
-/// An open file, as [`std::fs::File`]. Reading and writing at an offset needs no seek, and many fibers may do
-/// it at once; [`Read`] and [`Write`] go on where they ended, as ever.
+/// An open file, as [`std::fs::File`]. Reading and writing at an offset needs no seek, and many
+/// fibers may do it at once; [`Read`] and [`Write`] go on where they ended, as ever.
 #[derive(Debug)]
 pub struct File {
     fd: OwnedFd,
@@ -140,9 +140,9 @@ impl File {
     /// Waits until content and metadata are on the disk.
     ///
     /// # Errors
-    /// What `fsync(2)` reports. After an error nobody knows what is on the disk.
+    /// What `fsync(2)` reports. After an error it is unknown what is on the disk.
     pub fn sync_all(&self) -> io::Result<()> {
-        if carrier() != Carrier::Uring {
+        if io_path() != IoPath::Uring {
             return offload(|| Ok(rustix::fs::fsync(&self.fd)?));
         }
         by_ring(&opcode::Fsync::new(self.ring_fd()).build()).map(drop)
@@ -153,7 +153,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](File::sync_all).
     pub fn sync_data(&self) -> io::Result<()> {
-        if carrier() != Carrier::Uring {
+        if io_path() != IoPath::Uring {
             return offload(|| Ok(rustix::fs::fdatasync(&self.fd)?));
         }
         let flags = io_uring::types::FsyncFlags::DATASYNC;
@@ -252,7 +252,7 @@ impl OpenOptions {
     /// What `open(2)` reports; `InvalidInput` if the options do not go together, as `std` has it.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let path = path.as_ref();
-        if carrier() != Carrier::Uring {
+        if io_path() != IoPath::Uring {
             let options = self.as_std();
             return offload(|| options.open(path)).map(File::from);
         }
@@ -307,13 +307,15 @@ impl OpenOptions {
     }
 }
 
-/// Reads from a file at `offset` without blocking the processor; returns how many bytes, 0 at the end.
+/// Reads from a file at `offset` without blocking the processor; returns how many bytes, 0 at the
+/// end.
 ///
 /// # Errors
-/// What `pread(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
+/// What `pread(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT`
+/// descriptors unless buffer, length and offset are aligned.
 pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     check_offset(offset)?;
-    if carrier() == Carrier::Uring {
+    if io_path() == IoPath::Uring {
         return read_by_ring(file, buffer, offset);
     }
     let mut slices = [io::IoSliceMut::new(buffer)];
@@ -326,13 +328,15 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
 /// Writes to a file at `offset` without blocking the processor; returns how many bytes.
 ///
 /// # Errors
-/// What `pwrite(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT` descriptors unless buffer, length and offset are aligned.
+/// What `pwrite(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT`
+/// descriptors unless buffer, length and offset are aligned.
 pub fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
     check_offset(offset)?;
-    if carrier() == Carrier::Uring {
+    if io_path() == IoPath::Uring {
         return write_by_ring(file, bytes, offset);
     }
-    // Even with room in the page cache it may have to wait for the journal, or for dirty pages to be written.
+    // Even with room in the page cache it may have to wait for the journal, or for dirty pages to
+    // be written.
     Ok(offload(|| rustix::io::pwrite(file, bytes, offset))?)
 }
 
@@ -348,7 +352,8 @@ fn write_by_ring(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<
     by_ring(&write.offset(offset).build())
 }
 
-/// The kernel takes offsets for signed numbers, and -1 for the position of the file itself. preadv2(2)
+/// The kernel takes offsets for signed numbers, and -1 for the position of the file itself.
+/// preadv2(2)
 pub(crate) fn check_offset(offset: u64) -> io::Result<()> {
     match i64::try_from(offset) {
         Ok(_) => Ok(()),
@@ -358,8 +363,8 @@ pub(crate) fn check_offset(offset: u64) -> io::Result<()> {
 
 impl Read for &File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match carrier() {
-            Carrier::Uring => read_by_ring(self.as_fd(), buffer, AT_POSITION),
+        match io_path() {
+            IoPath::Uring => read_by_ring(self.as_fd(), buffer, AT_POSITION),
             _ => Ok(offload(|| rustix::io::read(&self.fd, buffer))?),
         }
     }
@@ -367,8 +372,8 @@ impl Read for &File {
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match carrier() {
-            Carrier::Uring => write_by_ring(self.as_fd(), bytes, AT_POSITION),
+        match io_path() {
+            IoPath::Uring => write_by_ring(self.as_fd(), bytes, AT_POSITION),
             _ => Ok(offload(|| rustix::io::write(&self.fd, bytes))?),
         }
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use io_uring::{opcode, types::Fd};
 
 use super::{HERE, by_ring, c_path};
-use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
+use crate::io::path::{IoPath, io_path};
 
 /// What is known of a file, as [`std::fs::Metadata`].
 #[derive(Clone)]
@@ -34,13 +34,14 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     look(HERE, &c_path(path.as_ref())?, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// Looks at an open file. Of a local file the kernel has it all in memory, so no ring and no thread: it does not wait.
+/// Looks at an open file. Of a local file the kernel has it all in memory, so no ring and no
+/// thread: it does not wait.
 pub(super) fn of_file(file: BorrowedFd<'_>) -> io::Result<Metadata> {
     look_now(Fd(file.as_raw_fd()), c"", libc::AT_EMPTY_PATH)
 }
 
 fn look(directory: Fd, path: &CStr, flags: i32) -> io::Result<Metadata> {
-    if carrier() != Carrier::Uring {
+    if io_path() != IoPath::Uring {
         return offload(|| look_now(directory, path, flags));
     }
     let mut found = MaybeUninit::<libc::statx>::uninit();

@@ -1,14 +1,16 @@
 //! Files, without a processor that waits for a disk.
 //!
-//! Names are [`std::fs`]'s. On a ring, opening, looking, reading, writing, syncing, renaming and removing are operations
-//! like any other (ext4 and xfs complete buffered reads asynchronously, and `O_DIRECT` ones always; the rest runs in
-//! the kernel's own worker threads, which IORING_REGISTER_IOWQ_MAX_WORKERS bounds). With epoll, which cannot wait for files,
-//! they go to the [`offload`] threads, except reads that the page cache answers. What the ring has no
-//! operation for (listing, copying, truncating) goes there in any case. On a plain thread it all just blocks.
+//! Names are [`std::fs`]'s. On a ring, opening, looking, reading, writing, syncing, renaming and
+//! removing are operations like any other (ext4 and xfs complete buffered reads asynchronously, and
+//! `O_DIRECT` ones always; the rest runs in the kernel's own worker threads, which
+//! IORING_REGISTER_IOWQ_MAX_WORKERS bounds). With epoll, which cannot wait for files, they go to
+//! the [`offload`] threads, except reads that the page cache answers. What the ring has no
+//! operation for (listing, copying, truncating) goes there in any case. On a plain thread it all
+//! just blocks.
 //!
-//! Buffers and names are lent to the kernel for the time of the call and no longer: an operation whose fiber is
-//! cancelled, or whose deadline has passed, is cancelled *and awaited*. A disk operation that has begun can often not
-//! be cancelled; then its result counts.
+//! Buffers and names are lent to the kernel for the time of the call and no longer: an operation
+//! whose fiber is cancelled, or whose deadline has passed, is cancelled *and awaited*. A disk
+//! operation that has begun can often not be cancelled; then its result counts.
 //!
 //! ```
 //! # let directory = tempfile::tempdir().unwrap();
@@ -48,8 +50,8 @@ use std::path::{Path, PathBuf};
 
 use io_uring::{opcode, squeue, types::Fd};
 
-use crate::io::carrier::{Carrier, carrier};
 use crate::io::offload::offload;
+use crate::io::path::{IoPath, io_path};
 use crate::io::ring::operate;
 
 /// The whole content of a file.
@@ -97,7 +99,7 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
 /// What `rename(2)` reports.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    if carrier() != Carrier::Uring {
+    if io_path() != IoPath::Uring {
         return offload(|| std::fs::rename(from, to));
     }
     let (from, to) = (c_path(from)?, c_path(to)?);
@@ -110,7 +112,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
 /// What `unlink(2)` reports.
 pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    if carrier() != Carrier::Uring {
+    if io_path() != IoPath::Uring {
         return offload(|| std::fs::remove_file(path));
     }
     let path = c_path(path)?;
@@ -142,8 +144,8 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// Makes an operation of the ring and waits for it, as often as a signal interrupts it. What the entry points to
-/// must stay for the time of the call.
+/// Makes an operation of the ring and waits for it, as often as a signal interrupts it. What the
+/// entry points to must stay for the time of the call.
 fn by_ring(entry: &squeue::Entry) -> io::Result<usize> {
     loop {
         match operate(entry.clone(), None).and_then(|completion| completion.into_result()) {

@@ -1,7 +1,8 @@
-//! What a debugger calls to see the fibers: C functions without arguments that it must get right, used by
-//! `tools/gdb/fibers.py`.
+//! What a debugger calls to see the fibers: C functions without arguments that it must get right,
+//! used by `tools/gdb/fibers.py`.
 //!
-//! They are called in the middle of anything, so they only try locks: when a stopped thread holds one, they say so.
+//! They are called in the middle of anything, so they only try locks: when a stopped thread holds
+//! one, they say so.
 
 use std::ffi::{CString, c_char};
 use std::fmt::Write;
@@ -13,7 +14,7 @@ use crate::sched::fiber::Fiber;
 
 static CLUSTERS: Mutex<Vec<Weak<Cluster>>> = Mutex::new(Vec::new());
 
-/// Nobody in the program calls it, so the linker would leave it out.
+/// Nothing in the program calls it, so the linker would leave it out.
 #[used]
 static KEPT: extern "C" fn() -> *const c_char = weft_debugger_fibers;
 
@@ -24,8 +25,9 @@ pub(crate) fn register(cluster: &Arc<Cluster>) {
     clusters.push(Arc::downgrade(cluster));
 }
 
-/// Every fiber, a line each: number, state, instruction, stack and base pointer of the frame that waits (0 if it has none),
-/// name, what it waits for, where it was spawned, with tabs between. The text is never freed.
+/// Every fiber, a line each: number, state, instruction, stack and base pointer of the frame that
+/// waits (0 if it has none), name, what it waits for, where it was spawned, with tabs between. The
+/// text is never freed.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn weft_debugger_fibers() -> *const c_char {
     let text = fibers().map_or_else(

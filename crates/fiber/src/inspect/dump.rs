@@ -15,7 +15,7 @@ use crate::sched::roster::SHARDS;
 use crate::switch::look::Phase;
 use crate::switch::reason::WaitReason;
 
-/// So many fibers are asked where they are; a million backtraces are of no use to anybody.
+/// So many fibers are asked where they are; a million backtraces are of no use.
 const TRACED_MAX: usize = 1000;
 
 /// How long processors may take to answer: one that is stalled does not.
@@ -27,15 +27,16 @@ const PRINTED_MAX: usize = 1000;
 /// From this number on, fibers that do the same are one line.
 const ALIKE_MIN: usize = 4;
 
-/// What [`Runtime::dump`](crate::Runtime::dump) has found. Printed, it is a summary and a list; see also
-/// [`to_json`](Dump::to_json).
+/// What [`Runtime::dump`](crate::Runtime::dump) has found. Printed, it is a summary and a list; see
+/// also [`to_json`](Dump::to_json).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Dump {
-    /// Every fiber that was there, by number. Each is a picture of one moment, but not all of the same moment.
+    /// Every fiber that was there, by number. Each is a picture of one moment, but not all of the
+    /// same moment.
     pub fibers: Vec<DumpedFiber>,
-    /// Fibers that wait for each other in a ring (each for a lock that the next one holds, or for its end): they wait
-    /// for ever.
+    /// Fibers that wait for each other in a ring (each for a lock that the next one holds, or for
+    /// its end): they wait for ever.
     pub deadlocks: Vec<Vec<u64>>,
 }
 
@@ -59,7 +60,8 @@ pub struct DumpedFiber {
     pub age: Duration,
     /// Its stack, if it has one now.
     pub stack: Option<DumpedStack>,
-    /// The spans that it is inside of, from the outermost to the innermost, by name; none without the feature `tracing`.
+    /// The spans that it is inside of, from the outermost to the innermost, by name; none without
+    /// the feature `tracing`.
     pub spans: Vec<String>,
     /// Where it was spawned: file, line, column.
     pub spawned_at: String,
@@ -130,8 +132,8 @@ impl Dump {
         Dump { fibers, deadlocks }
     }
 
-    /// Whether fibers wait for each other in a ring, without making a dump: a few nanoseconds a fiber, and memory only for
-    /// those that wait for another.
+    /// Whether fibers wait for each other in a ring, without making a dump: a few nanoseconds a
+    /// fiber, and memory only for those that wait for another.
     pub(crate) fn is_any_ring(cluster: &Cluster) -> bool {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
@@ -263,12 +265,13 @@ pub(crate) fn in_words(reason: WaitReason) -> String {
     }
 }
 
-/// How far down from its base a stack has been touched: pages stay with it, so this is its high-water mark.
+/// How far down from its base a stack has been touched: pages stay with it, so this is its
+/// high-water mark.
 fn touched_len(usable: &std::ops::Range<usize>) -> usize {
     const PAGE_SIZE: usize = 4096;
     let mut pages = vec![0u8; usable.len() / PAGE_SIZE];
-    // SAFETY: mincore(2) writes one byte for each page of the range, which is what the vector has room for. The range is
-    // part of a slab, which is never unmapped.
+    // SAFETY: mincore(2) writes one byte for each page of the range, which is what the vector has
+    // room for. The range is part of a slab, which is never unmapped.
     let result = unsafe {
         libc::mincore(
             usable.start as *mut libc::c_void,
@@ -325,8 +328,9 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
 fn trace_here(processor: &Processor, job: &TraceJob) {
     for fiber in &job.fibers {
         let control = &fiber.control;
-        // In this order: who waits here stays here until this thread runs it, but who is at home here may be moving
-        // away, and wait elsewhere by the next line. And it may wait deeper in its stack than when it was asked.
+        // In this order: a fiber that waits here stays here until this thread runs it, but one that
+        // is at home here may be moving away, and wait elsewhere by the next line. And it may wait
+        // deeper in its stack than when it was asked.
         let waits_here =
             control.look().phase() == Phase::Waiting && control.is_home(processor.shared());
         if !waits_here || !control.look().has_room_to_trace() {
@@ -340,7 +344,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         let traced = fiber.trace();
         processor.set_current(None);
         if let Some(traced) = traced {
-            // Nobody waits any more if it took too long.
+            // The caller waits no more if it took too long.
             let _ = job.answers.send((control.id(), traced));
         }
     }
@@ -399,7 +403,8 @@ fn wait_of(control: &Control, state: FiberState) -> (Option<WaitReason>, Option<
     (reason, other)
 }
 
-/// Rings in the graph of who waits for whom. A fiber waits for one other at most, so each ring is found by walking.
+/// Rings in the graph of which waits for which. A fiber waits for one other at most, so each ring
+/// is found by walking.
 fn rings(next: HashMap<u64, u64>) -> Vec<Vec<u64>> {
     let mut seen: HashMap<u64, u64> = HashMap::new();
     let mut rings = Vec::new();
@@ -468,8 +473,8 @@ impl fmt::Display for Dump {
 }
 
 impl Dump {
-    /// The fibers of each line, by the number of the first: those that do the same together. Fibers that wait for another
-    /// one stand alone, since it matters which they are.
+    /// The fibers of each line, by the number of the first: those that do the same together. Fibers
+    /// that wait for another one stand alone, since it matters which they are.
     fn lines(&self) -> Vec<Vec<&DumpedFiber>> {
         let mut alike: HashMap<_, Vec<&DumpedFiber>> = HashMap::new();
         for fiber in &self.fibers {
@@ -496,7 +501,8 @@ impl DumpedFiber {
     }
 }
 
-/// One fiber, or how many there are of a kind, with the age of the oldest and their stacks together.
+/// One fiber, or how many there are of a kind, with the age of the oldest and their stacks
+/// together.
 fn write_line(fibers: &[&DumpedFiber], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let first = fibers[0];
     let (number, processor) = match fibers.len() {
@@ -569,7 +575,8 @@ mod tests {
         assert_eq!(rings([(9, 9)].into()), [vec![9]]);
     }
 
-    /// Seen: 64 fibers that waited for connections were 64 equal lines of `/fibers`, and the one that mattered was among them.
+    /// Seen: 64 fibers that waited for connections were 64 equal lines of `/fibers`, and the one
+    /// that mattered was among them.
     #[test]
     fn fibers_that_do_the_same_are_one_line() {
         let fiber = |id, waits_for: &str| DumpedFiber {

@@ -1,10 +1,11 @@
-//! The monitor: a kernel thread that notices when a fiber keeps its processor for too long, and when fibers wait for each
-//! other in a ring.
+//! The monitor: a kernel thread that notices when a fiber keeps its processor for too long, and
+//! when fibers wait for each other in a ring.
 //!
-//! Nothing can take the processor from a fiber (Rust code and the C library cannot be interrupted safely at any point), so
-//! what remains is to say who it was, where it was spawned, and what it was doing. The monitor looks at each processor
-//! twice per threshold; if the same turn of the same fiber is there as a threshold ago, it sends the thread a signal, whose
-//! handler notes the return addresses on the stack. They become names on the monitor's thread.
+//! Nothing can take the processor from a fiber (Rust code and the C library cannot be interrupted
+//! safely at any point), so what remains is to say which it was, where it was spawned, and what it
+//! was doing. The monitor looks at each processor twice per threshold; if the same turn of the same
+//! fiber is there as a threshold ago, it sends the thread a signal, whose handler notes the return
+//! addresses on the stack. They become names on the monitor's thread.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,7 +70,7 @@ impl fmt::Display for Deadlock {
     }
 }
 
-/// What the monitor tells, and whom.
+/// What the monitor tells, and to what.
 #[derive(Clone)]
 pub(crate) struct Listeners {
     pub(crate) stall: Arc<dyn Fn(&Stall) + Send + Sync>,
@@ -239,7 +240,7 @@ impl Watch {
         tell(&*self.listeners.stall, &stall);
     }
 
-    /// When nothing runs, somebody may wait for himself.
+    /// When nothing runs, a fiber may wait for itself.
     fn look_for_rings(&mut self) {
         if self.is_ring_reported || self.cluster.fiber_count() > DEADLOCKED_MAX {
             return;
@@ -253,7 +254,7 @@ impl Watch {
     }
 }
 
-/// SIGURG: what nobody uses it for is out-of-band data, and by default it is ignored.
+/// SIGURG: it stands for out-of-band data, which is hardly used, and by default it is ignored.
 const SIGNAL: i32 = libc::SIGURG;
 
 const ADDRESSES_MAX: usize = 128;
@@ -278,14 +279,15 @@ fn install_handler() {
     });
 }
 
-/// The handler, on the stalled thread. No allocation and no lock: the unwinder of gcc 12 and later finds its tables by
-/// `_dl_find_object(3)`, which is made to be called from here.
+/// The handler, on the stalled thread. No allocation and no lock: the unwinder of gcc 12 and later
+/// finds its tables by `_dl_find_object(3)`, which is made to be called from here.
 extern "C" fn note_addresses(_: i32) {
     // SAFETY: errno is this thread's own; the interrupted code gets it back.
     let errno = unsafe { *libc::__errno_location() };
     if ASKED.load(Ordering::Acquire) == thread_id() {
         let mut count = 0;
-        // SAFETY: one thread at a time is in here (`ASKED`), which is what the lock that this leaves out would ensure.
+        // SAFETY: one thread at a time is in here (`ASKED`), which is what the lock that this
+        // leaves out would ensure.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 FOUND[count].store(frame.ip() as usize, Ordering::Relaxed);
@@ -306,12 +308,12 @@ fn trace_thread(thread: i32) -> String {
     const PATIENCE: Duration = Duration::from_millis(200);
     let _one = lock(&ONE_AT_A_TIME);
     ASKED.store(thread, Ordering::Release);
-    // SAFETY: a signal with a handler, to a thread of this process (or to nobody, if it has ended).
+    // SAFETY: a signal with a handler, to a thread of this process (or to none, if it has ended).
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
     let deadline = Instant::now() + PATIENCE;
     while ASKED.load(Ordering::Acquire) != 0 {
         if Instant::now() > deadline {
-            // It may still come, and then finds that nobody asks.
+            // It may still come, and then finds no question.
             let withdrawn = ASKED.compare_exchange(thread, 0, Ordering::AcqRel, Ordering::Acquire);
             if withdrawn.is_ok() {
                 return "    (the thread did not answer: it may be in the kernel)\n".to_owned();

@@ -1,4 +1,5 @@
-//! A fiber's panic names the fiber: a line before the standard library's message, which names the kernel thread.
+//! A fiber's panic names the fiber: a line before the standard library's message, which names the
+//! kernel thread.
 
 use std::io::{self, Write};
 use std::panic;
@@ -6,11 +7,12 @@ use std::sync::Once;
 
 use crate::sched::processor;
 
-/// Puts the line before whatever the program has for a panic hook, once for the process. A program that sets a hook of its
-/// own later replaces both.
+/// Puts the line before whatever the program has for a panic hook, once for the process. A program
+/// that sets a hook of its own later replaces both.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
-    // A thread that panics cannot change the hook. Runtimes that start then are rare, and the next one does it.
+    // A thread that panics cannot change the hook. Runtimes that start then are rare, and the next
+    // one does it.
     if std::thread::panicking() {
         return;
     }
@@ -28,7 +30,8 @@ fn name_fiber() {
         let control = fiber.control();
         let name = control.name().unwrap_or("<unnamed>");
         let (number, spawned_at) = (control.id(), control.spawned_at());
-        // Not eprintln, which panics where nothing can be written; a panic in a panic hook ends the process.
+        // Not eprintln, which panics where nothing can be written; a panic in a panic hook ends the
+        // process.
         let _ = writeln!(
             io::stderr(),
             "\nfiber '{name}' (number {number}, spawned at {spawned_at}) panicked:"

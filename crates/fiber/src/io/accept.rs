@@ -1,10 +1,12 @@
-//! Accepting, on demand: a connection is taken out of the listen queue when a fiber or a thread asks for one, and
-//! for it. The others stay in the queue, where they cost no descriptor and any process that shares the listener may
-//! have them. So a limit on connections is a limit on those that ask.
+//! Accepting, on demand: a connection is taken out of the listen queue when a fiber or a thread
+//! asks for one, and for it. The others stay in the queue, where they cost no descriptor and any
+//! process that shares the listener may have them. So a limit on connections is a limit on those
+//! that ask.
 //!
-//! Any number of fibers may wait in `accept` on one listener, and any number of processors may share it. When a
-//! connection comes, a processor accepts as many as it has waiters for. The fiber that has waited for the shortest time
-//! is served first: its stack is warm, and the stacks of the others stay untouched. Plain threads may accept beside them.
+//! Any number of fibers may wait in `accept` on one listener, and any number of processors may
+//! share it. When a connection comes, a processor accepts as many as it has waiters for. The fiber
+//! that has waited for the shortest time is served first: its stack is warm, and the stacks of the
+//! others stay untouched. Plain threads may accept beside them.
 //!
 //! ```text
 //!   listen queue    [c9 c8 c7 c6]
@@ -12,11 +14,12 @@
 //!   waiters         f3 ◀──┘ c6      then f2 ◀── c7, f1 ◀── c8;  c9 stays in the queue
 //! ```
 //!
-//! A ring has one accept, while a fiber waits. It follows a poll, because an accept on an empty queue makes a socket for
-//! nothing; but where the last one left connections in the queue it comes at once. The ring's multishot accept is no use:
-//! it takes the whole queue in one burst, thousands of connections that no fiber has asked for, and with them the
-//! descriptors that files need. For the same reason the last fiber that waits cannot go while the accept is in the ring:
-//! the accept is cancelled first, and what it brings all the same is the fiber's.
+//! A ring has one accept, while a fiber waits. It follows a poll, because an accept on an empty
+//! queue makes a socket for nothing; but where the last one left connections in the queue it comes
+//! at once. The ring's multishot accept is no use: it takes the whole queue in one burst, thousands
+//! of connections that no fiber has asked for, and with them the descriptors that files need. For
+//! the same reason the last fiber that waits cannot go while the accept is in the ring: the accept
+//! is cancelled first, and what it brings all the same is the fiber's.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -143,7 +146,8 @@ fn closed_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the listener was closed")
 }
 
-/// What `incoming` makes of an accept: nothing once no accept can succeed any more, so that a loop that skips errors ends.
+/// What `incoming` makes of an accept: nothing once no accept can succeed any more, so that a loop
+/// that skips errors ends.
 pub(crate) fn unless_over<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
     let is_over =
         |error: &io::Error| error.kind() == io::ErrorKind::NotConnected || is_cancellation(error);
@@ -156,8 +160,8 @@ pub(crate) fn unless_over<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
 /// Waits for the next connection on `listener`.
 ///
 /// # Errors
-/// `NotConnected` if the listener was closed; else what `accept4(2)` reports: running out of descriptors and a
-/// connection that was reset in the queue are the caller's to survive.
+/// `NotConnected` if the listener was closed; else what `accept4(2)` reports: running out of
+/// descriptors and a connection that was reset in the queue are the caller's to survive.
 pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return accept_plain(listener);
@@ -270,11 +274,12 @@ impl Acceptors {
         Ok(None)
     }
 
-    /// The wait that `op` stands for is to end without a connection. `false` if it ends later, because the ring's
-    /// accept has to end first.
+    /// The wait that `op` stands for is to end without a connection. `false` if it ends later,
+    /// because the ring's accept has to end first.
     pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) -> bool {
         let mut list = self.list.borrow_mut();
-        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in a list.
+        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in a
+        // list.
         let is_of = |&waiter: &*const Waiter| std::ptr::eq(unsafe { &raw const (*waiter).op }, op);
         for acceptor in list.iter_mut() {
             if let Some(at) = acceptor.waiters.iter().position(is_of) {
@@ -289,8 +294,8 @@ impl Acceptors {
         true
     }
 
-    /// The processor goes: stops accepting where nobody waits. Says whether there is no listener left. Who waits here
-    /// cannot leave, and is served until it does.
+    /// The processor goes: stops accepting where no fiber waits. Says whether there is no listener
+    /// left. A fiber that waits here cannot leave, and is served until it does.
     pub(crate) fn wind_down(&self, processor: &Processor) -> bool {
         let mut list = self.list.borrow_mut();
         list.retain(|acceptor| {
@@ -337,8 +342,8 @@ impl Acceptors {
         }
     }
 
-    /// The kernel did not find the ring's accept, which was to end: it was between its poll and its beginning, and waits
-    /// now if no connection was there. It is told again until it ends.
+    /// The kernel did not find the ring's accept, which was to end: it was between its poll and its
+    /// beginning, and waits now if no connection was there. It is told again until it ends.
     pub(crate) fn missed(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id)
@@ -348,7 +353,8 @@ impl Acceptors {
         }
     }
 
-    /// An edge of the epoll back end; or another processor was told of a connection, and left it in the listen queue.
+    /// An edge of the epoll back end; or another processor was told of a connection, and left it in
+    /// the listen queue.
     pub(crate) fn readable(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) {
@@ -360,7 +366,7 @@ impl Acceptors {
         }
     }
 
-    /// The listener was closed: those who wait are told, and the kernel is.
+    /// The listener was closed: those that wait are told, and the kernel is.
     pub(crate) fn close(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
@@ -428,10 +434,12 @@ impl Acceptor {
         }
     }
 
-    /// Gives a connection to the fiber that has waited for the shortest time, of those that still want one.
+    /// Gives a connection to the fiber that has waited for the shortest time, of those that still
+    /// want one.
     fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
         processor.shared().counters.accepted.add(1);
-        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in the list.
+        // SAFETY: a waiter's fiber stays in `accept` until it is completed, and then it is not in
+        // the list.
         let waits = |&waiter: &*const Waiter| !unsafe { &*waiter }.op.is_ending();
         let at = self.waiters.iter().rposition(waits).unwrap_or(0);
         let waiter = self.remove(at);
@@ -487,8 +495,9 @@ impl Acceptor {
         self.pass_on(processor);
     }
 
-    /// No fiber waits here any more. A connection that is still in the listen queue may be news to the others: of several
-    /// rings the kernel tells one (EPOLLEXCLUSIVE), which was this one, or would have been but for its disarming.
+    /// No fiber waits here any more. A connection that is still in the listen queue may be news to
+    /// the others: of several rings the kernel tells one (EPOLLEXCLUSIVE), which was this one, or
+    /// would have been but for its disarming.
     fn pass_on(&self, processor: &Processor) {
         let listener = &self.listener;
         if listener.waiting.load(Ordering::SeqCst) > 0 && has_connection(listener) {
@@ -496,7 +505,7 @@ impl Acceptor {
         }
     }
 
-    /// Gives an error to all who wait. Those who come back arm again.
+    /// Gives an error to all that wait. Those who come back arm again.
     fn fail(&mut self, processor: &Processor, completion: Completion) {
         while let Some(last) = self.waiters.len().checked_sub(1) {
             let waiter = self.remove(last);
@@ -505,7 +514,7 @@ impl Acceptor {
         }
     }
 
-    /// Closed, nothing in the kernel, and nobody waits.
+    /// Closed, nothing in the kernel, and no fiber waits.
     fn is_over(&self) -> bool {
         !self.is_armed && self.waiters.is_empty() && self.listener.is_closed()
     }

@@ -11,15 +11,19 @@
 //!      buffer until then)
 //! ```
 //!
-//! **What was completed in the race counts.** If bytes have come, or a connection, when the request arrives, the call
-//! returns them, and the next suspension point fails. Nothing is read and dropped.
+//! **What was completed in the race counts.** If bytes have come, or a connection, when the request
+//! arrives, the call returns them, and the next suspension point fails. Nothing is read and
+//! dropped.
 //!
-//! **The request stays.** Once cancelled, every suspension point fails, so that a fiber that has ten files open
-//! and five calls to go finds its end quickly. Clean-up that must wait goes into [`uncancellable`].
+//! **The request stays.** Once cancelled, every suspension point fails, so that a fiber that has
+//! ten files open and five calls to go finds its end quickly. Clean-up that must wait goes into
+//! [`uncancellable`].
 //!
-//! **The error is [`Cancelled`] inside an `io::Error` of kind `Other`** ([`is_cancellation`](crate::is_cancellation) tells). Not `Interrupted`: `std`'s
-//! `read_exact`, `write_all` and `io::copy` repeat what was interrupted, for ever. Not `TimedOut`: who
-//! gets that may try again, and here must not. Not `ConnectionAborted`, because nothing is wrong with the connection.
+//! **The error is [`Cancelled`] inside an `io::Error` of kind `Other`**
+//! ([`is_cancellation`](crate::is_cancellation) tells). Not `Interrupted`: `std`'s `read_exact`,
+//! `write_all` and `io::copy` repeat what was interrupted, for ever. Not `TimedOut`: who gets that
+//! may try again, and here must not. Not `ConnectionAborted`, because nothing is wrong with the
+//! connection.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -32,7 +36,8 @@ use crate::sched::cluster::Message;
 use crate::sched::fiber::Fiber;
 use crate::sched::processor::{self, Processor};
 
-/// Whether the calling fiber was cancelled, and is not in [`uncancellable`]. `false` on a plain thread.
+/// Whether the calling fiber was cancelled, and is not in [`uncancellable`]. `false` on a plain
+/// thread.
 pub fn is_cancelled() -> bool {
     processor::with_current(|_, fiber| fiber.control().cancellation().is_due()).unwrap_or(false)
 }
@@ -56,8 +61,9 @@ pub fn checkpoint() -> io::Result<()> {
     }
 }
 
-/// Runs `f`, in which the calling fiber cannot be cancelled: for what has to be brought to its end, such as a transaction or
-/// a farewell to the peer. A request that comes meanwhile waits until after it. On a plain thread `f` just runs.
+/// Runs `f`, in which the calling fiber cannot be cancelled: for what has to be brought to its end,
+/// such as a transaction or a farewell to the peer. A request that comes meanwhile waits until
+/// after it. On a plain thread `f` just runs.
 ///
 /// # Panics
 /// If it is nested more than 255 deep.
@@ -79,8 +85,9 @@ pub fn uncancellable<R>(f: impl FnOnce() -> R) -> R {
 }
 
 impl Fiber {
-    /// Asks the fiber to end, from any thread: its present or next suspension point fails with [`Cancelled`], and so do
-    /// those after it, until it has returned. A second request changes nothing. The fiber is not joined by this.
+    /// Asks the fiber to end, from any thread: its present or next suspension point fails with
+    /// [`Cancelled`], and so do those after it, until it has returned. A second request changes
+    /// nothing. The fiber is not joined by this.
     ///
     /// | waiting in | cancelled, it |
     /// |---|---|
@@ -109,7 +116,7 @@ impl Fiber {
         tell_home(self);
     }
 
-    /// Whether somebody asked the fiber to end.
+    /// Whether the fiber was asked to end.
     pub fn is_cancel_requested(&self) -> bool {
         self.control
             .cancellation()
@@ -118,7 +125,7 @@ impl Fiber {
     }
 }
 
-/// Tells the processor where the fiber lives. Unstarted fibers live nowhere: nobody is told.
+/// Tells the processor where the fiber lives. Unstarted fibers live nowhere: none is told.
 fn tell_home(fiber: &Fiber) {
     let cancelled = fiber.clone();
     let job = move || processor::here(|processor| cancel_here(processor, &cancelled));

@@ -8,7 +8,8 @@ use crate::backend::Completion;
 use crate::sched::cluster::{Message, ProcessorShared};
 use crate::sched::processor;
 
-/// A piece of a buffer that the kernel filled; goes back to its processor when dropped, from wherever.
+/// A piece of a buffer that the kernel filled; goes back to its processor when dropped, from
+/// wherever.
 pub(crate) struct LentBuffer {
     id: u16,
     start: u32,
@@ -17,9 +18,9 @@ pub(crate) struct LentBuffer {
 }
 
 impl LentBuffer {
-    /// The buffer that a receive's completion names, if it took one. The receive was one of `owner`'s, whose cluster
-    /// must outlive the buffer. It does: buffers stay in frames of fibers, which keep their clusters, and users only borrow
-    /// what is in them.
+    /// The buffer that a receive's completion names, if it took one. The receive was one of
+    /// `owner`'s, whose cluster must outlive the buffer. It does: buffers stay in frames of fibers,
+    /// which keep their clusters, and users only borrow what is in them.
     pub(crate) fn of(
         completion: Completion,
         owner: NonNull<ProcessorShared>,

@@ -3,16 +3,16 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `carrier`, `lent`, `op` | which way operations go; a receive's buffer; an operation |
+//! | `path`, `lent`, `op` | which way operations go; a receive's buffer; an operation |
 //! | `accept`, `ready`, `ring` | operations: on listeners, by readiness (epoll), by the ring |
 //! | `end` | how operations end |
 //! | `cancel` | requests to a fiber to end |
 //! | `offload` | calls on other threads |
 //! | `fork` | what becomes of all that when the process forks |
 
-pub(crate) mod carrier;
 pub(crate) mod lent;
 pub(crate) mod op;
+pub(crate) mod path;
 
 pub(crate) mod accept;
 pub(crate) mod ready;

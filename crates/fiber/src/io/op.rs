@@ -16,10 +16,11 @@ use crate::switch::reason::{Operation, WaitReason};
 
 /// An operation or a wait of one fiber, on the stack of that fiber, which waits for it.
 ///
-/// In one cell as a whole. Whoever completes it makes the fiber ready, and another processor may then go on with the frame that
-/// it lies in, and leave it, before the call that was handed a reference to it has returned. A reference to what is not in a
-/// cell promises that it stays until then (Stacked and Tree Borrows call it protected); one to a cell does not.
-/// The kernel never writes to it: it knows the address as a number, and hands that back.
+/// In one cell as a whole. What completes it makes the fiber ready, and another processor may then
+/// go on with the frame that it lies in, and leave it, before the call that was handed a reference
+/// to it has returned. A reference to what is not in a cell promises that it stays until then
+/// (Stacked and Tree Borrows call it protected); one to a cell does not. The kernel never writes to
+/// it: it knows the address as a number, and hands that back.
 pub(crate) struct Op(UnsafeCell<Fields>);
 
 pub(crate) struct Fields {
@@ -31,21 +32,21 @@ pub(crate) struct Fields {
     pub(super) waits_for: Cell<Option<RawFd>>,
     /// Its fiber was cancelled; the completion may be yet to come.
     cancelled: Cell<bool>,
-    /// It was ended because its processor goes; whoever waits for it begins it anew, on another.
+    /// It was ended because its processor goes; the fiber begins it anew, on another.
     pub(super) relocated: Cell<bool>,
     /// It cannot be begun anew.
     pub(super) is_bound: Cell<bool>,
     pub(super) carrier: OpCarrier,
 }
 
-/// Who knows of an operation, and has to be told when it ends early.
+/// What knows of an operation, and has to be told when it ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpCarrier {
     /// The ring, or epoll's list of waits.
     Backend,
     /// The processor's acceptors.
     Acceptors,
-    /// The fiber's watch, and nobody else.
+    /// The fiber's watch, and nothing else.
     Watch,
 }
 
@@ -54,7 +55,8 @@ impl std::ops::Deref for Op {
 
     #[inline(always)]
     fn deref(&self) -> &Fields {
-        // SAFETY: only shared references to the fields are made; what changes is in cells of its own.
+        // SAFETY: only shared references to the fields are made; what changes is in cells of its
+        // own.
         unsafe { &*self.0.get() }
     }
 }
@@ -100,8 +102,8 @@ impl Op {
         std::ptr::from_ref(self).cast()
     }
 
-    /// From now until it is completed, the operation ends when its deadline passes or its fiber is cancelled. `true` if the
-    /// fiber has been cancelled, and the caller is to end it at once.
+    /// From now until it is completed, the operation ends when its deadline passes or its fiber is
+    /// cancelled. `true` if the fiber has been cancelled, and the caller is to end it at once.
     #[must_use]
     pub(crate) fn watch(&self, processor: &Processor, deadline: Option<Instant>) -> bool {
         let control = self.fiber.control();
@@ -111,8 +113,9 @@ impl Op {
                 .watch()
                 .begin(processor.shared(), self.address(), NEVER),
         }
-        // On its own stack only. A fiber between two steps would become ready here, and its steps run elsewhere, while they are
-        // still borrowed for the beginning of this wait: see `Processor::begin_wait`.
+        // On its own stack only. A fiber between two steps would become ready here, and its steps
+        // run elsewhere, while they are still borrowed for the beginning of this wait: see
+        // `Processor::begin_wait`.
         let is_due = control.cancellation().is_due() && processor.running() == Some(self.fiber);
         if is_due {
             self.note_cancelled(processor);
@@ -126,7 +129,8 @@ impl Op {
         self.cancelled.set(true);
     }
 
-    /// The operation could not be begun: the end of [`watch`](Op::watch), which [`complete`](Op::complete) is otherwise.
+    /// The operation could not be begun: the end of [`watch`](Op::watch), which
+    /// [`complete`](Op::complete) is otherwise.
     pub(crate) fn unwatch(&self) {
         self.fiber.control().watch().end();
     }
@@ -153,7 +157,8 @@ impl Op {
         self.relocated.get() || self.cancelled.get() || self.timed_out.get()
     }
 
-    /// Whether it was ended for no other reason than that its processor goes. Nothing has been done then.
+    /// Whether it was ended for no other reason than that its processor goes. Nothing has been done
+    /// then.
     pub(crate) fn is_relocated(&self) -> bool {
         self.relocated.get() && !self.cancelled.get() && !self.timed_out.get()
     }
@@ -162,10 +167,11 @@ impl Op {
     pub(crate) fn complete(&self, processor: &Processor, completion: Completion) {
         if self.completion.get().is_none() {
             self.completion.set(Some(completion));
-            // Here and not when the fiber goes on, which may be on another processor: see `Watch::operation_here`.
+            // Here and not when the fiber goes on, which may be on another processor: see
+            // `Watch::operation_here`.
             self.unwatch();
-            // A fiber that finds itself cancelled as it begins to wait is still on its stack, where no other processor
-            // may run it. It looks before it suspends.
+            // A fiber that finds itself cancelled as it begins to wait is still on its stack, where
+            // no other processor may run it. It looks before it suspends.
             let fiber = self.fiber;
             if processor.running() != Some(fiber) {
                 // From here on the operation may be gone.
@@ -174,8 +180,8 @@ impl Op {
         }
     }
 
-    /// Suspends the calling fiber, which must be the one that made the operation, until it is over. The list of
-    /// fibers says meanwhile that it waits for this operation on this descriptor.
+    /// Suspends the calling fiber, which must be the one that made the operation, until it is over.
+    /// The list of fibers says meanwhile that it waits for this operation on this descriptor.
     pub(crate) fn wait_for(&self, fd: RawFd, operation: Operation) -> Completion {
         self.wait(WaitReason::Io { fd, operation })
     }
@@ -192,9 +198,9 @@ impl Op {
     }
 }
 
-/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less if the fiber is
-/// [cancelled](crate::Fiber::cancel), and not past the deadline of [`timeout`](crate::timeout). On a plain thread,
-/// [`std::thread::sleep`].
+/// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less
+/// if the fiber is [cancelled](crate::Fiber::cancel), and not past the deadline of
+/// [`timeout`](crate::timeout). On a plain thread, [`std::thread::sleep`].
 pub fn sleep(duration: Duration) {
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return std::thread::sleep(duration);

@@ -32,11 +32,13 @@ pub(crate) fn begin(
     Ok(())
 }
 
-/// Suspends the calling fiber until an attempt in this direction may succeed. It may also return for no reason: a fiber
-/// that has moved to another processor has to try first, because what that one knows of the descriptor may be news.
+/// Suspends the calling fiber until an attempt in this direction may succeed. It may also return
+/// for no reason: a fiber that has moved to another processor has to try first, because what that
+/// one knows of the descriptor may be news.
 ///
 /// # Errors
-/// `TimedOut`; [`Cancelled`]; or what `epoll_ctl(2)` says to a descriptor that cannot be waited for.
+/// `TimedOut`; [`Cancelled`]; or what `epoll_ctl(2)` says to a descriptor that cannot be waited
+/// for.
 pub(crate) fn wait_ready(
     fd: BorrowedFd<'_>,
     io_id: u64,
@@ -61,7 +63,7 @@ pub(crate) fn wait_ready(
     }
 }
 
-/// How a wait ended for whoever waited.
+/// How a wait ended for the fiber that waited.
 pub(crate) fn waited(completion: Completion) -> io::Result<()> {
     match completion.into_result() {
         Ok(_) => Ok(()),

@@ -13,7 +13,8 @@ use crate::io::op::Op;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
 
-/// Hands over an operation. `op`, and what `entry` points to, stay where they are until it is complete.
+/// Hands over an operation. `op`, and what `entry` points to, stay where they are until it is
+/// complete.
 pub(crate) fn begin(
     processor: &Processor,
     uring: &Uring,
@@ -28,9 +29,9 @@ pub(crate) fn begin(
     }
 }
 
-/// Hands an operation to the ring and suspends the calling fiber until it is complete. When the deadline
-/// passes first, the operation is cancelled *and awaited*: the kernel may be writing into the caller's
-/// buffer until then.
+/// Hands an operation to the ring and suspends the calling fiber until it is complete. When the
+/// deadline passes first, the operation is cancelled *and awaited*: the kernel may be writing into
+/// the caller's buffer until then.
 ///
 /// # Errors
 /// `TimedOut`, [`Cancelled`], or what the kernel reports for the operation.
@@ -56,8 +57,8 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
 /// The descriptor and the kind of an entry, for the list of fibers.
 fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
     let entry = std::ptr::from_ref(entry).cast::<u8>();
-    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), whose first byte is the
-    // operation and whose bytes 4 to 7 are the descriptor. io_uring_enter(2)
+    // SAFETY: an entry is the kernel's `struct io_uring_sqe` (the crate declares it so), whose
+    // first byte is the operation and whose bytes 4 to 7 are the descriptor. io_uring_enter(2)
     let (code, fd) = unsafe { (entry.read(), entry.add(4).cast::<RawFd>().read()) };
     let operation = match code {
         opcode::Recv::CODE | opcode::RecvMsg::CODE => Operation::Receive,
@@ -70,7 +71,7 @@ fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
     (fd, operation)
 }
 
-/// How a completed operation ended for whoever waited.
+/// How a completed operation ended for the fiber that waited.
 pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
     match completion.result {
         result if result >= 0 => Ok(completion),

@@ -1,4 +1,5 @@
-//! One datagram socket: what it does beyond [`Socket`], and the methods that UDP and Unix datagrams share.
+//! One datagram socket: what it does beyond [`Socket`], and the methods that UDP and Unix datagrams
+//! share.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
 use super::socket::{ANY_LEN, Socket};
 use crate::backend::{Interest, ring_len};
-use crate::io::carrier::{Carrier, carrier};
+use crate::io::path::{IoPath, io_path};
 use crate::io::ring::operate;
 
 impl Socket {
@@ -22,7 +23,7 @@ impl Socket {
         flags: RecvFlags,
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             loop {
                 let len = ring_len(buffer.len());
                 let receive = opcode::Recv::new(self.ring_fd()?, buffer.as_mut_ptr(), len);
@@ -46,7 +47,7 @@ impl Socket {
         flags: RecvFlags,
         deadline: Option<Instant>,
     ) -> io::Result<(usize, Option<SocketAddrAny>)> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             return self.receive_message(buffer, flags, deadline);
         }
         let mut sender = None;
@@ -97,7 +98,7 @@ impl Socket {
         address: &SocketAddrAny,
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
-        if carrier() != Carrier::Uring {
+        if io_path() != IoPath::Uring {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             return self.attempt(Interest::Write, ANY_LEN, deadline, || {
                 rustix::net::sendto(self.as_fd(), bytes, flags, address)
@@ -128,8 +129,8 @@ impl Socket {
 macro_rules! datagram {
     ($name:ident) => {
         impl $name {
-            /// Receives one datagram; what does not fit into `buffer` is lost. An empty datagram is 0
-            /// and not an end.
+            /// Receives one datagram; what does not fit into `buffer` is lost. An empty datagram is
+            /// 0 and not an end.
             ///
             /// # Errors
             /// `TimedOut` past the read time-out; else what `recv(2)` reports.

@@ -1,8 +1,9 @@
 //! Sockets whose blocking calls suspend the fiber, not the processor.
 //!
-//! The types and their methods are those of [`std::net`] and [`std::os::unix::net`], reading and writing included (also on
-//! shared references). On a plain thread they block that thread. Beyond `std` there are
-//! [`TcpStream::receive`], which holds no buffer while it waits, and [`TcpStream::send_file`].
+//! The types and their methods are those of [`std::net`] and [`std::os::unix::net`], reading and
+//! writing included (also on shared references). On a plain thread they block that thread. Beyond
+//! `std` there are [`TcpStream::receive`], which holds no buffer while it waits, and
+//! [`TcpStream::send_file`].
 
 mod datagram;
 mod pipe;
@@ -29,9 +30,9 @@ macro_rules! stream {
                 crate::net::socket::Source(&self.socket)
             }
 
-            /// Receives what has come (at most 16 KiB) into a buffer of the processor's and shows it
-            /// to `f`; an empty slice is the end of the stream. While it waits, the connection holds no
-            /// buffer: ten thousand idle connections cost none.
+            /// Receives what has come (at most 16 KiB) into a buffer of the processor's and shows
+            /// it to `f`; an empty slice is the end of the stream. While it waits, the connection
+            /// holds no buffer: ten thousand idle connections cost none.
             ///
             /// # Errors
             /// `TimedOut` past the deadline; else what `recv(2)` reports.
@@ -69,9 +70,10 @@ macro_rules! stream {
                 self.socket.send(slices, more, deadline)
             }
 
-            /// Sends bytes of a file: up to `len` from `offset` on, at most [`FILE_PIECE_LEN_MAX`](crate::net::FILE_PIECE_LEN_MAX) in one call.
-            /// Returns how many; 0 if the file ends there. Never blocks the processor on the disk:
-            /// what is not in the page cache is read first, and then sent.
+            /// Sends bytes of a file: up to `len` from `offset` on, at most
+            /// [`FILE_PIECE_LEN_MAX`](crate::net::FILE_PIECE_LEN_MAX) in one call. Returns how
+            /// many; 0 if the file ends there. Never blocks the processor on the disk: what is not
+            /// in the page cache is read first, and then sent.
             ///
             /// # Errors
             /// `TimedOut` past the deadline; else what `sendfile(2)` reports.
@@ -85,8 +87,8 @@ macro_rules! stream {
                 self.socket.send_file(file, offset, len, deadline)
             }
 
-            /// As [`send_file`](Self::send_file), for bytes of which the caller knows that they are in the
-            /// page cache: does not look. If they are not, the disk blocks the processor.
+            /// As [`send_file`](Self::send_file), for bytes of which the caller knows that they are
+            /// in the page cache: does not look. If they are not, the disk blocks the processor.
             ///
             /// # Errors
             /// As [`send_file`](Self::send_file).
@@ -100,7 +102,7 @@ macro_rules! stream {
                 self.socket.send_cached_file(file, offset, len, deadline)
             }
 
-            /// Ends reading, writing or both; those who wait are woken.
+            /// Ends reading, writing or both; those that wait are woken.
             ///
             /// # Errors
             /// What `shutdown(2)` reports.

@@ -9,7 +9,7 @@ use rustix::pipe::PipeFlags;
 
 use super::socket::Socket;
 use crate::backend::{Interest, ring_len};
-use crate::io::carrier::{Carrier, carrier};
+use crate::io::path::{IoPath, io_path};
 use crate::io::ring::operate;
 
 /// Bytes are taken from where the stream is: `(off_t) -1` (io_uring_enter(2)).
@@ -18,7 +18,7 @@ const AT_POSITION: u64 = u64::MAX;
 impl Socket {
     /// Reads, for what is no socket; 0 at the end.
     fn read(&self, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             loop {
                 let len = ring_len(buffer.len());
                 let read = opcode::Read::new(self.ring_fd()?, buffer.as_mut_ptr(), len);
@@ -36,7 +36,7 @@ impl Socket {
 
     /// Writes what it can, for what is no socket.
     fn write(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             loop {
                 let len = ring_len(bytes.len());
                 let write = opcode::Write::new(self.ring_fd()?, bytes.as_ptr(), len);

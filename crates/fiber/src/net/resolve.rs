@@ -7,8 +7,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use crate::io::offload::{offload, try_offload};
 
 /// All addresses of `address`. A name is looked up (`getaddrinfo(3)`, so `/etc/hosts` and
-/// `/etc/resolv.conf` count) on an offload thread, while other fibers run. It is waited for to its end; see
-/// [`resolve_name`].
+/// `/etc/resolv.conf` count) on an offload thread, while other fibers run. It is waited for to its
+/// end; see [`resolve_name`].
 ///
 /// ```
 /// # fiber::run(|| {
@@ -23,8 +23,9 @@ pub fn resolve(address: impl ToSocketAddrs + Sync) -> io::Result<Vec<SocketAddr>
     look_up(&address, Iterator::collect)
 }
 
-/// All addresses of a host, with this port. Unlike [`resolve`], which may borrow what it looks up, it does not wait beyond the
-/// deadline of [`timeout`](crate::timeout), and a fiber that waits in it can be cancelled: the look-up then goes on without it.
+/// All addresses of a host, with this port. Unlike [`resolve`], which may borrow what it looks up,
+/// it does not wait beyond the deadline of [`timeout`](crate::timeout), and a fiber that waits in
+/// it can be cancelled: the look-up then goes on without it.
 ///
 /// # Errors
 /// `TimedOut`, [`Cancelled`](crate::Cancelled), or what the look-up reports.
@@ -65,8 +66,9 @@ fn look_up<A: ToSocketAddrs + Sync, T: Send>(
     take: impl FnOnce(A::Iter) -> T + Send,
 ) -> io::Result<T> {
     let look_up = || address.to_socket_addrs().map(take);
-    // Whoever asked a name server brings the answers in memory of their own. What iterates over nothing of its own
-    // (a SocketAddr, a slice of them) had the addresses before, and is worth no thread.
+    // A resolver that asked a name server brings the answers in memory of its own. What iterates
+    // over nothing of its own (a SocketAddr, a slice of them) had the addresses before, and is
+    // worth no thread.
     if needs_drop::<A::Iter>() {
         offload(look_up)
     } else {

@@ -1,4 +1,5 @@
-//! One connected stream socket: each operation with its encodings, ring entry and system call, side by side.
+//! One connected stream socket: each operation with its encodings, ring entry and system call, side
+//! by side.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,17 +20,17 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAdd
 use crate::backend::{Backend, Interest, LENT_GROUP, RECEIVE_LEN_MAX, ring_len};
 use crate::base::lock::lock;
 use crate::fs;
-use crate::io::carrier::{Carrier, carrier};
 use crate::io::lent::LentBuffer;
 use crate::io::op::Op;
+use crate::io::path::{IoPath, io_path};
 use crate::io::ready::{wait_ready, wait_ready_plain, waited};
 use crate::io::ring::{operate, outcome};
 use crate::io::{ready, ring};
 use crate::sched::block::give_way;
 use crate::sched::processor::{self, Processor};
 
-/// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep the
-/// processor.
+/// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep
+/// the processor.
 pub const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
 
 /// What is not in the page cache is read in pieces of this length.
@@ -38,9 +39,9 @@ const READ_PIECE_LEN: u64 = 256 * 1024;
 /// What one system call takes; the rest of them is for the next. IOV_MAX, readv(2)
 const SLICES_MAX: usize = 1024;
 
-/// For [`Socket::attempt`], which takes the length that is hoped for: no attempt counts as short. A short datagram says
-/// nothing of the next one, and the end of a file nothing of the socket: what takes that for the end of readiness would
-/// wait for an edge that has come.
+/// For [`Socket::attempt`], which takes the length that is hoped for: no attempt counts as short. A
+/// short datagram says nothing of the next one, and the end of a file nothing of the socket: what
+/// takes that for the end of readiness would wait for an edge that has come.
 pub(super) const ANY_LEN: usize = 0;
 
 /// Attempts that succeed at once do not suspend; after this many in a row the fiber gives way.
@@ -58,8 +59,9 @@ pub(crate) struct Socket {
     write_timeout: AtomicU64,
 }
 
-/// Whether the open file blocks, which duplicates of the descriptor share. A ring waits for blocking files only, and
-/// calls without a flag of their own (`sendfile(2)`, `read(2)`) must not find one.
+/// Whether the open file blocks, which duplicates of the descriptor share. A ring waits for
+/// blocking files only, and calls without a flag of their own (`sendfile(2)`, `read(2)`) must not
+/// find one.
 #[derive(Debug, Default)]
 struct Mode {
     is_nonblocking: AtomicBool,
@@ -115,7 +117,7 @@ impl Socket {
     /// Connects a new socket.
     pub(super) fn connect(fd: OwnedFd, address: &SocketAddrAny) -> io::Result<Socket> {
         let socket = Socket::with_mode(fd, false);
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             let (pointer, len) = (address.as_ptr().cast(), address.addr_len());
             operate(
                 opcode::Connect::new(socket.ring_fd()?, pointer, len).build(),
@@ -148,7 +150,7 @@ impl Socket {
         buffer: &mut [u8],
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             loop {
                 let len = ring_len(buffer.len());
                 let entry = opcode::Recv::new(self.ring_fd()?, buffer.as_mut_ptr(), len).build();
@@ -164,13 +166,14 @@ impl Socket {
         })
     }
 
-    /// Receives into a buffer of the processor and shows it to `f`: while it waits, the fiber holds none.
+    /// Receives into a buffer of the processor and shows it to `f`: while it waits, the fiber holds
+    /// none.
     pub(super) fn receive<R>(
         &self,
         deadline: Option<Instant>,
         f: impl FnOnce(&[u8]) -> R,
     ) -> io::Result<R> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             let received = self.receive_lent(deadline)?;
             return Ok(f(received.bytes()));
         }
@@ -217,8 +220,9 @@ impl Socket {
         }
     }
 
-    /// Receives what is there into a buffer of this thread's. On a ring when all that it lends are in use: others may hold
-    /// them for long, and nobody is to wait for that. `None` if nothing is there.
+    /// Receives what is there into a buffer of this thread's. On a ring when all that it lends are
+    /// in use: others may hold them for long, and no receive is to wait for that. `None` if nothing
+    /// is there.
     fn receive_unlent(&self) -> io::Result<Option<Received>> {
         let mut buffer = ScratchBuffer::take();
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
@@ -228,7 +232,8 @@ impl Socket {
         }
     }
 
-    /// Begins a receive whose operation waits between two steps of a fiber. `false` if an attempt may succeed at once.
+    /// Begins a receive whose operation waits between two steps of a fiber. `false` if an attempt
+    /// may succeed at once.
     pub(crate) fn begin_receive(&self, op: &Op, deadline: Option<Instant>) -> io::Result<bool> {
         processor::here(|processor| self.begin_receive_on(processor, op, deadline))
     }
@@ -259,15 +264,15 @@ impl Socket {
         Ok(true)
     }
 
-    /// Takes what the receive brought, in the step after it. `None`: it has to be begun again. `lent` is where it is, if
-    /// the operation took a buffer.
+    /// Takes what the receive brought, in the step after it. `None`: it has to be begun again.
+    /// `lent` is where it is, if the operation took a buffer.
     pub(crate) fn end_receive(
         &self,
         op: &Op,
         lent: Option<LentBuffer>,
         deadline: Option<Instant>,
     ) -> io::Result<Option<Received>> {
-        if carrier() == Carrier::Uring {
+        if io_path() == IoPath::Uring {
             let completion = op
                 .completion()
                 .expect("a step begins when its operation is over");
@@ -322,7 +327,7 @@ impl Socket {
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
         // What a file follows goes out now: the ring would cost a turn between the two.
-        if carrier() == Carrier::Uring && !more {
+        if io_path() == IoPath::Uring && !more {
             return self.send_by_ring(slices, flags, deadline);
         }
         let len = slices.iter().map(|slice| slice.len()).sum();
@@ -367,8 +372,9 @@ impl Socket {
         }
     }
 
-    /// Sends up to `len` bytes of a file from `offset`; returns how many, 0 if the file ends there. What is not in
-    /// the page cache is read first: `sendfile(2)` would block the processor on the disk.
+    /// Sends up to `len` bytes of a file from `offset`; returns how many, 0 if the file ends there.
+    /// What is not in the page cache is read first: `sendfile(2)` would block the processor on the
+    /// disk.
     pub(super) fn send_file(
         &self,
         file: BorrowedFd<'_>,
@@ -379,7 +385,7 @@ impl Socket {
         fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
         let range = offset..offset.saturating_add(len);
-        if carrier() != Carrier::Plain && !fs::is_cached(file, range) {
+        if io_path() != IoPath::Plain && !fs::is_cached(file, range) {
             return self.send_file_by_reading(file, offset, len.min(READ_PIECE_LEN), deadline);
         }
         self.send_cached_file(file, offset, len, deadline)
@@ -395,7 +401,8 @@ impl Socket {
     ) -> io::Result<u64> {
         fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
-        // Fewer bytes than wanted may be the end of the file, so that there is room for more: only EAGAIN says that not.
+        // Fewer bytes than wanted may be the end of the file, so that there is room for more: only
+        // EAGAIN says that not.
         let sent = self.attempt(Interest::Write, ANY_LEN, deadline, || {
             let _nonblocking = self.nonblocking()?;
             let mut at = offset;
@@ -411,7 +418,8 @@ impl Socket {
         len: u64,
         deadline: Option<Instant>,
     ) -> io::Result<u64> {
-        // Read to have it in the page cache, not to keep it: a peer that does not read would pin it.
+        // Read to have it in the page cache, not to keep it: a peer that does not read would pin
+        // it.
         let mut buffer = vec![0; len as usize];
         let read = fs::read_at(file, &mut buffer, offset)?;
         drop(buffer);
@@ -471,16 +479,16 @@ impl Socket {
 
     /// Waits until an attempt may succeed; may return for no reason.
     fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
-        match carrier() {
-            Carrier::Uring => match operate(self.poll_entry(interest), deadline) {
+        match io_path() {
+            IoPath::Uring => match operate(self.poll_entry(interest), deadline) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
                 result => result.map(drop),
             },
-            Carrier::Epoll => {
+            IoPath::Epoll => {
                 self.used_up(interest);
                 wait_ready(self.fd.as_fd(), self.id, interest, deadline)
             }
-            Carrier::Plain => wait_ready_plain(self.fd.as_fd(), interest, deadline),
+            IoPath::Plain => wait_ready_plain(self.fd.as_fd(), interest, deadline),
         }
     }
 
@@ -515,8 +523,8 @@ impl Socket {
         });
     }
 
-    /// The descriptor for a ring entry. The socket blocks, unless another fiber or thread is in a call that must not:
-    /// the entry then fails with EAGAIN, and [`retry`](Socket::retry) waits.
+    /// The descriptor for a ring entry. The socket blocks, unless another fiber or thread is in a
+    /// call that must not: the entry then fails with EAGAIN, and [`retry`](Socket::retry) waits.
     pub(super) fn ring_fd(&self) -> io::Result<Fd> {
         let mode = &self.mode;
         if mode.is_nonblocking.load(Ordering::Relaxed) {
@@ -632,10 +640,12 @@ fn is_exhausted(error: &io::Error) -> bool {
     is_exhausted
 }
 
-/// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped: soon, please, they are
-/// few, and when they are used up a receive costs two system calls more. Empty is the end of the stream.
+/// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped:
+/// soon, please, they are few, and when they are used up a receive costs two system calls more.
+/// Empty is the end of the stream.
 ///
-/// The buffer is borrowed for the step. What is to stay must be copied, because the buffer is the runtime's and goes with it:
+/// The buffer is borrowed for the step. What is to stay must be copied, because the buffer is the
+/// runtime's and goes with it:
 ///
 /// ```compile_fail,E0521
 /// use fiber::net::Input;
@@ -688,8 +698,8 @@ impl Deref for Input<'_> {
     }
 }
 
-/// Where the bytes of a receive are. In a frame of the runtime's, so that the buffer goes home whatever the user does with
-/// the [`Input`].
+/// Where the bytes of a receive are. In a frame of the runtime's, so that the buffer goes home
+/// whatever the user does with the [`Input`].
 pub(crate) enum Received {
     Nothing,
     Lent(LentBuffer),
@@ -716,8 +726,8 @@ impl fmt::Debug for Input<'_> {
     }
 }
 
-/// Attempts that succeed at once are suspension points as well, or a fiber whose peer is always ready could not be
-/// cancelled.
+/// Attempts that succeed at once are suspension points as well, or a fiber whose peer is always
+/// ready could not be cancelled.
 fn check_cancelled() -> io::Result<()> {
     processor::with_current(|_, fiber| fiber.control().cancellation().check()).unwrap_or(Ok(()))
 }

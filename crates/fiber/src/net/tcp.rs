@@ -12,7 +12,7 @@ use super::socket::{Socket, next_id};
 use super::stream;
 use crate::backend::Interest;
 use crate::io::accept::{self, ListenerState};
-use crate::io::carrier::{Carrier, carrier};
+use crate::io::path::{IoPath, io_path};
 
 /// A TCP connection, as [`std::net::TcpStream`].
 #[derive(Debug)]
@@ -70,8 +70,8 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     })
 }
 
-/// A listening TCP socket, as [`std::net::TcpListener`]. Any number of fibers, on any processors, may
-/// accept from it at once.
+/// A listening TCP socket, as [`std::net::TcpListener`]. Any number of fibers, on any processors,
+/// may accept from it at once.
 #[derive(Debug)]
 pub struct TcpListener {
     state: Arc<ListenerState>,
@@ -90,19 +90,19 @@ impl TcpListener {
     /// Waits for a connection. Any number of fibers and plain threads may wait on one listener.
     ///
     /// # Errors
-    /// `NotConnected` after [`close`](TcpListener::close); else what `accept4(2)` reports. A server goes
-    /// on after any other error; out of descriptors, after a pause.
+    /// `NotConnected` after [`close`](TcpListener::close); else what `accept4(2)` reports. A server
+    /// goes on after any other error; out of descriptors, after a pause.
     pub fn accept(&self) -> io::Result<TcpStream> {
         let connection = accept::accept(&self.state)?;
         // As our back ends accept them: the ring's are blocking, the others not.
-        let nonblocking = carrier() != Carrier::Uring;
+        let nonblocking = io_path() != IoPath::Uring;
         Ok(TcpStream {
             socket: Socket::with_mode(connection, nonblocking),
         })
     }
 
-    /// The connections, one after the other, as [`std::net::TcpListener::incoming`]; but it ends when the listener
-    /// is [closed](TcpListener::close) or the fiber is cancelled.
+    /// The connections, one after the other, as [`std::net::TcpListener::incoming`]; but it ends
+    /// when the listener is [closed](TcpListener::close) or the fiber is cancelled.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
         std::iter::from_fn(|| accept::unless_over(self.accept()))
     }

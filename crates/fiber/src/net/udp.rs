@@ -11,8 +11,8 @@ use super::resolve::{first_that_works, resolve, resolve_first};
 use super::socket::Socket;
 use crate::backend::Interest;
 
-/// A UDP socket, as [`std::net::UdpSocket`]. Any number of fibers, on any processors, may send and receive on it
-/// at once.
+/// A UDP socket, as [`std::net::UdpSocket`]. Any number of fibers, on any processors, may send and
+/// receive on it at once.
 ///
 /// ```
 /// # fiber::run(|| {
@@ -42,7 +42,8 @@ impl UdpSocket {
         Ok(first_that_works(&addresses, std::net::UdpSocket::bind)?.into())
     }
 
-    /// From now on only datagrams from this address are received, and [`send`](UdpSocket::send) sends there.
+    /// From now on only datagrams from this address are received, and [`send`](UdpSocket::send)
+    /// sends there.
     ///
     /// # Errors
     /// What `connect(2)` reports for the last address, or the look-up.
@@ -137,7 +138,8 @@ impl UdpSocket {
         Ok(sockopt::ip_ttl(self)?)
     }
 
-    /// Receives what is sent to the group at `address`, on the given interface; `UNSPECIFIED` is any.
+    /// Receives what is sent to the group at `address`, on the given interface; `UNSPECIFIED` is
+    /// any.
     ///
     /// # Errors
     /// What `setsockopt(2)` reports.

@@ -19,7 +19,7 @@ use super::socket::{Socket, next_id};
 use super::stream;
 use crate::backend::Interest;
 use crate::io::accept::{self, ListenerState};
-use crate::io::carrier::{Carrier, carrier};
+use crate::io::path::{IoPath, io_path};
 
 /// A connection between processes of this machine, as [`std::os::unix::net::UnixStream`].
 #[derive(Debug)]
@@ -79,13 +79,14 @@ impl UnixListener {
     /// As [`TcpListener::accept`](super::TcpListener::accept).
     pub fn accept(&self) -> io::Result<UnixStream> {
         let connection = accept::accept(&self.state)?;
-        let nonblocking = carrier() != Carrier::Uring;
+        let nonblocking = io_path() != IoPath::Uring;
         Ok(UnixStream {
             socket: Socket::with_mode(connection, nonblocking),
         })
     }
 
-    /// The connections, one after the other, as [`TcpListener::incoming`](super::TcpListener::incoming).
+    /// The connections, one after the other, as
+    /// [`TcpListener::incoming`](super::TcpListener::incoming).
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<UnixStream>> + '_ {
         std::iter::from_fn(|| accept::unless_over(self.accept()))
     }
@@ -122,8 +123,8 @@ impl From<std::os::unix::net::UnixStream> for UnixStream {
     }
 }
 
-/// A datagram socket between processes of this machine, as [`std::os::unix::net::UnixDatagram`]. Nothing is lost or comes
-/// out of order; a sender waits while the receiver's queue is full.
+/// A datagram socket between processes of this machine, as [`std::os::unix::net::UnixDatagram`].
+/// Nothing is lost or comes out of order; a sender waits while the receiver's queue is full.
 #[derive(Debug)]
 pub struct UnixDatagram {
     socket: Socket,
@@ -140,7 +141,7 @@ impl UnixDatagram {
         Ok(std::os::unix::net::UnixDatagram::bind(path)?.into())
     }
 
-    /// A socket without a name: it can send, and receive from whom it is connected to.
+    /// A socket without a name: it can send, and receive from its peer.
     ///
     /// # Errors
     /// What `socket(2)` reports.
@@ -194,7 +195,7 @@ impl UnixDatagram {
         unix_address(Some(rustix::net::getsockname(self)?))
     }
 
-    /// Ends receiving, sending or both; those who wait are woken.
+    /// Ends receiving, sending or both; those that wait are woken.
     ///
     /// # Errors
     /// What `shutdown(2)` reports.
@@ -203,7 +204,8 @@ impl UnixDatagram {
     }
 }
 
-/// As `std` has it. An address of nothing but its family is that of a socket without a name (unix(7)).
+/// As `std` has it. An address of nothing but its family is that of a socket without a name
+/// (unix(7)).
 fn unix_address(address: Option<SocketAddrAny>) -> io::Result<SocketAddr> {
     const FAMILY_LEN: u32 = size_of::<libc::sa_family_t>() as u32;
     let Some(address) = address.filter(|address| address.addr_len() > FAMILY_LEN) else {

@@ -9,7 +9,7 @@ use crate::base::clock::{after, earlier};
 use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, Resume, Suspend};
 use crate::sched::processor::{self, Expiry};
 use crate::sched::waiting;
-use crate::switch::look::Frame;
+use crate::switch::look::WaitingFrame;
 use crate::switch::reason::WaitReason;
 use crate::switch::stack::FiberStack;
 
@@ -30,8 +30,8 @@ pub fn yield_now() {
 /// Operations that a fiber does without suspending before it gives way.
 const UNSUSPENDED_MAX: u8 = 32;
 
-/// After an operation that did not have to wait: a peer that is always ready must not keep the processor from the other
-/// fibers.
+/// After an operation that did not have to wait: a peer that is always ready must not keep the
+/// processor from the other fibers.
 pub(crate) fn give_way() {
     let due =
         processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
@@ -40,8 +40,9 @@ pub(crate) fn give_way() {
     }
 }
 
-/// Waits until somebody calls [`Fiber::unpark`]; returns at once if somebody did since the last
-/// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just that.
+/// Waits for a call of [`Fiber::unpark`]; returns at once if there was one since the last
+/// `park`. May return for no reason, as [`std::thread::park`] may. On a plain thread it is just
+/// that.
 pub fn park() {
     match processor::with_current(|_, fiber| fiber) {
         Some(fiber) if !fiber.take_token() => {
@@ -49,7 +50,8 @@ pub fn park() {
             suspend_fiber(fiber, Suspend::Park);
         }
         Some(_) => {}
-        // A fiber that unwinds may not suspend (see processor::with_current). Returning for no reason is allowed.
+        // A fiber that unwinds may not suspend (see processor::with_current). Returning for no
+        // reason is allowed.
         None if processor::is_here() => std::thread::yield_now(),
         None => std::thread::park(),
     }
@@ -91,8 +93,8 @@ pub(crate) fn left_until_deadline() -> Option<Duration> {
 }
 
 /// Runs `f` with a deadline: waits that it is in `duration` from now, or begins later, fail with
-/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. Fibers that `f` spawns do not inherit it. On a
-/// plain thread `f` just runs.
+/// [`TimedOut`](std::io::ErrorKind::TimedOut). Nested deadlines only shorten. Fibers that `f`
+/// spawns do not inherit it. On a plain thread `f` just runs.
 ///
 /// | bounded | not bounded |
 /// |---|---|
@@ -110,24 +112,25 @@ pub fn deadline<R>(at: Instant, f: impl FnOnce() -> R) -> R {
     struct Restore<'a>(&'a Control, Option<Instant>);
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
-            self.0.seldom().deadline.set(self.1);
+            self.0.rare().deadline.set(self.1);
         }
     }
     let Some(fiber) = processor::with_current(|_, fiber| fiber) else {
         return f();
     };
-    let of_fiber = &fiber.control().seldom().deadline;
+    let of_fiber = &fiber.control().rare().deadline;
     let outer = of_fiber.get();
     let _restore = Restore(fiber.control(), outer);
     of_fiber.set(earlier(outer, Some(at)));
     f()
 }
 
-/// Runs `f` on the big stack of the processor instead of the fiber's own, for code that needs much stack and
-/// does not wait: pages that a deep call touches stay with a fiber, and ten thousand of them add up.
+/// Runs `f` on the big stack of the processor instead of the fiber's own, for code that needs much
+/// stack and does not wait: pages that a deep call touches stay with a fiber, and ten thousand of
+/// them add up.
 ///
-/// Inside `f` nothing suspends: it is as on a plain thread, so what waits blocks the processor. On a plain thread
-/// `f` just runs.
+/// Inside `f` nothing suspends: it is as on a plain thread, so what waits blocks the processor. On
+/// a plain thread `f` just runs.
 pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
     /// The fiber is on its own stack again, also after a panic.
     struct Back(FiberRef);
@@ -155,8 +158,9 @@ pub fn on_processor_stack<R>(f: impl FnOnce() -> R) -> R {
 /// A call that `on_parent_stack` makes on this very thread.
 struct SameThread<F>(F);
 
-// SAFETY: the bound is there to keep yielders out of the call, which must not suspend. In it no fiber is
-// current, so `suspend`, the only user of yielders, is out of reach; and no thread is crossed.
+// SAFETY: the bound is there to keep yielders out of the call, which must not suspend. In it no
+// fiber is current, so `suspend`, the only user of yielders, is out of reach; and no thread is
+// crossed.
 unsafe impl<F> Send for SameThread<F> {}
 
 impl<F: FnOnce() -> R, R> SameThread<F> {
@@ -165,7 +169,7 @@ impl<F: FnOnce() -> R, R> SameThread<F> {
     }
 }
 
-/// Gives the processor away. The caller is a fiber, and somebody will make it ready again.
+/// Gives the processor away. The caller is a fiber, and something will make it ready again.
 pub(crate) fn suspend(how: Suspend) {
     let fiber = processor::with_current(|_, fiber| fiber).expect("suspended outside a fiber");
     suspend_fiber(fiber, how);
@@ -173,12 +177,12 @@ pub(crate) fn suspend(how: Suspend) {
 
 /// As [`suspend`]; `fiber` is the caller.
 ///
-/// Not inlined: after the switch nothing computed from thread-local storage before may be used, and a
-/// call boundary is what keeps the compiler from doing so in the frames above.
+/// Not inlined: after the switch nothing computed from thread-local storage before may be used, and
+/// a call boundary is what keeps the compiler from doing so in the frames above.
 #[inline(never)]
 fn suspend_fiber(fiber: FiberRef, how: Suspend) {
     let yielder = fiber.control().yielder.get();
-    let frame = Frame::here();
+    let frame = WaitingFrame::here();
     let _shown = fiber.control().look.show(&frame);
     // SAFETY: the yielder lives at the bottom of the running fiber's own stack.
     while unsafe { (*yielder).suspend(how) } == Resume::Trace {
@@ -186,8 +190,8 @@ fn suspend_fiber(fiber: FiberRef, how: Suspend) {
     }
 }
 
-/// Closures up to this many bytes lie at the base of the fiber's stack, larger ones on the heap. corosensei takes 1 KiB, with
-/// what is put around the closure here.
+/// Closures up to this many bytes lie at the base of the fiber's stack, larger ones on the heap.
+/// corosensei takes 1 KiB, with what is put around the closure here.
 const CLOSURE_LEN_MAX: usize = 512;
 
 /// A fiber that runs `f`.

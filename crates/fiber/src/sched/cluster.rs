@@ -1,8 +1,8 @@
 //! A cluster: processors that share the fibers which have no frames.
 //!
 //! Each processor has a half that only its own thread touches (`processor.rs`) and a half that
-//! everybody may reach, which is here: the inbox, through which other threads make a processor's own
-//! fibers ready. What all share is the [`ReadyQueue`] of fibers that any processor may run.
+//! every thread may reach, which is here: the inbox, through which other threads make a processor's
+//! own fibers ready. What all share is the [`ReadyQueue`] of fibers that any processor may run.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use crate::sched::fiber::FiberRef;
 use crate::sched::idle::{Idle, Notified};
 use crate::sched::ready_queue::ReadyQueue;
 use crate::sched::roster::Roster;
-use crate::spawn::crew::Crew;
+use crate::spawn::processors::ProcessorThreads;
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
@@ -27,11 +27,12 @@ pub(crate) struct Cluster {
     /// Where the threads of the processors are.
     pub(crate) process: Home,
     pub(crate) backend: BackendKind,
-    /// A place for each processor that there may ever be at a time. See [`open_places`](Cluster::open_places).
+    /// A place for each processor that there may ever be at a time. See
+    /// [`open_places`](Cluster::open_places).
     pub(crate) processors: Box<[ProcessorShared]>,
     /// Places from the first to the last that was ever taken.
     places_open: AtomicUsize,
-    pub(crate) crew: Crew,
+    pub(crate) processor_threads: ProcessorThreads,
     /// Processors that run and do not go.
     pub(crate) running: AtomicUsize,
     /// Round robin for spawns from plain threads.
@@ -51,7 +52,7 @@ pub(crate) struct Cluster {
 /// In the count of fibers: none may come any more, because the runtime is shut down.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// The half of a processor that everybody may reach.
+/// The half of a processor that every thread may reach.
 #[derive(Debug)]
 pub(crate) struct ProcessorShared {
     pub(crate) counters: Counters,
@@ -70,8 +71,8 @@ pub(crate) struct ProcessorShared {
     pub(crate) thread: AtomicI32,
 }
 
-/// What others write to all the time, in cache lines of its own: what the processor itself writes to at every switch must not
-/// lie beside it.
+/// What others write to all the time, in cache lines of its own: what the processor itself writes
+/// to at every switch must not lie beside it.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Mail {
@@ -141,7 +142,7 @@ impl Cluster {
             backend,
             processors,
             places_open: AtomicUsize::new(0),
-            crew: Crew::new(processors_max),
+            processor_threads: ProcessorThreads::new(processors_max),
             running: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             queue: ReadyQueue::new(processors_max),
@@ -169,8 +170,8 @@ impl Cluster {
         self.places_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
-    /// Counts and lists a new fiber, under the lock of the list: a cancellation of all that finds it counted also finds it
-    /// listed.
+    /// Counts and lists a new fiber, under the lock of the list: a cancellation of all that finds
+    /// it counted also finds it listed.
     ///
     /// # Errors
     /// The runtime has been shut down; the fiber is not taken.
@@ -200,7 +201,7 @@ impl Cluster {
         moved
     }
 
-    /// Nobody comes any more; says how many fibers there are.
+    /// No fiber comes any more; says how many there are.
     pub(crate) fn close(&self) -> usize {
         self.fiber_count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED
     }
@@ -209,7 +210,8 @@ impl Cluster {
         self.fiber_count.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// Starts a fiber on this very processor: the one after `index` others that run, round and round.
+    /// Starts a fiber on this very processor: the one after `index` others that run, round and
+    /// round.
     ///
     /// # Errors
     /// The runtime has been shut down; the fiber is not taken.
@@ -219,8 +221,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sends a message to the processor after `index` others that run, round and round. To nobody if the cluster has
-    /// stopped.
+    /// Sends a message to the processor after `index` others that run, round and round. To none if
+    /// the cluster has stopped.
     pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {
         while !self.is_stopping() {
             let running = self.open_places().iter().filter(|place| place.is_running());
@@ -235,7 +237,7 @@ impl Cluster {
         }
     }
 
-    /// Wakes a sleeper, if there is one and no spinner, because there is work for anybody.
+    /// Wakes a sleeper, if there is one and no spinner, because there is work for any processor.
     pub(crate) fn notify(&self) -> Notified {
         let notified = self.idle.notify();
         if let Notified::Wake(index) = notified {
@@ -244,7 +246,8 @@ impl Cluster {
         notified
     }
 
-    /// The number of the processor with this shared half, if it is one of the cluster's and has not gone.
+    /// The number of the processor with this shared half, if it is one of the cluster's and has not
+    /// gone.
     pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
         let mut processors = self.open_places().iter();
         processors.position(|place| std::ptr::eq(place, shared) && !place.is_free())
@@ -342,7 +345,7 @@ impl ProcessorShared {
         self.thread.store(0, Ordering::Release);
     }
 
-    /// The processor goes if there is no mail; says whether. Nobody can write to it afterwards.
+    /// The processor goes if there is no mail; says whether. Nothing can write to it afterwards.
     pub(crate) fn close_inbox_if_empty(&self) -> bool {
         let mut inbox = lock(&self.mail.inbox);
         inbox.is_closed = inbox.messages.is_empty();
@@ -359,8 +362,8 @@ impl ProcessorShared {
         drop(unread);
     }
 
-    /// Where there is no processor any more, the message is of no use: whoever lived there has left, and looks for
-    /// himself where he goes on.
+    /// Where there is no processor any more, the message is of no use: the fiber that lived there
+    /// has left, and looks for itself where it goes on.
     pub(crate) fn send(&self, message: Message) {
         drop(self.try_send(message));
     }
@@ -373,7 +376,8 @@ impl ProcessorShared {
         Ok(())
     }
 
-    /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for another reason.
+    /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for
+    /// another reason.
     pub(crate) fn send_unhurried(&self, message: Message) {
         drop(self.post(message));
     }

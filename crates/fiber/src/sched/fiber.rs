@@ -8,9 +8,10 @@
 //!                                                 finished
 //! ```
 //!
-//! A fiber that has started stays on its processor: Rust code may hold pointers into the thread-local
-//! storage of the kernel thread that it runs on (the compiler itself keeps them in registers across calls),
-//! so a fiber that moved would be unsound. What crosses threads is the closure before it starts, and wake-ups.
+//! A fiber that has started stays on its processor: Rust code may hold pointers into the
+//! thread-local storage of the kernel thread that it runs on (the compiler itself keeps them in
+//! registers across calls), so a fiber that moved would be unsound. What crosses threads is the
+//! closure before it starts, and wake-ups.
 
 use std::backtrace::Backtrace;
 use std::borrow::Cow;
@@ -44,7 +45,8 @@ pub struct Fiber {
 /// Everything the runtime knows of one fiber.
 pub(crate) struct Control {
     id: u64,
-    /// It may go on on any processor, whatever it has on its stack: see [`Builder::migratable`](crate::Builder::migratable).
+    /// It may go on on any processor, whatever it has on its stack: see
+    /// [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
     is_steps: bool,
     /// It is ending and makes no fiber-local values any more. Touched where the fiber runs only.
@@ -56,7 +58,7 @@ pub(crate) struct Control {
     /// Where it started; null before. Wake-ups from other threads go there.
     pub(super) home: AtomicPtr<ProcessorShared>,
     /// Of a fiber that runs steps.
-    steps: UnsafeCell<Option<Box<dyn Frame>>>,
+    steps: UnsafeCell<Option<Box<dyn StepsBody>>>,
     pub(super) context: UnsafeCell<Option<Context>>,
     pub(super) yielder: Cell<*const Yielder<Resume, Suspend>>,
     watch: Watch<ProcessorShared>,
@@ -65,21 +67,22 @@ pub(crate) struct Control {
     waiting: Waiting,
     cancellation: Cancellation,
     /// Touched where the fiber runs only.
-    seldom: OnceCell<Box<Seldom>>,
+    rare: OnceCell<Box<RareState>>,
     /// The spans that it is inside of: left and entered again at each switch.
     pub(super) spans: Spans,
     /// Whose stack it is on, where that has come to: for those who look.
     pub(super) look: Look,
-    /// Where it is: changed only by who has the fiber in hand. Kept by one of the two below.
+    /// Where it is: changed only by the thread that has the fiber in hand. Kept by one of the two
+    /// below.
     cluster: AtomicPtr<Cluster>,
-    /// Keeps the shared halves of the processors alive as long as anybody may unpark this fiber.
+    /// Keeps the shared halves of the processors alive as long as anything may unpark this fiber.
     birthplace: Arc<Cluster>,
-    /// Touched only by who has the fiber in hand.
-    travels: UnsafeCell<Option<Box<Travels>>>,
+    /// Touched only by the thread that has the fiber in hand.
+    migration: UnsafeCell<Option<Box<Migration>>>,
 }
 
 /// Of a fiber that has been in other clusters than its first, or is about to be.
-struct Travels {
+struct Migration {
     /// Where it goes when it may.
     target: Option<Arc<Cluster>>,
     /// Where it has been, each once: as [`Control::birthplace`].
@@ -88,7 +91,7 @@ struct Travels {
 
 /// What few fibers need.
 #[derive(Default)]
-pub(super) struct Seldom {
+pub(super) struct RareState {
     /// Of [`timeout`](crate::timeout) and [`deadline`](crate::deadline).
     pub(super) deadline: Cell<Option<Instant>>,
     locals: Locals,
@@ -96,11 +99,12 @@ pub(super) struct Seldom {
     traced: Cell<Option<Box<Backtrace>>>,
 }
 
-// SAFETY: `steps`, `context`, `travels` and the cells are touched only by the processor that starts
-// the fiber and then keeps it; a queue hands a control block to one processor at a time. The rest is
-// atomic or never changes.
+// SAFETY: `steps`, `context`, `migration` and the cells are touched only by the processor that
+// starts the fiber and then keeps it; a queue hands a control block to one processor at a time. The
+// rest is atomic or never changes.
 unsafe impl Sync for Control {}
-// SAFETY: as above; what a fiber runs is `Send`, and no frame of it moves between threads (but by its author's promise).
+// SAFETY: as above; what a fiber runs is `Send`, and no frame of it moves between threads (but by
+// its author's promise).
 unsafe impl Send for Control {}
 
 /// What a fiber runs.
@@ -108,7 +112,7 @@ pub(crate) enum Body {
     /// A closure, which lies at the base of its stack until it runs there.
     Once(Context, StackPlace),
     /// Steps, each on any stack.
-    Steps(Box<dyn Frame>),
+    Steps(Box<dyn StepsBody>),
 }
 
 pub(crate) type Context = Coroutine<Resume, Suspend, Flow, FiberStack>;
@@ -120,20 +124,22 @@ pub enum Flow {
     Receive,
     /// Let others have their turn; then [`Steps::resumed`](crate::Steps::resumed).
     Yield,
-    /// Wait until somebody calls [`Fiber::unpark`](crate::Fiber::unpark); then [`Steps::resumed`](crate::Steps::resumed). As [`park`](crate::park), it may
-    /// end for no reason.
+    /// Wait for a call of [`Fiber::unpark`](crate::Fiber::unpark); then
+    /// [`Steps::resumed`](crate::Steps::resumed). As [`park`](crate::park), it may end for no
+    /// reason.
     Park,
     /// The fiber is finished.
     Done,
 }
 
 /// A fiber's steps, as the runtime holds them.
-pub(crate) trait Frame: Send {
+pub(crate) trait StepsBody: Send {
     /// Runs the next step on the fiber's stack.
     fn step(&mut self) -> Flow;
 
-    /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing to wait for. It does not
-    /// make the fiber ready: another processor would have the steps while `self` is still borrowed.
+    /// Begins the wait for the next one, on the processor's own stack; `false` if there is nothing
+    /// to wait for. It does not make the fiber ready: another processor would have the steps while
+    /// `self` is still borrowed.
     fn begin_wait(&mut self, fiber: FiberRef) -> bool;
 
     /// Leaves the wait for the next one to where the fiber is run next.
@@ -157,9 +163,9 @@ pub(crate) enum Resume {
 pub(crate) enum Suspend {
     /// Run me again after the others.
     Yield,
-    /// Run me when somebody unparks me, from any thread.
+    /// Run me when I am unparked, from any thread.
     Park,
-    /// Somebody on this processor (a completion, a timer) has my address and makes me ready.
+    /// Something on this processor (a completion, a timer) has my address and makes me ready.
     Wait,
     /// Run me in the cluster that I named as my target.
     Move,
@@ -176,8 +182,8 @@ pub(crate) enum Ran {
 
 /// A fiber that is not finished, as queues and operations hold it.
 ///
-/// INVARIANT: the runtime owns one count of the control block from spawn to finish, so the address is
-/// good; and the fiber is in one place only: running, in one queue, or named by one waiter.
+/// INVARIANT: the runtime owns one count of the control block from spawn to finish, so the address
+/// is good; and the fiber is in one place only: running, in one queue, or named by one waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FiberRef(NonNull<Control>);
 
@@ -218,12 +224,12 @@ impl Control {
             place: AtomicU32::new(0),
             waiting: Waiting::default(),
             cancellation: Cancellation::default(),
-            seldom: OnceCell::new(),
+            rare: OnceCell::new(),
             spans: Spans::new(span),
             look,
             cluster: AtomicPtr::new(Arc::as_ptr(&cluster).cast_mut()),
             birthplace: cluster,
-            travels: UnsafeCell::new(None),
+            migration: UnsafeCell::new(None),
         })
     }
 
@@ -250,27 +256,28 @@ impl Control {
     }
 
     pub(crate) fn locals(&self) -> Option<&Locals> {
-        Some(&self.seldom.get()?.locals)
+        Some(&self.rare.get()?.locals)
     }
 
     /// `None` once the fiber is ending.
     pub(crate) fn locals_or_new(&self) -> Option<&Locals> {
-        (!self.has_no_locals.get()).then(|| &self.seldom().locals)
+        (!self.has_no_locals.get()).then(|| &self.rare().locals)
     }
 
     pub(crate) fn end_locals(&self) {
         self.has_no_locals.set(true);
     }
 
-    pub(super) fn seldom(&self) -> &Seldom {
-        self.seldom.get_or_init(Box::default)
+    pub(super) fn rare(&self) -> &RareState {
+        self.rare.get_or_init(Box::default)
     }
 
     pub(crate) fn is_home(&self, here: &ProcessorShared) -> bool {
         std::ptr::eq(self.home.load(Ordering::SeqCst), here)
     }
 
-    /// Sends a message to the processor where the fiber lives. Unstarted fibers live nowhere: nobody is told.
+    /// Sends a message to the processor where the fiber lives. Unstarted fibers live nowhere: none
+    /// is told.
     pub(crate) fn tell_home(&self, message: impl FnOnce() -> Message) {
         let home = self.home.load(Ordering::SeqCst);
         if !home.is_null() {
@@ -352,17 +359,18 @@ impl FiberRef {
         drop(unsafe { Arc::from_raw(self.0.as_ptr()) });
     }
 
-    /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing of the frame: its
-    /// operation is complete.
-    pub(super) fn steps<'a>(self) -> &'a mut dyn Frame {
-        // SAFETY: only the processor that runs a fiber, or begins its wait, touches its steps (invariant of FiberRef), and
-        // none of our callers holds on to it. They live as long as the control block.
+    /// What a fiber between two steps, or in one, runs. While it is in one the kernel has nothing
+    /// of the frame: its operation is complete.
+    pub(super) fn steps<'a>(self) -> &'a mut dyn StepsBody {
+        // SAFETY: only the processor that runs a fiber, or begins its wait, touches its steps
+        // (invariant of FiberRef), and none of our callers holds on to it. They live as long as the
+        // control block.
         let steps = unsafe { &mut *self.control().steps.get() };
         &mut **steps.as_mut().expect("a closure has no steps")
     }
 
-    /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by its own processor, and
-    /// not from inside a fiber.
+    /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by
+    /// its own processor, and not from inside a fiber.
     pub(crate) fn trace(self) -> Option<Backtrace> {
         let control = self.control();
         // SAFETY: as in `run`. It waits, so it has frames and does not run.
@@ -372,18 +380,20 @@ impl FiberRef {
             matches!(resumed, CoroutineResult::Yield(_)),
             "a fiber that only says where it is goes on waiting"
         );
-        control.seldom.get()?.traced.take().map(|traced| *traced)
+        control.rare.get()?.traced.take().map(|traced| *traced)
     }
 
-    /// Names the cluster where it goes when its step is over, or it suspends for this; by the fiber itself.
+    /// Names the cluster where it goes when its step is over, or it suspends for this; by the fiber
+    /// itself.
     pub(crate) fn set_target(self, target: Option<Arc<Cluster>>) {
-        // SAFETY: the fiber runs, so its travels are its own, and nothing below calls anybody who looks at them.
-        let travels = unsafe { &mut *self.control().travels.get() };
-        if let Some(travels) = travels {
-            travels.target = target;
+        // SAFETY: the fiber runs, so its migration is its own, and nothing below calls code that
+        // looks at it.
+        let migration = unsafe { &mut *self.control().migration.get() };
+        if let Some(migration) = migration {
+            migration.target = target;
         } else if target.is_some() {
             let visited = Vec::new();
-            *travels = Some(Box::new(Travels { target, visited }));
+            *migration = Some(Box::new(Migration { target, visited }));
         }
     }
 
@@ -391,23 +401,23 @@ impl FiberRef {
     #[inline]
     pub(crate) fn has_target(self) -> bool {
         // SAFETY: the fiber is in the caller's hand (invariant).
-        let travels = unsafe { &*self.control().travels.get() };
-        travels
+        let migration = unsafe { &*self.control().migration.get() };
+        migration
             .as_ref()
-            .is_some_and(|travels| travels.target.is_some())
+            .is_some_and(|migration| migration.target.is_some())
     }
 
     pub(crate) fn take_target(self) -> Option<Arc<Cluster>> {
         // SAFETY: as in `has_target`.
-        let travels = unsafe { &mut *self.control().travels.get() };
-        travels.as_mut()?.target.take()
+        let migration = unsafe { &mut *self.control().migration.get() };
+        migration.as_mut()?.target.take()
     }
 
     /// It is in this cluster from now on. By the processor that has run it elsewhere.
     pub(crate) fn enter(self, cluster: &Arc<Cluster>) {
         // SAFETY: as in `has_target`.
-        let travels = unsafe { &mut *self.control().travels.get() };
-        let visited = &mut travels.as_mut().expect("it had a target").visited;
+        let migration = unsafe { &mut *self.control().migration.get() };
+        let visited = &mut migration.as_mut().expect("it had a target").visited;
         let birthplace = &self.control().birthplace;
         let is_kept = visited
             .iter()
@@ -420,8 +430,8 @@ impl FiberRef {
         self.control().cluster.store(address, Ordering::Release);
     }
 
-    /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait for, so that the caller makes
-    /// the fiber ready, when its steps are borrowed no longer.
+    /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait
+    /// for, so that the caller makes the fiber ready, when its steps are borrowed no longer.
     pub(crate) fn begin_wait(self) -> bool {
         self.steps().begin_wait(self)
     }
@@ -437,12 +447,14 @@ impl FiberRef {
         self.control().token.park()
     }
 
-    /// Whether any processor may run it next, once it has started: it has no frames, because it is between two steps, or its
-    /// author has promised that they may move. Asked by whoever is about to make it ready.
+    /// Whether any processor may run it next, once it has started: it has no frames, because it is
+    /// between two steps, or its author has promised that they may move. Asked before it is made
+    /// ready.
     #[inline]
     pub(crate) fn is_movable(self) -> bool {
         let control = self.control();
-        // By the mark and not by `context`: the fiber's home may be tracing it just now, and has that borrowed.
+        // By the mark and not by `context`: the fiber's home may be tracing it just now, and has
+        // that borrowed.
         control.is_migratable || control.is_steps && control.look.stack().is_none()
     }
 }
@@ -472,14 +484,14 @@ impl fmt::Debug for Fiber {
 impl FiberRef {
     /// The deadline that [`timeout`](crate::timeout) set.
     pub(crate) fn deadline(self) -> Option<Instant> {
-        self.control().seldom.get()?.deadline.get()
+        self.control().rare.get()?.deadline.get()
     }
 
     /// In the fiber: says where it is.
     #[cold]
     pub(super) fn trace_here(self) {
         let trace = Box::new(Backtrace::force_capture());
-        self.control().seldom().traced.set(Some(trace));
+        self.control().rare().traced.set(Some(trace));
     }
 
     pub(super) fn take_token(self) -> bool {

@@ -1,20 +1,23 @@
-//! Which processors sleep, and whom to wake: as few as will do, and never nobody by mistake.
+//! Which processors sleep, and which to wake: as few as will do, and never none by mistake.
 //!
-//! * **Last in, first out.** Who fell asleep last is woken first: its cache is warm, and the others may stay asleep.
-//! * **At most one spinner.** A processor without work looks around for a moment before it sleeps, because waking a
-//!   thread takes some 16 µs and looking takes none. One is enough: it finds whatever is pushed.
-//! * **Wake suppression.** Whoever pushes work while there is a spinner wakes nobody. A processor that is woken to look
-//!   for work *is* the spinner until it has found some; then it stops being it and, if there is more, wakes the
-//!   next. So a burst of pushes wakes one processor at a time.
-//! * **Two steps to sleep.** First a processor registers, then it looks once more at everything. Whoever adds
-//!   work does it the other way round: adds, then looks who sleeps. With a fence between the two steps on both
-//!   sides, one of them sees the other. (Dekker's argument; the models below check it.)
+//! * **Last in, first out.** The last to fall asleep is woken first: its cache is warm, and the
+//!   others may stay asleep.
+//! * **At most one spinner.** A processor without work looks around for a moment before it sleeps,
+//!   because waking a thread takes some 16 µs and looking takes none. One is enough: it finds
+//!   whatever is pushed.
+//! * **Wake suppression.** A push while there is a spinner wakes no processor. A processor that is
+//!   woken to look for work *is* the spinner until it has found some; then it stops being it and,
+//!   if there is more, wakes the next. So a burst of pushes wakes one processor at a time.
+//! * **Two steps to sleep.** First a processor registers, then it looks once more at everything. A
+//!   thread that adds work does it the other way round: adds, then looks which sleep. With a fence
+//!   between the two steps on both sides, one of them sees the other. (Dekker's argument; the
+//!   models below check it.)
 //!
 //! ```text
 //!            register                 wake (mail for it): AWAKE
 //!   AWAKE ───────────▶ ASLEEP ──┬───────────────────────────────▶ leave ──▶ AWAKE
 //!                               └───────────────────────────────▶   "
-//!                                     notify (work for anybody): SEARCH, and it is the spinner
+//!                                     notify (work for any): SEARCH, and it is the spinner
 //! ```
 
 use crate::base::atomic::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
@@ -27,9 +30,10 @@ const SEARCH: u8 = 2;
 /// The sleepers of a cluster.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    /// Somebody looks for work now.
+    /// A processor looks for work now.
     spinner: AtomicBool,
-    /// Who has registered and not left, in this order. Some may have been woken and be on their way.
+    /// Those that have registered and not left, in this order. Some may have been woken and be on
+    /// their way.
     sleepers: Mutex<Vec<usize>>,
     /// Length of `sleepers`, to be read without the lock.
     sleeper_count: AtomicUsize,
@@ -39,9 +43,9 @@ pub(crate) struct Idle {
 /// Whom new work wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// Everybody is awake.
+    /// All are awake.
     Nobody,
-    /// There is a spinner, who will find the work.
+    /// There is a spinner, which will find the work.
     Suppressed,
     /// This processor, which the caller now has to wake.
     Wake(usize),
@@ -50,7 +54,7 @@ pub(crate) enum Notified {
 /// Why a processor is awake again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// Nobody woke it: a completion, a timer, or it did not sleep in the end.
+    /// It was not woken: a completion, a timer, or it did not sleep in the end.
     ByItself,
     /// There is mail.
     ForMail,
@@ -70,15 +74,15 @@ impl Idle {
 
     /// Becomes the spinner; `false` if there is one.
     pub(crate) fn begin_spin(&self) -> bool {
-        // Not a swap: whoever fails leaves no trace, so `end_spin` is the last to write.
+        // Not a swap: one that fails leaves no trace, so `end_spin` is the last to write.
         let begun = self
             .spinner
             .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
         begun.is_ok()
     }
 
-    /// Is the spinner no longer. Afterwards the caller looks whether work is left, and wakes the next if there is:
-    /// those who pushed in the meantime relied on it.
+    /// Is the spinner no longer. Afterwards the caller looks whether work is left, and wakes the
+    /// next if there is: those that pushed in the meantime relied on it.
     pub(crate) fn end_spin(&self) {
         self.spinner.store(false, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -91,12 +95,13 @@ impl Idle {
         sleepers.push(index);
         self.sleeper_count.store(sleepers.len(), Ordering::Relaxed);
         drop(sleepers);
-        // Without it the models below deadlock: the count may be seen after the lanes were seen empty.
+        // Without it the models below deadlock: the count may be seen after the lanes were seen
+        // empty.
         fence(Ordering::SeqCst);
     }
 
-    /// As [`register`](Idle::register), by a processor that is not to be woken for work that others can do, because it
-    /// goes: only mail wakes it.
+    /// As [`register`](Idle::register), by a processor that is not to be woken for work that others
+    /// can do, because it goes: only mail wakes it.
     pub(crate) fn register_for_mail(&self, index: usize) {
         self.states[index].store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -114,12 +119,13 @@ impl Idle {
         }
     }
 
-    /// Whether processor `index` sleeps and nobody has woken it.
+    /// Whether processor `index` sleeps and was not woken.
     pub(crate) fn is_asleep(&self, index: usize) -> bool {
         self.states[index].load(Ordering::SeqCst) == ASLEEP
     }
 
-    /// After something was put into the inbox of processor `index`: whether it must be woken, by the caller.
+    /// After something was put into the inbox of processor `index`: whether it must be woken, by
+    /// the caller.
     #[inline]
     pub(crate) fn wake(&self, index: usize) -> bool {
         fence(Ordering::SeqCst);
@@ -130,7 +136,7 @@ impl Idle {
                 .is_ok()
     }
 
-    /// After work was added that any processor may take: whom to wake.
+    /// After work was added that any processor may take: which to wake.
     #[inline]
     pub(crate) fn notify(&self) -> Notified {
         fence(Ordering::SeqCst);
@@ -143,8 +149,9 @@ impl Idle {
         self.choose()
     }
 
-    /// Makes the last sleeper the spinner. All under the lock: whoever sees that there is a spinner while we choose
-    /// counts on a sleeper, and if we find none, those who fall asleep next do so after we are done, and look again.
+    /// Makes the last sleeper the spinner. All under the lock: a thread that sees that there is a
+    /// spinner while we choose counts on a sleeper, and if we find none, those that fall asleep
+    /// next do so after we are done, and look again.
     fn choose(&self) -> Notified {
         let sleepers = self.lock();
         if sleepers.is_empty() {
@@ -161,7 +168,8 @@ impl Idle {
         match woken {
             Some(&index) => Notified::Wake(index),
             None => {
-                // All of them have been woken by mail, and will look at everything before they sleep again.
+                // All of them have been woken by mail, and will look at everything before they
+                // sleep again.
                 self.spinner.store(false, Ordering::Release);
                 Notified::Nobody
             }
@@ -270,7 +278,7 @@ mod models {
             }
         }
 
-        /// Any thread adds work for anybody.
+        /// Any thread adds work for any processor.
         fn push(&self) {
             self.lanes.fetch_add(1, Ordering::Relaxed);
             self.notify();
@@ -404,8 +412,8 @@ mod models {
         });
     }
 
-    /// Processor 0 goes: first it still sleeps like others, then for mail only. Work that comes meanwhile reaches
-    /// processor 1, and the mail processor 0.
+    /// Processor 0 goes: first it still sleeps like others, then for mail only. Work that comes
+    /// meanwhile reaches processor 1, and the mail processor 0.
     #[test]
     fn a_processor_that_goes_swallows_no_wake_up() {
         check(|| {

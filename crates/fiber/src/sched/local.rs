@@ -9,9 +9,10 @@ use crate::switch::locals::{AccessError, LocalKey, Locals};
 /// Declares values of which each fiber has its own, as [`std::thread_local!`] does for threads.
 ///
 /// A value is made when the fiber first asks for it, and dropped when the fiber ends, before its
-/// [`join`](crate::JoinHandle::join) returns; the latest made goes first. A plain thread has values of its own as well,
-/// and so has what runs in [`on_processor_stack`](crate::on_processor_stack), which is as on one.
-/// A conversation in [steps](crate::Steps) has them for one step at a time, because the next may be on another thread.
+/// [`join`](crate::JoinHandle::join) returns; the latest made goes first. A plain thread has values
+/// of its own as well, and so has what runs in [`on_processor_stack`](crate::on_processor_stack),
+/// which is as on one. A conversation in [steps](crate::Steps) has them for one step at a time,
+/// because the next may be on another thread.
 ///
 /// `thread_local!` values, by contrast, belong to the processor, and all its fibers see the same.
 ///
@@ -63,8 +64,8 @@ impl<T: 'static> LocalKey<T> {
     pub fn try_with<R>(&'static self, f: impl FnOnce(&T) -> R) -> Result<R, AccessError> {
         with_locals(|locals| {
             let value = locals.get_or_make(self)?;
-            // SAFETY: the box stays where it is until the fiber (or thread) that is in this call ends; only
-            // shared references to the value are made.
+            // SAFETY: the box stays where it is until the fiber (or thread) that is in this call
+            // ends; only shared references to the value are made.
             Ok(f(unsafe { value.as_ref() }))
         })
     }
@@ -134,7 +135,8 @@ fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R
     }
 }
 
-/// Drops the values of the calling fiber. It may make them anew: in the next step, or in the destructor of its result.
+/// Drops the values of the calling fiber. It may make them anew: in the next step, or in the
+/// destructor of its result.
 pub(crate) fn reset_here() {
     let Some(fiber) = processor::running_here() else {
         return;
@@ -147,8 +149,8 @@ pub(crate) fn reset_here() {
     }
 }
 
-/// The last of the calling fiber: it has no values from now on. They may be bound to this thread, and the control block, in
-/// which they are, is dropped on any.
+/// The last of the calling fiber: it has no values from now on. They may be bound to this thread,
+/// and the control block, in which they are, is dropped on any.
 pub(crate) fn end_here() {
     reset_here();
     if let Some(fiber) = processor::running_here() {

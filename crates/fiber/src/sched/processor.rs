@@ -1,8 +1,9 @@
 //! A processor: a kernel thread that runs fibers. This half belongs to its thread alone.
 //!
-//! What is ready lies in two places. Fibers that have frames here (*pinned*) are in a plain list of this
-//! thread's, where a push and a pop cost a nanosecond. Fibers that any processor may run are in the cluster's
-//! [`ready_queue`](crate::sched::ready_queue). What it does with them is in [`turn`](crate::turn).
+//! What is ready lies in two places. Fibers that have frames here (*pinned*) are in a plain list of
+//! this thread's, where a push and a pop cost a nanosecond. Fibers that any processor may run are
+//! in the cluster's [`ready_queue`](crate::sched::ready_queue). What it does with them is in
+//! [`turn`](crate::turn).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -40,17 +41,18 @@ pub(crate) struct Processor {
     pub(crate) visitor: RefCell<Visitor>,
     /// When the turn began: no fiber that becomes ready in it is older. See [`stamp`].
     pub(crate) turn_began: Cell<u64>,
-    /// Pinned fibers that have run since the processor last looked at somebody else's lane.
+    /// Pinned fibers that have run since the processor last looked at another's lane.
     pub(crate) pinned_in_a_row: Cell<u8>,
-    /// Something has come from another processor, or any processor might have run it, since the last sleep: the next
-    /// may come soon, so it is worth a look around before the next sleep.
+    /// Something has come from another processor, or any processor might have run it, since the
+    /// last sleep: the next may come soon, so it is worth a look around before the next sleep.
     pub(crate) shares_work: Cell<bool>,
     current: Cell<Option<FiberRef>>,
     /// Stacks for the next steps: the warmest first.
     pub(crate) stacks: StackCache,
     /// Operations that the running fiber has done without suspending.
     pub(crate) unsuspended: Cell<u8>,
-    /// Fibers that have frames here and cannot leave: those that have started here, and those in the middle of a step.
+    /// Fibers that have frames here and cannot leave: those that have started here, and those in
+    /// the middle of a step.
     pinned: Cell<usize>,
     pub(crate) retiring: Retiring,
     pub(crate) timers: RefCell<Wheel<Expiry>>,
@@ -95,8 +97,8 @@ thread_local! {
     static HERE: Cell<*const Processor> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The processor of this thread, or null. Never inlined, so that no caller can keep the address of the
-/// thread-local across a switch.
+/// The processor of this thread, or null. Never inlined, so that no caller can keep the address of
+/// the thread-local across a switch.
 #[inline(never)]
 fn here_ptr() -> *const Processor {
     HERE.get()
@@ -114,7 +116,7 @@ impl Here {
     }
 }
 
-/// A processor that panics leaves fibers that nobody will ever run: better none than half a server.
+/// A processor that panics leaves fibers that will never run: better none than half a server.
 impl Drop for Here {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -130,9 +132,9 @@ pub(crate) fn is_here() -> bool {
     !here_ptr().is_null()
 }
 
-/// Calls `f` with this thread's processor and the fiber that runs on it. `None` on plain threads, and
-/// while a fiber unwinds: the panic count is thread-local, so other fibers must not run
-/// until it is caught. What would suspend then blocks the thread instead.
+/// Calls `f` with this thread's processor and the fiber that runs on it. `None` on plain threads,
+/// and while a fiber unwinds: the panic count is thread-local, so other fibers must not run until
+/// it is caught. What would suspend then blocks the thread instead.
 #[inline]
 pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Option<R> {
     let processor = here_ptr();
@@ -144,7 +146,8 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Processor, FiberRef) -> R) -> Opti
     processor.current.get().map(|fiber| f(processor, fiber))
 }
 
-/// Makes a fiber ready that any processor may run, in a lane of the calling processor, if that is one of `cluster`'s.
+/// Makes a fiber ready that any processor may run, in a lane of the calling processor, if that is
+/// one of `cluster`'s.
 pub(crate) fn push_movable_if_in(cluster: &Cluster, fiber: FiberRef) -> bool {
     let processor = here_ptr();
     if processor.is_null() {
@@ -238,11 +241,12 @@ impl Processor {
         !self.ready.borrow().is_empty() || self.cluster.queue.oldest(self.index) != u64::MAX
     }
 
-    /// Makes a fiber ready whose wait this processor has ended: one that has frames here, or one between two steps.
+    /// Makes a fiber ready whose wait this processor has ended: one that has frames here, or one
+    /// between two steps.
     #[inline]
     pub(crate) fn make_ready(&self, fiber: FiberRef) {
         if fiber.is_movable() {
-            // Nobody is woken yet: if this is all there is to do, it runs here, next.
+            // No processor is woken yet: if this is all there is to do, it runs here, next.
             let mut visitor = self.visitor.borrow_mut();
             self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
         } else {
@@ -250,7 +254,8 @@ impl Processor {
         }
     }
 
-    /// Makes a fiber ready that any processor may run, on behalf of the fiber that runs here, which may go on for long.
+    /// Makes a fiber ready that any processor may run, on behalf of the fiber that runs here, which
+    /// may go on for long.
     pub(crate) fn push_movable(&self, fiber: FiberRef) {
         let mut visitor = self.visitor.borrow_mut();
         self.cluster.queue.push(&mut visitor, stamp::now(), fiber);
@@ -306,14 +311,16 @@ impl Processor {
         time.unwrap_or_else(|| after(Duration::MAX))
     }
 
-    /// Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every operation.
+    /// Rounded up: a timer may be late by a tick, never early. In 64 bits: this is done for every
+    /// operation.
     fn tick_of(&self, deadline: Instant) -> Tick {
         let after = deadline.saturating_duration_since(self.epoch);
         let whole_ms = after.as_secs().min(u64::MAX / 2000) * 1000;
         whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000))
     }
 
-    /// Sees to it that `op`, the address of an operation of `fiber`, is ended when its deadline passes.
+    /// Sees to it that `op`, the address of an operation of `fiber`, is ended when its deadline
+    /// passes.
     pub(crate) fn watch(&self, fiber: FiberRef, op: *const (), deadline: Instant) {
         let (watch, tick) = (fiber.control().watch(), self.tick_of(deadline));
         watch.begin(self.shared(), op, tick);
@@ -340,13 +347,15 @@ impl Processor {
     /// Takes the timer over a fiber's operations back, wherever it is. A finished fiber needs none.
     pub(crate) fn end_watch(&self, fiber: FiberRef) {
         if let Some((keeper, timer)) = fiber.control().watch().take_timer() {
-            // SAFETY: the keeper is of a cluster that the fiber has been in, which its control block keeps.
+            // SAFETY: the keeper is of a cluster that the fiber has been in, which its control
+            // block keeps.
             let keeper = unsafe { &*keeper };
             self.cancel_timer(keeper, timer.processor, timer.key);
         }
     }
 
-    /// Takes a timer back that processor number `processor` has set, whose shared half was `keeper`. It may have expired.
+    /// Takes a timer back that processor number `processor` has set, whose shared half was
+    /// `keeper`. It may have expired.
     pub(crate) fn cancel_timer(&self, keeper: &ProcessorShared, processor: u64, key: TimerKey) {
         if processor == self.id {
             self.timers.borrow_mut().cancel(key);

@@ -1,26 +1,28 @@
-//! The ready queue of a cluster: fibers that any processor may run, in the order of their age, nearly.
+//! The ready queue of a cluster: fibers that any processor may run, in the order of their age,
+//! nearly.
 //!
-//! The rule is that of C∀ ("User-Level Threading for Fairness", T. Delisle, Waterloo 2022). Each processor owns two
-//! FIFO *lanes*. It pushes to its own and pops from its own, so that processors seldom meet; but at every other pop
-//! it looks at one lane of somebody else, and if what waits there is *much older* than what waits at home, it *helps*:
-//! takes one from there although it has work of its own. So a fiber never waits for ever behind a busy
-//! processor, and no lane is ever stolen whole.
+//! The rule is that of C∀ ("User-Level Threading for Fairness", T. Delisle, Waterloo 2022). Each
+//! processor owns two FIFO *lanes*. It pushes to its own and pops from its own, so that processors
+//! seldom meet; but at every other pop it looks at one lane of another processor, and if what waits
+//! there is *much older* than what waits at home, it *helps*: takes one from there although it has
+//! work of its own. So a fiber never waits for ever behind a busy processor, and no lane is ever
+//! stolen whole.
 //!
 //! ```text
 //!             processor 0        processor 1        ...
 //!  lanes      [ 0 ]   [ 1 ]      [ 2 ]   [ 3 ]            a spin bit and a FIFO each; if the bit is taken,
 //!                                                         the caller goes on to another lane
-//!  clocks     │head│average│     │head│average│           in cache lines of their own: whoever only looks
-//!                                                         does not disturb whoever pushes
+//!  clocks     │head│average│     │head│average│           in cache lines of their own: a look
+//!                                                         does not disturb a push
 //! ```
 //!
-//! *Age* is a moving average of waiting times, on a logarithmic scale: three quarters from the item that waits now, a
-//! quarter from those before. "Much older" is eight times the worst of the own lanes, which is 3 more in
-//! log2. The scale matters: with a plain average one long stall lifts the average, which lifts the
-//! next cut-off, which makes the next stall longer, and helping dies out.
+//! *Age* is a moving average of waiting times, on a logarithmic scale: three quarters from the item
+//! that waits now, a quarter from those before. "Much older" is eight times the worst of the own
+//! lanes, which is 3 more in log2. The scale matters: with a plain average one long stall lifts the
+//! average, which lifts the next cut-off, which makes the next stall longer, and helping dies out.
 //!
-//! Processors come and go. Whose processor goes has its lanes *shut*: what lies there is carried to the others with its
-//! age, and who pushes from elsewhere and finds the lanes shut afterwards carries it on himself.
+//! Processors come and go. Whose processor goes has its lanes *shut*: what lies there is carried to
+//! the others with its age, and a remote push that finds the lanes closed forwards its own item.
 //!
 //! Stamps are handed in, so that this file has no clock and can be model-checked.
 
@@ -44,7 +46,8 @@ const LOG2_ONE: u32 = 256;
 /// A remote lane is helped when it is this much older on the scale of log2: eight times.
 const HELP_LOG2: u32 = 3 * LOG2_ONE;
 
-/// A lane behind another last-level cache is looked at with odds of 3 in 256: its items come with cold data.
+/// A lane behind another last-level cache is looked at with odds of 3 in 256: its items come with
+/// cold data.
 const FAR_ODDS: u64 = 3;
 
 /// Items that any processor may take.
@@ -65,7 +68,7 @@ pub(crate) struct Visitor {
     index: usize,
     pushes: usize,
     pops: usize,
-    /// A lane of somebody else, chosen by the previous pop for this one to look at.
+    /// A lane of another processor, chosen by the previous pop for this one to look at.
     target: Option<usize>,
     random: u64,
 }
@@ -79,17 +82,18 @@ pub(crate) enum Origin {
     Helped,
 }
 
-/// A FIFO behind a spin bit. Two cache lines apart from the next, because CPUs fetch lines in pairs.
+/// A FIFO behind a spin bit. Two cache lines apart from the next, because CPUs fetch lines in
+/// pairs.
 #[repr(align(128))]
 struct Lane<T> {
     locked: AtomicBool,
     items: UnsafeCell<VecDeque<(u64, T)>>,
 }
 
-// SAFETY: the items are touched by the one who has set `locked` only.
+// SAFETY: the items are touched by the one that has set `locked` only.
 unsafe impl<T: Send> Sync for Lane<T> {}
 
-/// What others may know of a lane without taking its spin bit. Written by whoever has it.
+/// What others may know of a lane without taking its spin bit. Written by the thread that has it.
 #[repr(align(64))]
 struct Clock {
     /// Stamp of the lane's head.
@@ -113,7 +117,8 @@ impl<T> ReadyQueue<T> {
         }
     }
 
-    /// Gives processor `index` its lanes. Helpers and searchers find what lies in them even after they were shut.
+    /// Gives processor `index` its lanes. Helpers and searchers find what lies in them even after
+    /// they were shut.
     pub(crate) fn open(&self, index: usize) -> Visitor {
         assert!(
             index * LANES < self.lanes.len(),
@@ -125,15 +130,18 @@ impl<T> ReadyQueue<T> {
         Visitor::new(index)
     }
 
-    /// From now on nobody pushes to the lanes of processor `index`, which others must have by now: one of them must be
-    /// open at any time. Its owner still may, and empties them in the end: see [`carry_on`](ReadyQueue::carry_on).
+    /// From now on nothing is pushed to the lanes of processor `index`, which others must have by
+    /// now: one of them must be open at any time. Its owner still may, and empties them in the end:
+    /// see [`carry_on`](ReadyQueue::carry_on).
     pub(crate) fn shut(&self, index: usize) {
         self.open[index].store(false, Ordering::SeqCst);
     }
 
-    /// Empties the lanes of processor `index`, which are shut, into those of the others; says how many items there were.
+    /// Empties the lanes of processor `index`, which are shut, into those of the others; says how
+    /// many items there were.
     pub(crate) fn carry_on(&self, index: usize) -> usize {
-        // With the fence of `push_remote`: either the item that is pushed there is seen here, or that it is shut, there.
+        // With the fence of `push_remote`: either the item that is pushed there is seen here, or
+        // that it is shut, there.
         fence(Ordering::SeqCst);
         let own = || index * LANES..(index + 1) * LANES;
         let mut count = 0;
@@ -179,7 +187,8 @@ impl<T> ReadyQueue<T> {
         self.push_to(visitor.index, visitor.pushes, now, item);
     }
 
-    /// Puts an item at the end of a lane of processor `index`, from any thread; or of another, if that one goes.
+    /// Puts an item at the end of a lane of processor `index`, from any thread; or of another, if
+    /// that one goes.
     pub(crate) fn push_remote(&self, index: usize, now: u64, item: T) {
         let index = self.open_from(index);
         self.push_to(index, now as usize, now, item);
@@ -205,8 +214,9 @@ impl<T> ReadyQueue<T> {
         }
     }
 
-    /// Takes the next item by the rule above, except from lanes that are not worth it. `waiting_since` is the stamp of
-    /// the oldest that the caller has to run besides, for the cut-off; [`u64::MAX`] if there is none.
+    /// Takes the next item by the rule above, except from lanes that are not worth it.
+    /// `waiting_since` is the stamp of the oldest that the caller has to run besides, for the
+    /// cut-off; [`u64::MAX`] if there is none.
     #[inline]
     pub(crate) fn pop(
         &self,
@@ -238,7 +248,7 @@ impl<T> ReadyQueue<T> {
         self.try_pop(target, now)
     }
 
-    /// Draws a lane of somebody else.
+    /// Draws a lane of another processor.
     #[inline]
     fn choose(&self, visitor: &mut Visitor) -> Option<usize> {
         let lanes_open = self.lanes_open.load(Ordering::Relaxed);
@@ -283,8 +293,8 @@ impl<T> ReadyQueue<T> {
         Some(item)
     }
 
-    /// Takes the head of a lane with its stamp, and waits for the spin bit if it must. The average stays: who calls
-    /// is not the one who serves.
+    /// Takes the head of a lane with its stamp, and waits for the spin bit if it must. The average
+    /// stays: the caller does not serve the lane.
     fn take(&self, lane: usize) -> Option<(u64, T)> {
         loop {
             if let Some(mut items) = self.lanes[lane].try_lock() {
@@ -304,13 +314,14 @@ impl<T> ReadyQueue<T> {
         (0..lanes_open).find_map(|step| self.try_pop((start + step) % lanes_open, now))
     }
 
-    /// Whether anybody's lane has an item. After a fence of the caller's, for whoever is about to sleep.
+    /// Whether any lane has an item. After a fence of the caller's, which is about to sleep.
     pub(crate) fn is_empty(&self) -> bool {
         let lanes_open = self.lanes_open.load(Ordering::Acquire);
         self.clocks[..lanes_open].iter().all(Clock::is_empty)
     }
 
-    /// The stamp of the oldest item in the lanes of processor `index`; [`u64::MAX`] if they are empty.
+    /// The stamp of the oldest item in the lanes of processor `index`; [`u64::MAX`] if they are
+    /// empty.
     #[inline]
     pub(crate) fn oldest(&self, index: usize) -> u64 {
         let own = index * LANES..(index + 1) * LANES;
@@ -378,7 +389,8 @@ impl Clock {
         self.average.load(Ordering::Relaxed)
     }
 
-    /// How long the head has waited, averaged with those before it. An empty lane has no age of its own.
+    /// How long the head has waited, averaged with those before it. An empty lane has no age of its
+    /// own.
     #[inline]
     fn age(&self, now: u64) -> u32 {
         let waited = waited(now, self.head.load(Ordering::Relaxed));
@@ -627,7 +639,8 @@ mod models {
         });
     }
 
-    /// Two threads push into one processor's lanes: nothing is lost, and the queue says that it is not empty.
+    /// Two threads push into one processor's lanes: nothing is lost, and the queue says that it is
+    /// not empty.
     #[test]
     fn remote_pushes_are_all_found() {
         check(|| {
@@ -643,7 +656,8 @@ mod models {
         });
     }
 
-    /// A processor goes while somebody pushes to it: nothing stays in its lanes, and nothing is lost.
+    /// A processor goes while another pushes to it: nothing stays in its lanes, and nothing is
+    /// lost.
     #[test]
     fn a_push_that_races_with_shutting_leaves_nothing_behind() {
         check(|| {
@@ -670,7 +684,7 @@ mod models {
         });
     }
 
-    /// One processor comes and another goes, and somebody pushes meanwhile: one of them is found.
+    /// One processor comes and another goes, while a third pushes: one of them is found.
     #[test]
     fn a_push_finds_a_processor_while_they_come_and_go() {
         check(|| {

@@ -1,4 +1,4 @@
-//! All fibers of a cluster, started or not: for cancelling them, and for whoever wants to see them.
+//! All fibers of a cluster, started or not: for cancelling them, and for showing them.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -41,7 +41,8 @@ impl Shard {
         self.free.push(place);
     }
 
-    /// A fiber in the list is not released before it has been taken out, under the lock that `self` is in.
+    /// A fiber in the list is not released before it has been taken out, under the lock that `self`
+    /// is in.
     fn fibers(&self) -> Vec<Fiber> {
         self.places
             .iter()
@@ -52,8 +53,9 @@ impl Shard {
 }
 
 impl Roster {
-    /// Lists a fiber if `admit` says so, before a processor can find it. A fiber that is refused is never in the list: a
-    /// handle that was taken from there would keep its closure, and what that borrows may be gone by then.
+    /// Lists a fiber if `admit` says so, before a processor can find it. A fiber that is refused is
+    /// never in the list: a handle that was taken from there would keep its closure, and what that
+    /// borrows may be gone by then.
     pub(crate) fn add(&self, fiber: FiberRef, admit: impl FnOnce() -> bool) -> bool {
         let mut shard = lock(self.shard_of(fiber.control().id()));
         let admitted = admit();
@@ -68,8 +70,8 @@ impl Roster {
         lock(self.shard_of(fiber.control().id())).remove(fiber);
     }
 
-    /// Moves a fiber into another list, if `admit` says so: whoever goes through one list finds it there, or it is in the
-    /// other by then.
+    /// Moves a fiber into another list, if `admit` says so: a walk through one list finds it there,
+    /// or it is in the other by then.
     pub(crate) fn hand_over(
         &self,
         fiber: FiberRef,
@@ -95,7 +97,7 @@ impl Roster {
         admitted
     }
 
-    /// All that there are, one part after the other: who comes meanwhile may be missing.
+    /// All that there are, one part after the other: fibers that come meanwhile may be missing.
     pub(crate) fn fibers(&self) -> Vec<Fiber> {
         (0..SHARDS).flat_map(|part| self.part(part)).collect()
     }
@@ -105,7 +107,7 @@ impl Roster {
         lock(&self.shards[part]).fibers()
     }
 
-    /// The same for a debugger, which has stopped the world: `None` if somebody was in the middle of a change.
+    /// The same for a debugger, which has stopped the world: `None` if a change was under way.
     pub(crate) fn try_fibers(&self) -> Option<Vec<Fiber>> {
         let mut found = Vec::new();
         for shard in &self.shards {

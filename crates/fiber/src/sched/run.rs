@@ -69,7 +69,7 @@ impl FiberRef {
         }
     }
 
-    /// The fiber is at home on this processor from now on: who cancels it, or wakes it, finds it here.
+    /// The fiber is at home on this processor from now on: a cancel or a wake finds it here.
     fn settle(self, processor: &Processor, started: &Counter) {
         let home: *const ProcessorShared = processor.shared();
         // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
@@ -79,10 +79,12 @@ impl FiberRef {
         }
     }
 
-    /// Makes the frames of a fiber between two steps. `None` if there is no memory for the stack: such a fiber is finished.
+    /// Makes the frames of a fiber between two steps. `None` if there is no memory for the stack:
+    /// such a fiber is finished.
     fn begin_step(self, processor: &Processor) -> Option<Context> {
         let abandon = |error| {
-            // Destructors of the user's run here, on the processor's own stack: they must not suspend.
+            // Destructors of the user's run here, on the processor's own stack: they must not
+            // suspend.
             processor.set_current(None);
             self.steps().abandon(error);
         };

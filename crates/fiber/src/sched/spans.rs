@@ -1,8 +1,9 @@
 //! Spans of [`tracing`] that follow fibers (with the feature `tracing`).
 //!
-//! A subscriber keeps the spans that are entered in a list for each *thread*. Fibers share threads: what one has entered
-//! would be seen by all that run after it, and stay behind when it goes on elsewhere. [`follow`] wraps a subscriber so that a
-//! fiber's spans are left when it gives its processor away, and entered again when it goes on, wherever that is:
+//! A subscriber keeps the spans that are entered in a list for each *thread*. Fibers share threads:
+//! what one has entered would be seen by all that run after it, and stay behind when it goes on
+//! elsewhere. [`follow`] wraps a subscriber so that a fiber's spans are left when it gives its
+//! processor away, and entered again when it goes on, wherever that is:
 //!
 //! ```text
 //!   processor's list of spans      ┌ fiber 1 ┐      ┌ fiber 2 ┐      ┌ fiber 1 ┐
@@ -24,18 +25,20 @@
 //! });
 //! ```
 //!
-//! * A fiber runs inside the span that was current where it was spawned, which stays open for as long as it does. Another
-//!   one, or none: [`Builder::span`](crate::Builder::span). Calls of [`offload`](crate::offload()) run inside the caller's.
+//! * A fiber runs inside the span that was current where it was spawned, which stays open for as
+//!   long as it does. Another one, or none: [`Builder::span`](crate::Builder::span). Calls of
+//!   [`offload`](crate::offload()) run inside the caller's.
 //! * A guard of `Span::enter` or `Span::entered` may live across any wait, also in a
-//!   [migratable](crate::Builder::migratable) fiber. Steps run inside what was entered when the last one ended.
-//! * Leaving and entering again is told to the subscriber, as it is for futures: a layer that prints both (`FmtSpan::ACTIVE`)
-//!   prints each switch, and the time that `fmt` gives as `time.busy` is that of the processor. It runs outside of the fiber and must not
-//!   wait for one.
+//!   [migratable](crate::Builder::migratable) fiber. Steps run inside what was entered when the
+//!   last one ended.
+//! * Leaving and entering again is told to the subscriber, as it is for futures: a layer that
+//!   prints both (`FmtSpan::ACTIVE`) prints each switch, and the time that `fmt` gives as
+//!   `time.busy` is that of the processor. It runs outside of the fiber and must not wait for one.
 //! * [`Runtime::dump`](crate::Runtime::dump) says which spans a fiber is in.
 //! * `tracing::subscriber::with_default` is about the thread: do not wait inside it.
 //!
-//! The price: a load and a branch at each switch; for a fiber inside a span, what the subscriber needs to leave and enter
-//! it.
+//! The price: a load and a branch at each switch; for a fiber inside a span, what the subscriber
+//! needs to leave and enter it.
 
 use std::any::TypeId;
 use std::cell::Cell;
@@ -54,7 +57,8 @@ use tracing_core::span::Current;
 
 use crate::base::lock::lock;
 
-/// Wraps `subscriber` so that spans follow fibers. To be made the default like any other; whoever adds layers does it before.
+/// Wraps `subscriber` so that spans follow fibers. To be made the default like any other; layers
+/// are added before.
 pub fn follow(subscriber: impl Subscriber + Send + Sync) -> Follow {
     Follow(Arc::new(subscriber))
 }
@@ -142,7 +146,8 @@ impl Subscriber for Follow {
 /// Which span a fiber is to run in: `None` is the one where it is spawned.
 pub(crate) type Chosen = Option<Span>;
 
-/// The spans that one fiber is inside of. Changed by the processor that runs it, read by those who look.
+/// The spans that one fiber is inside of. Changed by the processor that runs it, read by those who
+/// look.
 #[derive(Default)]
 pub(crate) struct Spans(OnceLock<Box<Kept>>);
 
@@ -247,7 +252,7 @@ impl Spans {
         lock(state).notes = notes;
     }
 
-    /// At the fiber's end, in the fiber: before those who wait for it go on.
+    /// At the fiber's end, in the fiber: before those that wait for it go on.
     fn end(&self) {
         let Some(kept) = self.0.get() else { return };
         kept.depth.store(0, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A hierarchical timing wheel (Varghese & Lauck 1987): insert and cancel in constant time, because a
-//! server sets a time-out for every request and almost none expires.
+//! A hierarchical timing wheel (Varghese & Lauck 1987): insert and cancel in constant time, because
+//! a server sets a time-out for every request and almost none expires.
 //!
 //! ```text
 //!  level 0: 64 slots of 1 ms      the next 64 ms

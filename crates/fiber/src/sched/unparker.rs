@@ -3,7 +3,7 @@
 use crate::sched::block::current;
 use crate::sched::fiber::Fiber;
 
-/// Whoever is parked: a fiber or a plain thread.
+/// What is parked: a fiber or a plain thread.
 #[derive(Debug)]
 pub(crate) enum Unparker {
     Fiber(Fiber),

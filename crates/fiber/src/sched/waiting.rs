@@ -18,7 +18,8 @@ pub(crate) struct Noted<'a> {
     reason: PhantomData<&'a AtomicU64>,
 }
 
-/// Notes that the calling fiber waits for `reason`, until the guard goes. On a plain thread, nothing.
+/// Notes that the calling fiber waits for `reason`, until the guard goes. On a plain thread,
+/// nothing.
 pub(crate) fn on(reason: WaitReason) -> Noted<'static> {
     debug_assert!(!matches!(reason, WaitReason::Lock { .. }), "see on_lock");
     note(encode(reason), false)

@@ -19,8 +19,8 @@ impl Fiber {
     /// Only the caller that moved it from parked to ready comes here, so it enters one queue.
     fn make_ready(&self) {
         let fiber = FiberRef::of(self);
-        // SAFETY: a parked fiber has started, so `home` was set, to a shared half that lives as long
-        // as the cluster, which the control block holds.
+        // SAFETY: a parked fiber has started, so `home` was set, to a shared half that lives as
+        // long as the cluster, which the control block holds.
         let home = unsafe { &*self.control.home.load(Ordering::Acquire) };
         if fiber.is_movable() {
             self.control.cluster().push_movable(fiber, home.index);
@@ -47,8 +47,8 @@ impl Cluster {
         self.push_movable(fiber, next % self.open_places().len().max(1));
     }
 
-    /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if the caller is none of
-    /// the cluster's, of processor `index`.
+    /// Makes a fiber ready that any processor may run: in a lane of the calling processor or, if
+    /// the caller is none of the cluster's, of processor `index`.
     pub(crate) fn push_movable(&self, fiber: FiberRef, index: usize) {
         if !processor::push_movable_if_in(self, fiber) {
             self.queue.push_remote(index, stamp::now(), fiber);

@@ -1,9 +1,9 @@
 //! The watch over a fiber's operation: one timer that stays set from operation to operation.
 //!
-//! A server gives every receive and every send a deadline, and almost none passes. To set and cancel a timer for
-//! each would touch the wheel four times a request. So the timer of a fiber is left alone as long as it expires
-//! *no later* than the present operation's deadline; when it does expire, the processor looks which operation is
-//! in flight and until when, and sets it anew.
+//! A server gives every receive and every send a deadline, and almost none passes. To set and
+//! cancel a timer for each would touch the wheel four times a request. So the timer of a fiber is
+//! left alone as long as it expires *no later* than the present operation's deadline; when it does
+//! expire, the processor looks which operation is in flight and until when, and sets it anew.
 //!
 //! ```text
 //!  operations   [recv, till 60 s] [send, till 30 s] [recv, till 61 s] [send, till 31 s] ...
@@ -20,8 +20,9 @@ pub(crate) const NEVER: Tick = Tick::MAX;
 
 /// The operation in flight and the timer over it.
 ///
-/// `P` is the half of a processor that everybody may reach. `keeper` names the processor that has the timer. When the fiber waits on another one, that one sets a timer of its own
-/// and tells the keeper to take back the old one.
+/// `P` is the half of a processor that all may reach. `keeper` names the processor that has the
+/// timer. When the fiber waits on another one, that one sets a timer of its own and tells the
+/// keeper to take back the old one.
 pub(crate) struct Watch<P> {
     /// Its address: what lies there is known where operations are made, in `io::op`.
     operation: AtomicPtr<()>,
@@ -29,7 +30,8 @@ pub(crate) struct Watch<P> {
     keeper: AtomicPtr<P>,
     /// Where the operation is in flight.
     place: AtomicPtr<P>,
-    /// Of the keeper, if there is one. Touched only where the fiber is: by who runs it, or while it waits there.
+    /// Of the keeper, if there is one. Touched only where the fiber is: by the thread that runs it,
+    /// or while it waits there.
     timer: Cell<SetTimer>,
 }
 
@@ -38,7 +40,8 @@ pub(crate) struct Watch<P> {
 pub(crate) struct SetTimer {
     pub(crate) key: TimerKey,
     pub(crate) tick: Tick,
-    /// The [number](crate::sched::processor::Processor::id) of the processor, whose place another may have taken.
+    /// The [number](crate::sched::processor::Processor::id) of the processor, whose place another
+    /// may have taken.
     pub(crate) processor: u64,
 }
 
@@ -55,7 +58,8 @@ impl<P> Default for Watch<P> {
 }
 
 impl<P> Watch<P> {
-    /// `op` is in flight on processor `here` and ends at `deadline`. Before [`cover`](Watch::cover).
+    /// `op` is in flight on processor `here` and ends at `deadline`. Before
+    /// [`cover`](Watch::cover).
     pub(crate) fn begin(&self, here: &P, op: *const (), deadline: Tick) {
         let place = std::ptr::from_ref(here).cast_mut();
         self.place.store(place, Ordering::Relaxed);
@@ -69,8 +73,9 @@ impl<P> Watch<P> {
             .store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// The operation that is in flight on processor `here`, which is the caller's, and its deadline. Only its thread
-    /// completes it, and ends the watch when it does, so until the caller does that it stays.
+    /// The operation that is in flight on processor `here`, which is the caller's, and its
+    /// deadline. Only its thread completes it, and ends the watch when it does, so until the caller
+    /// does that it stays.
     pub(crate) fn operation_here(&self, here: &P) -> Option<(*const (), Tick)> {
         let op = self.operation.load(Ordering::Acquire);
         let is_here = std::ptr::eq(self.place.load(Ordering::Relaxed), here);
@@ -83,7 +88,8 @@ impl<P> Watch<P> {
         self.is_kept_by(here) && self.timer.get().tick <= deadline
     }
 
-    /// Takes the timer off, to be cancelled where it is kept. `None` if there is none, or it expires just now.
+    /// Takes the timer off, to be cancelled where it is kept. `None` if there is none, or it
+    /// expires just now.
     pub(crate) fn take_timer(&self) -> Option<(*const P, SetTimer)> {
         let none = std::ptr::null_mut();
         if self.keeper.load(Ordering::Relaxed).is_null() {
@@ -100,8 +106,9 @@ impl<P> Watch<P> {
             .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
     }
 
-    /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber may be on another
-    /// processor by now, which covers it at this moment, so this touches nothing but `keeper`.
+    /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber
+    /// may be on another processor by now, which covers it at this moment, so this touches nothing
+    /// but `keeper`.
     pub(crate) fn uncover(&self, here: &P) -> bool {
         let here = std::ptr::from_ref(here).cast_mut();
         self.keeper

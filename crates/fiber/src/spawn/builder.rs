@@ -25,8 +25,8 @@ use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
 
 /// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
 ///
-/// It may start on any processor of the runtime, and from then on stays there: values inside it need
-/// not be `Send`. If the handle is dropped, the fiber goes on by itself.
+/// It may start on any processor of the runtime, and from then on stays there: values inside it
+/// need not be `Send`. If the handle is dropped, the fiber goes on by itself.
 ///
 /// What goes into the fiber crosses threads:
 ///
@@ -86,40 +86,41 @@ impl Builder {
         self
     }
 
-    /// Address space for the stack in bytes, its guard page included: from 16 KiB to just below 1 GiB, whatever is asked for.
-    /// Only pages that are touched cost memory.
+    /// Address space for the stack in bytes, its guard page included: from 16 KiB to just below 1
+    /// GiB, whatever is asked for. Only pages that are touched cost memory.
     #[must_use]
     pub fn stack_size(mut self, bytes: usize) -> Builder {
         self.stack_size = Some(bytes);
         self
     }
 
-    /// Lets the fiber go on on any processor after any wait, so that others may help when its own is busy. Without this a
-    /// fiber stays where it has started.
+    /// Lets the fiber go on on any processor after any wait, so that others may help when its own
+    /// is busy. Without this a fiber stays where it has started.
     ///
     /// # Safety
-    /// Between two waits the fiber may be on another kernel thread, in the middle of a function. So, in everything that it
-    /// calls, libraries included:
+    /// Between two waits the fiber may be on another kernel thread, in the middle of a function.
+    /// So, in everything that it calls, libraries included:
     ///
-    /// * Nothing may keep an address, or a value, of thread-local storage across a wait: no wait inside
-    ///   [`LocalKey::with`](std::thread::LocalKey::with), and no wait in a function that uses a `thread_local!` before and
-    ///   after it, because the compiler may keep the address that it has computed
-    ///   (which happens; [rust-lang/rust#33368](https://github.com/rust-lang/rust/issues/33368)).
+    /// * Nothing may keep an address, or a value, of thread-local storage across a wait: no wait
+    ///   inside [`LocalKey::with`](std::thread::LocalKey::with), and no wait in a function that
+    ///   uses a `thread_local!` before and after it, because the compiler may keep the address that
+    ///   it has computed (which happens;
+    ///   [rust-lang/rust#33368](https://github.com/rust-lang/rust/issues/33368)).
     ///   [`fiber_local!`](crate::fiber_local) moves with the fiber.
-    /// * Whatever is alive across a wait must be [`Send`], as if it were moved to another thread there: no `Rc`, no
-    ///   guard of a `std::sync::Mutex` (which must be released by the thread that took it; those of
-    ///   [`fiber::sync`](crate::sync) are fine).
-    ///   Guards of `tracing` spans may live across waits if its subscriber follows fibers (module `spans`).
-    /// * Nothing may rely on the kernel thread's identity across a wait: its id, name, signal mask, CPU affinity or
-    ///   priority.
+    /// * Whatever is alive across a wait must be [`Send`], as if it were moved to another thread
+    ///   there: no `Rc`, no guard of a `std::sync::Mutex` (which must be released by the thread
+    ///   that took it; those of [`fiber::sync`](crate::sync) are fine). Guards of `tracing` spans
+    ///   may live across waits if its subscriber follows fibers (module `spans`).
+    /// * Nothing may rely on the kernel thread's identity across a wait: its id, name, signal mask,
+    ///   CPU affinity or priority.
     #[must_use]
     pub unsafe fn migratable(mut self) -> Builder {
         self.is_migratable = true;
         self
     }
 
-    /// Runs the fiber inside of `span` instead of the span that is current where it is spawned; [`Span::none`](::tracing::Span::none)
-    /// is none. See [`spans`].
+    /// Runs the fiber inside of `span` instead of the span that is current where it is spawned;
+    /// [`Span::none`](::tracing::Span::none) is none. See [`spans`].
     #[cfg(feature = "tracing")]
     #[must_use]
     pub fn span(mut self, span: ::tracing::Span) -> Builder {
@@ -134,19 +135,20 @@ impl Builder {
         self
     }
 
-    /// Starts it on processor `index` (modulo their number, of those that run; on another if that one is just being removed)
-    /// and nowhere else.
+    /// Starts it on processor `index` (modulo their number, of those that run; on another if that
+    /// one is just being removed) and nowhere else.
     #[must_use]
     pub fn processor(mut self, index: usize) -> Builder {
         self.processor = Some(index);
         self
     }
 
-    /// Starts the fiber in the calling fiber's runtime, or in the [cluster](Builder::cluster) that was named.
+    /// Starts the fiber in the calling fiber's runtime, or in the [cluster](Builder::cluster) that
+    /// was named.
     ///
     /// # Errors
-    /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has
-    /// been shut down.
+    /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread without a cluster;
+    /// `NotConnected` if the runtime has been shut down.
     #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
@@ -172,11 +174,12 @@ impl Builder {
         Ok(JoinHandle { fiber, packet })
     }
 
-    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime, or in the [cluster](Builder::cluster) that was named.
-    /// Its stacks have the default size.
+    /// Starts a fiber that runs [`Steps`] in the calling fiber's runtime, or in the
+    /// [cluster](Builder::cluster) that was named. Its stacks have the default size.
     ///
     /// # Errors
-    /// `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has been shut down.
+    /// `Unsupported` on a plain thread without a cluster; `NotConnected` if the runtime has been
+    /// shut down.
     #[track_caller]
     pub fn spawn_steps(self, steps: impl Steps) -> io::Result<JoinHandle<()>> {
         let cluster = self.named_or_current_cluster()?;
@@ -256,7 +259,8 @@ fn current_cluster() -> io::Result<Arc<Cluster>> {
     })
 }
 
-/// Runs `f`, which may borrow, in a fiber of `cluster`, and waits for it: see [`ClusterHandle::run`].
+/// Runs `f`, which may borrow, in a fiber of `cluster`, and waits for it: see
+/// [`ClusterHandle::run`].
 pub(crate) fn run_in<F, T>(
     cluster: &Arc<Cluster>,
     spawned_at: &'static Location<'static>,
@@ -268,11 +272,12 @@ where
 {
     let packet = Arc::new(Packet::new(None));
     let whole = entry(Arc::clone(&packet), f);
-    // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the fiber has dropped the
-    // closure by then. (In the child of a fork the wait panics, and there the fiber never runs.) A fiber that is refused
-    // has no other handle, and its closure is dropped in `start`. The result is taken here, so the fiber's share of
-    // the packet borrows nothing when it goes. If the runtime stops first, the fiber never runs again, and this call never
-    // returns; if the caller is a fiber that its runtime leaves behind, its stack and its kernel thread stay.
+    // SAFETY: this frame stays, and does not unwind, before the fiber has left its result, and the
+    // fiber has dropped the closure by then. (In the child of a fork the wait panics, and there the
+    // fiber never runs.) A fiber that is refused has no other handle, and its closure is dropped in
+    // `start`. The result is taken here, so the fiber's share of the packet borrows nothing when it
+    // goes. If the runtime stops first, the fiber never runs again, and this call never returns; if
+    // the caller is a fiber that its runtime leaves behind, its stack and its kernel thread stay.
     let whole = unsafe { outlive_borrows(Box::new(whole)) };
     let started = Builder::new().start(cluster, spawned_at, whole);
     let fiber = started.expect("failed to spawn a fiber");
@@ -295,13 +300,14 @@ where
 /// Lets a fiber run what borrows.
 ///
 /// # Safety
-/// Nothing that `f` borrows ends before `f` has been dropped, if it ever is, and whatever it gave away with it.
+/// Nothing that `f` borrows ends before `f` has been dropped, if it ever is, and whatever it gave
+/// away with it.
 unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send> {
     // SAFETY: only the lifetime differs, for which the caller vouches.
     unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(f) }
 }
 
-/// What the fiber runs: the closure, its result put away, the one who waits woken. Nothing unwinds
+/// What the fiber runs: the closure, its result put away, the one that waits woken. Nothing unwinds
 /// beyond it.
 fn entry<F, T>(packet: Arc<Packet<T>>, f: F) -> impl FnOnce() + Send
 where
@@ -321,12 +327,13 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// Runs `f`, which may spawn fibers that borrow from here, and waits for all of them, like
 /// [`std::thread::scope`].
 ///
-/// Cancellation goes down: when `f` panics, or when the fiber that called `scope` is [cancelled](Fiber::cancel) and waits at the end
-/// of it, the scope's fibers are cancelled. They are waited for in any case.
+/// Cancellation goes down: when `f` panics, or when the fiber that called `scope` is
+/// [cancelled](Fiber::cancel) and waits at the end of it, the scope's fibers are cancelled. They
+/// are waited for in any case.
 ///
 /// # Panics
-/// If a fiber panicked that was not joined; on a plain thread, when `f` spawns; or in the child of a fork that `f` has made,
-/// because the scope's fibers stayed with the parent.
+/// If a fiber panicked that was not joined; on a plain thread, when `f` spawns; or in the child of
+/// a fork that `f` has made, because the scope's fibers stayed with the parent.
 pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
@@ -394,10 +401,10 @@ impl<'scope> Scope<'scope, '_> {
             run();
             data.count_out(current().map(|fiber| fiber.id()));
         });
-        // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and the
-        // fiber touches nothing borrowed after it has counted itself out. If the runtime stops first, the frame of
-        // `scope` is never left, and its stack and kernel thread stay. A fiber that is refused has no other
-        // handle, and its closure is dropped in `start`.
+        // SAFETY: `scope` does not return, even by unwinding, before `running` is back at zero, and
+        // the fiber touches nothing borrowed after it has counted itself out. If the runtime stops
+        // first, the frame of `scope` is never left, and its stack and kernel thread stay. A fiber
+        // that is refused has no other handle, and its closure is dropped in `start`.
         let whole = unsafe { outlive_borrows(whole) };
         let counted_in = CountedIn::new(&self.data);
         // Held until it is listed, so that it cannot strike itself off before.
@@ -414,8 +421,8 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// A fiber that a scope waits for. It is counted out here if it does not start, also by a panic: a subscriber of the user's
-/// is asked for the current span.
+/// A fiber that a scope waits for. It is counted out here if it does not start, also by a panic: a
+/// subscriber of the user's is asked for the current span.
 struct CountedIn<'a>(&'a ScopeData);
 
 impl CountedIn<'_> {

@@ -7,8 +7,9 @@
 //!        └───────────────────────────────────────▶ in a lane of B
 //! ```
 //!
-//! Who has no frames is moved by naming another queue. Its control block keeps every cluster that it has been in: who
-//! unparks or cancels it may still hold the address of its former processor, which looks, finds it gone and sends on.
+//! A fiber without frames is moved by naming another queue. Its control block keeps every cluster
+//! that it has been in: who unparks or cancels it may still hold the address of its former
+//! processor, which looks, finds it gone and sends on.
 
 use std::io;
 use std::panic::Location;
@@ -20,9 +21,9 @@ use crate::sched::cluster::stopped;
 use crate::sched::fiber::Suspend;
 use crate::sched::processor;
 use crate::spawn::builder::{self, Builder};
-use crate::spawn::crew::{ProcessorStatus, Retirement};
 use crate::spawn::handle::ClusterHandle;
 use crate::spawn::packet::JoinHandle;
+use crate::spawn::processors::{ProcessorStatus, Retirement};
 
 impl ClusterHandle {
     /// Starts a fiber there, from anywhere. See [`Builder::cluster`] for settings, and for steps.
@@ -39,14 +40,17 @@ impl ClusterHandle {
         started.expect("failed to spawn a fiber")
     }
 
-    /// Runs `f` in a fiber there and waits for it, from a fiber or a plain thread. It may borrow, because the caller waits
-    /// until it has finished; a caller that is [cancelled](crate::Fiber::cancel) meanwhile cancels it, and goes on waiting.
+    /// Runs `f` in a fiber there and waits for it, from a fiber or a plain thread. It may borrow,
+    /// because the caller waits until it has finished; a caller that is
+    /// [cancelled](crate::Fiber::cancel) meanwhile cancels it, and goes on waiting.
     ///
-    /// This is what pinned fibers do instead of [`move_to`]. If the runtime of the cluster is shut down and leaves the fiber
-    /// behind, the caller waits for ever, as for any fiber that was left behind.
+    /// This is what pinned fibers do instead of [`move_to`]. If the runtime of the cluster is shut
+    /// down and leaves the fiber behind, the caller waits for ever, as for any fiber that was left
+    /// behind.
     ///
     /// # Panics
-    /// With the panic of `f`; or if no stack can be had, or the runtime of the cluster has been shut down.
+    /// With the panic of `f`; or if no stack can be had, or the runtime of the cluster has been
+    /// shut down.
     #[track_caller]
     pub fn run<F, T>(&self, f: F) -> T
     where
@@ -66,7 +70,8 @@ impl ClusterHandle {
     /// # Errors
     /// The same, and `NotConnected` if the runtime has been shut down.
     pub fn add_processor(&self) -> io::Result<usize> {
-        // In a fiber, without holding its processor up: a thread has to start, and somebody else may be at it.
+        // In a fiber, without holding its processor up: a thread has to start, and another may be
+        // at it.
         match current() {
             Some(_) => offload(|| self.0.add_processor()),
             None => self.0.add_processor(),
@@ -93,8 +98,9 @@ impl ClusterHandle {
 /// | [migratable](Builder::migratable) | at once: the call returns there |
 /// | pinned | not at all: its frames may hold what belongs to the kernel thread. Use [`ClusterHandle::run`] |
 ///
-/// It takes its handles, its fiber-locals, its deadline and a request to end along; whoever joins, unparks or cancels it
-/// notices nothing. From then on the other runtime counts and lists it, and its shutdown waits for it.
+/// It takes its handles, its fiber-locals, its deadline and a request to end along; a thread that
+/// joins, unparks or cancels it notices nothing. From then on the other runtime counts and lists
+/// it, and its shutdown waits for it.
 ///
 /// Steps that read a file where blocking is allowed, and answer where it is not:
 ///
@@ -153,8 +159,9 @@ impl ClusterHandle {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if the caller is pinned or a plain thread; `NotConnected` if the other runtime has been shut down. Steps whose
-/// target is shut down between the call and the end of the step stay where they are.
+/// `Unsupported` if the caller is pinned or a plain thread; `NotConnected` if the other runtime has
+/// been shut down. Steps whose target is shut down between the call and the end of the step stay
+/// where they are.
 pub fn move_to(cluster: &ClusterHandle) -> io::Result<()> {
     let target = &cluster.0;
     target.process.check("move to a cluster");

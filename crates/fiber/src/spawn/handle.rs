@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::sched::cluster::Cluster;
 use crate::sched::processor;
 
-/// A cluster of processors, which belongs to a [`Runtime`](crate::Runtime): a handle, cheap to clone, from
-/// [`Runtime::cluster`](crate::Runtime::cluster). It does not keep the runtime: when that has been shut down, nothing can be
-/// spawned or moved there any more.
+/// A cluster of processors, which belongs to a [`Runtime`](crate::Runtime): a handle, cheap to
+/// clone, from [`Runtime::cluster`](crate::Runtime::cluster). It does not keep the runtime: when
+/// that has been shut down, nothing can be spawned or moved there any more.
 ///
-/// Fibers of a cluster share its processors and no others. So what may take long gets a cluster of its own: calls that
-/// block their thread, for instance, while the connections' processors go on.
+/// Fibers of a cluster share its processors and no others. So what may take long gets a cluster of
+/// its own: calls that block their thread, for instance, while the connections' processors go on.
 ///
 /// ```
 /// let disk = fiber::Runtime::builder().processors(2).start().unwrap();
@@ -24,7 +24,8 @@ use crate::sched::processor;
 /// });
 /// ```
 ///
-/// [`Steps`](crate::Steps) and [migratable](crate::Builder::migratable) fibers can go there themselves: see [`move_to`](crate::move_to).
+/// [`Steps`](crate::Steps) and [migratable](crate::Builder::migratable) fibers can go there
+/// themselves: see [`move_to`](crate::move_to).
 #[derive(Clone)]
 pub struct ClusterHandle(pub(crate) Arc<Cluster>);
 

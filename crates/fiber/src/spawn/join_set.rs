@@ -16,8 +16,8 @@ use crate::spawn::packet::FiberResult;
 
 /// Fibers whose results are taken in the order in which they come, and that do not outlive the set.
 ///
-/// When the set is dropped, its fibers are [cancelled](Fiber::cancel) and waited for. Cancellation goes down: when the fiber
-/// that waits for the next result is cancelled, so are those of the set.
+/// When the set is dropped, its fibers are [cancelled](Fiber::cancel) and waited for. Cancellation
+/// goes down: when the fiber that waits for the next result is cancelled, so are those of the set.
 ///
 /// ```
 /// fiber::run(|| {
@@ -89,8 +89,8 @@ impl<T: Send + 'static> JoinSet<T> {
         Ok(fiber)
     }
 
-    /// Waits for the next fiber to finish, and returns what it returned, or the payload of its panic. `None` if there is
-    /// no fiber.
+    /// Waits for the next fiber to finish, and returns what it returned, or the payload of its
+    /// panic. `None` if there is no fiber.
     pub fn join_next(&mut self) -> Option<FiberResult<T>> {
         while !self.fibers.is_empty() {
             if is_cancelled() {
@@ -103,8 +103,9 @@ impl<T: Send + 'static> JoinSet<T> {
         None
     }
 
-    /// As [`join_next`](JoinSet::join_next), but a suspension point like others: it ends at the deadline of
-    /// [`timeout`](crate::timeout), and when the fiber that waits is [cancelled](Fiber::cancel). Those of the set go on then.
+    /// As [`join_next`](JoinSet::join_next), but a suspension point like others: it ends at the
+    /// deadline of [`timeout`](crate::timeout), and when the fiber that waits is
+    /// [cancelled](Fiber::cancel). Those of the set go on then.
     ///
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
@@ -168,8 +169,8 @@ impl<T: Send + 'static> Default for JoinSet<T> {
 impl<T> Drop for JoinSet<T> {
     fn drop(&mut self) {
         self.fibers.values().for_each(Fiber::cancel);
-        // While it unwinds, a fiber does not suspend, and those it would wait for may need its processor. They own
-        // what they use, so nothing is unsound about leaving them to their end.
+        // While it unwinds, a fiber does not suspend, and those it would wait for may need its
+        // processor. They own what they use, so nothing is unsound about leaving them to their end.
         // In the child of a fork they are the parent's, and never end.
         let is_elsewhere = |fiber: &Fiber| !fiber.control.cluster().process.is_here();
         if std::thread::panicking() || self.fibers.values().any(is_elsewhere) {

@@ -4,14 +4,14 @@
 //! | module | what it is |
 //! |---|---|
 //! | `packet`, `handle` | where a fiber leaves its result; a handle to a cluster |
-//! | `crew`, `steps` | processors that come and go; fibers without a stack while they wait |
+//! | `processors`, `steps` | processors that come and go; fibers without a stack while they wait |
 //! | `builder` | starting a fiber, and scopes |
 //! | `clusters`, `join_set` | several clusters; fibers whose results are taken as they come |
 
 pub(crate) mod handle;
 pub(crate) mod packet;
 
-pub(crate) mod crew;
+pub(crate) mod processors;
 pub(crate) mod steps;
 
 pub(crate) mod builder;

@@ -19,8 +19,8 @@ use crate::sched::unparker::Unparker;
 use crate::sched::{local, spans, waiting};
 use crate::switch::reason::WaitReason;
 
-/// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which others may keep for as long as
-/// they like and drop on any thread, has nothing of the user's.
+/// The end of a fiber, in the fiber: puts its result away. Afterwards its control block, which
+/// others may keep for as long as they like and drop on any thread, has nothing of the user's.
 pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
     // What is left may run destructors of the user's.
     let abort = AbortOnUnwind(DROPPED);
@@ -43,7 +43,7 @@ pub(crate) struct Packet<T> {
     result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
     progress: AtomicU8,
     waiters: Mutex<Waiters>,
-    /// Who is told of a panic that nobody saw.
+    /// Told of a panic that was not looked at.
     scope: Option<Arc<ScopeData>>,
 }
 
@@ -65,7 +65,8 @@ enum Waiters {
     Several(Box<Vec<Unparker>>),
 }
 
-// SAFETY: `result` is written once before `progress` says so, and taken only after, by the one handle.
+// SAFETY: `result` is written once before `progress` says so, and taken only after, by the one
+// handle.
 unsafe impl<T: Send> Sync for Packet<T> {}
 // SAFETY: the result may move between threads.
 unsafe impl<T: Send> Send for Packet<T> {}
@@ -81,7 +82,7 @@ impl<T> Packet<T> {
     }
 
     pub(crate) fn finish(&self, result: FiberResult<T>) {
-        // SAFETY: only the fiber itself comes here, once, before anybody looks.
+        // SAFETY: only the fiber itself comes here, once, before any look.
         unsafe { (*self.result.get()).write(result) };
         self.progress.store(FINISHED, Ordering::Release);
         let waiters = std::mem::take(&mut *lock(&self.waiters));
@@ -97,7 +98,7 @@ impl<T> Packet<T> {
         let taken =
             self.progress
                 .compare_exchange(FINISHED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        // SAFETY: it is there, and whoever changed FINISHED to TAKEN has it alone.
+        // SAFETY: it is there, and the thread that changed FINISHED to TAKEN has it alone.
         taken
             .ok()
             .map(|_| unsafe { (*self.result.get()).assume_init_read() })
@@ -183,9 +184,9 @@ impl<T> JoinHandle<T> {
         self.packet.take().expect("a fiber leaves one result")
     }
 
-    /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension point like others:
-    /// it ends at the deadline of [`timeout`](crate::timeout), and when the fiber that waits is
-    /// [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
+    /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension
+    /// point like others: it ends at the deadline of [`timeout`](crate::timeout), and when the
+    /// fiber that waits is [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
     ///
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled).
@@ -200,7 +201,8 @@ impl<T> JoinHandle<T> {
         self.packet.try_wait()
     }
 
-    /// Asks the fiber to end: see [`Fiber::cancel`]. What it returns then is for [`join`](JoinHandle::join).
+    /// Asks the fiber to end: see [`Fiber::cancel`]. What it returns then is for
+    /// [`join`](JoinHandle::join).
     pub fn cancel(&self) {
         self.fiber.cancel();
     }

@@ -9,13 +9,14 @@
 //!                                         └─────────┘
 //! ```
 //!
-//! Between two steps no frame of the user's exists, so nothing can hold an address into the thread-local storage of
-//! a kernel thread, nor anything that is not `Send`: the fiber may go on anywhere, and moving it is as safe as starting
-//! one. Within a step it stays where it is, as every fiber does.
+//! Between two steps no frame of the user's exists, so nothing can hold an address into the
+//! thread-local storage of a kernel thread, nor anything that is not `Send`: the fiber may go on
+//! anywhere, and moving it is as safe as starting one. Within a step it stays where it is, as every
+//! fiber does.
 //!
-//! This is what a server's connection is: it waits for a request far longer than it takes to answer it. Ten thousand
-//! that wait cost their values, not ten thousand pages of stack; and those that are busy share a few stacks, which
-//! are warm in the cache.
+//! This is what a server's connection is: it waits for a request far longer than it takes to answer
+//! it. Ten thousand that wait cost their values, not ten thousand pages of stack; and those that
+//! are busy share a few stacks, which are warm in the cache.
 
 use std::any::Any;
 use std::io;
@@ -30,7 +31,7 @@ use crate::io::op::Op;
 use crate::net::Input;
 use crate::net::socket::Source;
 use crate::sched::cluster::ProcessorShared;
-use crate::sched::fiber::{FiberRef, Flow, Frame};
+use crate::sched::fiber::{FiberRef, Flow, StepsBody};
 use crate::sched::processor;
 use crate::spawn::packet::{self, Packet};
 
@@ -85,8 +86,8 @@ pub trait Steps: Send + 'static {
         Flow::Receive
     }
 
-    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`], so steps that never do need
-    /// none; runs outside the fiber and must not block.
+    /// Where the next input comes from. Asked after each step that returned [`Flow::Receive`], so
+    /// steps that never do need none; runs outside the fiber and must not block.
     fn source(&self) -> Source<'_> {
         unimplemented!("a source, for steps that receive")
     }
@@ -101,8 +102,9 @@ pub trait Steps: Send + 'static {
         Flow::Receive
     }
 
-    /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block as fibers do.
-    /// An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled), else what `recv(2)` reports.
+    /// A step: input has come; empty input is the end of the stream. Runs in a fiber and may block
+    /// as fibers do. An error is `TimedOut` past the deadline, [`Cancelled`](crate::Cancelled),
+    /// else what `recv(2)` reports.
     fn received(&mut self, input: io::Result<Input<'_>>) -> Flow {
         unimplemented!("a step for {input:?}")
     }
@@ -125,15 +127,17 @@ enum Wait {
     Resumed,
     /// It is yet to begin, on another processor.
     Postponed,
-    /// An operation, whose address the back end has until it is complete, and the processor that began it.
+    /// An operation, whose address the back end has until it is complete, and the processor that
+    /// began it.
     Operation(Op, NonNull<ProcessorShared>),
     /// It could not begin.
     Failed(io::Error),
 }
 
-// SAFETY: `Op` and the pointer are not `Send` by themselves. The operation is touched by the processor that began it until
-// it is complete, and then by the one that runs the next step, which a queue handed the fiber to. The pointer is to
-// a shared half, which lives as long as the cluster, which the fiber's control block holds.
+// SAFETY: `Op` and the pointer are not `Send` by themselves. The operation is touched by the
+// processor that began it until it is complete, and then by the one that runs the next step, which
+// a queue handed the fiber to. The pointer is to a shared half, which lives as long as the cluster,
+// which the fiber's control block holds.
 unsafe impl<S: Send> Send for Conversing<S> {}
 
 impl<S: Steps> Conversing<S> {
@@ -145,7 +149,8 @@ impl<S: Steps> Conversing<S> {
         }
     }
 
-    /// The step itself. Also drops the steps if it is their last, while there is a stack to do it on.
+    /// The step itself. Also drops the steps if it is their last, while there is a stack to do it
+    /// on.
     fn advance(&mut self) -> Flow {
         let steps = self.steps.as_mut().expect("steps are done once");
         let flow = match std::mem::replace(&mut self.wait, Wait::Resumed) {
@@ -154,7 +159,8 @@ impl<S: Steps> Conversing<S> {
             Wait::Postponed => Flow::Receive,
             Wait::Failed(error) => steps.received(Err(error)),
             Wait::Operation(op, owner) => {
-                // Before the steps are asked anything: they may panic, and the buffer goes home all the same.
+                // Before the steps are asked anything: they may panic, and the buffer goes home all
+                // the same.
                 let lent = lent_to(&op, owner);
                 let (socket, deadline) = (steps.source().0, steps.deadline());
                 match socket.end_receive(&op, lent, deadline) {
@@ -185,7 +191,7 @@ fn lent_to(op: &Op, owner: NonNull<ProcessorShared>) -> Option<LentBuffer> {
     LentBuffer::of(op.completion()?, owner)
 }
 
-impl<S: Steps> Frame for Conversing<S> {
+impl<S: Steps> StepsBody for Conversing<S> {
     fn step(&mut self) -> Flow {
         match catch_unwind(AssertUnwindSafe(|| self.advance())) {
             Ok(Flow::Done) => self.finish(Ok(())),

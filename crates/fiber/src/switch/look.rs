@@ -1,8 +1,10 @@
-//! What a fiber shows of itself to those who look from outside: the list of fibers, a debugger, the overflow handler.
+//! What a fiber shows of itself to those who look from outside: the list of fibers, a debugger, the
+//! overflow handler.
 //!
-//! Each switch leaves two marks in the control block, plain stores that cost a nanosecond together: the phase, and where
-//! the frame lies that waits. A debugger sets its registers to that frame and unwinds from there
-//! (`tools/gdb/fibers.py`); the runtime itself lets the fiber say where it is, by resuming it for just that.
+//! Each switch leaves two marks in the control block, plain stores that cost a nanosecond together:
+//! the phase, and where the frame lies that waits. A debugger sets its registers to that frame and
+//! unwinds from there (`tools/gdb/fibers.py`); the runtime itself lets the fiber say where it is,
+//! by resuming it for just that.
 
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,20 +37,20 @@ impl Phase {
     ];
 }
 
-/// The marks. Written by the processor that runs the fiber, read by anybody.
+/// The marks. Written by the processor that runs the fiber, read by any thread.
 pub(crate) struct Look {
     phase: AtomicU8,
     /// Milliseconds of the coarse monotonic clock, which wrap after 49 days.
     spawned_ms: u32,
     /// A [`StackPlace`], or 0.
     stack: AtomicU64,
-    frame: AtomicPtr<Frame>,
+    frame: AtomicPtr<WaitingFrame>,
 }
 
 /// Where a suspended fiber is: the registers that unwinding starts from. In the frame that waits.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Frame {
+pub(crate) struct WaitingFrame {
     instruction: usize,
     stack: usize,
     base: usize,
@@ -69,7 +71,7 @@ impl Look {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
-    /// Whoever sees that it waits also sees where (its home).
+    /// A reader that sees that it waits also sees where (its home).
     pub(crate) fn phase(&self) -> Phase {
         Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
     }
@@ -94,21 +96,22 @@ impl Look {
 
     /// Shows the frame that waits to those who look, until the guard goes.
     #[inline]
-    pub(crate) fn show<'a>(&'a self, frame: &'a Frame) -> Shown<'a> {
+    pub(crate) fn show<'a>(&'a self, frame: &'a WaitingFrame) -> Shown<'a> {
         self.frame
             .store(std::ptr::from_ref(frame).cast_mut(), Ordering::Relaxed);
         Shown(self)
     }
 
-    /// Instruction, stack and base pointer of the frame that waits, for a debugger that has stopped the world.
+    /// Instruction, stack and base pointer of the frame that waits, for a debugger that has stopped
+    /// the world.
     pub(crate) fn waiting_frame(&self) -> Option<(usize, usize, usize)> {
         let frame = self.frame.load(Ordering::Relaxed);
         if frame.is_null() {
             return None;
         }
-        // SAFETY: it points into a stack, which is never unmapped. If the fiber goes on meanwhile, the numbers are
-        // wrong, and three numbers are what they are.
-        let Frame {
+        // SAFETY: it points into a stack, which is never unmapped. If the fiber goes on meanwhile,
+        // the numbers are wrong, and three numbers are what they are.
+        let WaitingFrame {
             instruction,
             stack,
             base,
@@ -120,7 +123,8 @@ impl Look {
     pub(crate) fn has_room_to_trace(&self) -> bool {
         const UNWINDER_LEN: usize = 12 * 1024;
         let (frame, stack) = (self.frame.load(Ordering::Relaxed), self.stack());
-        // A fiber may wait inside of another library's coroutine, on a stack whose end is not known here.
+        // A fiber may wait inside of another library's coroutine, on a stack whose end is not known
+        // here.
         stack.is_some_and(|stack| {
             let usable = stack.usable();
             (usable.start + UNWINDER_LEN..usable.end).contains(&(frame as usize))
@@ -139,10 +143,10 @@ impl Drop for Shown<'_> {
     }
 }
 
-impl Frame {
+impl WaitingFrame {
     /// The registers of the function that this is inlined into.
     #[inline(always)]
-    pub(crate) fn here() -> Frame {
+    pub(crate) fn here() -> WaitingFrame {
         let (instruction, stack, base): (usize, usize, usize);
         // SAFETY: copies registers.
         #[cfg(target_arch = "x86_64")]
@@ -170,7 +174,7 @@ impl Frame {
                 options(nomem, nostack, preserves_flags)
             );
         }
-        Frame {
+        WaitingFrame {
             instruction,
             stack,
             base,

@@ -10,9 +10,10 @@
 //! └──────────┴───────────────────────────────────────┘
 //! ```
 //!
-//! Who owns a lock changes while others wait for it, so a waiter does not note the owner but where the lock
-//! keeps its owner's number, and the reader looks there. The lock lives as long as somebody waits for it: a
-//! waiter takes its note back, and then waits for readers that may have seen it.
+//! The owner of a lock changes while others wait for it, so a waiter does not note the owner but
+//! where the lock keeps its owner's number, and the reader looks there. The lock lives as long as a
+//! fiber waits for it: a waiter takes its note back, and then waits for readers that may have seen
+//! it.
 
 // Read by the list of fibers.
 #![allow(dead_code)]
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// What a fiber waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitReason {
-    /// A [`Mutex`](crate::sync::Mutex), and the number of the fiber that has it now: 0 if nobody or a plain thread.
+    /// A [`Mutex`](crate::sync::Mutex), and the number of the fiber that has it now: 0 if none or a
+    /// plain thread.
     Lock { address: usize, owner: u64 },
     /// A [`RwLock`](crate::sync::RwLock).
     RwLock { address: usize },
@@ -43,7 +45,7 @@ pub(crate) enum WaitReason {
     Timer,
     /// The kernel.
     Io { fd: RawFd, operation: Operation },
-    /// Somebody to call [`Fiber::unpark`](crate::Fiber::unpark).
+    /// A call of [`Fiber::unpark`](crate::Fiber::unpark).
     Park,
     /// A call on another thread.
     Offload,
@@ -77,8 +79,8 @@ impl Waiting {
         let mut reason = decode(self.note.load(Ordering::SeqCst));
         if let Some(WaitReason::Lock { address, owner }) = &mut reason {
             let word = std::ptr::with_exposed_provenance::<AtomicU64>(*address);
-            // SAFETY: the note was there after we said that we read, so its `Noted` is not gone before we say
-            // that we have; and until then the waiter borrows the lock.
+            // SAFETY: the note was there after we said that we read, so its `Noted` is not gone
+            // before we say that we have; and until then the waiter borrows the lock.
             *owner = unsafe { &*word }.load(Ordering::Relaxed);
         }
         self.readers.fetch_sub(1, Ordering::SeqCst);
@@ -104,7 +106,8 @@ pub(crate) fn encode(reason: WaitReason) -> u64 {
         WaitReason::Park => (11, 0),
         WaitReason::Offload => (12, 0),
     };
-    // Addresses of user space have at most 56 bits: x86-64 with five levels of page tables, aarch64 with LVA.
+    // Addresses of user space have at most 56 bits: x86-64 with five levels of page tables, aarch64
+    // with LVA.
     kind << KIND_SHIFT | payload & PAYLOAD
 }
 

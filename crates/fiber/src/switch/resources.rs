@@ -1,4 +1,4 @@
-//! What the runtimes of this process hold besides memory, for tests and for whoever suspects a leak.
+//! What the runtimes of this process hold besides memory, for tests and for the search for a leak.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,17 +8,17 @@ use crate::switch::stack;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resources {
-    /// Stacks in use: of fibers that have not finished, and a few that each processor keeps at hand. 0 when all
-    /// runtimes have been shut down and none has left a fiber behind.
+    /// Stacks in use: of fibers that have not finished, and a few that each processor keeps at
+    /// hand. 0 when all runtimes have been shut down and none has left a fiber behind.
     pub stacks_taken: usize,
     /// Stacks in use or free. They are used again, and never given back to the kernel.
     pub stacks_made: usize,
     /// Rings that ended although the kernel had not let go of all operations: their memory stays.
     pub rings_left: usize,
-    /// Pieces of receive buffers that somebody held when their processor ended.
+    /// Pieces of receive buffers that were held when their processor ended.
     pub buffers_left: usize,
-    /// Threads of processors that have ended and left fibers behind: such a thread sleeps for as long as the process
-    /// lives, because a fiber's frame may have lent a `thread_local!` of it.
+    /// Threads of processors that have ended and left fibers behind: such a thread sleeps for as
+    /// long as the process lives, because a fiber's frame may have lent a `thread_local!` of it.
     pub threads_left: usize,
 }
 

@@ -10,11 +10,12 @@
 //!
 //! Guards are made with `MADV_GUARD_INSTALL` (Linux 6.13), which needs no mapping of its own, so a
 //! million guarded stacks are one mapping. Before that kernel `mprotect` must split the mapping at
-//! every guard, and `vm.max_map_count` (65,530 as a rule) ends the fun at some 32,000 stacks: we stop
-//! well before, with an error that says what to raise, because at the real limit `malloc` fails too.
+//! every guard, and `vm.max_map_count` (65,530 as a rule) ends the fun at some 32,000 stacks: we
+//! stop well before, with an error that says what to raise, because at the real limit `malloc`
+//! fails too.
 //!
-//! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space. Freed
-//! slots are used again last in, first out: the warmest first. They keep their pages.
+//! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space.
+//! Freed slots are used again last in, first out: the warmest first. They keep their pages.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,7 +34,8 @@ pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
 /// Formatting a panic message with a backtrace needs about this much.
 pub(crate) const STACK_SIZE_MIN: usize = 16 * 1024;
 
-/// Larger wishes are mistakes (a size in bits, say). With its guard a stack has fewer than 2^18 pages: see [`StackPlace`].
+/// Larger wishes are mistakes (a size in bits, say). With its guard a stack has fewer than 2^18
+/// pages: see [`StackPlace`].
 pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * PAGE_SIZE;
 
 const PAGE_SIZE: usize = 4096;
@@ -42,14 +44,15 @@ const CHUNK_LEN: usize = 64 << 20;
 /// `madvise(2)`: install a lightweight guard region. Not in libc's headers of 2022.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
 
-/// Whether this kernel guards stacks without a mapping per guard (`MADV_GUARD_INSTALL`, Linux 6.13).
+/// Whether this kernel guards stacks without a mapping per guard (`MADV_GUARD_INSTALL`, Linux
+/// 6.13).
 pub fn guard_install_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
         let Ok(chunk) = map(PAGE_SIZE) else {
             return false;
         };
-        // SAFETY: the page was just mapped and nobody else knows its address.
+        // SAFETY: the page was just mapped and nothing else knows its address.
         let result = unsafe { libc::madvise(chunk.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
         // SAFETY: as above; it is not used afterwards.
         unsafe { libc::munmap(chunk.as_ptr().cast(), PAGE_SIZE) };
@@ -72,8 +75,8 @@ pub(crate) struct FiberStack(StackPlace);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StackPlace(NonZeroU64);
 
-// SAFETY: base and limit bound the slot, which is at least STACK_SIZE_MIN long and aligned to pages;
-// its lowest page is a guard (`guard` below succeeded before the value was made).
+// SAFETY: base and limit bound the slot, which is at least STACK_SIZE_MIN long and aligned to
+// pages; its lowest page is a guard (`guard` below succeeded before the value was made).
 unsafe impl Stack for FiberStack {
     fn base(&self) -> StackPointer {
         NonZeroUsize::new(self.0.range().end).expect("above null")
@@ -166,8 +169,8 @@ impl Drop for FiberStack {
     }
 }
 
-/// Stacks of the default size that a processor keeps, so that a step, or a fiber that is spawned here, takes one without a
-/// lock.
+/// Stacks of the default size that a processor keeps, so that a step, or a fiber that is spawned
+/// here, takes one without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct StackCache(RefCell<Vec<FiberStack>>);
 
@@ -201,7 +204,7 @@ pub(crate) struct Slab {
     fresh: Option<(NonNull<u8>, usize)>,
 }
 
-// SAFETY: the pointers are to memory that nobody uses until a slot is taken, under the lock.
+// SAFETY: the pointers are to memory that is not used until a slot is taken, under the lock.
 unsafe impl Send for Slab {}
 
 pub(crate) fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
@@ -258,7 +261,8 @@ impl Slab {
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in
+    // use.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
@@ -275,7 +279,7 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 fn guard(limit: NonNull<u8>) -> io::Result<()> {
     static NO_GUARD_INSTALL: AtomicBool = AtomicBool::new(false);
     if !NO_GUARD_INSTALL.load(Ordering::Relaxed) {
-        // SAFETY: the page lies in a chunk of ours, in a slot that nobody has taken.
+        // SAFETY: the page lies in a chunk of ours, in a slot that is not taken.
         let result = unsafe { libc::madvise(limit.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
         if result == 0 {
             return Ok(());
@@ -301,7 +305,7 @@ fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
             ),
         ));
     }
-    // SAFETY: the page lies in a chunk of ours, in a slot that nobody has taken.
+    // SAFETY: the page lies in a chunk of ours, in a slot that is not taken.
     let result = unsafe { libc::mprotect(limit.as_ptr().cast(), PAGE_SIZE, libc::PROT_NONE) };
     if result == 0 {
         Ok(())
@@ -336,7 +340,7 @@ mod tests {
         assert!(stack.place().usable().len() >= 20_000);
         let Range { start, end } = stack.place().usable();
         for address in start..end {
-            // SAFETY: inside the usable part of a stack that runs nobody.
+            // SAFETY: inside the usable part of a stack that runs no fiber.
             unsafe { (address as *mut u8).write(7) };
         }
     }

@@ -8,9 +8,9 @@
 //!                          park: returns at once
 //! ```
 //!
-//! Parking takes two steps, because a fiber must have left its stack before another processor may run it: the fiber
-//! switches away, and then its processor tries to park it. An unpark between the two finds RUNNING, and the
-//! processor finds NOTIFIED.
+//! Parking takes two steps, because a fiber must have left its stack before another processor may
+//! run it: the fiber switches away, and then its processor tries to park it. An unpark between the
+//! two finds RUNNING, and the processor finds NOTIFIED.
 
 use crate::base::atomic::{AtomicU8, Ordering};
 
@@ -38,7 +38,8 @@ impl Token {
                 .is_ok()
     }
 
-    /// Parks a fiber that has switched away. `false` if it was unparked in the meantime and is ready.
+    /// Parks a fiber that has switched away. `false` if it was unparked in the meantime and is
+    /// ready.
     #[inline]
     pub(crate) fn park(&self) -> bool {
         let parked = self
@@ -52,7 +53,8 @@ impl Token {
         false
     }
 
-    /// Gives the token. `true` if the fiber was parked: the caller makes it ready, and nobody else does.
+    /// Gives the token. `true` if the fiber was parked: the caller makes it ready, and nothing else
+    /// does.
     #[inline]
     pub(crate) fn unpark(&self) -> bool {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -76,7 +78,8 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// A fiber's life in miniature: it waits for `flag` by parking; whoever makes it ready runs it again.
+    /// A fiber's life in miniature: it waits for `flag` by parking; the thread that makes it ready
+    /// runs it again.
     struct World {
         token: Token,
         flag: AtomicBool,
@@ -84,7 +87,8 @@ mod models {
         done: AtomicUsize,
     }
 
-    /// What the fiber and its processor do when it runs: check, and park unless the condition holds.
+    /// What the fiber and its processor do when it runs: check, and park unless the condition
+    /// holds.
     fn run(world: &World) {
         world.runs.fetch_add(1, Ordering::Relaxed);
         loop {
@@ -93,7 +97,7 @@ mod models {
                 return;
             }
             if !world.token.take() && world.token.park() {
-                return; // Whoever unparks runs it.
+                return; // The unparking thread runs it.
             }
         }
     }

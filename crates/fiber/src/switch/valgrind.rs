@@ -1,8 +1,9 @@
-//! Tells valgrind where the fibers' stacks are, so that it takes a switch for what it is and not for a function with a frame
-//! of megabytes: `./ci.sh valgrind`.
+//! Tells valgrind where the fibers' stacks are, so that it takes a switch for what it is and not
+//! for a function with a frame of megabytes: `./ci.sh valgrind`.
 //!
-//! A request to valgrind is an idiom of instructions that do nothing on a processor and that valgrind looks for
-//! (valgrind.h, "client requests"). Each stack is announced once, when its slot is cut; slots are never given back.
+//! A request to valgrind is an idiom of instructions that do nothing on a processor and that
+//! valgrind looks for (valgrind.h, "client requests"). Each stack is announced once, when its slot
+//! is cut; slots are never given back.
 
 use std::ops::Range;
 
@@ -16,8 +17,9 @@ pub(crate) fn register_stack(stack: &Range<usize>) {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn request(arguments: [usize; 6]) {
-    // SAFETY: rotations of a register by 128 bits in all and an exchange of a register with itself change nothing; valgrind
-    // reads the array behind RAX and writes its answer to RDX. Flags are clobbered.
+    // SAFETY: rotations of a register by 128 bits in all and an exchange of a register with itself
+    // change nothing; valgrind reads the array behind RAX and writes its answer to RDX. Flags are
+    // clobbered.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",
@@ -34,7 +36,8 @@ fn request(arguments: [usize; 6]) {
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 fn request(arguments: [usize; 6]) {
-    // SAFETY: as above, with X12 and X10; valgrind reads the array behind X4 and writes its answer to X3.
+    // SAFETY: as above, with X12 and X10; valgrind reads the array behind X4 and writes its answer
+    // to X3.
     unsafe {
         std::arch::asm!(
             "ror x12, x12, #3",

@@ -1,13 +1,15 @@
-//! The channel under [`mpsc`](super::mpsc) and [`mpmc`](super::mpmc): messages, and two lines of those who wait.
+//! The channel under [`mpsc`](super::mpsc) and [`mpmc`](super::mpmc): messages, and two lines of
+//! those that wait.
 //!
 //! ```text
 //!   senders ──▶ [ m m m m m . . ] ──▶ receivers        capacity 0: from hand to hand, no room between
 //!   waiting       messages            waiting
 //! ```
 //!
-//! INVARIANTS, under the lock: while a receiver waits there is no message; while a sender waits there is no room. So
-//! a message goes straight to a waiting receiver, and room that is made goes straight to a waiting sender, whose
-//! message takes its place at the end: order is kept, and nobody overtakes.
+//! INVARIANTS, under the lock: while a receiver waits there is no message; while a sender waits
+//! there is no room. So a message goes straight to a waiting receiver, and room that is made goes
+//! straight to a waiting sender, whose message takes its place at the end: order is kept, and none
+//! overtakes.
 //!
 //! No code of the user's (the destructor of a message) runs under the lock.
 
@@ -53,8 +55,8 @@ struct State<T> {
     no_receivers: bool,
 }
 
-/// A message on its way, in the frame of the one who waits: touched by the waiter while it stands in no line, and by the
-/// one who has claimed it until the grant. In the models loom sees to that.
+/// A message on its way, in the frame of the one that waits: touched by the waiter while it stands
+/// in no line, and by the one that has claimed it until the grant. In the models loom sees to that.
 #[derive(Debug)]
 pub(super) struct Slot<T>(UnsafeCell<Option<T>>);
 
@@ -69,7 +71,7 @@ impl<T> Slot<T> {
     }
 
     /// # Safety
-    /// Nobody else touches the slot meanwhile.
+    /// Nothing else touches the slot meanwhile.
     unsafe fn with<R>(&self, f: impl FnOnce(&mut Option<T>) -> R) -> R {
         // SAFETY: the caller's promise.
         self.0.with_mut(|message| f(unsafe { &mut *message }))
@@ -100,7 +102,8 @@ impl Claimed {
     /// # Safety
     /// The waiter's slot is of this type.
     unsafe fn message_slot<T>(&self) -> &Slot<T> {
-        // SAFETY: the caller's promise; the frame that it is in stays until the grant, which consumes `self`.
+        // SAFETY: the caller's promise; the frame that it is in stays until the grant, which
+        // consumes `self`.
         unsafe { &*self.slot().cast::<Slot<T>>() }
     }
 }
@@ -250,17 +253,18 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Puts a sender into the line, unless its message can go (or never will): then what came of it.
+    /// Puts a sender into the line, unless its message can go (or never will): then what came of
+    /// it.
     fn enlist_sender(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.state.with(|state| {
-            // SAFETY: the sender is in no line, so nobody else looks at its slot.
+            // SAFETY: the sender is in no line, so nothing else looks at its slot.
             let sent = unsafe { slot.with(|message| state.send(self.capacity, message)) };
             match sent {
                 Ok(wake) => (Some(PASSED), wake),
                 Err(Refused::Closed) => (Some(CLOSED), None),
                 Err(Refused::Full) => {
-                    // SAFETY: the caller's frame goes on when the node is claimed, and so out of the queue, or after
-                    // it has removed it.
+                    // SAFETY: the caller's frame goes on when the node is claimed, and so out of
+                    // the queue, or after it has removed it.
                     unsafe { state.senders.push_back(node) };
                     (None, None)
                 }
@@ -322,7 +326,7 @@ impl<T> Channel<T> {
     fn enlist_receiver(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.state.with(|state| match state.receive() {
             Ok((message, wake)) => {
-                // SAFETY: the receiver is in no line, so nobody else looks at its slot.
+                // SAFETY: the receiver is in no line, so nothing else looks at its slot.
                 unsafe { slot.put(message) };
                 (Some(PASSED), wake)
             }
@@ -341,7 +345,8 @@ impl<T> Channel<T> {
         self.state.with(|state| state.receivers.remove(node));
     }
 
-    /// For `select!`: puts an arm into the line of senders, or says (`false`) that it could go at once.
+    /// For `select!`: puts an arm into the line of senders, or says (`false`) that it could go at
+    /// once.
     pub(super) fn enlist_sending_arm(&self, node: &Node, wait: &Wait) -> bool {
         self.state.with(|state| {
             let room = self
@@ -356,7 +361,8 @@ impl<T> Channel<T> {
         })
     }
 
-    /// For `select!`: puts an arm into the line of receivers, or says (`false`) that it could go at once.
+    /// For `select!`: puts an arm into the line of receivers, or says (`false`) that it could go at
+    /// once.
     pub(super) fn enlist_receiving_arm(&self, node: &Node, wait: &Wait) -> bool {
         self.state.with(|state| {
             if state.no_senders || !state.messages.is_empty() || state.senders.has_other(wait) {
@@ -376,7 +382,7 @@ impl<T> Channel<T> {
         self.receiver_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The last to go tells those who wait for a message that there will be none.
+    /// The last to go tells those that wait for a message that there will be none.
     pub(super) fn drop_sender(&self) {
         if self.sender_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -388,7 +394,7 @@ impl<T> Channel<T> {
         wakes.wake();
     }
 
-    /// The last to go tells those who want to send, and drops what nobody will receive.
+    /// The last to go tells those that want to send, and drops what will not be received.
     pub(super) fn drop_receiver(&self) {
         if self.receiver_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;

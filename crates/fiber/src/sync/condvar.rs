@@ -12,10 +12,12 @@ use crate::base::clock::after;
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
-/// A condition variable, as of [`std::sync::Condvar`], for a [`Mutex`](super::Mutex) of this module.
+/// A condition variable, as of [`std::sync::Condvar`], for a [`Mutex`](super::Mutex) of this
+/// module.
 ///
-/// Waiters are notified in the order in which they came. A wait ends by a notification or a time-out and for no
-/// other reason; still, look at the condition again, for others may have had the lock in between.
+/// Waiters are notified in the order in which they came. A wait ends by a notification or a
+/// time-out and for no other reason; still, look at the condition again, for others may have had
+/// the lock in between.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -35,7 +37,8 @@ use crate::switch::reason::WaitReason;
 #[derive(Debug)]
 pub struct Condvar {
     queue: Short<Queue>,
-    /// Somebody is in the queue. A notifier that had the mutex after the waiter sees it without the lock.
+    /// Something is in the queue. A notifier that had the mutex after the waiter sees it without
+    /// the lock.
     waiters: AtomicBool,
 }
 
@@ -54,7 +57,7 @@ impl WaitTimeoutResult {
 
 impl Condvar {
     const_unless_loom! {
-        /// A condition variable that nobody waits for.
+        /// A condition variable without waiters.
         pub fn new() -> Condvar {
             Condvar { queue: Short::new(Queue::new()), waiters: AtomicBool::new(false) }
         }
@@ -85,7 +88,8 @@ impl Condvar {
         Ok(guard)
     }
 
-    /// As [`wait`](Condvar::wait), but not longer than `timeout` (and the time to have the lock again).
+    /// As [`wait`](Condvar::wait), but not longer than `timeout` (and the time to have the lock
+    /// again).
     ///
     /// # Errors
     /// The guard, if the mutex is poisoned.
@@ -97,8 +101,8 @@ impl Condvar {
         self.wait_until(guard, Some(after(timeout)))
     }
 
-    /// As [`wait_while`](Condvar::wait_while), but not longer than `timeout`. Timed out is said only if the condition
-    /// still holds.
+    /// As [`wait_while`](Condvar::wait_while), but not longer than `timeout`. Timed out is said
+    /// only if the condition still holds.
     ///
     /// # Errors
     /// The guard, if the mutex is poisoned.
@@ -135,7 +139,7 @@ impl Condvar {
         }
     }
 
-    /// Notifies everybody who waits now.
+    /// Notifies all that wait now.
     pub fn notify_all(&self) {
         if !self.waiters.load(Ordering::Relaxed) {
             return;
@@ -166,8 +170,8 @@ impl Condvar {
         let wait = Wait::new();
         let node = Node::new(&wait, 0, std::ptr::null_mut());
         self.queue.with(|queue| {
-            // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or after it has removed
-            // it; and `unlock` does not unwind.
+            // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or
+            // after it has removed it; and `unlock` does not unwind.
             unsafe { queue.push_back(&node) };
             self.waiters.store(true, Ordering::Relaxed);
         });

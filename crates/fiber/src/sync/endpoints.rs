@@ -1,5 +1,5 @@
-//! What senders and receivers of both kinds of channels have in common, as a macro: the types differ in who may be
-//! cloned, not in what they do.
+//! What senders and receivers of both kinds of channels have in common, as a macro: the types
+//! differ in what may be cloned, not in what they do.
 
 use std::error::Error;
 use std::fmt;
@@ -56,7 +56,8 @@ impl<T> Error for SendTimeoutError<T> {}
 macro_rules! sender {
     ($sender:ident) => {
         impl<T> $sender<T> {
-            /// Sends, and waits for room (or, without room between the two, for a receiver) if there is none.
+            /// Sends, and waits for room (or, without room between the two, for a receiver) if
+            /// there is none.
             ///
             /// # Errors
             /// The message, if all receivers are gone.
@@ -76,8 +77,8 @@ macro_rules! sender {
                 self.channel.try_send(message)
             }
 
-            /// Sends, and waits for room not longer than `timeout`. `Ok` means that the message is on its way, also
-            /// when room came in the moment in which the time was over.
+            /// Sends, and waits for room not longer than `timeout`. `Ok` means that the message is
+            /// on its way, also when room came in the moment in which the time was over.
             ///
             /// # Errors
             /// The message, when the time is over, or if all receivers are gone.
@@ -122,8 +123,8 @@ macro_rules! receiver {
                 self.channel.try_receive()
             }
 
-            /// Waits for a message, but not longer than `timeout`. A message that comes in the very moment in
-            /// which the time is over is returned, not lost.
+            /// Waits for a message, but not longer than `timeout`. A message that comes in the very
+            /// moment in which the time is over is returned, not lost.
             ///
             /// # Errors
             /// When the time is over, or if there is none and all senders are gone.
@@ -141,7 +142,7 @@ macro_rules! receiver {
                 TryIter { receiver: self }
             }
 
-            /// How many messages nobody has received yet.
+            /// How many messages were not received yet.
             pub fn len(&self) -> usize {
                 self.channel.len()
             }

@@ -12,7 +12,7 @@ use crate::switch::reason::WaitReason;
 
 /// Something that has happened or not: a gate that stays open once set, until it is reset.
 ///
-/// Everybody who waits when it is set goes on, even if it is reset before they run.
+/// All that wait when it is set go on, even if it is reset before they run.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Event {
         }
     }
 
-    /// It has happened: everybody who waits goes on, and who comes later does not wait.
+    /// It has happened: all that wait go on, and later callers do not wait.
     pub fn set(&self) {
         let wakes = self.queue.with(|queue| {
             self.set.store(true, Ordering::Release);
@@ -49,7 +49,7 @@ impl Event {
         wakes.wake();
     }
 
-    /// It has not happened: who comes from now on waits.
+    /// It has not happened: callers wait from now on.
     pub fn reset(&self) {
         self.queue
             .with(|_| self.set.store(false, Ordering::Release));
@@ -79,8 +79,8 @@ impl Event {
         let is_set = self.queue.with(|queue| {
             let is_set = self.set.load(Ordering::Acquire);
             if !is_set {
-                // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or after it has
-                // removed it.
+                // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or
+                // after it has removed it.
                 unsafe { queue.push_back(&node) };
             }
             is_set

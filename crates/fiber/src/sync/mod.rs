@@ -1,39 +1,41 @@
 //! Locks, channels and the like, for fibers and plain threads alike.
 //!
-//! The names, the poisoning and the errors are those of [`std::sync`]. A fiber that has to wait suspends and its
-//! processor runs others; a plain thread that has to wait sleeps. Both may stand in the same line: a fiber
-//! can send to a thread and a thread can wake a fiber. With `std`'s own, a fiber that waits holds up all fibers of
-//! its processor, and if one of those has the lock, for ever.
+//! The names, the poisoning and the errors are those of [`std::sync`]. A fiber that has to wait
+//! suspends and its processor runs others; a plain thread that has to wait sleeps. Both may stand
+//! in the same line: a fiber can send to a thread and a thread can wake a fiber. With `std`'s own,
+//! a fiber that waits holds up all fibers of its processor, and if one of those has the lock, for
+//! ever.
 //!
-//! | | what it is | who goes first |
+//! | | what it is | which goes first |
 //! |---|---|---|
-//! | [`Mutex`] | one at a time | first in line, or who comes while it wakes up; overtaken once, then handed over |
+//! | [`Mutex`] | one at a time | first in line, or the one that comes while it wakes up; overtaken once, then handed over |
 //! | [`RwLock`] | many readers or one writer | first come, first served |
-//! | [`Condvar`] | a notification under a mutex | who has waited longest |
+//! | [`Condvar`] | a notification under a mutex | the longest waiter |
 //! | [`Semaphore`] | so many at a time | first come, first served |
 //! | [`Barrier`] | a meeting of `n` | all at once |
 //! | [`Event`] | a gate that stays open | all at once |
 //! | [`Once`], [`OnceLock`], [`LazyLock`] | made once | |
-//! | [`mpsc`], [`mpmc`] | channels: with a limit, without, from hand to hand | who has waited longest |
+//! | [`mpsc`], [`mpmc`] | channels: with a limit, without, from hand to hand | the longest waiter |
 //! | [`select!`](crate::select), [`Select`] | the first of several channel operations | each that can go, by lot |
 //!
 //! # Time-outs
-//! A time-out and a hand-over may come in the same moment; exactly one of them counts. What a call with a
-//! time-out returns is therefore the truth: `Ok` has the lock or the message, and after an error nothing was
-//! taken and nothing was lost. Fibers wait in whole milliseconds, rounded up.
+//! A time-out and a hand-over may come in the same moment; exactly one of them counts. What a call
+//! with a time-out returns is therefore the truth: `Ok` has the lock or the message, and after an
+//! error nothing was taken and nothing was lost. Fibers wait in whole milliseconds, rounded up.
 //!
 //! # What to know
-//! * A guard belongs to the fiber that took it. It may be held across anything that suspends: whoever else wants
-//!   the lock suspends too.
-//! * While a fiber unwinds from a panic it cannot suspend. A destructor that waits then blocks the processor, and for
-//!   ever if it waits for a fiber of that processor: do not lock in destructors what others hold for long.
-//! * Waits without a time-out go on until they are granted. Those with one also end at the deadline of
-//!   [`fiber::timeout`](crate::timeout) and when the fiber is [cancelled](crate::Fiber::cancel), as if their own time were over;
-//!   [`fiber::checkpoint`](crate::checkpoint) then tells why.
+//! * A guard belongs to the fiber that took it. It may be held across anything that suspends:
+//!   whatever else wants the lock suspends too.
+//! * While a fiber unwinds from a panic it cannot suspend. A destructor that waits then blocks the
+//!   processor, and for ever if it waits for a fiber of that processor: do not lock in destructors
+//!   what others hold for long.
+//! * Waits without a time-out go on until they are granted. Those with one also end at the deadline
+//!   of [`fiber::timeout`](crate::timeout) and when the fiber is [cancelled](crate::Fiber::cancel),
+//!   as if their own time were over; [`fiber::checkpoint`](crate::checkpoint) then tells why.
 //!
 //! # Inside
-//! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`). Both, and every
-//! primitive, are checked over all interleavings (`models`).
+//! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`).
+//! Both, and every primitive, are checked over all interleavings (`models`).
 
 mod barrier;
 mod channel;
@@ -65,7 +67,8 @@ pub use semaphore::{Permit, Semaphore};
 
 use crate::base::atomic::{AtomicBool, Ordering};
 
-/// A function that makes something, `const` so that it can make a `static`. Loom's atomics cannot be in one.
+/// A function that makes something, `const` so that it can make a `static`. Loom's atomics cannot
+/// be in one.
 macro_rules! const_unless_loom {
     ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) -> $made:ty $body:block) => {
         $(#[$attribute])*

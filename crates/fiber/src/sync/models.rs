@@ -4,8 +4,9 @@
 //! $ RUSTFLAGS="--cfg loom" cargo test -p weftwork-fiber --lib --release models
 //! ```
 //!
-//! A lost wake-up is a deadlock there, and a broken exclusion an access that loom's cell refuses. A time-out is one
-//! that has passed, tried at every point. With three threads the number of preemptions is bounded, as loom advises.
+//! A lost wake-up is a deadlock there, and a broken exclusion an access that loom's cell refuses. A
+//! time-out is one that has passed, tried at every point. With three threads the number of
+//! preemptions is bounded, as loom advises.
 
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::Instant;
@@ -32,7 +33,7 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 /// What is to be touched by one at a time.
 struct Alone(UnsafeCell<u32>);
 
-// SAFETY: that nobody is in there with another is what the models prove; loom panics otherwise.
+// SAFETY: that no two are in there together is what the models prove; loom panics otherwise.
 unsafe impl Sync for Alone {}
 
 impl Alone {
@@ -97,7 +98,8 @@ fn a_mutex_of_three_excludes_and_loses_no_wake_up() {
     excludes(3, 1, 2);
 }
 
-/// The second waits in line behind one whose time is over: whoever wins that race, the second is woken.
+/// The second waits in line behind one whose time is over: whichever wins that race, the second is
+/// woken.
 #[test]
 fn a_mutex_is_owned_by_one_when_a_time_out_meets_a_hand_over() {
     check(2, || {
@@ -207,7 +209,8 @@ fn a_condition_that_is_notified_is_seen() {
     });
 }
 
-/// One notification, two waiters of which one is impatient: if it says that its time was over, the other got it.
+/// One notification, two waiters of which one is impatient: if it says that its time was over, the
+/// other got it.
 #[test]
 fn a_notification_is_not_lost_to_a_time_out() {
     check(2, || {
@@ -220,7 +223,7 @@ fn a_notification_is_not_lost_to_a_time_out() {
                 let (again, ended) = result.unwrap();
                 tickets = again;
                 if !ended.timed_out() && *tickets == 0 {
-                    return; // Somebody else took what we were told of.
+                    return; // Another took what we were told of.
                 }
             }
             if *tickets > 0 {
@@ -404,8 +407,8 @@ fn two_selects_that_face_each_other_meet() {
     });
 }
 
-/// That the checker sees what it is here to see: who stands in line without looking again under the lock
-/// is not woken by one who came between.
+/// That the checker sees what it is here to see: a waiter that stands in line without looking again
+/// under the lock is not woken by one that came between.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_waiter_that_does_not_look_again_is_caught() {
@@ -428,7 +431,8 @@ fn a_waiter_that_does_not_look_again_is_caught() {
     });
 }
 
-/// The same for a message: a slot that is filled after the grant, when the frame that it is in may have gone on.
+/// The same for a message: a slot that is filled after the grant, when the frame that it is in may
+/// have gone on.
 #[test]
 #[should_panic(expected = "UnsafeCell")]
 fn a_slot_that_is_filled_after_the_grant_is_caught() {

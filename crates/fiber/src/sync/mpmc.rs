@@ -34,23 +34,27 @@ pub struct Sender<T> {
     channel: Arc<Channel<T>>,
 }
 
-/// The end that receives. It may be cloned: each message goes to one receiver, the one that has waited longest.
+/// The end that receives. It may be cloned: each message goes to one receiver, the one that has
+/// waited longest.
 pub struct Receiver<T> {
     channel: Arc<Channel<T>>,
 }
 
-/// A channel that holds up to `capacity` messages: senders wait while it is full. With 0 it is a [`rendezvous`].
+/// A channel that holds up to `capacity` messages: senders wait while it is full. With 0 it is a
+/// [`rendezvous`].
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     ends(Some(capacity))
 }
 
-/// A channel that holds nothing: a message goes from hand to hand, and the first who comes waits for the other.
+/// A channel that holds nothing: a message goes from hand to hand, and the first that comes waits
+/// for the other.
 pub fn rendezvous<T>() -> (Sender<T>, Receiver<T>) {
     ends(Some(0))
 }
 
-/// A channel without a limit: sending never waits, and who sends faster than the others receive fills the memory.
-/// [`Receiver::len`] says how far it has come; [`bounded`] is the safe choice.
+/// A channel without a limit: sending never waits, and a sender that is faster than the others
+/// receive fills the memory. [`Receiver::len`] says how far it has come; [`bounded`] is the safe
+/// choice.
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     ends(None)
 }

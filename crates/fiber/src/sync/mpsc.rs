@@ -40,8 +40,9 @@ pub struct Receiver<T> {
     one: PhantomData<Cell<()>>,
 }
 
-/// A channel without a limit, as [`std::sync::mpsc::channel`]: sending never waits, and who sends faster than the
-/// other receives fills the memory. [`Receiver::len`] says how far it has come; [`sync_channel`] is the safe choice.
+/// A channel without a limit, as [`std::sync::mpsc::channel`]: sending never waits, and a sender
+/// that is faster than the other receives fills the memory. [`Receiver::len`] says how far it has
+/// come; [`sync_channel`] is the safe choice.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(None));
     let receiver = Receiver {
@@ -51,8 +52,8 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender { channel }, receiver)
 }
 
-/// A channel that holds up to `bound` messages, as [`std::sync::mpsc::sync_channel`]. With 0 a message goes from
-/// hand to hand.
+/// A channel that holds up to `bound` messages, as [`std::sync::mpsc::sync_channel`]. With 0 a
+/// message goes from hand to hand.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(Some(bound)));
     let receiver = Receiver {

@@ -16,16 +16,19 @@ use crate::base::clock::after;
 use crate::sched::processor;
 use crate::sched::waiting;
 
-/// Mutual exclusion, as of [`std::sync::Mutex`]: a fiber that has to wait suspends, a plain thread sleeps.
+/// Mutual exclusion, as of [`std::sync::Mutex`]: a fiber that has to wait suspends, a plain thread
+/// sleeps.
 ///
 /// # Fairness
-/// Waiters stand in line. A lock that is released while others wait is free for a moment: who runs just then may
-/// take it before the first in line is awake, which saves a switch for every hand-over. But a waiter that
-/// was woken and came too late goes back to the front, and the next release hands the lock to it
-/// directly. So nobody is overtaken for longer than one wake-up takes, once it is first in line.
+/// Waiters stand in line. A lock that is released while others wait is free for a moment: one that
+/// runs just then may take it before the first in line is awake, which saves a switch for every
+/// hand-over. But a waiter that was woken and came too late goes back to the front, and the next
+/// release hands the lock to it directly. So none is overtaken for longer than one wake-up takes,
+/// once it is first in line.
 ///
 /// # Poisoning
-/// As in `std`: a guard that is dropped by a panic poisons the mutex, and `lock` then returns the guard in an `Err`.
+/// As in `std`: a guard that is dropped by a panic poisons the mutex, and `lock` then returns the
+/// guard in an `Err`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -115,8 +118,8 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Waits for the lock, but not longer than `timeout`. The lock may come in the very moment in which the
-    /// time is over: then the call has it and says so.
+    /// Waits for the lock, but not longer than `timeout`. The lock may come in the very moment in
+    /// which the time is over: then the call has it and says so.
     ///
     /// # Errors
     /// `WouldBlock` when the time is over, or the guard if the mutex is poisoned.
@@ -138,7 +141,7 @@ impl<T: ?Sized> Mutex<T> {
         self.poison.clear();
     }
 
-    /// The value, which nobody else can have.
+    /// The value, which nothing else can have.
     ///
     /// # Errors
     /// The value too, if the mutex is poisoned.
@@ -272,7 +275,7 @@ impl RawMutex {
         };
         match taken(0) {
             Ok(_) => true,
-            // Free, though somebody waits: see "Fairness".
+            // Free, though something waits: see "Fairness".
             Err(WAITERS) => taken(WAITERS).is_ok(),
             Err(_) => false,
         }
@@ -297,8 +300,9 @@ impl RawMutex {
             }
             match wait.block(deadline) {
                 Some(HANDED_OVER) => return true,
-                // The wake-up is ours and must not be lost: if the lock is taken again, then it is up to its new
-                // owner to wake the next, else we have it. Either way, one more look decides.
+                // The wake-up is ours and must not be lost: if the lock is taken again, then it is
+                // up to its new owner to wake the next, else we have it. Either way, one more look
+                // decides.
                 Some(_) if self.try_lock() => return true,
                 Some(_) => tag = OVERTAKEN,
                 None => {
@@ -309,7 +313,8 @@ impl RawMutex {
         }
     }
 
-    /// Stands in line, at the front if overtaken; or takes the lock (`false`), if it is free after all.
+    /// Stands in line, at the front if overtaken; or takes the lock (`false`), if it is free after
+    /// all.
     fn enqueue(&self, node: &Node) -> bool {
         self.queue.with(|queue| {
             let mut seen = self.state.load(Ordering::Relaxed);
@@ -330,8 +335,8 @@ impl RawMutex {
                     Err(now) => seen = now,
                 }
             }
-            // SAFETY: the node is in the frame of `lock_slow`, which goes on when the node is claimed, and so out of
-            // the queue, or after `leave`.
+            // SAFETY: the node is in the frame of `lock_slow`, which goes on when the node is
+            // claimed, and so out of the queue, or after `leave`.
             unsafe {
                 match node.tag() {
                     OVERTAKEN => queue.push_front(node),

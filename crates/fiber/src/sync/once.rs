@@ -14,11 +14,12 @@ const INCOMPLETE: u8 = 0;
 const POISONED: u8 = 1;
 const COMPLETE: u8 = 2;
 
-/// Runs something once, as [`std::sync::Once`]: who comes while it runs waits for its end.
+/// Runs something once, as [`std::sync::Once`]: a caller that comes while it runs waits for its
+/// end.
 #[derive(Debug)]
 pub struct Once {
     state: AtomicU8,
-    /// Held by the one who runs it.
+    /// Held by the one that runs it.
     running: Mutex<()>,
 }
 
@@ -46,7 +47,7 @@ impl Once {
     /// Runs `f` unless something was run before; when it returns, something has been.
     ///
     /// # Panics
-    /// With `f`, and then for everybody after.
+    /// With `f`, and then for all after.
     #[inline]
     pub fn call_once(&self, f: impl FnOnce()) {
         if !self.is_completed() {
@@ -111,7 +112,7 @@ pub struct OnceLock<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is written once, by whoever runs `once`, and only shared after.
+// SAFETY: the value is written once, by the one that runs `once`, and only shared after.
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
 // SAFETY: it owns the value.
 unsafe impl<T: Send> Send for OnceLock<T> {}
@@ -141,7 +142,7 @@ impl<T> OnceLock<T> {
             .then(|| unsafe { self.value.get_mut().assume_init_mut() })
     }
 
-    /// Sets the value, or waits for the one who sets it.
+    /// Sets the value, or waits for the one that sets it.
     ///
     /// # Errors
     /// The given value, if there is one already.
@@ -151,12 +152,14 @@ impl<T> OnceLock<T> {
         value.map_or(Ok(()), Err)
     }
 
-    /// The value, which `f` makes if there is none yet. If `f` panics there is none, and the next may try.
+    /// The value, which `f` makes if there is none yet. If `f` panics there is none, and the next
+    /// may try.
     #[inline]
     pub fn get_or_init(&self, f: impl FnOnce() -> T) -> &T {
         self.once.call_once_force(|_| {
             let value = f();
-            // SAFETY: only the one who runs `once` is here, and nobody reads before it is complete.
+            // SAFETY: only the one that runs `once` is here, and nothing reads before it is
+            // complete.
             unsafe { (*self.value.get()).write(value) };
         });
         self.get().expect("it has been set")
@@ -179,7 +182,7 @@ impl<T> OnceLock<T> {
 impl<T> Drop for OnceLock<T> {
     fn drop(&mut self) {
         if self.once.is_completed() {
-            // SAFETY: complete, see the invariant; and nobody comes after.
+            // SAFETY: complete, see the invariant; and nothing comes after.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }
@@ -214,7 +217,7 @@ pub struct LazyLock<T, F = fn() -> T> {
     make: Cell<Option<F>>,
 }
 
-// SAFETY: `make` is touched only by the one who sets the value.
+// SAFETY: `make` is touched only by the one that sets the value.
 unsafe impl<T: Send + Sync, F: Send> Sync for LazyLock<T, F> {}
 
 impl<T, F: FnOnce() -> T> LazyLock<T, F> {
@@ -228,7 +231,7 @@ impl<T, F: FnOnce() -> T> LazyLock<T, F> {
     /// The value, made now if it was not before.
     ///
     /// # Panics
-    /// With the closure, and then for everybody after.
+    /// With the closure, and then for all after.
     #[inline]
     pub fn force(this: &LazyLock<T, F>) -> &T {
         this.value.get_or_init(|| match this.make.take() {

@@ -15,10 +15,11 @@ use crate::switch::reason::WaitReason;
 /// Many readers or one writer, as of [`std::sync::RwLock`].
 ///
 /// # Fairness
-/// Strictly first come, first served, so neither side is preferred: a reader that comes while a writer waits stands
-/// behind it; a lock that is given back goes to the writer at the front, or to all readers at the front up to the
-/// next writer. It follows that a fiber which has a read lock must not ask for another: between the two a
-/// writer may have come, and each would wait for the other.
+/// Strictly first come, first served, so neither side is preferred: a reader that comes while a
+/// writer waits stands behind it; a lock that is given back goes to the writer at the front, or to
+/// all readers at the front up to the next writer. It follows that a fiber which has a read lock
+/// must not ask for another: between the two a writer may have come, and each would wait for the
+/// other.
 ///
 /// # Poisoning
 /// As in `std`: a panic poisons the lock when it drops a write guard.
@@ -59,7 +60,7 @@ unsafe impl<T: ?Sized + Sync> Sync for RwLockWriteGuard<'_, T> {}
 
 impl<T> RwLock<T> {
     const_unless_loom! {
-        /// A lock that nobody has.
+        /// A free lock.
         pub fn new(value: T) -> RwLock<T> {
             RwLock {
                 permits: RawSemaphore::new(PERMITS_MAX),
@@ -103,7 +104,7 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.check(self.write_guard())
     }
 
-    /// The right to read, if nobody writes or waits.
+    /// The right to read, if nothing writes or waits.
     ///
     /// # Errors
     /// `WouldBlock`, or the guard if the lock is poisoned.
@@ -114,7 +115,7 @@ impl<T: ?Sized> RwLock<T> {
         Ok(self.poison.check(self.read_guard())?)
     }
 
-    /// The right to write, if nobody has or awaits the lock.
+    /// The right to write, if nothing has or awaits the lock.
     ///
     /// # Errors
     /// `WouldBlock`, or the guard if the lock is poisoned.
@@ -157,7 +158,7 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.clear();
     }
 
-    /// The value, which nobody else can have.
+    /// The value, which nothing else can have.
     ///
     /// # Errors
     /// The value too, if the lock is poisoned.
@@ -212,7 +213,7 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: nobody writes while there is a read guard.
+        // SAFETY: nothing writes while there is a read guard.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -221,14 +222,14 @@ impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: nobody else has the value while there is a write guard.
+        // SAFETY: nothing else has the value while there is a write guard.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: nobody else has the value while there is a write guard.
+        // SAFETY: nothing else has the value while there is a write guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -11,7 +11,8 @@ use crate::base::clock::after;
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
-/// Waits for the first of several channel operations; see [`select!`](crate::select), which is this in fewer words.
+/// Waits for the first of several channel operations; see [`select!`](crate::select), which is this
+/// in fewer words.
 ///
 /// ```
 /// use fiber::sync::{Select, mpmc};
@@ -40,7 +41,7 @@ trait Arm {
     fn enlist(&self, wait: &Wait, index: usize) -> bool;
     /// Leaves the line.
     fn delist(&self);
-    /// It was done by another, who found it in the line, or can be done no more.
+    /// It was done by another, which found it in the line, or can be done no more.
     fn finish(&self, outcome: usize);
 }
 
@@ -75,8 +76,9 @@ impl<'a> Select<'a> {
         number
     }
 
-    /// Does one of the operations, waiting for the first that can be done; returns its number. If several can be, each
-    /// has the same chance. An operation on a channel whose other side is gone can be done: it fails.
+    /// Does one of the operations, waiting for the first that can be done; returns its number. If
+    /// several can be, each has the same chance. An operation on a channel whose other side is gone
+    /// can be done: it fails.
     pub fn wait(&mut self) -> usize {
         self.wait_until(None)
             .expect("without a deadline, waits for ever")
@@ -105,7 +107,8 @@ impl<'a> Select<'a> {
         }
     }
 
-    /// Waits in all lines at once; `None` if one of the operations could be done at once, after all.
+    /// Waits in all lines at once; `None` if one of the operations could be done at once, after
+    /// all.
     fn stand_in_line(&self, deadline: Option<Instant>) -> Option<Option<usize>> {
         let wait = Wait::new();
         let mut enlisted = self.arms.iter();
@@ -235,7 +238,8 @@ impl<'a, T> Sending<'a, T> {
 
 /// Where a node stands while a select waits.
 fn place(node: &UnsafeCell<Option<Node>>, fresh: Node) -> &Node {
-    // SAFETY: an arm is not `Sync`, a select has it once (see `add`), and its node is in no line (see `delist`).
+    // SAFETY: an arm is not `Sync`, a select has it once (see `add`), and its node is in no line
+    // (see `delist`).
     unsafe { (*node.get()).insert(fresh) }
 }
 
@@ -245,7 +249,7 @@ impl<T> Arm for Receiving<'_, T> {
             return false;
         }
         match self.channel.try_receive() {
-            // SAFETY: the arm is in no line, so nobody else looks at its slot.
+            // SAFETY: the arm is in no line, so nothing else looks at its slot.
             Ok(message) => unsafe { self.slot.put(message) },
             Err(TryRecvError::Disconnected) => {}
             Err(TryRecvError::Empty) => return false,
@@ -279,7 +283,7 @@ impl<T> Arm for Sending<'_, T> {
         if self.done.get() {
             return false;
         }
-        // SAFETY: the arm is in no line, so nobody else looks at its slot.
+        // SAFETY: the arm is in no line, so nothing else looks at its slot.
         let message = unsafe { self.slot.take() };
         let message = message.expect("not sent yet");
         match self.channel.try_send(message) {
@@ -330,9 +334,9 @@ impl<T> fmt::Debug for Sending<'_, T> {
 
 /// Waits for the first of several channel operations, does it, and runs its arm.
 ///
-/// If several can be done each has the same chance, so none starves. An operation on a channel whose other side is
-/// gone counts as done: its pattern then gets an `Err`. With a `default` arm it does not wait, or not longer than
-/// the given time.
+/// If several can be done each has the same chance, so none starves. An operation on a channel
+/// whose other side is gone counts as done: its pattern then gets an `Err`. With a `default` arm it
+/// does not wait, or not longer than the given time.
 ///
 /// ```
 /// use std::time::Duration;

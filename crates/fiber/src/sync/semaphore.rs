@@ -13,8 +13,9 @@ use crate::switch::reason::WaitReason;
 /// A number of permits that are taken and given back.
 ///
 /// # Fairness
-/// Strictly first come, first served: permits that are given back go to the first in line, and who comes while
-/// others wait stands behind them, even if there are permits enough for a smaller request.
+/// Strictly first come, first served: permits that are given back go to the first in line, and a
+/// caller that comes while others wait stands behind them, even if there are permits enough for a
+/// smaller request.
 ///
 /// ```
 /// use fiber::sync::Semaphore;
@@ -73,12 +74,12 @@ impl Semaphore {
         self.wait(1, Some(timeout)).then(|| self.permit(1))
     }
 
-    /// A permit, if there is one and nobody waits.
+    /// A permit, if there is one and nothing waits.
     pub fn try_acquire(&self) -> Option<Permit<'_>> {
         self.try_acquire_many(1)
     }
 
-    /// `count` permits, if there are so many and nobody waits.
+    /// `count` permits, if there are so many and nothing waits.
     pub fn try_acquire_many(&self, count: usize) -> Option<Permit<'_>> {
         self.raw.try_acquire(count).then(|| self.permit(count))
     }
@@ -111,7 +112,7 @@ impl Semaphore {
 }
 
 impl Permit<'_> {
-    /// Keeps the permits out of the semaphore, until somebody [releases](Semaphore::release) as many.
+    /// Keeps the permits out of the semaphore, until as many are [released](Semaphore::release).
     pub fn forget(self) {
         std::mem::forget(self);
     }
@@ -123,7 +124,7 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// Somebody waits. While this is set, the state changes under the queue's lock only.
+/// Something waits. While this is set, the state changes under the queue's lock only.
 const WAITERS: usize = 1;
 const ONE: usize = 2;
 pub(super) const PERMITS_MAX: usize = usize::MAX >> 2;
@@ -136,7 +137,7 @@ fn more(state: usize, count: usize) -> Option<usize> {
     (permits <= PERMITS_MAX).then(|| (permits * ONE) | (state & WAITERS))
 }
 
-/// Permits and a line of those who wait for some.
+/// Permits and a line of those that wait for some.
 #[derive(Debug)]
 pub(super) struct RawSemaphore {
     /// Permits times [`ONE`], and [`WAITERS`].
@@ -229,8 +230,8 @@ impl RawSemaphore {
                     Err(now) => seen = now,
                 }
             }
-            // SAFETY: the node is in the frame of `acquire_slow`, which goes on when the node is claimed, and so out
-            // of the queue, or after it has removed it.
+            // SAFETY: the node is in the frame of `acquire_slow`, which goes on when the node is
+            // claimed, and so out of the queue, or after it has removed it.
             unsafe { queue.push_back(node) };
             true
         })
@@ -271,7 +272,7 @@ impl RawSemaphore {
             if self.state.load(Ordering::Acquire) / ONE < count {
                 return wakes;
             }
-            // The first may give up just now; then another stands there, who may want more.
+            // The first may give up just now; then another stands there, which may want more.
             let Some(first) = queue.claim_front_if(count) else {
                 continue;
             };

@@ -1,6 +1,6 @@
-//! A lock for a few instructions: what it guards is a queue of waiters, and nobody waits, allocates much or runs
-//! code of others while holding it. It spins, then lets the kernel run somebody else, because a kernel
-//! thread that holds it may have been interrupted.
+//! A lock for a few instructions: what it guards is a queue of waiters, and no holder waits,
+//! allocates much or runs code of others while holding it. It spins, then lets the kernel run
+//! another thread, because a kernel thread that holds it may have been interrupted.
 
 use super::const_unless_loom;
 use crate::base::atomic::UnsafeCell;
@@ -66,7 +66,7 @@ impl<T> SpinLock<T> {
     fn lock_slow(&self) {
         let mut looks = 0;
         loop {
-            // Only looking, the line stays shared between those who spin.
+            // Only looking, the line stays shared between those that spin.
             if !self.locked.load(Ordering::Relaxed) && self.try_lock() {
                 return;
             }
@@ -80,8 +80,8 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// In the models of what is built on it the lock is loom's own, which has fewer interleavings to try; that the
-/// spin lock is one has a model of its own.
+/// In the models of what is built on it the lock is loom's own, which has fewer interleavings to
+/// try; that the spin lock is one has a model of its own.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Short<T>(loom::sync::Mutex<T>);

@@ -1,7 +1,8 @@
 //! The wait queue under every primitive.
 //!
-//! Who has to wait makes a [`Wait`] and a [`Node`] in its own frame and links the node into the primitive's queue,
-//! under the primitive's [`Short`](super::short::Short) lock. Who lets it go on, *claims* it there:
+//! A fiber or thread that has to wait makes a [`Wait`] and a [`Node`] in its own frame and links
+//! the node into the primitive's queue, under the primitive's [`Short`](super::short::Short) lock.
+//! The one that lets it go on *claims* it there:
 //!
 //! ```text
 //!            claim (under the lock)         grant(code)
@@ -11,13 +12,15 @@
 //!            give_up (the waiter)
 //! ```
 //!
-//! One compare-and-exchange decides between a hand-over and a time-out, so there is never a doubt who owns what
-//! was handed over. A `select!` links several nodes, each in another queue, to one `Wait`: the first claim wins.
+//! One compare-and-exchange decides between a hand-over and a time-out, so there is never a doubt
+//! which owns what was handed over. A `select!` links several nodes, each in another queue, to one
+//! `Wait`: the first claim wins.
 //!
-//! Whoever claims has the waiter's frame until it stores DONE, and does not touch it after. A node that is in a
-//! queue is taken out, under the lock, before its frame ends.
+//! The claimer has the waiter's frame until it stores DONE, and does not touch it after. A node
+//! that is in a queue is taken out, under the lock, before its frame ends.
 //!
-//! The waiter may be a fiber or a plain thread. It is a loom thread in the models, and nothing else changes there.
+//! The waiter may be a fiber or a plain thread. It is a loom thread in the models, and nothing else
+//! changes there.
 
 use std::ptr;
 use std::time::Instant;
@@ -30,7 +33,7 @@ const CLAIMED: usize = 1;
 const GIVEN_UP: usize = 2;
 const DONE: usize = 3;
 
-/// One wait, in the frame of the one who waits.
+/// One wait, in the frame of the one that waits.
 #[derive(Debug)]
 pub(crate) struct Wait {
     state: AtomicUsize,
@@ -232,7 +235,8 @@ impl Queue {
         unsafe { &*node.wait }.claim().then_some(Claimed { node })
     }
 
-    /// Takes out and claims the first waiter that has neither given up nor been claimed through another queue.
+    /// Takes out and claims the first waiter that has neither given up nor been claimed through
+    /// another queue.
     pub(crate) fn claim_front(&mut self) -> Option<Claimed> {
         loop {
             // SAFETY: nodes in the queue are alive (see push_back).
@@ -245,7 +249,7 @@ impl Queue {
         }
     }
 
-    /// Whether somebody else than `wait` could be claimed here.
+    /// Whether another than `wait` could be claimed here.
     pub(crate) fn has_other(&self, wait: &Wait) -> bool {
         let mut next = self.head;
         // SAFETY: nodes in the queue are alive (see push_back), and so are their waits.
@@ -260,7 +264,7 @@ impl Queue {
         false
     }
 
-    /// Claims everybody and grants them `code`.
+    /// Claims all and grants them `code`.
     pub(crate) fn grant_all(&mut self, code: impl Fn(usize) -> usize) -> Wakes {
         let mut wakes = Wakes::default();
         while let Some(claimed) = self.claim_front() {
@@ -344,7 +348,7 @@ mod parker {
     use crate::sched::block;
     pub(super) use crate::sched::unparker::Unparker as Who;
 
-    /// The one who calls, and whether it is a fiber.
+    /// The caller, and whether it is a fiber.
     pub(super) fn current() -> (Who, bool) {
         let who = Who::current();
         let is_fiber = matches!(who, Who::Fiber(_));
@@ -359,7 +363,8 @@ mod parker {
             (Some(left), true) => {
                 // A wait that may end early also ends for its fiber's reasons.
                 if cancel::checkpoint().is_err() {
-                    // A loop around it that fails to look must not keep the processor from the others.
+                    // A loop around it that fails to look must not keep the processor from the
+                    // others.
                     block::yield_now();
                     return true;
                 }
@@ -374,7 +379,8 @@ mod parker {
     }
 }
 
-/// In the models all are loom's threads, and a deadline is one that has passed: loom tries it at every point.
+/// In the models all are loom's threads, and a deadline is one that has passed: loom tries it at
+/// every point.
 #[cfg(loom)]
 mod parker {
     use std::time::Instant;

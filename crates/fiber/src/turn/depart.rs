@@ -4,8 +4,8 @@ use crate::sched::fiber::{FiberRef, Flow};
 use crate::sched::processor::Processor;
 
 impl Processor {
-    /// A fiber that may move has a target, and its step is over or it has suspended for this. `false` if it stays, because
-    /// the target has been shut down.
+    /// A fiber that may move has a target, and its step is over or it has suspended for this.
+    /// `false` if it stays, because the target has been shut down.
     pub(crate) fn depart(&self, fiber: FiberRef, flow: Flow) -> bool {
         let Some(target) = fiber.take_target() else {
             return false;

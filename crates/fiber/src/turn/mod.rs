@@ -1,8 +1,8 @@
 //! What a processor does: turn by turn.
 //!
-//! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back end
-//! once, to hand over all operations that the fibers made and to collect what has completed. Batching
-//! the fibers' sends into that one system call is where the speed comes from.
+//! One turn: run what was ready when the turn began, take mail, expire timers, then enter the back
+//! end once, to hand over all operations that the fibers made and to collect what has completed.
+//! Batching the fibers' sends into that one system call is where the speed comes from.
 //!
 //! What is pinned and what is movable are served by age. For the pinned ones the age is that of the
 //! turn before: reading the counter for each would cost ten times what the rest does.
@@ -30,11 +30,12 @@ pub(crate) use retire::retire_here;
 /// are not kept waiting.
 const MOVABLE_PER_TURN: usize = 64;
 
-/// After so many pinned fibers the processor looks whether somebody else's work has waited much longer.
+/// After so many pinned fibers the processor looks whether the work of another has waited much
+/// longer.
 const PINNED_PER_LOOK: u8 = 16;
 
-/// How often a processor without work looks around before it sleeps; with the pauses some 5 to 10 µs, which is less
-/// than it takes to wake a thread.
+/// How often a processor without work looks around before it sleeps; with the pauses some 5 to 10
+/// µs, which is less than it takes to wake a thread.
 const SPIN_ROUNDS: usize = 64;
 const PAUSES_PER_ROUND: usize = 8;
 
@@ -103,7 +104,8 @@ impl Processor {
         }
     }
 
-    /// Runs what was ready when the turn began, the oldest first; who becomes ready meanwhile runs in the next turn.
+    /// Runs what was ready when the turn began, the oldest first; what becomes ready meanwhile runs
+    /// in the next turn.
     fn run_some(&self) {
         let queue = &self.cluster.queue;
         let began = stamp::now();
@@ -114,7 +116,7 @@ impl Processor {
             // While one runs, the others might run elsewhere.
             self.notify();
         }
-        // Who may leave a processor that goes does so instead of running.
+        // A fiber that may leave a processor that goes does so instead of running.
         let mut movable_left = match self.retiring.is_begun() {
             true => 0,
             false => MOVABLE_PER_TURN,
@@ -133,7 +135,8 @@ impl Processor {
         }
     }
 
-    /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of somebody whom it helps.
+    /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of a processor
+    /// that it helps.
     fn run_movable(&self, waiting_since: u64) {
         let mut visitor = self.visitor.borrow_mut();
         let popped = self
@@ -153,8 +156,8 @@ impl Processor {
         self.run_fiber(fiber);
     }
 
-    /// Runs the next of those that have frames here; now and then one of somebody else's before, if that has waited much
-    /// longer.
+    /// Runs the next of those that have frames here; now and then one of another processor before,
+    /// if that has waited much longer.
     fn run_pinned(&self, waiting_since: u64) {
         let in_a_row = self.pinned_in_a_row.get() + 1;
         self.pinned_in_a_row.set(in_a_row);
@@ -196,7 +199,8 @@ impl Processor {
         Some(fiber)
     }
 
-    /// Sleeps until there is something to do; before that, looks around for a moment if that seems worth it.
+    /// Sleeps until there is something to do; before that, looks around for a moment if that seems
+    /// worth it.
     fn rest(&self) {
         let idle = &self.cluster.idle;
         let is_worth = self.cluster.open_places().len() > 1 && self.shares_work.replace(false);
@@ -229,8 +233,8 @@ impl Processor {
         self.left(idle.leave(self.index));
     }
 
-    /// Looks around, as the spinner of the cluster. Afterwards it is not that any more; says whether there is
-    /// something to do.
+    /// Looks around, as the spinner of the cluster. Afterwards it is not that any more; says
+    /// whether there is something to do.
     fn spin(&self) -> bool {
         self.shared().counters.spins.add(1);
         for _ in 0..SPIN_ROUNDS {
@@ -259,8 +263,8 @@ impl Processor {
         }
     }
 
-    /// Looks for work and stops being the spinner. Those who pushed meanwhile woke nobody, so if there is
-    /// more than it takes itself, it wakes the next.
+    /// Looks for work and stops being the spinner. Pushes meanwhile woke no processor, so if there
+    /// is more than it takes itself, it wakes the next.
     fn search_as_spinner(&self) -> bool {
         let found = self.find();
         self.cluster.idle.end_spin();
@@ -326,8 +330,8 @@ impl Processor {
         }
     }
 
-    /// After a step: begins the wait for the next one's input. Only then is the fiber made ready, or its wait ended: from that
-    /// moment another processor may have its steps.
+    /// After a step: begins the wait for the next one's input. Only then is the fiber made ready,
+    /// or its wait ended: from that moment another processor may have its steps.
     fn begin_wait(&self, fiber: FiberRef) {
         if !fiber.begin_wait() {
             self.make_ready(fiber);

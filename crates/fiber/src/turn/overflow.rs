@@ -1,9 +1,10 @@
 //! What happens when a fiber runs off its stack: a message that a person can act on, then an abort.
 //!
-//! The guard page below every stack turns an overflow into SIGSEGV. The handler runs on the thread's
-//! alternate stack (the standard library gives every thread one), looks whether the fault lies in the
-//! guard of the fiber that runs, and says whose stack it was and what to change. Any other fault goes to
-//! whoever handled SIGSEGV before, which as a rule is the standard library's own overflow message.
+//! The guard page below every stack turns an overflow into SIGSEGV. The handler runs on the
+//! thread's alternate stack (the standard library gives every thread one), looks whether the fault
+//! lies in the guard of the fiber that runs, and says whose stack it was and what to change. Any
+//! other fault goes to the handler of SIGSEGV before, which as a rule is the standard library's own
+//! overflow message.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -66,7 +67,7 @@ fn report(control: &crate::sched::fiber::Control, stack_len: usize) {
     unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
 }
 
-/// Not ours: whoever was there before handles it.
+/// Not ours: the handler before handles it.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(PreviousAction(previous)) = PREVIOUS.get() else {
         return;

@@ -1,4 +1,4 @@
-//! A processor that goes: see [`crew`](crate::spawn::crew).
+//! A processor that goes: see [`processors`](crate::spawn::processors).
 
 use std::sync::atomic::Ordering;
 
@@ -44,8 +44,8 @@ impl Processor {
         true
     }
 
-    /// Ends what fibers wait for here that may go on elsewhere, in one part of the roster: there may be a million, and
-    /// those who stay want their turn. Nobody begins such a wait here any more.
+    /// Ends what fibers wait for here that may go on elsewhere, in one part of the roster: there
+    /// may be a million, and those that stay want their turn. No such wait begins here any more.
     fn relocate_some(&self) {
         if !self.retiring.is_busy() {
             return;
@@ -66,7 +66,8 @@ impl Processor {
         {
             return;
         }
-        // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber runs here now.
+        // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber
+        // runs here now.
         if FiberRef::of(fiber).is_movable() {
             end::relocate(self, fiber);
         }
@@ -84,7 +85,8 @@ impl Processor {
                     }));
                     self.cluster.send_to_running(self.index, message);
                 }
-                // Where it waits now it is covered, or will be; not by a timer of ours, whose key means nothing later.
+                // Where it waits now it is covered, or will be; not by a timer of ours, whose key
+                // means nothing later.
                 Expiry::Watch(fiber) => drop(fiber.control.watch().uncover(self.shared())),
             }
         }

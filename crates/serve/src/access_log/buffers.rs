@@ -41,7 +41,7 @@ pub(super) struct Buffer {
     pub(super) closed: bool,
 }
 
-/// More buffers than this help nobody.
+/// More buffers than this do not help.
 const BUFFERS_MAX: usize = 64;
 
 /// How many buffers a line is offered to, so that dropping one stays cheap on a big machine.

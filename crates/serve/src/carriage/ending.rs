@@ -52,7 +52,8 @@ impl<S: Session> Carriage<S> {
         self.settle(now);
     }
 
-    /// The server drains: the conversation ends at the next request boundary, or soon if it is at one.
+    /// The server drains: the conversation ends at the next request boundary, or soon if it is at
+    /// one.
     pub(crate) fn drain(&mut self, now: Now) {
         if self.drain == Drain::No {
             self.drain = Drain::Untold;
@@ -100,8 +101,8 @@ impl<S: Session> Carriage<S> {
         self.stage = stage;
     }
 
-    /// Closes at once, without what is still to be sent. If the end had been decided on before, and only last words were
-    /// lost, that is the reason.
+    /// Closes at once, without what is still to be sent. If the end had been decided on before, and
+    /// only last words were lost, that is the reason.
     pub(super) fn fail(&mut self, why: Closed, now: Now) {
         let is_reply_lost =
             self.outgoing.is_some() && !self.secure.as_ref().is_some_and(|secure| secure.has_ended);

@@ -97,7 +97,8 @@ impl<S: Session> Carriage<S> {
             return;
         };
         let opened = secure.open(input, |plain| self.take(plain, now));
-        // What TLS has to say itself: handshake, tickets, alerts. Records keep the order in which they were made.
+        // What TLS has to say itself: handshake, tickets, alerts. Records keep the order in which
+        // they were made.
         secure.take_records(&mut outgoing(&mut self.outgoing, &self.shared, now).sealed);
         match opened {
             Err(_) => {
@@ -171,8 +172,8 @@ impl<S: Session> Carriage<S> {
         self.give_up(GiveUp::TooLong, Stage::Finish(Closed::TooLong), now);
     }
 
-    /// Sets the deadline of a wait. A head has one deadline for all of it, however its bytes are spread;
-    /// `is_new` says that bytes were used, so it is another head than before.
+    /// Sets the deadline of a wait. A head has one deadline for all of it, however its bytes are
+    /// spread; `is_new` says that bytes were used, so it is another head than before.
     #[inline]
     pub(super) fn wait_in(&mut self, phase: Phase, is_new: bool, now: Now) {
         let limits = &self.shared.limits;

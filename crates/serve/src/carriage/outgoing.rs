@@ -1,5 +1,5 @@
-//! What a connection has on its way out: lent by a pool of the thread for as long as there is something to
-//! send, because a connection that waits for a request needs none of it.
+//! What a connection has on its way out: lent by a pool of the thread for as long as there is
+//! something to send, because a connection that waits for a request needs none of it.
 //!
 //! ```text
 //!  the session ── put ──▶ out ───────── without TLS ──────────▶ Want::Send, Want::File
@@ -38,8 +38,9 @@ pub(crate) struct Outgoing {
 /// How much of a slow file's end is held back until the peer has taken the rest.
 pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
 
-/// How often to look whether it has: there is no event for that. Each pause is a quarter longer than the one before, so
-/// a look is late by at most a quarter of the wait, and thousands of peers that take nothing cost next to nothing.
+/// How often to look whether it has: there is no event for that. Each pause is a quarter longer
+/// than the one before, so a look is late by at most a quarter of the wait, and thousands of peers
+/// that take nothing cost next to nothing.
 const UNTAKEN_LOOK_MIN: Duration = Duration::from_micros(100);
 const UNTAKEN_LOOK_MAX: Duration = Duration::from_millis(250);
 
@@ -133,11 +134,12 @@ impl Outgoing {
         if is_secure {
             return Want::Read { range };
         }
-        // Its length has been announced: a file that ends early or was written to meanwhile can only be cut off, so
-        // that it is not taken for whole. What `sendfile(2)` queues are the page cache's own pages, so a write changes
-        // bytes that were sent but not yet taken. A write into a settled file shows in its stamp: once a file was too
-        // much for the socket, its end is held back until the rest was taken and the stamp is still the same. Where
-        // that cannot be told, every piece is a copy. docs/serve.md says what is left.
+        // Its length has been announced: a file that ends early or was written to meanwhile can
+        // only be cut off, so that it is not taken for whole. What `sendfile(2)` queues are the
+        // page cache's own pages, so a write changes bytes that were sent but not yet taken. A
+        // write into a settled file shows in its stamp: once a file was too much for the socket,
+        // its end is held back until the rest was taken and the stamp is still the same. Where that
+        // cannot be told, every piece is a copy. docs/serve.md says what is left.
         let len = range.len();
         let piece = |len, look| {
             Want::File(FilePiece {
@@ -186,8 +188,8 @@ impl Outgoing {
         self.out.consume(len);
     }
 
-    /// Looks at the rate, with something left to send; `false` if a whole window has brought less than the
-    /// minimum.
+    /// Looks at the rate, with something left to send; `false` if a whole window has brought less
+    /// than the minimum.
     pub(super) fn keeps_pace(&mut self, now: Instant, limits: &Limits) -> bool {
         self.until = now + limits.send_timeout;
         let elapsed = now.saturating_duration_since(self.since);

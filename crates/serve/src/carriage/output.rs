@@ -10,10 +10,11 @@ use crate::counters::Closed;
 use crate::jobs::Job;
 
 impl<S: Session> Carriage<S> {
-    /// The peer took the first `len` bytes of what was to be sent; 0 if there are none, because a file was cut short.
+    /// The peer took the first `len` bytes of what was to be sent; 0 if there are none, because a
+    /// file was cut short.
     ///
-    /// `now` may be the time of the last event if the engine could send all that it was offered and the carriage
-    /// [`is_timed`](Carriage::is_timed) not: only a rest is judged by the time.
+    /// `now` may be the time of the last event if the engine could send all that it was offered and
+    /// the carriage [`is_timed`](Carriage::is_timed) not: only a rest is judged by the time.
     #[inline]
     pub(crate) fn sent(&mut self, len: u64, now: Now) {
         let Some(outgoing) = &mut self.outgoing else {
@@ -56,7 +57,8 @@ impl<S: Session> Carriage<S> {
         self.settle(now);
     }
 
-    /// The file that was to be sent is not what it was when its length was announced. The reply is cut off.
+    /// The file that was to be sent is not what it was when its length was announced. The reply is
+    /// cut off.
     pub(super) fn cut_off(&mut self, now: Now) {
         self.fail(Closed::Error, now);
     }
@@ -105,8 +107,8 @@ impl<S: Session> Carriage<S> {
         self.settle(now);
     }
 
-    /// After everything that it was told: makes records, gives back an outbox that is empty, and ends what has come to
-    /// its end.
+    /// After everything that it was told: makes records, gives back an outbox that is empty, and
+    /// ends what has come to its end.
     #[inline]
     pub(super) fn settle(&mut self, now: Now) {
         if let Some(outgoing) = &mut self.outgoing {
@@ -183,8 +185,8 @@ impl<S: Session> Carriage<S> {
         }
     }
 
-    /// Counts and logs the replies that have just been sent, or could not be, with the time from the first byte of the
-    /// request to the last of the reply.
+    /// Counts and logs the replies that have just been sent, or could not be, with the time from
+    /// the first byte of the request to the last of the reply.
     fn account(&mut self, out: &mut Outbox, replies: usize, now: Now) {
         let (first, others) = self.asked_since();
         let [first, others] =
@@ -199,8 +201,9 @@ impl<S: Session> Carriage<S> {
         }
     }
 
-    /// Since when those replies have been waited for that the session has just made: the first of them, whose request may
-    /// have come in pieces; and the others, whose requests came with the last input.
+    /// Since when those replies have been waited for that the session has just made: the first of
+    /// them, whose request may have come in pieces; and the others, whose requests came with the
+    /// last input.
     pub(super) fn asked_since(&mut self) -> (Instant, Instant) {
         let after = Duration::from_micros(std::mem::take(&mut self.arrived_after_us).into());
         let arrived = self.begun + after;

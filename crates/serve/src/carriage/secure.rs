@@ -1,4 +1,5 @@
-//! TLS as a transform of bytes: records in, plain bytes out, and the other way round. No stream beneath it.
+//! TLS as a transform of bytes: records in, plain bytes out, and the other way round. No stream
+//! beneath it.
 
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use session::{Chunk, Outbox, TlsFacts};
 
 use crate::tls::Tls;
 
-/// How much is put into records before it is sent. A peer that takes less than this within the send time-out is
-/// too slow: some 500 bytes a second.
+/// How much is put into records before it is sent. A peer that takes less than this within the send
+/// time-out is too slow: some 500 bytes a second.
 pub(crate) const SEALED_LEN_MAX: usize = 32 * 1024;
 
 /// The state of TLS on one connection.
@@ -45,8 +46,8 @@ impl Secure {
         }
     }
 
-    /// Opens the records in `input` and shows what is in them. A record whose end is yet to come is kept. Says whether the
-    /// peer said goodbye.
+    /// Opens the records in `input` and shows what is in them. A record whose end is yet to come is
+    /// kept. Says whether the peer said goodbye.
     ///
     /// # Errors
     /// What is wrong with the records. The alert that says so is the last record to take.

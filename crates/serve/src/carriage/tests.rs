@@ -14,7 +14,7 @@ use session::{GiveUp, Phase};
 use super::outgoing::HELD_BACK_LEN;
 use super::{DRAIN_GRACE, HELD_LEN_MAX, LINGER_LEN_MAX, LINGER_TIMEOUT};
 use crate::counters::Closed;
-use world::{Asked, Blocked, FILE_LEN, World};
+use world::{Blocked, FILE_LEN, OutputWant, World};
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
@@ -243,9 +243,10 @@ fn a_deadline_counts_from_the_last_event_and_not_from_the_first() {
 
 #[test]
 fn a_wait_for_input_begins_when_the_reply_was_taken() {
-    // Seen: a client that took 80 s for a download was closed at its end, with `idle_timeout` at 75 s; one that had
-    // sent half of its next request was timed out as well. Cause: the wait counted from when the reply was made, and
-    // nothing is received while it is sent. Cure: the time of sending is added.
+    // Seen: a client that took 80 s for a download was closed at its end, with `idle_timeout` at 75
+    // s; one that had sent half of its next request was timed out as well. Cause: the wait counted
+    // from when the reply was made, and nothing is received while it is sent. Cure: the time of
+    // sending is added.
     let limits = World::new().limits();
     let sent_slowly = |input: &str, drains: bool| {
         let mut world = World::new();
@@ -342,8 +343,9 @@ fn a_refused_peer_sees_the_reply_and_may_go_on_sending_for_a_while() {
 
 #[test]
 fn input_that_no_session_uses_is_refused_and_counted_as_too_long() {
-    // Seen: the reason was counted as `session`, so `too_long` was always 0. Cause: the driver followed the refusal as
-    // if the session had made it. Cure: the reason goes along with the lingering.
+    // Seen: the reason was counted as `session`, so `too_long` was always 0. Cause: the driver
+    // followed the refusal as if the session had made it. Cure: the reason goes along with the
+    // lingering.
     let mut world = World::new();
     let line = "x".repeat(16 * 1024);
     for _ in 0..64 {
@@ -360,8 +362,9 @@ fn input_that_no_session_uses_is_refused_and_counted_as_too_long() {
 
 #[test]
 fn input_that_was_not_asked_for_is_held_within_bounds() {
-    // Seen: an engine that tells all that comes made a carriage hold it all, while the session was at work or a reply
-    // waited. Cause: what is held was measured only when the session asked for more. Cure: also when it is held.
+    // Seen: an engine that tells all that comes made a carriage hold it all, while the session was
+    // at work or a reply waited. Cause: what is held was measured only when the session asked for
+    // more. Cure: also when it is held.
     let too_much = |world: &mut World| {
         let input = [b'x'; 16 * 1024];
         for _ in 0..100 {
@@ -407,7 +410,7 @@ fn a_file_that_the_socket_takes_at_once_is_not_held_back() {
     let mut world = World::new();
     world.say("say x\nfile 3000000\nsay y\n");
     let (len, look) = (FILE_LEN, false);
-    assert_eq!(world.asked, [Asked::Pages { len, look }]);
+    assert_eq!(world.asked, [OutputWant::Pages { len, look }]);
 }
 
 #[test]
@@ -423,8 +426,8 @@ fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same(
         world
     };
     let mut world = slow();
-    let looked = |len| Asked::Pages { len, look: true };
-    let first = Asked::Pages {
+    let looked = |len| OutputWant::Pages { len, look: true };
+    let first = OutputWant::Pages {
         len: FILE_LEN,
         look: false,
     };
@@ -434,11 +437,11 @@ fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same(
     for _ in 0..3 {
         assert_eq!(world.step(), None);
     }
-    let after = [0, 100, 125].map(|us| Asked::Untaken(Duration::from_micros(us)));
+    let after = [0, 100, 125].map(|us| OutputWant::Untaken(Duration::from_micros(us)));
     assert_eq!(world.asked, after);
     world.untaken = 0;
     assert_eq!(world.run(), Blocked::Receive);
-    assert_eq!(world.asked.last(), Some(&Asked::Copy(HELD_BACK_LEN)));
+    assert_eq!(world.asked.last(), Some(&OutputWant::Copy(HELD_BACK_LEN)));
     assert!(world.got == [&file(FILE_LEN)[..], b"y\n"].concat());
 
     let mut changed = slow();
@@ -454,12 +457,12 @@ fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same(
         late <= Duration::from_millis(250),
         "{late:?} after the send time-out"
     );
-    // Seen: 2,000 peers that never took a file's end cost 10 % of a processor. Cause: each was looked at 50 times a
-    // second. Cure: the longer the wait, the rarer the looks.
+    // Seen: 2,000 peers that never took a file's end cost 10 % of a processor. Cause: each was
+    // looked at 50 times a second. Cure: the longer the wait, the rarer the looks.
     let wait = stuck.limits().send_timeout;
     let looks_max = 50 + wait.as_millis() / 250;
     let looks = stuck.asked.iter();
-    let looks = looks.filter(|asked| matches!(asked, Asked::Untaken(_)));
+    let looks = looks.filter(|asked| matches!(asked, OutputWant::Untaken(_)));
     assert!(
         looks.count() as u128 <= looks_max,
         "above {looks_max} in {wait:?}"
@@ -471,7 +474,10 @@ fn a_file_that_may_still_change_is_sent_as_a_copy_and_cut_if_it_does() {
     let mut world = World::new();
     world.window = 200_000;
     assert_eq!(world.say("fresh 500000\n"), Blocked::Receive);
-    assert_eq!(world.asked, [500_000, 300_000, 100_000].map(Asked::Copy));
+    assert_eq!(
+        world.asked,
+        [500_000, 300_000, 100_000].map(OutputWant::Copy)
+    );
     assert!(world.got == file(500_000));
 
     let mut changed = World::new();
@@ -651,8 +657,9 @@ fn an_idle_peer_that_ends_while_the_server_drains_counts_as_drained() {
 
 #[test]
 fn a_connection_that_a_drain_cuts_counts_as_drained_wherever_it_is() {
-    // Seen: a connection that was cut in the middle of a request counted as closed by the peer. Cause: the cut looks like
-    // an end of the stream to the one that reads. Cure: the carriage is told of the cut.
+    // Seen: a connection that was cut in the middle of a request counted as closed by the peer.
+    // Cause: the cut looks like an end of the stream to the one that reads. Cure: the carriage is
+    // told of the cut.
     for (name, mut world) in everywhere() {
         world.carriage.drain(world.now);
         world.carriage.cut(world.now);

@@ -22,8 +22,8 @@ cells! {
     DurationNs,
 }
 
-/// Behind the named cells: how many replies took up to each of [`DURATION_BOUNDS_US`], but longer than the one before; the
-/// last is for those beyond all.
+/// Behind the named cells: how many replies took up to each of [`DURATION_BOUNDS_US`], but longer
+/// than the one before; the last is for those beyond all.
 pub(super) const CELLS: usize = NAMED_CELLS + DURATION_BOUNDS_US.len() + 1;
 
 /// Microseconds: from a small file out of memory to a client on a slow line.

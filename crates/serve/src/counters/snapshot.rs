@@ -6,13 +6,13 @@ use crate::metrics::MetricsWriter;
 
 /// The counts at one moment.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct CounterSnapshot {
     pub(super) values: [u64; CELLS],
 }
 
-impl Snapshot {
-    /// Connections accepted so far: the sum of [`active`](Snapshot::active) and
-    /// [`closed_total`](Snapshot::closed_total).
+impl CounterSnapshot {
+    /// Connections accepted so far: the sum of [`active`](CounterSnapshot::active) and
+    /// [`closed_total`](CounterSnapshot::closed_total).
     pub fn accepted(&self) -> u64 {
         self.value(Cell::Accepted)
     }

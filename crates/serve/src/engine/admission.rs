@@ -25,7 +25,8 @@ pub(crate) struct Admission<O> {
     pub(crate) shared: Arc<Shared>,
     open: O,
     names_peers: bool,
-    /// Connections that have been admitted and not ended. Counted only where the others are refused.
+    /// Connections that have been admitted and not ended. Counted only where the others are
+    /// refused.
     admitted: AtomicUsize,
 }
 
@@ -80,7 +81,8 @@ impl<O> Admission<O> {
         }
     }
 
-    /// The machine of a connection that was admitted. `None` if TLS could not begin: it is counted as closed then.
+    /// The machine of a connection that was admitted. `None` if TLS could not begin: it is counted
+    /// as closed then.
     pub(crate) fn carriage<S: Session>(
         &self,
         tls: Option<&Arc<Tls>>,
@@ -95,7 +97,8 @@ impl<O> Admission<O> {
         }
     }
 
-    /// Makes the session of a connection. `peer` is asked only if somebody wants to know, because it is a system call.
+    /// Makes the session of a connection. `peer` is asked only if it is wanted, because it is a
+    /// system call.
     pub(crate) fn session<S>(
         &self,
         listener: usize,

@@ -19,7 +19,8 @@ use crate::metrics::MetricsWriter;
 use crate::registry::Connections;
 use crate::stream::FiberStream;
 
-/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one, and what it does.
+/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one,
+/// and what it does.
 const STALL_THRESHOLD: Duration = Duration::from_secs(1);
 
 pub(crate) struct Fibers {
@@ -134,8 +135,8 @@ impl Fibers {
     }
 }
 
-/// A fiber's life, in steps: accept, serve, and again. It waits for a connection on a stack (few do), and for input
-/// without one.
+/// A fiber's life, in steps: accept, serve, and again. It waits for a connection on a stack (few
+/// do), and for input without one.
 struct Carrier<S: Session, O> {
     pool: Arc<AcceptPool<Listener, O>>,
     point: usize,

@@ -1,9 +1,10 @@
-//! The accept pool of the engines that have a fiber or a thread for each connection: each of these carriers accepts a
-//! connection and then serves it, and a few always wait for the next.
+//! The accept pool of the engines that have a fiber or a thread for each connection: each of these
+//! carriers accepts a connection and then serves it, and a few always wait for the next.
 //!
-//! At its limit of connections a server *pauses accepting*: all carriers are busy, and the kernel keeps further
-//! connections in the listen queue, in the order in which they came, until one ends. A 503 would cost an accept, a reply
-//! and a close for each at the time when the server can least afford it, and invite the peer to try again at once.
+//! At its limit of connections a server *pauses accepting*: all carriers are busy, and the kernel
+//! keeps further connections in the listen queue, in the order in which they came, until one ends.
+//! A 503 would cost an accept, a reply and a close for each at the time when the server can least
+//! afford it, and invite the peer to try again at once.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -17,8 +18,9 @@ use crate::registry::Connections;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// How many carriers should wait for connections, per accept point: as many connections are taken in one turn, so that
-/// a crowd that arrives at once is not let in one by one while those inside are served.
+/// How many carriers should wait for connections, per accept point: as many connections are taken
+/// in one turn, so that a crowd that arrives at once is not let in one by one while those inside
+/// are served.
 const SPARE_MIN: usize = 32;
 
 /// Beyond this number of waiting carriers, one that has ended its connection ends itself.
@@ -30,8 +32,8 @@ const REFUSERS: usize = 32;
 /// How long being refused may take: a fresh socket's buffer takes the line at once.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
 
-/// After running out of descriptors or memory: long enough for some connections to end, short enough to go unnoticed in
-/// the listen queue.
+/// After running out of descriptors or memory: long enough for some connections to end, short
+/// enough to go unnoticed in the listen queue.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The carriers, and where they wait.
@@ -44,7 +46,8 @@ pub(crate) struct AcceptPool<L, O> {
     is_fixed: bool,
 }
 
-/// One listener on one worker: where carriers wait. In cache lines of its own (two, which x86 prefetches together).
+/// One listener on one worker: where carriers wait. In cache lines of its own (two, which x86
+/// prefetches together).
 #[repr(align(128))]
 pub(crate) struct AcceptPoint<L> {
     pub(crate) listener: Arc<L>,
@@ -57,7 +60,8 @@ pub(crate) struct AcceptPoint<L> {
 }
 
 impl<L, O> AcceptPool<L, O> {
-    /// A pool for all workers, without carriers. `listeners` are what they accept from, one for each that is bound.
+    /// A pool for all workers, without carriers. `listeners` are what they accept from, one for
+    /// each that is bound.
     pub(crate) fn new(
         start: Start<O>,
         listeners: &[Arc<L>],
@@ -140,7 +144,8 @@ impl<L, O> AcceptPool<L, O> {
         self.point(index).idle.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits for the next connection; `None` when the listener was closed, and the carrier has been counted out.
+    /// Waits for the next connection; `None` when the listener was closed, and the carrier has been
+    /// counted out.
     pub(crate) fn accept<T>(
         &self,
         index: usize,
@@ -187,14 +192,16 @@ impl<L, O> AcceptPool<L, O> {
             self.admission.shared.counters.accept_paused();
         }
         let Err(line) = admitted else { return true };
-        // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no room for.
+        // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no
+        // room for.
         let deadline = Instant::now() + REFUSAL_PATIENCE;
         let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
         self.admission.refused();
         false
     }
 
-    /// Few are left that wait: more should, up to the limit. When none waits, accepting pauses until a connection ends.
+    /// Few are left that wait: more should, up to the limit. When none waits, accepting pauses
+    /// until a connection ends.
     fn add_spare(&self, index: usize, count: usize, spawn: impl Fn(usize) -> io::Result<()>) {
         for _ in 0..count {
             if !self.take_place() || self.add(index, &spawn).is_err() {
@@ -206,7 +213,8 @@ impl<L, O> AcceptPool<L, O> {
         }
     }
 
-    /// After a connection: whether the carrier goes on, or is one too many and has been counted out.
+    /// After a connection: whether the carrier goes on, or is one too many and has been counted
+    /// out.
     pub(crate) fn is_to_stay(&self, index: usize) -> bool {
         let idle = &self.point(index).idle;
         if !self.is_fixed && idle.load(Ordering::Relaxed) >= SPARE_MAX {

@@ -44,8 +44,8 @@ impl<S: Session, T: Stream> Serving<S, T> {
         &self.driver.as_ref().expect("served until it ends").0
     }
 
-    /// Goes on with the conversation; `false` if it has ended. A session that panics is our mistake, and ends this
-    /// connection only: the hook has reported it.
+    /// Goes on with the conversation; `false` if it has ended. A session that panics is our
+    /// mistake, and ends this connection only: the hook has reported it.
     pub(crate) fn guard(
         &mut self,
         go_on: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>,
@@ -55,7 +55,8 @@ impl<S: Session, T: Stream> Serving<S, T> {
         match gone_on.unwrap_or(Err(Closed::Error)) {
             Ok(()) => true,
             Err(closed) => {
-                // The descriptor first, then the count: what counts connections may count descriptors too.
+                // The descriptor first, then the count: what counts connections may count
+                // descriptors too.
                 let shared = Arc::clone(driver.carriage.shared());
                 self.driver = None;
                 shared.counters.closed(closed);

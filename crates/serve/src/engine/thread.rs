@@ -18,7 +18,8 @@ use crate::listen::Bound;
 use crate::registry::Connections;
 use crate::stream::ThreadStream;
 
-/// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the answer.
+/// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the
+/// answer.
 pub const THREADS_MAX: usize = 8192;
 
 /// A kernel thread's stack: sessions need little.
@@ -41,7 +42,8 @@ impl Threads {
     {
         let listeners = start.listeners.iter().map(Listener::new);
         let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
-        // A thread belongs to no worker. One accepts at a time, so one list of connections is enough.
+        // A thread belongs to no worker. One accepts at a time, so one list of connections is
+        // enough.
         let (pool, bound) = AcceptPool::new(start, &listeners, 1, THREADS_MAX);
         pool.start(|point| spawn(&pool, point))?;
         Ok(Threads {
@@ -106,8 +108,8 @@ where
     }
 }
 
-/// A listener that kernel threads accept from. One of them waits for the socket or the end, the others
-/// for that one: `poll(2)` would wake them all for every connection.
+/// A listener that kernel threads accept from. One of them waits for the socket or the end, the
+/// others for that one: `poll(2)` would wake them all for every connection.
 struct Listener {
     fd: OwnedFd,
     end: OwnedFd,

@@ -35,7 +35,7 @@ pub enum Address {
     },
 }
 
-/// Who may connect to a Unix socket if nothing is said: everybody, as on a TCP port of this
+/// Which accounts may connect to a Unix socket if nothing is said: all, as on a TCP port of this
 /// machine, and as `SocketMode=` of systemd.socket(5) has it.
 const MODE_DEFAULT: u32 = 0o666;
 

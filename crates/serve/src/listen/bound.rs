@@ -13,7 +13,7 @@ use crate::tls::Tls;
 /// A listening stream socket.
 ///
 /// Dropping it closes the socket, and removes the file of a Unix socket if this process made it and
-/// nobody has put another in its place.
+/// another has not taken its place.
 #[derive(Debug)]
 pub struct Bound {
     /// Where it listens: [`Address::Tcp`] with the real port if port 0 was asked for, or
@@ -34,9 +34,10 @@ pub struct Bound {
 pub(super) const URLS_MAX: usize = 8;
 
 impl Bound {
-    /// Begins no more TCP handshakes, while those under way end and what is in the listen queue can still be
-    /// accepted: a filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). Who connects meanwhile
-    /// tries again, as after any loss, and is refused once the socket is closed.
+    /// Begins no more TCP handshakes, while those under way end and what is in the listen queue can
+    /// still be accepted: a filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). A
+    /// client that connects meanwhile tries again, as after any loss, and is refused once the
+    /// socket is closed.
     ///
     /// # Errors
     /// What `setsockopt(2)` reports.
@@ -91,7 +92,7 @@ impl Bound {
         matches!(&self.address, Address::Unix { path: own, .. } if own == path)
     }
 
-    /// Whether whoever started us made the socket, and others may listen on it after us.
+    /// Whether our parent made the socket, and others may listen on it after us.
     pub fn is_inherited(&self) -> bool {
         self.is_inherited
     }

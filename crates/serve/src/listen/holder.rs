@@ -1,4 +1,4 @@
-//! Who holds a port or a socket file: for error messages only, so whatever cannot be found out is
+//! What holds a port or a socket file: for error messages only, so whatever cannot be found out is
 //! simply not said.
 
 use std::fmt;
@@ -49,7 +49,7 @@ pub(super) fn of_unix(path: &Path) -> Option<Holder> {
     let rows = table
         .lines()
         .map(|row| row.split_whitespace().collect::<Vec<_>>());
-    // Connections that nobody has accepted yet bear the path as well; their inode is 0.
+    // Connections that are not accepted yet bear the path as well; their inode is 0.
     let mut inodes = rows
         .filter(|row| row.get(7) == Some(&path) && row[6] != "0")
         .map(|row| row[6]);

@@ -1,4 +1,4 @@
-//! Sockets that systemd (or anybody who speaks its protocol) opened before this process started.
+//! Sockets that systemd (or a program that speaks its protocol) opened before this process started.
 //! sd_listen_fds(3), systemd.socket(5)
 
 use std::net::SocketAddr;
@@ -84,7 +84,7 @@ fn take(fd: RawFd, name: &str) -> Result<OwnedFd, BindError> {
     rustix::io::fcntl_getfd(probe).map_err(|errno| {
         BindError::new(place(fd, name), "no such descriptor is open").because(errno)
     })?;
-    // SAFETY: it is open, and `LISTEN_PID` says that whoever started this process left it to us;
+    // SAFETY: it is open, and `LISTEN_PID` says that the parent of this process left it to us;
     // `TAKEN` lets us take it once.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -76,13 +76,13 @@ fn resolve(host: &str, port: u16, asked: &Address) -> Result<Vec<SocketAddr>, Bi
     Ok(found)
 }
 
-/// How long a port may still be held by a process that is no more: the kernel takes an io_uring apart some time after
-/// its process was killed, and until then the ring keeps the listener.
+/// How long a port may still be held by a process that is no more: the kernel takes an io_uring
+/// apart some time after its process was killed, and until then the ring keeps the listener.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const ORPHAN_LOOK: Duration = Duration::from_millis(20);
 
-/// Binds and listens. Waits for a port that a dead process has not given back yet, for as long as no living one is
-/// seen to hold it.
+/// Binds and listens. Waits for a port that a dead process has not given back yet, for as long as
+/// no living one is seen to hold it.
 fn bind_tcp(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> {
     let deadline = Instant::now() + ORPHAN_PATIENCE;
     loop {

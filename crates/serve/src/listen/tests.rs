@@ -10,8 +10,8 @@ use super::bound::URLS_MAX;
 use super::tcp::ORPHAN_LOOK;
 use super::{Address, Backlog, Bound, bind, bind_beside, tcp};
 
-/// Seen: `weft.socket` and `serve.toml`, as shipped, name port 80 both, and did not start together: an inherited address
-/// was bound again.
+/// Seen: `weft.socket` and `serve.toml`, as shipped, name port 80 both, and did not start together:
+/// an inherited address was bound again.
 #[test]
 fn what_an_inherited_socket_takes_is_not_bound_again() {
     let all = |text: &str| bind(&text.parse().unwrap(), None).unwrap();
@@ -136,8 +136,9 @@ fn a_port_in_use_is_refused_by_the_holders_name() {
     );
 }
 
-/// Seen: a start right after `kill -9` found the port in use under io_uring, 8 of 8 times. Cause: the dead
-/// process's ring held the listener a little longer. Cure: a port without a living holder is waited for.
+/// Seen: a start right after `kill -9` found the port in use under io_uring, 8 of 8 times. Cause:
+/// the dead process's ring held the listener a little longer. Cure: a port without a living holder
+/// is waited for.
 #[test]
 fn a_port_that_nobody_holds_any_more_is_waited_for() {
     let orphan = bind_one("127.0.0.1:0");

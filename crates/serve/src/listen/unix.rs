@@ -19,7 +19,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
     clear_the_way(path, &name)?;
     let socket = stream_socket(SocketFlags::CLOEXEC).map_err(refuse)?;
     rustix::net::bind(&socket, &name).map_err(refuse)?;
-    // Until listen(2) every connect(2) is refused, so nobody gets in before the mode is right.
+    // Until listen(2) every connect(2) is refused, so no client gets in before the mode is right.
     let file = SocketFile::adopt(path, mode).map_err(|error| {
         BindError::new(format_args!("unix:{}", path.display()), error.to_string())
     })?;
@@ -50,7 +50,7 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
         .filter(|folder| !folder.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
-    // A start takes milliseconds. Whoever holds the lock longer has another use for it.
+    // A start takes milliseconds. A process that holds the lock longer has another use for it.
     for _ in 0..50 {
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Some(folder);
@@ -60,7 +60,7 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
     None
 }
 
-/// Removes a socket that nobody listens at. Anything else in the way is the operator's to decide.
+/// Removes a socket without a listener. Anything else in the way is the operator's to decide.
 fn clear_the_way(path: &Path, name: &SocketAddrUnix) -> Result<(), BindError> {
     let refuse = |advice: String| {
         Err(BindError::new(

@@ -11,8 +11,8 @@ use super::Server;
 use crate::carriage::DRAIN_GRACE;
 use crate::listen::Address;
 
-/// How long the connections in the listen queue may take to be accepted: those whose handshake is not over yet, and, on a
-/// busy machine or at the limit of connections, those that are in it.
+/// How long the connections in the listen queue may take to be accepted: those whose handshake is
+/// not over yet, and, on a busy machine or at the limit of connections, those that are in it.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(20);
 const QUEUE_PATIENCE_MAX: Duration = Duration::from_secs(1);
 
@@ -23,10 +23,10 @@ const DRAIN_STEP: Duration = Duration::from_millis(2);
 const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Ends gracefully. For a quarter of a second all goes on, but every reply says that it is the last one of its
-    /// connection: a client that has a request on its way gets its reply. Then takes no more connections, closes
-    /// those that are idle, lets the others finish, and cuts what is left at the
-    /// [deadline](crate::limits::Limits::drain_deadline). Returns how many were cut.
+    /// Ends gracefully. For a quarter of a second all goes on, but every reply says that it is the
+    /// last one of its connection: a client that has a request on its way gets its reply. Then
+    /// takes no more connections, closes those that are idle, lets the others finish, and cuts what
+    /// is left at the [deadline](crate::limits::Limits::drain_deadline). Returns how many were cut.
     pub fn drain(&self) -> usize {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;
@@ -49,8 +49,9 @@ impl Server {
         cut
     }
 
-    /// Ends all waits for connections, and the listening of sockets that are ours alone: clients that connect
-    /// from now on are refused, not left to wait. An inherited socket goes on listening for the process that gets it next.
+    /// Ends all waits for connections, and the listening of sockets that are ours alone: clients
+    /// that connect from now on are refused, not left to wait. An inherited socket goes on
+    /// listening for the process that gets it next.
     pub(super) fn stop_listening(&self) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return; // Drained already.
@@ -59,7 +60,8 @@ impl Server {
             let listeners = self.running.listeners().iter();
             listeners.filter(|bound| !bound.is_inherited())
         };
-        // First no more get into the queue, because what is in it at the close is reset; then time for those in it.
+        // First no more get into the queue, because what is in it at the close is reset; then time
+        // for those in it.
         let queues = || ours().filter(|bound| matches!(bound.address, Address::Tcp(_)));
         for bound in queues() {
             let _ = bound.stop_queueing();
@@ -78,7 +80,8 @@ impl Server {
     }
 }
 
-/// Whether a connection waits in the listen queue. A socket that was shut down has no queue, and is readable all the same.
+/// Whether a connection waits in the listen queue. A socket that was shut down has no queue, and is
+/// readable all the same.
 fn has_connections(listener: impl AsFd) -> bool {
     let mut fds = [PollFd::new(&listener, PollFlags::IN)];
     let _ = poll(&mut fds, Some(&Timespec::default()));
@@ -89,8 +92,9 @@ fn has_connections(listener: impl AsFd) -> bool {
 mod tests {
     use super::*;
 
-    /// Seen: every stop on TCP took 1.3 s, without a single connection. Cause: the server was drained, and dropped
-    /// after it; the second look at the listen queue took the hang-up of a closed socket for a client that waits.
+    /// Seen: every stop on TCP took 1.3 s, without a single connection. Cause: the server was
+    /// drained, and dropped after it; the second look at the listen queue took the hang-up of a
+    /// closed socket for a client that waits.
     #[test]
     fn a_listener_that_was_shut_down_has_no_connections() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use ::serve::Server;
 use ::serve::counters::Closed;
 use ::serve::signals::Signal;
 use ::serve::tls::Tls;
-use cache::{Host, Process, Shutdown};
+use cache::{Host, Process, StopMode};
 use session::Phase;
 
 /// Descriptors that are no connections.
@@ -67,10 +67,10 @@ impl Host for ProcessHost {
         }
     }
 
-    fn shut_down(&self, how: Shutdown) {
+    fn shut_down(&self, how: StopMode) {
         let signal = match how {
-            Shutdown::Now => Signal::Interrupt,
-            Shutdown::Graceful => Signal::Terminate,
+            StopMode::Now => Signal::Interrupt,
+            StopMode::Graceful => Signal::Terminate,
         };
         // The receiver is gone only while the process ends anyway.
         let _ = self

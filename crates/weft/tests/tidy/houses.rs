@@ -67,7 +67,7 @@ const HOUSES: &[House] = &[
             sched/local sched/waiting sched/wake
             sched/block sched/run
             sched/unparker
-            io/carrier io/lent io/op
+            io/path io/lent io/op
             io/accept io/ready io/ring
             io/end
             io/cancel
@@ -78,7 +78,7 @@ const HOUSES: &[House] = &[
             fs
             net
             spawn/packet spawn/handle
-            spawn/crew spawn/steps
+            spawn/processors spawn/steps
             spawn/builder
             spawn/clusters spawn/join_set
             process signal
@@ -103,7 +103,7 @@ const HOUSES: &[House] = &[
             ),
             (
                 "sched/cluster",
-                "spawn/crew",
+                "spawn/processors",
                 "the threads of its processors lie in the cluster, as a field that it makes and \
                  does not look into: every handle to the cluster may add and remove some",
             ),

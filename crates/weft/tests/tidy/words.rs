@@ -24,10 +24,6 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Session", "the trait, and the two protocols that are one"),
     ("Settings", "what a thing is started with"),
     ("Signals", "of the process, for a fiber or for a server"),
-    // Renamed with the next rearrangement of their crates.
-    ("Outcome", "of a store in cache, of a run in load"),
-    ("Shutdown", "of a runtime, of a cache"),
-    ("Snapshot", "of counters in serve, of a store in cache"),
 ];
 
 #[test]
@@ -110,7 +106,7 @@ const PERSONS: &[&str] = &[
 fn things_are_it() {
     let mut findings = Findings::default();
     for file in files(&["rs", "md"]) {
-        if file.name == "CHANGELOG.md" || PENDING.iter().any(|start| file.name.starts_with(start)) {
+        if file.name == "CHANGELOG.md" {
             continue;
         }
         let is_page = file.name.ends_with(".md");
@@ -133,24 +129,10 @@ const COMMENT_COLUMNS_MAX: usize = 100;
 /// Inside of a fenced block.
 const DRAWING_COLUMNS_MAX: usize = 120;
 
-/// Where comments are still being rearranged.
-const PENDING: &[&str] = &[
-    "crates/cache/",
-    "crates/fiber/",
-    "crates/serve/",
-    "crates/weft/src/cache",
-    "crates/weft/src/process.rs",
-    "crates/weft/src/serve",
-    "crates/weft/tests/engines.rs",
-];
-
 #[test]
 fn comments_fit_into_100_columns() {
     let mut findings = Findings::default();
     for file in files(&["rs"]) {
-        if PENDING.iter().any(|start| file.name.starts_with(start)) {
-            continue;
-        }
         let mut is_drawing = false;
         for (at, line) in file.text.lines().enumerate() {
             let comment = line.trim_start();

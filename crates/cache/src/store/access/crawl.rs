@@ -20,9 +20,10 @@ impl Store {
         self.pool().flush_at(at, now);
     }
 
-    /// Looks at items after `cursor` until `budget` were seen, takes out what is dead, and shows the others to `visit`.
-    /// Returns where to go on, or `None` after the last or when `visit` breaks. An item that is there
-    /// throughout is seen at least once, and may be seen twice when the table grows meanwhile.
+    /// Looks at items after `cursor` until `budget` were seen, takes out what is dead, and shows
+    /// the others to `visit`. Returns where to go on, or `None` after the last or when `visit`
+    /// breaks. An item that is there throughout is seen at least once, and may be seen twice when
+    /// the table grows meanwhile.
     ///
     /// `visit` runs within a turn, so it must not write to the store.
     pub fn crawl(
@@ -81,8 +82,9 @@ impl Store {
         sweep.map_or(true, |sweep| sweep.cursor.is_some())
     }
 
-    /// Does up to `budget` steps of housekeeping: takes out dead items, moves pages to the classes that
-    /// need them, gives memory back. Returns whether there is more to do now. For an idle moment.
+    /// Does up to `budget` steps of housekeeping: takes out dead items, moves pages to the classes
+    /// that need them, gives memory back. Returns whether there is more to do now. For an idle
+    /// moment.
     pub fn maintain(&self, budget: usize, now: Seconds) -> bool {
         let sweeps = self.sweep(budget, now);
         let moves = self.pool().tend_pages(budget, self.pool().clock(now));

@@ -5,7 +5,8 @@ use crate::store::pool::draft::RawDraft;
 use crate::store::rule::StoreError;
 use crate::store::slab::Clock;
 
-/// An item on its way in: room for its value, in its final place. Gives its memory back when dropped.
+/// An item on its way in: room for its value, in its final place. Gives its memory back when
+/// dropped.
 pub struct Draft {
     pub(crate) store: Store,
     /// Taken out when the draft is committed.
@@ -16,7 +17,7 @@ pub struct Draft {
 impl Draft {
     /// The key.
     pub fn key(&self) -> &[u8] {
-        // The draft's own memory: nobody else knows the chunk.
+        // The draft's own memory: nothing else knows the chunk.
         self.store.pool().key(self.raw().chunk)
     }
 
@@ -35,8 +36,9 @@ impl Draft {
         self.missing() == 0
     }
 
-    /// Room for the next bytes of the value: not always for all of them. Empty when the draft is full. A long item
-    /// gets its memory as it fills, so this may fail half way: then drop the draft and swallow the rest.
+    /// Room for the next bytes of the value: not always for all of them. Empty when the draft is
+    /// full. A long item gets its memory as it fills, so this may fail half way: then drop the
+    /// draft and swallow the rest.
     pub fn room(&mut self) -> Result<&mut [u8], StoreError> {
         let clock = self.clock;
         let raw = self

@@ -24,20 +24,21 @@ impl Store {
     }
 
     /// Changes the memory limit (`cache_memlimit`). What is above it is taken back by
-    /// [`maintain`](Store::maintain), page by page. Fails below a page, and above what the address space was
-    /// reserved for: 64 GiB, or four times the first limit.
+    /// [`maintain`](Store::maintain), page by page. Fails below a page, and above what the address
+    /// space was reserved for: 64 GiB, or four times the first limit.
     pub fn set_memory_max(&self, memory_max: u64) -> Result<(), StoreError> {
         self.pool().set_pages_limit(memory_max / PAGE_LEN as u64)
     }
 
-    /// The slab classes: the bytes of a chunk, and how many of them a page has. The first is class 1. `memcached -vv`
-    /// prints them at the start.
+    /// The slab classes: the bytes of a chunk, and how many of them a page has. The first is class
+    /// 1. `memcached -vv` prints them at the start.
     pub fn chunk_lens(&self) -> Vec<(usize, usize)> {
         let lens = self.pool().lens.as_slice().iter();
         lens.map(|len| (*len, PAGE_LEN / len)).collect()
     }
 
-    /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes, ascending.
+    /// What `stats sizes` says: how many items of each size, sizes rounded up to 32 bytes,
+    /// ascending.
     pub fn sizes(&self) -> Vec<(u64, u64)> {
         let pool = self.pool();
         let mut sizes = BTreeMap::new();

@@ -13,7 +13,8 @@ use crate::store::pool::Pool;
 use crate::store::rule::Seconds;
 use crate::store::slab::item_len;
 
-/// One version of an item, which never changes but for its marks. Borrowed from a [`Turn`](super::Turn).
+/// One version of an item, which never changes but for its marks. Borrowed from a
+/// [`Turn`](super::Turn).
 #[derive(Clone, Copy)]
 pub struct Item<'t> {
     store: &'t Store,
@@ -89,9 +90,9 @@ impl<'t> Item<'t> {
         (0..layout.pieces()).map(move |at| pool.piece(chunk, &layout, at))
     }
 
-    /// The value without a copy, in as many pieces as it lies in. The pieces keep the item's memory until they are
-    /// dropped, so they are for values which are worth it: 16 KiB and more. None when so many replies send
-    /// this very item (61,440) that one more is refused.
+    /// The value without a copy, in as many pieces as it lies in. The pieces keep the item's memory
+    /// until they are dropped, so they are for values which are worth it: 16 KiB and more. None
+    /// when so many replies send this very item (61,440) that one more is refused.
     pub fn shared(&self) -> Option<impl Iterator<Item = Bytes> + use<'t>> {
         let held = Held::take(self.store.clone(), self.chunk, READERS_MAX)?;
         let layout = Layout::of(&self.pool().arena, self.chunk);
@@ -135,7 +136,7 @@ impl<'t> Item<'t> {
         self.state & mark::STALE != 0
     }
 
-    /// Whether somebody has the win token.
+    /// Whether the win token is taken.
     pub fn is_win_taken(&self) -> bool {
         self.state & mark::WIN != 0
     }
@@ -143,14 +144,15 @@ impl<'t> Item<'t> {
     /// Takes the win token: true for exactly one caller, until the item is stored or invalidated.
     pub fn take_win(&self) -> bool {
         let pool = self.pool();
-        // Under the bucket's lock, so that the token is not lost when the item is copied to another place.
+        // Under the bucket's lock, so that the token is not lost when the item is copied to another
+        // place.
         let locked = pool.index.lock(pool.hash(self.key()));
         match locked.find(|chunk| pool.key(chunk) == self.key()) {
             Some((_, chunk)) => {
                 let header = pool.arena.header(chunk);
                 header.cas.load(Relaxed) == self.cas() && mark::take_win(&header.state)
             }
-            // Whoever took the item away leaves nothing to recache for: the next get misses.
+            // An item that was taken away leaves nothing to recache for: the next get misses.
             None => false,
         }
     }
@@ -177,8 +179,8 @@ impl fmt::Debug for Item<'_> {
 }
 
 impl<S: AsRef<Pool>> Held<S> {
-    /// None when the item has `count_max` references. The caller has pinned the epoch since before it found the
-    /// item, or holds the lock of its bucket.
+    /// None when the item has `count_max` references. The caller has pinned the epoch since before
+    /// it found the item, or holds the lock of its bucket.
     pub(crate) fn take(pool: S, chunk: Chunk, count_max: u32) -> Option<Held<S>> {
         let taken = mark::reference(&pool.as_ref().arena.header(chunk).state, count_max);
         // Made only when it was taken: a `Held` gives a reference back when it is dropped.

@@ -12,13 +12,13 @@
 //!          └─────────┴───────┴──────┴───────┴─────────┴─────────────┴─────┴───────────┴─────┴───────┘
 //! ```
 //!
-//! Numbers are little-endian. Records run on from block to block, oldest items of each class first, so that they
-//! come back in the order in which they would be evicted. memcached's `-e` keeps its memory in a file of a
-//! RAM disk and its pointers with it; this is a copy, which costs a second per gigabyte and in return can be
-//! checked: all of the file is, before any of it is used.
+//! Numbers are little-endian. Records run on from block to block, oldest items of each class first,
+//! so that they come back in the order in which they would be evicted. memcached's `-e` keeps its
+//! memory in a file of a RAM disk and its pointers with it; this is a copy, which costs a second
+//! per gigabyte and in return can be checked: all of the file is, before any of it is used.
 //!
-//! A snapshot is used once: [`Store::restore`] removes the file when it has read it, because after a crash an hour later
-//! it would bring back what was deleted since.
+//! A snapshot is used once: [`Store::restore`] removes the file when it has read it, because after
+//! a crash an hour later it would bring back what was deleted since.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -90,7 +90,8 @@ impl Store {
             Ok(written)
         });
         if renamed.is_err() {
-            // What is half written is of no use; that it may not exist is why the result is not looked at.
+            // What is half written is of no use; that it may not exist is why the result is not
+            // looked at.
             let _ = fs::remove_file(&beside);
         }
         renamed
@@ -137,7 +138,7 @@ impl Store {
         let marks = marks
             .map(|(bit, mark)| u8::from(state & mark != 0) << bit)
             .sum::<u8>();
-        // Who is in the main queue has been used twice.
+        // What is in the main queue has been used twice.
         let used = mark::used(state).max(if pool.uses(chunk) == Use::Main { 2 } else { 0 });
         let mut record = Vec::with_capacity(RECORD_HEAD_LEN + key.len());
         record.extend([key.len() as u8, marks, used as u8]);
@@ -152,7 +153,8 @@ impl Store {
         (0..layout.pieces()).try_for_each(|at| blocks.put(pool.piece(chunk, &layout, at)))
     }
 
-    /// Reads a snapshot into the store, which should be empty, and removes the file. The whole file is checked first.
+    /// Reads a snapshot into the store, which should be empty, and removes the file. The whole file
+    /// is checked first.
     pub fn restore(&self, path: &Path, time: SnapshotTime) -> Result<Snapshot, RestoreError> {
         let head = Head::parse(&check(path)?);
         let file_len = fs::metadata(path)?.len();

@@ -13,8 +13,8 @@ use crate::store::slab::{Clock, Victim};
 
 /// What one call of a session does to the store. Short; not `Send`.
 ///
-/// The epoch is pinned with the first read and stays so until a write or the end of the turn: a batch of
-/// pipelined gets pays once.
+/// The epoch is pinned with the first read and stays so until a write or the end of the turn: a
+/// batch of pipelined gets pays once.
 pub struct Turn<'s> {
     pub(crate) store: &'s Store,
     pub(crate) now: Seconds,
@@ -100,7 +100,8 @@ impl<'s> Turn<'s> {
         Some(item)
     }
 
-    /// Under the bucket's lock: an item that is being copied to another place must not lose its new time.
+    /// Under the bucket's lock: an item that is being copied to another place must not lose its new
+    /// time.
     fn touch_found(&self, key: &[u8], exptime: Seconds) -> Result<Chunk, Miss> {
         let pool = self.pool();
         // Before the lock: see `Pool::clock`.
@@ -141,7 +142,7 @@ impl<'s> Turn<'s> {
         let pool = self.pool();
         let clock = self.clock();
         let locked = pool.index.lock(pool.hash_of(chunk));
-        // Somebody may have touched it since.
+        // It may have been touched since.
         if let Some((at, _)) = locked.find(|found| found == chunk)
             && clock.is_dead(&pool.arena, chunk)
         {
@@ -189,8 +190,8 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Before memory is allocated: what the turn pins could not come back. No item of the turn is borrowed any
-    /// more, because the caller has it `&mut`.
+    /// Before memory is allocated: what the turn pins could not come back. No item of the turn is
+    /// borrowed any more, because the caller has it `&mut`.
     #[inline]
     pub(crate) fn unpin(&mut self) {
         if self.is_pinned.get() {

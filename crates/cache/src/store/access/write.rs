@@ -1,8 +1,8 @@
 //! The writes of a turn.
 //!
-//! A write prepares its new version without a lock, then decides and publishes under the bucket's lock. What
-//! is built from the version before (append, counting) holds a reference to that, and begins again if another
-//! was published meanwhile.
+//! A write prepares its new version without a lock, then decides and publishes under the bucket's
+//! lock. What is built from the version before (append, counting) holds a reference to that, and
+//! begins again if another was published meanwhile.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,8 @@ use crate::store::pool::Pool;
 use crate::store::pool::counters::add;
 use crate::store::pool::draft::RawDraft;
 use crate::store::rule::{
-    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Outcome, Rule, Seconds, StoreError,
+    Arithmetic, Counted, DeleteRule, Deleted, Direction, Mode, Rule, Seconds, StoreError,
+    StoreOutcome,
 };
 use crate::store::slab::{Clock, Use, Victim, set_generation};
 
@@ -32,7 +33,7 @@ impl<'s> Turn<'s> {
         flags: u32,
         exptime: Seconds,
         rule: Rule,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<StoreOutcome, StoreError> {
         let (pool, clock) = (self.pool(), self.clock());
         self.unpin();
         let mut raw = pool.begin(key, value.len(), flags, exptime, clock)?;
@@ -67,7 +68,7 @@ impl<'s> Turn<'s> {
     ///
     /// # Panics
     /// If the draft is not full, or of another store.
-    pub fn commit(&mut self, mut draft: Draft, rule: Rule) -> Result<Outcome, StoreError> {
+    pub fn commit(&mut self, mut draft: Draft, rule: Rule) -> Result<StoreOutcome, StoreError> {
         assert!(
             draft.is_full(),
             "committed a draft that misses {} bytes",
@@ -85,14 +86,14 @@ impl<'s> Turn<'s> {
         self.commit_raw(raw, rule)
     }
 
-    fn commit_raw(&mut self, raw: RawDraft, rule: Rule) -> Result<Outcome, StoreError> {
+    fn commit_raw(&mut self, raw: RawDraft, rule: Rule) -> Result<StoreOutcome, StoreError> {
         match rule.mode {
             Mode::Append | Mode::Prepend => self.join(raw, rule),
             _ => Ok(self.commit_whole(raw, rule)),
         }
     }
 
-    fn commit_whole(&mut self, raw: RawDraft, rule: Rule) -> Outcome {
+    fn commit_whole(&mut self, raw: RawDraft, rule: Rule) -> StoreOutcome {
         let (pool, clock) = (self.pool(), self.clock());
         let hash = pool.hash_of(raw.chunk);
         let mut locked = pool.index.lock(hash);
@@ -115,7 +116,7 @@ impl<'s> Turn<'s> {
             false => 0,
         };
         if let (true, Some(live)) = (stale, live) {
-            // A stale value keeps the time of what it replaces, and who has won stays so.
+            // A stale value keeps the time of what it replaces, and a winner stays one.
             let old = pool.arena.header(live);
             marks |= mark::STALE | (old.state.load(Relaxed) & mark::WIN);
             let exptime = old.exptime.load(Relaxed);
@@ -136,22 +137,24 @@ impl<'s> Turn<'s> {
         );
         drop(locked);
         pool.index.grow(|chunk| pool.hash_of(chunk));
-        Outcome::Stored { cas }
+        StoreOutcome::Stored { cas }
     }
 
-    /// Whether a rule allows a store over what is there; true when the new version is stale at once.
-    fn permit(&self, live: Option<Chunk>, rule: Rule) -> Result<bool, Outcome> {
+    /// Whether a rule allows a store over what is there; true when the new version is stale at
+    /// once.
+    fn permit(&self, live: Option<Chunk>, rule: Rule) -> Result<bool, StoreOutcome> {
         let pool = self.pool();
         let mut stale = false;
-        // As in memcached, an add has nothing to compare with, and a join needs an item before its cas.
+        // As in memcached, an add has nothing to compare with, and a join needs an item before its
+        // cas.
         let is_join = matches!(rule.mode, Mode::Append | Mode::Prepend);
         if let Some(cas) = rule.cas.filter(|_| rule.mode != Mode::Add) {
             let Some(live) = live else {
                 if is_join {
-                    return Err(Outcome::NotStored);
+                    return Err(StoreOutcome::NotStored);
                 }
                 add(&self.stripe().cas_misses);
-                return Err(Outcome::NotFound);
+                return Err(StoreOutcome::NotFound);
             };
             let current = pool.arena.header(live).cas.load(Relaxed);
             stale = rule.invalidate && cas < current && !is_join;
@@ -161,7 +164,7 @@ impl<'s> Turn<'s> {
                 false => class.counts.cas_badval += 1,
             }
             if cas != current && !stale {
-                return Err(Outcome::Exists);
+                return Err(StoreOutcome::Exists);
             }
         }
         match (rule.mode, live) {
@@ -169,16 +172,16 @@ impl<'s> Turn<'s> {
                 // memcached counts a refused add as a use of the item, and not as a fetch.
                 let state = &pool.arena.header(live.expect("matched")).state;
                 mark::set_use(state, mark::used(state.load(Relaxed)) + 1);
-                Err(Outcome::NotStored)
+                Err(StoreOutcome::NotStored)
             }
-            (Mode::Replace, None) => Err(Outcome::NotStored),
-            (Mode::Append | Mode::Prepend, None) if !rule.vivify => Err(Outcome::NotStored),
+            (Mode::Replace, None) => Err(StoreOutcome::NotStored),
+            (Mode::Append | Mode::Prepend, None) if !rule.vivify => Err(StoreOutcome::NotStored),
             _ => Ok(stale),
         }
     }
 
     /// Append and prepend: a new version of what is there and the draft's value.
-    fn join(&mut self, raw: RawDraft, rule: Rule) -> Result<Outcome, StoreError> {
+    fn join(&mut self, raw: RawDraft, rule: Rule) -> Result<StoreOutcome, StoreError> {
         let (pool, clock) = (self.pool(), self.clock());
         let outcome = loop {
             let key = pool.key(raw.chunk);
@@ -197,7 +200,7 @@ impl<'s> Turn<'s> {
                     return Ok(self.commit_whole(raw, add));
                 }
                 let refused = self.permit(None, rule).err();
-                break Ok(refused.unwrap_or(Outcome::NotStored));
+                break Ok(refused.unwrap_or(StoreOutcome::NotStored));
             };
             let seen = pool.version(old.chunk);
             if let Err(refused) = self.permit(Some(old.chunk), rule) {
@@ -219,7 +222,7 @@ impl<'s> Turn<'s> {
                 in_set: true,
             };
             if let Some(cas) = self.publish_over(&old, joined, change) {
-                break Ok(Outcome::Stored { cas });
+                break Ok(StoreOutcome::Stored { cas });
             }
         };
         raw.discard(pool);
@@ -237,8 +240,8 @@ impl<'s> Turn<'s> {
         held.transpose()
     }
 
-    /// Publishes a version that was made from `old`. None when `old` is no longer the item, or was changed in place since
-    /// it was looked at, and the new version was discarded.
+    /// Publishes a version that was made from `old`. None when `old` is no longer the item, or was
+    /// changed in place since it was looked at, and the new version was discarded.
     fn publish_over(&mut self, old: &Held<&Pool>, new: RawDraft, change: Change) -> Option<u64> {
         let (pool, clock) = (self.pool(), self.clock());
         let hash = pool.hash_of(new.chunk);
@@ -305,8 +308,8 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Deletes an item without counting it as a delete: of a `set` that could not be stored, so that what was under
-    /// the key before does not outlive the attempt to replace it.
+    /// Deletes an item without counting it as a delete: of a `set` that could not be stored, so
+    /// that what was under the key before does not outlive the attempt to replace it.
     pub fn forget(&mut self, key: &[u8]) {
         self.unpin();
         let pool = self.pool();
@@ -316,13 +319,15 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Replaces an item by one without value and flags, for meta `x`. False when it has to be looked at again.
+    /// Replaces an item by one without value and flags, for meta `x`. False when it has to be
+    /// looked at again.
     fn clear(&mut self, key: &[u8], rule: DeleteRule) -> bool {
         let (pool, clock) = (self.pool(), self.clock());
         let old = match self.hold(key, pool.hash(key)) {
             Ok(Some(old)) => old,
             Ok(None) => return false,
-            // Looking again would change nothing: who has the references may wait for this very thread.
+            // Looking again would change nothing: the holder of the references may wait for this
+            // very thread.
             Err(_) => {
                 self.forget(key);
                 return true;
@@ -356,8 +361,8 @@ impl<'s> Turn<'s> {
         done
     }
 
-    /// Counts a decimal number up or down. The value keeps its length, with spaces behind, when the new number is
-    /// shorter; protocol.txt, "incr/decr".
+    /// Counts a decimal number up or down. The value keeps its length, with spaces behind, when the
+    /// new number is shorter; protocol.txt, "incr/decr".
     pub fn count(&mut self, key: &[u8], by: Arithmetic) -> Result<Counted, StoreError> {
         let (pool, clock) = (self.pool(), self.clock());
         let hash = pool.hash(key);
@@ -374,7 +379,8 @@ impl<'s> Turn<'s> {
             let seen = pool.version(old.chunk);
             let layout = Layout::of(&pool.arena, old.chunk);
             let text = pool.piece(old.chunk, &layout, 0);
-            // What can hold no number is told before the cas is looked at, and what holds none after.
+            // What can hold no number is told before the cas is looked at, and what holds none
+            // after.
             if text.is_empty() || layout.parts > 0 {
                 return Ok(Counted::NotANumber);
             }
@@ -471,7 +477,8 @@ impl Pool {
     ) {
         let (header, chunk) = (self.arena.header(raw.chunk), raw.chunk);
         let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
-        // The generation as it is now, under the lock: a flush that came during the upload spares the item.
+        // The generation as it is now, under the lock: a flush that came during the upload spares
+        // the item.
         let generation = self.generation_to_store_in();
         set_generation(header, generation);
         // An item that is stored over has been used: its older version's hits and this store count.
@@ -550,7 +557,8 @@ impl Pool {
             .store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
     }
 
-    /// A draft with the key and flags of `like`, full of the values of `parts`. The caller holds references.
+    /// A draft with the key and flags of `like`, full of the values of `parts`. The caller holds
+    /// references.
     fn concatenate(
         &self,
         like: Chunk,

@@ -15,9 +15,10 @@
 //!          └────────┴─────┴──────────────┴────────────┘     └────────┴──────────────┘
 //! ```
 //!
-//! Every field of a header is atomic, so looking at one is never a race, whoever writes. Which values it holds is a
-//! matter of the locks: `links` and `place` belong to the slab class's lock; key, value and lengths are written
-//! before the item is published and never again until its memory is used again.
+//! Every field of a header is atomic, so looking at one is never a race, whatever writes. Which
+//! values it holds is a matter of the locks: `links` and `place` belong to the slab class's lock;
+//! key, value and lengths are written before the item is published and never again until its memory
+//! is used again.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +32,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 pub(crate) const PAGE_LEN: usize = 1 << 20;
 pub(crate) const HEADER_LEN: usize = size_of::<Header>();
 
-/// What a chunk is called by: its offset in units of 8 bytes. Never 0, because page 0 is never used.
+/// What a chunk is called by: its offset in units of 8 bytes. Never 0, because page 0 is never
+/// used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chunk(u64);
 
@@ -119,15 +121,16 @@ fn split(chunk: Option<Chunk>, high: &AtomicU8, low: &AtomicU32) {
     low.store(units as u32, Relaxed);
 }
 
-/// The range of addresses. Memory comes with the first touch of a page and goes with [`Arena::give_back`].
+/// The range of addresses. Memory comes with the first touch of a page and goes with
+/// [`Arena::give_back`].
 pub(crate) struct Arena {
     base: NonNull<u8>,
     /// Pages from 1 to this may be used.
     pub(crate) pages_max: u32,
 }
 
-// SAFETY: the arena is an address and a length; what is shared behind it are atomics, and bytes under the
-// contracts of `bytes` and `bytes_mut`.
+// SAFETY: the arena is an address and a length; what is shared behind it are atomics, and bytes
+// under the contracts of `bytes` and `bytes_mut`.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -171,23 +174,24 @@ impl Arena {
     #[inline]
     pub(crate) fn header(&self, chunk: Chunk) -> &Header {
         debug_assert!((1..=self.pages_max).contains(&chunk.page()));
-        // SAFETY: a `Chunk` lies within the range (they are made from page numbers up to `pages_max`), is
-        // aligned to 8 and has room for a header; the memory reads as zeros before the first write; all
-        // fields are atomic, so any number of threads may look and write.
+        // SAFETY: a `Chunk` lies within the range (they are made from page numbers up to
+        // `pages_max`), is aligned to 8 and has room for a header; the memory reads as zeros before
+        // the first write; all fields are atomic, so any number of threads may look and write.
         unsafe { self.base.add(chunk.offset()).cast().as_ref() }
     }
 
     /// Bytes of a chunk behind its header.
     ///
     /// # Safety
-    /// `offset + len` lies within the chunk; the bytes were written, the writing happened before, and nobody
-    /// writes them while the slice lives: the chunk belongs to the caller, or is published and either pinned
-    /// through `Epochs`, held by a reference, or kept in the table by its bucket's or in a queue by its
-    /// class's lock.
+    /// `offset + len` lies within the chunk; the bytes were written, the writing happened before,
+    /// and nothing writes them while the slice lives: the chunk belongs to the caller, or is
+    /// published and either pinned through `Epochs`, held by a reference, or kept in the table by
+    /// its bucket's or in a queue by its class's lock.
     #[inline]
     pub(crate) unsafe fn bytes(&self, chunk: Chunk, offset: usize, len: usize) -> &[u8] {
         debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
-        // SAFETY: within the mapping by the caller's word; zeros or written bytes; not written meanwhile.
+        // SAFETY: within the mapping by the caller's word; zeros or written bytes; not written
+        // meanwhile.
         unsafe {
             let start = self.base.add(chunk.offset() + HEADER_LEN + offset);
             slice::from_raw_parts(start.as_ptr(), len)
@@ -197,13 +201,13 @@ impl Arena {
     /// Bytes of a chunk behind its header, to write.
     ///
     /// # Safety
-    /// `offset + len` lies within the chunk, the chunk belongs to the caller alone, and no other slice of these
-    /// bytes lives.
+    /// `offset + len` lies within the chunk, the chunk belongs to the caller alone, and no other
+    /// slice of these bytes lives.
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes_mut(&self, chunk: Chunk, offset: usize, len: usize) -> &mut [u8] {
         debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
-        // SAFETY: within the mapping and nobody else's by the caller's word.
+        // SAFETY: within the mapping and nothing else uses it, by the caller's word.
         unsafe {
             let start = self.base.add(chunk.offset() + HEADER_LEN + offset);
             slice::from_raw_parts_mut(start.as_ptr(), len)
@@ -213,9 +217,9 @@ impl Arena {
     /// Gives a page's memory back to the kernel. Its addresses stay, and read as zeros.
     ///
     /// # Safety
-    /// No chunk of the page is in use, and nobody looks at one.
+    /// No chunk of the page is in use, and none is looked at.
     pub(crate) unsafe fn give_back(&self, page: u32) {
-        // SAFETY: the page is within the mapping and nobody's.
+        // SAFETY: the page is within the mapping and unused.
         unsafe {
             let start = self.base.add(page as usize * PAGE_LEN);
             // Advice that fails costs memory, and nothing else.
@@ -226,7 +230,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever looks into it holds the store and so the arena.
+        // SAFETY: the mapping is ours, and a thread that looks into it holds the store and so the
+        // arena.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len()) };
     }
 }
@@ -256,7 +261,7 @@ mod tests {
         let arena = Arena::reserve(2, 2, false).unwrap();
         let chunk = Chunk::new(2, 0);
         arena.header(chunk).cas.store(7, Relaxed);
-        // SAFETY: nobody else knows the arena.
+        // SAFETY: nothing else knows the arena.
         unsafe { arena.give_back(2) };
         assert_eq!(arena.header(chunk).cas.load(Relaxed), 0);
     }

@@ -1,4 +1,5 @@
-//! The lengths of chunks: memcached's rule (slabs.c is not its only home: `memcached -vv` prints the table).
+//! The lengths of chunks: memcached's rule (slabs.c is not its only home: `memcached -vv` prints
+//! the table).
 
 use crate::store::config::Config;
 use crate::store::memory::arena::{HEADER_LEN, PAGE_LEN};
@@ -14,7 +15,8 @@ pub(crate) const CLASSES_MAX: usize = 63;
 pub(crate) struct ChunkLens(Vec<usize>);
 
 impl ChunkLens {
-    /// Each class is `growth` times the one before it, rounded up to 8 bytes; the last is half a page.
+    /// Each class is `growth` times the one before it, rounded up to 8 bytes; the last is half a
+    /// page.
     pub(crate) fn new(config: &Config) -> ChunkLens {
         // A growth of 1 would make endless classes of one length.
         let growth = config.chunk_growth.max(1.01);

@@ -1,19 +1,21 @@
 //! Grace periods: memory that readers may still look at is used again only when they have left.
 //!
-//! Readers take no lock and count nothing in an item. They *pin* the epoch while they look, in a counter of their
-//! thread's own stripe; a writer that takes an item out of the table stamps it with the epoch and sets it aside.
+//! Readers take no lock and count nothing in an item. They *pin* the epoch while they look, in a
+//! counter of their thread's own stripe; a writer that takes an item out of the table stamps it
+//! with the epoch and sets it aside.
 //!
 //! ```text
 //!   epoch  e-1        e         e+1        e+2
 //!          │ reader pins e ......│          │
 //!          │          item out, stamped e   │
-//!          │          │          │          └─ nobody pins e or less: the memory is free
+//!          │          │          │          └─ none pins e or less: the memory is free
 //! ```
 //!
-//! The epoch goes from `e` to `e + 1` only when nobody pins `e - 1`, so a reader that pins `e` holds it at `e + 1` or less.
-//! Whoever found the item had pinned `stamp` or less; at `stamp + 2` all of them have left.
-//! This is epoch-based reclamation (Fraser, "Practical lock-freedom", 2004, 5.2.3) with counters instead of a
-//! list of threads, so that threads need not register: any number of threads share the stripes.
+//! The epoch goes from `e` to `e + 1` only when none pins `e - 1`, so a reader that pins `e` holds
+//! it at `e + 1` or less. Threads that found the item had pinned `stamp` or less; at `stamp + 2`
+//! all of them have left. This is epoch-based reclamation (Fraser, "Practical lock-freedom", 2004,
+//! 5.2.3) with counters instead of a list of threads, so that threads need not register: any number
+//! of threads share the stripes.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -79,13 +81,14 @@ impl Epochs {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether whoever may have seen what has this stamp has left.
+    /// Whether every thread that may have seen what has this stamp has left.
     #[inline]
     pub(crate) fn is_over(&self, stamp: u64) -> bool {
         stamp + 2 <= self.epoch.load(Ordering::Acquire)
     }
 
-    /// Moves the epoch on by one if no reader holds it. Returns whether it moved, by whoever's hand.
+    /// Moves the epoch on by one if no reader holds it. Returns whether it moved, by this thread or
+    /// another.
     pub(crate) fn try_advance(&self) -> bool {
         let epoch = self.epoch.load(Ordering::Acquire);
         fence(Ordering::SeqCst);
@@ -156,7 +159,8 @@ mod models {
     use loom::sync::atomic::AtomicUsize;
     use loom::thread;
 
-    /// A table of one slot: the reader that found a value in it must never see the memory used again.
+    /// A table of one slot: the reader that found a value in it must never see the memory used
+    /// again.
     #[test]
     fn a_reader_never_sees_memory_that_was_used_again() {
         loom::model(|| {
@@ -170,7 +174,7 @@ mod models {
                     if slot.load(Ordering::Acquire) == 1 {
                         memory.with(|memory| {
                             #[allow(unsafe_code)]
-                            // SAFETY: that nobody writes meanwhile is what the model checks.
+                            // SAFETY: that nothing writes meanwhile is what the model checks.
                             let seen = unsafe { *memory };
                             assert_eq!(seen, 7);
                         });

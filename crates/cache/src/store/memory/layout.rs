@@ -1,4 +1,5 @@
-//! Where the pieces of an item lie: in one chunk, or in a first one and as many half pages as it takes.
+//! Where the pieces of an item lie: in one chunk, or in a first one and as many half pages as it
+//! takes.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,7 +37,8 @@ impl Layout {
         }
         let table_at = key_len.next_multiple_of(8);
         let room = PART_ROOM - table_at;
-        // Each further chunk costs 8 bytes of the first: so many are enough, and the last is never empty.
+        // Each further chunk costs 8 bytes of the first: so many are enough, and the last is never
+        // empty.
         let parts = (value_len - room).div_ceil(PART_ROOM - 8);
         let value_at = table_at + 8 * parts;
         Layout {

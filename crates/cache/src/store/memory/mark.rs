@@ -7,10 +7,10 @@
 //! └──────────┴─────────┴───┴─────┴───────┴─────┴────────────┘
 //! ```
 //!
-//! *References* are of the replies that send the value from where it lies, one each, and of the writes that
-//! make a new version from it; *use* counts hits up to 3, for
-//! eviction. Both marks of a hit change rarely (the third hit of an item writes nothing), so the lines of hot
-//! items stay shared between processors. The *generation* has 15 bits: the low 10 are here, the others beside
+//! *References* are of the replies that send the value from where it lies, one each, and of the
+//! writes that make a new version from it; *use* counts hits up to 3, for eviction. Both marks of a
+//! hit change rarely (the third hit of an item writes nothing), so the lines of hot items stay
+//! shared between processors. The *generation* has 15 bits: the low 10 are here, the others beside
 //! the chunk's use (`slab::Use`).
 
 use std::sync::atomic::AtomicU32;
@@ -19,8 +19,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 const REFERENCES: u32 = 0xffff;
 /// A reply that would be the next one after so many of one item is refused.
 pub(crate) const READERS_MAX: u32 = 0xf000;
-/// A write is refused later: what clients hold by reading slowly must not keep others from writing. A write
-/// holds its reference for one call, so there are never more than threads.
+/// A write is refused later: what clients hold by reading slowly must not keep others from writing.
+/// A write holds its reference for one call, so there are never more than threads.
 pub(crate) const WRITERS_MAX: u32 = REFERENCES;
 const USE_SHIFT: u32 = 16;
 const USE: u32 = 3 << USE_SHIFT;
@@ -80,8 +80,8 @@ pub(crate) fn set_use(state: &AtomicU32, used: u32) {
 
 /// Takes a reference. Refused when there are `count_max`.
 pub(crate) fn reference(state: &AtomicU32, count_max: u32) -> bool {
-    // Nothing is added before the look: a refused reference that is taken back could be the one that a retired
-    // item waits for.
+    // Nothing is added before the look: a refused reference that is taken back could be the one
+    // that a retired item waits for.
     state
         .fetch_update(Relaxed, Relaxed, |state| {
             (state & REFERENCES < count_max).then_some(state + 1)
@@ -95,13 +95,14 @@ pub(crate) fn unreference(state: &AtomicU32) -> bool {
     before & RETIRED != 0 && before & REFERENCES == 1
 }
 
-/// Says that no new references come. True when there are none, and the memory is the caller's to free.
+/// Says that no new references come. True when there are none, and the memory is the caller's to
+/// free.
 pub(crate) fn retire(state: &AtomicU32) -> bool {
     let before = state.fetch_or(RETIRED, AcqRel);
     before & REFERENCES == 0
 }
 
-/// Takes the win token; true for whoever got it.
+/// Takes the win token; true for the one that got it.
 pub(crate) fn take_win(state: &AtomicU32) -> bool {
     state.fetch_or(WIN, Acquire) & WIN == 0
 }

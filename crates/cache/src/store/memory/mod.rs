@@ -1,4 +1,5 @@
-//! Memory: the range of addresses, its chunks and what stands at their start, and when memory may be used again.
+//! Memory: the range of addresses, its chunks and what stands at their start, and when memory may
+//! be used again.
 
 pub(crate) mod arena;
 pub(crate) mod classes;

@@ -1,4 +1,5 @@
-//! The atomics of the parts that loom models: its own under `--cfg loom`, else the standard library's.
+//! The atomics of the parts that loom models: its own under `--cfg loom`, else the standard
+//! library's.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

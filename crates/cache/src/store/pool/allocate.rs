@@ -27,17 +27,20 @@ const EVICT_STEPS_MAX: u32 = 256;
 /// pages in hand.
 const ROUNDS_MAX: u32 = 1200;
 
-/// How often an allocation looks again for memory whose readers are about to leave, before it evicts more: some microseconds.
+/// How often an allocation looks again for memory whose readers are about to leave, before it
+/// evicts more: some microseconds.
 const LOOKS_MAX: u32 = 16;
 
 /// How many pages an allocation tries to empty for a class that has nothing to evict.
 const STEALS_MAX: u32 = 64;
 
-/// How many of the items that are next to go are looked at for dead ones before a class gets another page.
+/// How many of the items that are next to go are looked at for dead ones before a class gets
+/// another page.
 const DEAD_LOOKS_MAX: usize = 32;
 
 impl Pool {
-    /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and no pin.
+    /// A chunk of a class, as a draft. Evicts when the memory is full. The caller holds no lock and
+    /// no pin.
     pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
         let (mut tries, mut waited_until) = (Tries::default(), None);
         let is_behind_readers = loop {
@@ -85,7 +88,8 @@ impl Pool {
             self.class(id).add_page(&self.owners, page);
             return Tried::Progress;
         }
-        // What was taken out lately comes back as soon as what would be evicted now: it comes first.
+        // What was taken out lately comes back as soon as what would be evicted now: it comes
+        // first.
         let limbo = self.reap_limbo(id);
         if limbo == Reaped::Some {
             return Tried::Progress;
@@ -126,7 +130,8 @@ impl Pool {
         }
     }
 
-    /// Waits a moment for readers, unless stores have waited for long enough. Counts each allocation that waits once.
+    /// Waits a moment for readers, unless stores have waited for long enough. Counts each
+    /// allocation that waits once.
     fn wait(&self, until: &mut Option<Duration>, tries: &mut Tries) -> bool {
         let waits = self.patience.wait(until);
         if waits && !mem::replace(&mut tries.has_waited, true) {
@@ -140,8 +145,8 @@ impl Pool {
         self.epochs.try_advance() && self.epochs.try_advance()
     }
 
-    /// Reaps what a chunk of this class may come from: the class itself, and the last one, where long items are, whose
-    /// last chunks lie in any class.
+    /// Reaps what a chunk of this class may come from: the class itself, and the last one, where
+    /// long items are, whose last chunks lie in any class.
     fn reap_limbo(&self, id: u8) -> Reaped {
         let own = self.reap_long_after(self.class(id));
         if own == Reaped::Some || id == self.lens.last() {
@@ -155,8 +160,8 @@ impl Pool {
 
     fn take_or_reap(&self, class: &mut Class) -> Option<Chunk> {
         const REAP_AT_ONCE: usize = 64;
-        // What was in use lately is used again before memory that nobody has touched: it is in the processor's
-        // caches, and the kernel has given it already.
+        // What was in use lately is used again before memory that was never touched: it is in the
+        // processor's caches, and the kernel has given it already.
         let may_reap = class.id != self.lens.last();
         if may_reap && class.is_limbo_due() {
             self.epochs.try_advance();
@@ -204,7 +209,7 @@ impl Pool {
         }
     }
 
-    /// Frees an item that nobody can reach: its chunk, and its further chunks if it is long.
+    /// Frees an item that cannot be reached: its chunk, and its further chunks if it is long.
     pub(crate) fn free_item(&self, chunk: Chunk) {
         if is_long(&self.arena, chunk) {
             let parts = Layout::of(&self.arena, chunk).parts;
@@ -243,7 +248,8 @@ impl Pool {
         let mut victims = [const { None }; EVICT_AT_ONCE_MAX];
         let mut class = self.class(id);
         let limit = (EVICT_LEN_AT_ONCE / class.chunk_len).clamp(1, EVICT_AT_ONCE_MAX);
-        // Behind a reader that the kernel took off its processor, more victims would only wait with the others.
+        // Behind a reader that the kernel took off its processor, more victims would only wait with
+        // the others.
         let waits = class.limbo_len() > 64 + class.items() / 8;
         let mut steps = EVICT_STEPS_MAX;
         for (at, victim) in victims
@@ -262,8 +268,8 @@ impl Pool {
         waits || victims[0].is_some()
     }
 
-    /// Takes an item that the caller has in hand out of the table, unless somebody else just did. The epoch
-    /// is pinned since before it was taken in hand.
+    /// Takes an item that the caller has in hand out of the table, unless another thread just did.
+    /// The epoch is pinned since before it was taken in hand.
     pub(crate) fn evict(&self, victim: Victim, clock: Clock) -> bool {
         let locked = self.index.lock(self.hash_of(victim.chunk));
         let Some((at, _)) = locked.find(|chunk| chunk == victim.chunk) else {

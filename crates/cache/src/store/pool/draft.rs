@@ -10,7 +10,7 @@ use crate::store::pool::Pool;
 use crate::store::rule::{Seconds, StoreError};
 use crate::store::slab::Clock;
 
-/// The chunks of a draft. Whoever has it must commit or discard it.
+/// The chunks of a draft. Its owner must commit or discard it.
 #[derive(Debug)]
 pub(crate) struct RawDraft {
     pub(crate) chunk: Chunk,
@@ -74,8 +74,8 @@ impl RawDraft {
                 (pool.part(self.chunk, at), self.filled - range.start)
             }
         };
-        // SAFETY: the chunk is this draft's alone, and `range` lies in it by the layout. The slice of an earlier
-        // call is gone: it borrowed the draft.
+        // SAFETY: the chunk is this draft's alone, and `range` lies in it by the layout. The slice
+        // of an earlier call is gone: it borrowed the draft.
         Ok(unsafe { pool.arena.bytes_mut(chunk, start, range.end - self.filled) })
     }
 
@@ -156,8 +156,8 @@ impl Pool {
     /// Further chunk `at` of a long item.
     pub(crate) fn part(&self, chunk: Chunk, at: usize) -> Chunk {
         let name_at = Layout::of(&self.arena, chunk).name_at(at);
-        // SAFETY: the names lie in the first chunk by the layout, and are written once, before the item is
-        // published; callers hold the item, or are its draft.
+        // SAFETY: the names lie in the first chunk by the layout, and are written once, before the
+        // item is published; callers hold the item, or are its draft.
         let name = unsafe { self.arena.bytes(chunk, name_at, 8) };
         let units = u64::from_ne_bytes(name.try_into().expect("8 bytes"));
         Chunk::from_units(units).expect("a part is named before it is looked for")
@@ -174,8 +174,8 @@ impl Pool {
             ),
             Some(part) => (self.part(chunk, part), 0, layout.part(part).len()),
         };
-        // SAFETY: the value was written before the item was published and is not written again; callers hold
-        // the item by a pin or a reference.
+        // SAFETY: the value was written before the item was published and is not written again;
+        // callers hold the item by a pin or a reference.
         unsafe { self.arena.bytes(chunk, start, len) }
     }
 }

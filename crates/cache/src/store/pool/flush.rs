@@ -1,9 +1,10 @@
-//! `flush_all` is one step: each item carries the generation in which it was stored, and a flush begins the next, if
-//! anything was stored since the last one. What is of an older one is dead at once, and is taken out when
-//! somebody meets it: a get, an eviction, or the crawler.
+//! `flush_all` is one step: each item carries the generation in which it was stored, and a flush
+//! begins the next, if anything was stored since the last one. What is of an older one is dead at
+//! once, and is taken out when something meets it: a get, an eviction, or the crawler.
 //!
-//! Generations have 15 bits, so before they come round again the crawler must have been everywhere. If it has not
-//! for half of them, each further flush walks over its share of the table, so that no flush ever pays for all.
+//! Generations have 15 bits, so before they come round again the crawler must have been everywhere.
+//! If it has not for half of them, each further flush walks over its share of the table, so that no
+//! flush ever pays for all.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -21,8 +22,8 @@ const SHARED_FROM: u16 = GENERATIONS / 2;
 /// By so many, the shares have been everywhere.
 const SHARED_UNTIL: u16 = GENERATIONS - 1;
 
-/// The word of `Pool::flush`: the generation in the low 15 bits, then whether anything was stored in it; above, when
-/// the next flush is due, or 0.
+/// The word of `Pool::flush`: the generation in the low 15 bits, then whether anything was stored
+/// in it; above, when the next flush is due, or 0.
 #[derive(Clone, Copy)]
 struct Flush(u64);
 
@@ -44,8 +45,8 @@ fn between(older: u16, newer: u16) -> u16 {
 }
 
 impl Pool {
-    /// By what items are alive at this time. Carries out a flush that has become due, which takes the crawler's lock and those
-    /// of buckets, so the caller has none.
+    /// By what items are alive at this time. Carries out a flush that has become due, which takes
+    /// the crawler's lock and those of buckets, so the caller has none.
     #[inline]
     pub(crate) fn clock(&self, now: Seconds) -> Clock {
         let flush = Flush(self.flush.load(Acquire));
@@ -69,13 +70,14 @@ impl Pool {
         Flush(self.flush.load(Acquire)).due() as Seconds
     }
 
-    /// The generation for an item that is about to be published: noted, so that the next flush begins another. A flush that
-    /// is due was carried out when the caller took its [`clock`](Pool::clock); not here, under the lock of a bucket.
+    /// The generation for an item that is about to be published: noted, so that the next flush
+    /// begins another. A flush that is due was carried out when the caller took its
+    /// [`clock`](Pool::clock); not here, under the lock of a bucket.
     #[inline]
     pub(crate) fn generation_to_store_in(&self) -> u16 {
         let mut word = self.flush.load(Acquire);
-        // Once in each generation. The item becomes visible after the note, and a flush that misses the note
-        // comes before the item.
+        // Once in each generation. The item becomes visible after the note, and a flush that misses
+        // the note comes before the item.
         while word & Flush::STORED == 0 {
             let stored = word | Flush::STORED;
             match self.flush.compare_exchange(word, stored, AcqRel, Acquire) {
@@ -103,7 +105,8 @@ impl Pool {
         }
     }
 
-    /// Begins the next generation. `due` is the delayed flush which that settles, or 0 for a flush of its own.
+    /// Begins the next generation. `due` is the delayed flush which that settles, or 0 for a flush
+    /// of its own.
     fn flush_now(&self, due: u64) {
         let mut sweep = self.lock_sweep();
         let begin = |word| {
@@ -173,7 +176,7 @@ impl Pool {
     pub(crate) fn take_out_dead(&self, victim: Victim, clock: Clock) {
         let locked = self.index.lock(self.hash_of(victim.chunk));
         let found = locked.find(|chunk| chunk == victim.chunk);
-        // Somebody may have touched it since.
+        // It may have been touched since.
         if let Some((at, chunk)) = found.filter(|_| clock.is_dead(&self.arena, victim.chunk)) {
             self.class_of(chunk).counts.crawler_reclaimed += 1;
             self.remove(&locked, at, chunk);

@@ -131,8 +131,9 @@ impl Pool {
     #[allow(unsafe_code)]
     pub(crate) fn key(&self, chunk: Chunk) -> &[u8] {
         let key_len = self.arena.header(chunk).key_len.load(Relaxed);
-        // SAFETY: the key was written before the item was published or queued, stands at the start of the
-        // chunk, and is not written again; callers hold the item by a pin, a reference or a lock.
+        // SAFETY: the key was written before the item was published or queued, stands at the start
+        // of the chunk, and is not written again; callers hold the item by a pin, a reference or a
+        // lock.
         unsafe { self.arena.bytes(chunk, 0, usize::from(key_len)) }
     }
 
@@ -224,8 +225,8 @@ impl Pool {
     /// Gives an empty page of no class back to the kernel.
     #[allow(unsafe_code)]
     pub(crate) fn return_page(&self, number: u32) {
-        // SAFETY: all chunks of the page were free, which a chunk is only when no reader and no reference is
-        // left, and the page belongs to no class, so nobody takes one.
+        // SAFETY: all chunks of the page were free, which a chunk is only when no reader and no
+        // reference is left, and the page belongs to no class, so none is taken.
         unsafe { self.arena.give_back(number) };
         let mut pages = self.pages();
         pages.free.push(number);

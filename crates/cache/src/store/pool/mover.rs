@@ -1,15 +1,18 @@
 //! Pages change their slab class when the sizes of the items change.
 //!
-//! A page is worth the hits that it brings. The ghost queue of a class counts what these would be: keys that come back
-//! soon after they were evicted. So a page goes from the class that would lose the fewest hits to the one that would win
-//! the most, when these differ by half, counted after the move: so no page goes to and fro.
+//! A page is worth the hits that it brings. The ghost queue of a class counts what these would be:
+//! keys that come back soon after they were evicted. So a page goes from the class that would lose
+//! the fewest hits to the one that would win the most, when these differ by half, counted after the
+//! move: so no page goes to and fro.
 //!
-//! A class that was just begun remembers too few keys to count. So an idle class, of which nothing comes back and which has
-//! all but stopped to evict, gives page after page to the one that evicts most, oldest items first, and the last page too.
+//! A class that was just begun remembers too few keys to count. So an idle class, of which nothing
+//! comes back and which has all but stopped to evict, gives page after page to the one that evicts
+//! most, oldest items first, and the last page too.
 //!
-//! To empty a page: items that were used are copied to free chunks of their class, the others are evicted, and when
-//! the last reader has left, the page goes. That is done in steps, by those who need memory and by
-//! `Store::maintain`. A class that has nothing left to evict does not wait: it takes a page at once.
+//! To empty a page: items that were used are copied to free chunks of their class, the others are
+//! evicted, and when the last reader has left, the page goes. That is done in steps, by those that
+//! need memory and by `Store::maintain`. A class that has nothing left to evict does not wait: it
+//! takes a page at once.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, TryLockError};
@@ -62,8 +65,8 @@ const STUCK_ROUNDS_MAX: u32 = 4;
 /// A class with more than so many pages of free chunks gives one up.
 const FREE_PAGES_MAX: u64 = 3;
 
-/// So many bytes are evicted from one move between classes in use to the next: what comes back meanwhile says little.
-/// Pages of an idle class go at once.
+/// So many bytes are evicted from one move between classes in use to the next: what comes back
+/// meanwhile says little. Pages of an idle class go at once.
 const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
 impl Pool {
@@ -90,8 +93,8 @@ impl Pool {
         }
     }
 
-    /// What readers have left, the move that is on, and memory that is to be given back. Returns whether there is
-    /// more to do.
+    /// What readers have left, the move that is on, and memory that is to be given back. Returns
+    /// whether there is more to do.
     pub(crate) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
         let Some(mut mover) = self.mover() else {
             return false;
@@ -106,7 +109,8 @@ impl Pool {
         self.step(&mut mover, budget as u32, clock) != Step::GaveUp || reaps
     }
 
-    /// A page that nobody should keep: above the memory limit, or of a class with many free chunks.
+    /// A page that no class should keep: above the memory limit, or of a class with many free
+    /// chunks.
     fn look_for_surplus(&self, mover: &mut Mover) -> bool {
         let is_above = self.pages_in_use() > self.pages_limit();
         let free_pages = |id: &u8| {
@@ -166,10 +170,11 @@ impl Pool {
         true
     }
 
-    /// For a class that has nothing to evict: a page of another class, now. `given_up` pages were tried already.
+    /// For a class that has nothing to evict: a page of another class, now. `given_up` pages were
+    /// tried already.
     pub(crate) fn steal_page(&self, to: u8, given_up: u32, clock: Clock) -> Stolen {
         let Some(mut mover) = self.mover() else {
-            // Somebody moves a page: it may be for us.
+            // A page is being moved: it may be for us.
             return Stolen::Later;
         };
         if mover.current.is_none() {
@@ -273,8 +278,9 @@ impl Pool {
         reaped > 0
     }
 
-    /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it elsewhere. While there is memory
-    /// to spare nothing is evicted for the kernel's sake: what cannot be copied (a long item) keeps its page.
+    /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it
+    /// elsewhere. While there is memory to spare nothing is evicted for the kernel's sake: what
+    /// cannot be copied (a long item) keeps its page.
     fn vacate(&self, chunk: Chunk, current: Move, clock: Clock) {
         let from = current.from;
         let is_spare = current.to.is_none() && self.pages_in_use() <= self.pages_limit();
@@ -340,7 +346,8 @@ impl Pool {
             copy.discard(self);
             return true;
         };
-        // Under the bucket's lock: marks that matter (stale, win, expiry, cas) change only under it.
+        // Under the bucket's lock: marks that matter (stale, win, expiry, cas) change only under
+        // it.
         let copied = arena.header(new);
         set_generation(copied, generation(header, header.state.load(Relaxed)));
         copied
@@ -355,7 +362,7 @@ impl Pool {
         let mut class = self.class(from);
         class.replace(arena, chunk, new);
         class.retire(arena, chunk, &self.epochs);
-        // Nobody stored anything: it is the same item.
+        // Nothing was stored: it is the same item.
         class.counts.stored -= 1;
         drop(class);
         add(&self.counters.stripe(thread_stripe()).rescues);
@@ -373,7 +380,8 @@ fn idle_pair(paces: &[Pace]) -> Option<(u8, u8)> {
     idle.min_by(by_age).map(|from| (from.id, to.id))
 }
 
-/// The class that would lose the fewest hits with a page, and the one that would win the most: from, to.
+/// The class that would lose the fewest hits with a page, and the one that would win the most:
+/// from, to.
 fn busy_pair(paces: &[Pace]) -> Option<(u8, u8)> {
     let to = paces.iter().max_by(|a, b| a.gain().total_cmp(&b.gain()))?;
     let from = paces.iter().min_by(|a, b| a.loss().total_cmp(&b.loss()))?;
@@ -386,8 +394,9 @@ mod tests {
 
     #[test]
     fn memory_that_uploads_leave_behind_goes_back_without_an_item_lost() {
-        // Seen: fifty clients died in the middle of a long set, and fifty long items that nobody had asked for since were gone.
-        // Cause: the pages that the drafts had filled were spare, and to give one back its items were evicted.
+        // Seen: fifty clients died in the middle of a long set, and fifty long items that were not
+        // asked for since were gone. Cause: the pages that the drafts had filled were spare, and to
+        // give one back its items were evicted.
         let config = Config {
             memory_max: 256 << 20,
             ..Config::default()

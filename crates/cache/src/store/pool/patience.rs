@@ -1,8 +1,9 @@
 //! How long stores wait for others, all of them together.
 //!
-//! A reader that the kernel took off its processor may look at all memory that a store could have. The store waits for
-//! it, and so do all connections of the store's processor. So stores wait for 2 ms of each tenth of a second,
-//! however many there are and whoever reads; beyond that a store that would have to wait is refused.
+//! A reader that the kernel took off its processor may look at all memory that a store could have.
+//! The store waits for it, and so do all connections of the store's processor. So stores wait for 2
+//! ms of each tenth of a second, however many there are and whatever reads; beyond that a store
+//! that would have to wait is refused.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -16,7 +17,8 @@ const WAIT_MAX: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Patience {
     began: Instant,
-    /// The number of the period in the high 32 bits; in the low ones, the nanoseconds that were waited in it.
+    /// The number of the period in the high 32 bits; in the low ones, the nanoseconds that were
+    /// waited in it.
     spent: AtomicU64,
 }
 
@@ -28,8 +30,9 @@ impl Patience {
         }
     }
 
-    /// Lets other threads run. False, at once, when stores have waited long enough in this period. What the store did
-    /// since its wait before, which ended at `since`, was in vain and counts as well.
+    /// Lets other threads run. False, at once, when stores have waited long enough in this period.
+    /// What the store did since its wait before, which ended at `since`, was in vain and counts as
+    /// well.
     pub(crate) fn wait(&self, since: &mut Option<Duration>) -> bool {
         let now = self.began.elapsed();
         if self.is_over(now) {

@@ -1,4 +1,5 @@
-//! What is remembered between two steps of housekeeping: the page that is on its way, and the crawler's walk.
+//! What is remembered between two steps of housekeeping: the page that is on its way, and the
+//! crawler's walk.
 
 use crate::store::index::Cursor;
 use crate::store::rule::Seconds;

@@ -1,9 +1,10 @@
 //! The ghost queue of S3-FIFO: which keys left the small queue lately, without their values.
 //!
-//! The paper keeps it as a hash table of 4-byte fingerprints with times. Here a bucket is one word of four
-//! 16-bit fingerprints, newest lowest; a fifth pushes the oldest out. With as many places as the class has items
-//! that is a first-in-first-out queue of about that length, for two bytes an item and one cache line a lookup. A
-//! wrong yes comes once in 2^14 and puts a new item into the main queue too early, nothing worse.
+//! The paper keeps it as a hash table of 4-byte fingerprints with times. Here a bucket is one word
+//! of four 16-bit fingerprints, newest lowest; a fifth pushes the oldest out. With as many places
+//! as the class has items that is a first-in-first-out queue of about that length, for two bytes an
+//! item and one cache line a lookup. A wrong yes comes once in 2^14 and puts a new item into the
+//! main queue too early, nothing worse.
 
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
@@ -18,7 +19,8 @@ impl Ghosts {
             self.buckets = vec![0; wanted];
         }
         while self.buckets.len() < wanted {
-            // A key's bucket is the low bits of its hash, so its twin is where one more bit may say.
+            // A key's bucket is the low bits of its hash, so its twin is where one more bit may
+            // say.
             self.buckets.extend_from_within(..);
         }
     }

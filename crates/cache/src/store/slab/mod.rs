@@ -9,12 +9,13 @@
 //!                  ghost (key only)  ── comes back: main ──▶      limbo ─▶ free chunk
 //! ```
 //!
-//! Eviction is S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP 2023): most items
-//! are used once, so what is new has to prove itself in a small queue first. A hit changes two bits of the
-//! item and no queue. docs/cache-eviction.md has the figures.
+//! Eviction is S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP
+//! 2023): most items are used once, so what is new has to prove itself in a small queue first. A
+//! hit changes two bits of the item and no queue. docs/cache-eviction.md has the figures.
 //!
-//! A chunk goes round: free → draft → queue → (floating, while an evictor looks for its bucket) → limbo, until
-//! readers have left → free. All under the class's lock; the lock of a bucket comes before it, never after.
+//! A chunk goes round: free → draft → queue → (floating, while an evictor looks for its bucket) →
+//! limbo, until readers have left → free. All under the class's lock; the lock of a bucket comes
+//! before it, never after.
 
 pub(crate) mod ghost;
 pub(crate) mod queue;
@@ -38,13 +39,13 @@ const BALANCE_AFTER: u64 = PAGE_LEN as u64 / 4;
 /// So many items that are held are passed over in the search for one to evict.
 pub(crate) const HELD_MAX: u32 = 256;
 
-/// What a chunk is used for: the low 3 bits of `Header::place`. The others are the high bits of an item's
-/// generation, which are written before it is published, and never again.
+/// What a chunk is used for: the low 3 bits of `Header::place`. The others are the high bits of an
+/// item's generation, which are written before it is published, and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Use {
     Free = 0,
-    /// Somebody's, not yet published.
+    /// Allocated, not yet published.
     Draft = 1,
     Small = 2,
     Main = 3,
@@ -89,7 +90,8 @@ pub(crate) fn generation(header: &Header, state: u32) -> u16 {
     u16::from(high) << mark::GENERATION_BITS | mark::generation(state)
 }
 
-/// Writes the generation of a draft, or of a copy that is not yet published; the low bits are in `mark::fresh`.
+/// Writes the generation of a draft, or of a copy that is not yet published; the low bits are in
+/// `mark::fresh`.
 pub(crate) fn set_generation(header: &Header, generation: u16) {
     let high = (generation >> mark::GENERATION_BITS) as u8;
     let used_for = header.place.load(Relaxed) & USE_MASK;
@@ -127,7 +129,7 @@ impl Owners {
         Owners((0..=pages_max).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// The class of a chunk that somebody holds. 0 for a page that belongs to none.
+    /// The class of a chunk that is held. 0 for a page that belongs to none.
     #[inline]
     pub(crate) fn class_of(&self, chunk: Chunk) -> u8 {
         (self.0[chunk.page() as usize].load(Relaxed) >> 24) as u8
@@ -189,7 +191,8 @@ pub(crate) struct Pace {
     pages: usize,
     /// Bytes that it evicted lately, per page.
     pub(crate) bytes_a_page: f64,
-    /// How many keys came back lately that the ghost queue knew: with more memory they had been hits.
+    /// How many keys came back lately that the ghost queue knew: with more memory they had been
+    /// hits.
     ghost_hits: f64,
     /// Seconds since what goes next was used.
     pub(crate) tail_age: Seconds,
@@ -211,13 +214,15 @@ impl Pace {
         }
     }
 
-    /// Whether a page is worth more to the other class, and still would be after it went: no page comes back soon.
+    /// Whether a page is worth more to the other class, and still would be after it went: no page
+    /// comes back soon.
     pub(crate) fn gives_a_page_to(&self, to: &Pace) -> bool {
         self.id != to.id && self.loss() * 1.5 < to.gain()
     }
 
-    /// Whether a class of which nothing comes back, and which has all but stopped to evict, has items that are older than
-    /// what would go in the other. It gives the last page too, if they are older for certain.
+    /// Whether a class of which nothing comes back, and which has all but stopped to evict, has
+    /// items that are older than what would go in the other. It gives the last page too, if they
+    /// are older for certain.
     pub(crate) fn gives_idle_page_to(&self, to: &Pace) -> bool {
         let needed_age = to.victim_age.min(to.tail_age);
         let is_old = match self.pages {
@@ -309,7 +314,7 @@ impl Class {
         None
     }
 
-    /// Frees a chunk that nobody can reach any more.
+    /// Frees a chunk that can no longer be reached.
     pub(crate) fn free(&mut self, arena: &Arena, owners: &Owners, chunk: Chunk) {
         let (class, at) = owners.at(chunk.page());
         assert_eq!(class, self.id, "{chunk:?} freed into another class");
@@ -433,7 +438,8 @@ impl Class {
         self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
     }
 
-    /// Whether enough waits in limbo for a look at the readers to be worth it. Says so once per lot.
+    /// Whether enough waits in limbo for a look at the readers to be worth it. Says so once per
+    /// lot.
     pub(crate) fn is_limbo_due(&mut self) -> bool {
         const LOT: u32 = 32;
         let is_due = self.retired_lately >= LOT;
@@ -443,8 +449,8 @@ impl Class {
         is_due
     }
 
-    /// Frees up to `count_max` chunks whose readers have left. Long items are put into `long` instead, because
-    /// their other chunks belong to other classes as well.
+    /// Frees up to `count_max` chunks whose readers have left. Long items are put into `long`
+    /// instead, because their other chunks belong to other classes as well.
     pub(crate) fn reap(
         &mut self,
         arena: &Arena,
@@ -464,7 +470,7 @@ impl Class {
             && let Some(chunk) = self.ripe.pop_tail(arena)
         {
             reaped += 1;
-            // Who still sends the value from here frees the chunk in our place.
+            // A reader that still sends the value from here frees the chunk in our place.
             if mark::retire(&arena.header(chunk).state) {
                 match is_long(arena, chunk) {
                     true => long.push(chunk),
@@ -475,8 +481,8 @@ impl Class {
         reaped
     }
 
-    /// Takes the item in hand that has to go next. When `steps` have been used up, whoever stands at the tail goes,
-    /// used or not, if the caller `must` have one.
+    /// Takes the item in hand that has to go next. When `steps` have been used up, the item at the
+    /// tail goes, used or not, if the caller `must` have one.
     pub(crate) fn pick(
         &mut self,
         arena: &Arena,
@@ -486,8 +492,8 @@ impl Class {
     ) -> Option<Victim> {
         let items_max = self.pages.len() * self.per_page as usize;
         self.ghosts.fit(items_max);
-        // What is being sent, or copied from by a write, gives no memory back now. A write must above all not
-        // evict what it is about to change.
+        // What is being sent, or copied from by a write, gives no memory back now. A write must
+        // above all not evict what it is about to change.
         let mut held = 0;
         while (*steps > 0 || must) && held < HELD_MAX {
             *steps = steps.saturating_sub(1);
@@ -543,8 +549,9 @@ impl Class {
         dead
     }
 
-    /// Whether a page has a chunk that would not become free soon, whatever is evicted: of an upload, or of a reply
-    /// on its way out. A guess, since chunks of other classes are looked at without their lock.
+    /// Whether a page has a chunk that would not become free soon, whatever is evicted: of an
+    /// upload, or of a reply on its way out. A guess, since chunks of other classes are looked at
+    /// without their lock.
     pub(crate) fn is_stuck(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
         let (_, at) = owners.at(number);
         let is_held = |chunk| mark::is_referenced(arena.header(chunk).state.load(Relaxed));
@@ -595,7 +602,8 @@ impl Class {
         self.evicted_since_look >= BALANCE_AFTER
     }
 
-    /// Lets what was evicted and came back before count for less from now on. Returns the bytes since the last look.
+    /// Lets what was evicted and came back before count for less from now on. Returns the bytes
+    /// since the last look.
     pub(crate) fn begin_balance(&mut self) -> u64 {
         self.evicted_lately -= self.evicted_lately.div_ceil(8);
         self.ghost_hits_lately -= self.ghost_hits_lately.div_ceil(8);

@@ -1,4 +1,4 @@
-//! A list of chunks, linked through their headers. Whoever uses it holds the slab class's lock.
+//! A list of chunks, linked through their headers. Its user holds the slab class's lock.
 
 use crate::store::memory::arena::{Arena, Chunk};
 

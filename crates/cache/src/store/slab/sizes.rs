@@ -1,5 +1,5 @@
-//! How many items there are of each size (`stats sizes`), counted as they come and go: to walk over all of them
-//! would take milliseconds in which others wait.
+//! How many items there are of each size (`stats sizes`), counted as they come and go: to walk over
+//! all of them would take milliseconds in which others wait.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// For a class of items that are longer than `len_below` and not longer than `chunk_len`, or of long ones.
+    /// For a class of items that are longer than `len_below` and not longer than `chunk_len`, or of
+    /// long ones.
     pub(crate) fn new(len_below: usize, chunk_len: usize) -> Sizes {
         let base = len_below as u64 / STEP;
         let steps = (chunk_len as u64).div_ceil(STEP) - base + 1;

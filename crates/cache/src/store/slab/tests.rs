@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::*;
 use crate::store::{Config, Mode, Store};
 
-/// Seen: a class whose items were only ever replaced grew by some bytes for each few sets, for ever. Cause: a page was
-/// noted as roomy each time that its last free chunk was gone and another came back, also when it was noted already, and
-/// notes went only when a page was found full.
+/// Seen: a class whose items were only ever replaced grew by some bytes for each few sets, for
+/// ever. Cause: a page was noted as roomy each time that its last free chunk was gone and another
+/// came back, also when it was noted already, and notes went only when a page was found full.
 #[test]
 fn a_page_is_noted_as_roomy_once() {
     let store = Store::new(Config::default()).unwrap();
@@ -76,7 +76,7 @@ struct Model {
     /// Taken out, by epoch; and those whose readers have left.
     limbo: [(u64, Vec<u64>); 3],
     ripe: Vec<u64>,
-    /// Retired while somebody sent them.
+    /// Retired while they were sent.
     held_retired: Vec<u64>,
     free: u64,
     expected: ClassStats,

@@ -20,12 +20,13 @@ use crate::sched::processor;
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
-/// Runs `f` on a thread where blocking hurts nobody, and waits for its result without holding the
+/// Runs `f` on a thread that may block, and waits for its result without holding the
 /// processor. `f` may borrow. On a plain thread it just runs.
 ///
-/// At most 32 calls run at once in a process ([`set_offload_threads_max`]), and the others wait in line: a disk that
-/// hangs fills the threads, which [`offload_counters`] shows. Because `f` may borrow, whoever called waits for its end, past
-/// deadlines and requests to end; [`try_offload`] does not.
+/// At most 32 calls run at once in a process ([`set_offload_threads_max`]), and the others wait in
+/// line: a disk that hangs fills the threads, which [`offload_counters`] shows. Because `f` may
+/// borrow, the caller waits for its end, past deadlines and requests to end; [`try_offload`] does
+/// not.
 ///
 /// # Panics
 /// With the panic of `f`.
@@ -49,9 +50,9 @@ where
         fiber,
     };
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || call.make());
-    // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set. The job touches nothing borrowed
-    // after that. If the runtime stops first the frame is never left: its stack stays, and so does its kernel thread, of
-    // which `f` may have borrowed a thread-local.
+    // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set. The job
+    // touches nothing borrowed after that. If the runtime stops first the frame is never left: its
+    // stack stays, and so does its kernel thread, of which `f` may have borrowed a thread-local.
     let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, pool::Job>(job) };
     while_lent(|| {
         pool::pool().submit(job);
@@ -66,9 +67,10 @@ where
     }
 }
 
-/// As [`offload`], for a call that owns what it uses, and so can be left alone: past the deadline of
-/// [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber goes on. A call that stands in line is
-/// then never made; one that has begun goes on to its end, keeps its thread for so long, and its result is dropped there.
+/// As [`offload`], for a call that owns what it uses, and so can be left alone: past the deadline
+/// of [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber goes
+/// on. A call that stands in line is then never made; one that has begun goes on to its end, keeps
+/// its thread for so long, and its result is dropped there.
 ///
 /// ```
 /// use std::time::Duration;
@@ -122,8 +124,9 @@ where
     }
 }
 
-/// Hands a call over to the [`offload`] threads and does not wait for it: for a thread that serves others, such as an event
-/// loop's, which learns of the end by what `f` does last. From any thread. A panic of `f` ends the call only.
+/// Hands a call over to the [`offload`] threads and does not wait for it: for a thread that serves
+/// others, such as an event loop's, which learns of the end by what `f` does last. From any thread.
+/// A panic of `f` ends the call only.
 ///
 /// The line has no limit of its own: a caller that hands over call after call must have one.
 pub fn offload_detached(f: impl FnOnce() + Send + 'static) {
@@ -138,7 +141,8 @@ struct Call<F, T> {
     fiber: Fiber,
 }
 
-// SAFETY: `f` and the result are `Send`; the pointers are used by one thread at a time (see `make`).
+// SAFETY: `f` and the result are `Send`; the pointers are used by one thread at a time (see
+// `make`).
 unsafe impl<F: Send, T: Send> Send for Call<F, T> {}
 
 impl<F: FnOnce() -> T, T> Call<F, T> {
@@ -150,8 +154,9 @@ impl<F: FnOnce() -> T, T> Call<F, T> {
             fiber,
         } = self;
         let outcome = catch_unwind(AssertUnwindSafe(f));
-        // SAFETY: the fiber reads neither before `done` is set, and does not leave its frame either. The handle
-        // keeps the fiber's control block, which is not in that frame, for the unpark.
+        // SAFETY: the fiber reads neither before `done` is set, and does not leave its frame
+        // either. The handle keeps the fiber's control block, which is not in that frame, for the
+        // unpark.
         unsafe {
             *result = Some(outcome);
             (*done).store(true, Ordering::Release);

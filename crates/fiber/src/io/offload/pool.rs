@@ -1,4 +1,5 @@
-//! The threads behind [`offload`](super::offload): as many as there is work for, up to a limit; the rest stands in line.
+//! The threads behind [`offload`](super::offload): as many as there is work for, up to a limit; the
+//! rest stands in line.
 //!
 //! One pool for the process, whatever runtimes there are.
 
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use crate::base::lock::lock;
 
-/// At most this many calls run at once unless [`set_offload_threads_max`] says otherwise; more wait in line.
+/// At most this many calls run at once unless [`set_offload_threads_max`] says otherwise; more wait
+/// in line.
 const THREADS_MAX_DEFAULT: usize = 32;
 
 /// A thread without work goes away after this time.
@@ -31,8 +33,9 @@ pub(super) struct Pool {
     work: Condvar,
 }
 
-/// The line is not longer than there are fibers that wait, because each waits for one call and takes it out of the line if
-/// it gives up, and calls that were handed over [detached](super::offload_detached), which their callers limit.
+/// The line is not longer than there are fibers that wait, because each waits for one call and
+/// takes it out of the line if it gives up, and calls that were handed over
+/// [detached](super::offload_detached), which their callers limit.
 struct PoolState {
     line: VecDeque<Waiting>,
     /// Calls that run, and since when.
@@ -52,8 +55,8 @@ struct Waiting {
     job: Job,
 }
 
-/// How the [`offload`](crate::offload()) threads are doing. When a disk or a name server hangs, it shows here first: `active`
-/// at `threads_max`, `active_oldest` and `waiting` growing.
+/// How the [`offload`](crate::offload()) threads are doing. When a disk or a name server hangs, it
+/// shows here first: `active` at `threads_max`, `active_oldest` and `waiting` growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OffloadCounters {
@@ -116,8 +119,8 @@ pub fn offload_counters() -> OffloadCounters {
     }
 }
 
-/// Sets how many [`offload`](crate::offload()) calls run at once in this process, 32 unless set; at least 1. Threads that are too
-/// many end when they have nothing to do.
+/// Sets how many [`offload`](crate::offload()) calls run at once in this process, 32 unless set; at
+/// least 1. Threads that are too many end when they have nothing to do.
 pub fn set_offload_threads_max(count: usize) {
     let pool = pool();
     let mut state = lock(&pool.state);
@@ -142,7 +145,7 @@ pub(super) fn pool() -> &'static Pool {
         pool = match POOL.compare_exchange(pool, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: nothing else has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }
@@ -152,7 +155,8 @@ pub(super) fn pool() -> &'static Pool {
     unsafe { &*pool }
 }
 
-/// In the child of a fork: its parent's threads are not there, and the lock may be held by one of them.
+/// In the child of a fork: its parent's threads are not there, and the lock may be held by one of
+/// them.
 pub(crate) fn forget_after_fork() {
     POOL.store(ptr::null_mut(), Ordering::Release);
 }
@@ -245,9 +249,11 @@ impl Pool {
         state.wait_longest = state.wait_longest.max(now - call.since);
         state.active.push((call.id, now));
         drop(state);
-        // Of a call that was given up, the result is dropped in here, and its destructor is the user's.
+        // Of a call that was given up, the result is dropped in here, and its destructor is the
+        // user's.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(call.job)) {
-            // The panic hook has reported it. Its payload may have a destructor as well, which could go on like this.
+            // The panic hook has reported it. Its payload may have a destructor as well, which
+            // could go on like this.
             std::mem::forget(payload);
         }
         let mut state = lock(&self.state);

@@ -1,5 +1,6 @@
-//! Random scripts against a model. The model: a peer gets the replies that it would get if all it sent had come at once
-//! and every send had taken everything; or, if the connection was broken off, the beginning of them.
+//! Random scripts against a model. The model: a peer gets the replies that it would get if all it
+//! sent had come at once and every send had taken everything; or, if the connection was broken off,
+//! the beginning of them.
 
 use session::replay::{self, Cutting, Random};
 

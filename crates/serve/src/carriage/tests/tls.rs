@@ -128,9 +128,10 @@ fn what_is_said_inside_tls_is_answered_however_its_records_are_cut() {
 
 #[test]
 fn a_long_body_arrives_through_records_too() {
-    // Seen: a set of 900,000 bytes over TLS ended the connection. Cause: while records are opened the
-    // carriage has lent its TLS away, so the session's room looked like room for the socket's bytes,
-    // and the next records were put there as they were. Cure: whether it has TLS is a fact of its own.
+    // Seen: a set of 900,000 bytes over TLS ended the connection. Cause: while records are opened
+    // the carriage has lent its TLS away, so the session's room looked like room for the socket's
+    // bytes, and the next records were put there as they were. Cure: whether it has TLS is a fact
+    // of its own.
     let mut pair = Pair::new(&[]);
     pair.piece_len = 3000;
     pair.say("");

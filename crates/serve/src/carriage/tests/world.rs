@@ -16,7 +16,8 @@ use super::super::{Carriage, Closed, FilePiece, SEALED_LEN_MAX, Secure, Shared, 
 use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
-/// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`, `body LEN` (that many bytes follow), `work`, `refuse`, `bye`.
+/// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
+/// `body LEN` (that many bytes follow), `work`, `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: State,
@@ -218,12 +219,12 @@ pub(super) struct World {
     /// What was sent and is still on its way to the peer.
     pub(super) untaken: u64,
     /// How the file's bytes were asked for.
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<OutputWant>,
 }
 
 /// How some bytes of the file were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum OutputWant {
     Pages { len: u64, look: bool },
     Copy(u64),
     Untaken(Duration),
@@ -287,7 +288,8 @@ impl World {
         }
     }
 
-    /// Nothing happens until the time is up, not even a nanosecond before; then what follows happens.
+    /// Nothing happens until the time is up, not even a nanosecond before; then what follows
+    /// happens.
     pub(super) fn expire(&mut self) -> Blocked {
         let until = self.until();
         let early = until - Duration::from_nanos(1);
@@ -344,14 +346,14 @@ impl World {
             Want::File(FilePiece {
                 range, len, look, ..
             }) => {
-                self.asked.push(Asked::Pages { len, look });
+                self.asked.push(OutputWant::Pages { len, look });
                 let len = if look && self.has_changed { 0 } else { len };
                 let bytes = read(range, self.window.min(len as usize), self.file_len);
                 self.got.extend_from_slice(&bytes);
                 self.carriage.sent(bytes.len() as u64, now);
             }
             Want::Copy { range, .. } => {
-                self.asked.push(Asked::Copy(range.len()));
+                self.asked.push(OutputWant::Copy(range.len()));
                 let bytes = read(range, self.window.min(range.len() as usize), self.file_len);
                 if self.has_changed && bytes.len() as u64 == range.len() {
                     let error = io::ErrorKind::InvalidData.into();
@@ -362,7 +364,7 @@ impl World {
                 self.carriage.sent(bytes.len() as u64, now);
             }
             Want::Untaken { after } => {
-                self.asked.push(Asked::Untaken(after));
+                self.asked.push(OutputWant::Untaken(after));
                 self.pass(after);
                 self.carriage.untaken(self.untaken, self.now);
             }

@@ -36,8 +36,9 @@ impl Bell {
         }
     }
 
-    /// Makes it ready to ring again. The loop looks at what it was rung for **afterwards**: one that
-    /// rings meanwhile finds it rung and writes nothing. The swap makes seen what that one did before.
+    /// Makes it ready to ring again. The loop looks at what it was rung for **afterwards**: one
+    /// that rings meanwhile finds it rung and writes nothing. The swap makes seen what that one did
+    /// before.
     pub(super) fn reset(&self) {
         self.waker.reset();
         self.is_rung.swap(false, Ordering::SeqCst);

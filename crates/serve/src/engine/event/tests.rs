@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use session::Echo;
 
 use super::*;
-use crate::counters::{Closed, Snapshot};
+use crate::counters::{Closed, CounterSnapshot};
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
 
@@ -96,7 +96,7 @@ struct Outcome {
     served: usize,
     /// Errors that the loops counted.
     errors: u64,
-    counted: Snapshot,
+    counted: CounterSnapshot,
 }
 
 const CLIENTS: usize = 40;
@@ -215,9 +215,9 @@ fn a_lost_report_is_made_up_for_when_the_wait_is_over() {
     }
 }
 
-/// Seen: a server that was dropped waited for one of its loops for ever. Cause: the loop looked at the
-/// stage of the server, and then made its bell ready again; what was rung for in between was neither
-/// seen nor rung again. Cure: it looks afterwards.
+/// Seen: a server that was dropped waited for one of its loops for ever. Cause: the loop looked at
+/// the stage of the server, and then made its bell ready again; what was rung for in between was
+/// neither seen nor rung again. Cure: it looks afterwards.
 #[test]
 fn loops_hear_of_the_end_whenever_it_comes() {
     const ROUNDS: usize = 100;

@@ -5,17 +5,17 @@ use crate::sched::processor;
 
 /// How an operation of the calling thread reaches the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum IoPath {
     Uring,
     Epoll,
     /// Not a fiber: block the thread.
     Plain,
 }
 
-pub(crate) fn carrier() -> Carrier {
+pub(crate) fn io_path() -> IoPath {
     processor::with_current(|processor, _| match processor.backend {
-        Backend::Uring(_) => Carrier::Uring,
-        Backend::Epoll(_) => Carrier::Epoll,
+        Backend::Uring(_) => IoPath::Uring,
+        Backend::Epoll(_) => IoPath::Epoll,
     })
-    .unwrap_or(Carrier::Plain)
+    .unwrap_or(IoPath::Plain)
 }

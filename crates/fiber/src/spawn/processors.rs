@@ -1,7 +1,8 @@
 //! Processors that come and go while the cluster runs.
 //!
-//! A cluster has a fixed number of *places*. A processor that comes takes the first free one: its half of the lanes, its
-//! inbox, its counters; it brings a thread, a ring and an eventfd of its own. One that goes leaves in this order:
+//! A cluster has a fixed number of *places*. A processor that comes takes the first free one: its
+//! half of the lanes, its inbox, its counters; it brings a thread, a ring and an eventfd of its
+//! own. One that goes leaves in this order:
 //!
 //! ```text
 //!  remove_processor      others                         the processor, in its own loop
@@ -10,17 +11,17 @@
 //!  mail: Retire     ──────────────────────────────────▶ lanes: carried to the others, each turn
 //!                        run what came from there  ◀─── steps that wait: their receive is cancelled *and awaited*
 //!                                                       (what had come is delivered), begun anew elsewhere
-//!                                                       accepts in the ring: ended where nobody waits
+//!                                                       accepts in the ring: ended where none waits
 //!                                                       fibers with frames: run on, as long as they like
 //!                                                       nothing in the kernel, no buffer lent, no mail: inbox closed
 //!                        set timers anew           ◀─── timers of fibers that may be anywhere
 //!                                                       ring closed, eventfd closed, thread ends, place free
 //! ```
 //!
-//! Why nothing is lost: whoever pushes to the lanes looks again whether they are shut, and the processor empties them
-//! after they were (the model is in `ready_queue.rs`); whoever sends mail does it under the inbox's lock, and what is
-//! refused there is sent to another; a fiber that is told something at a place that it has left looks for itself when it
-//! goes on (see [`Fiber::cancel`](crate::Fiber::cancel)).
+//! Why nothing is lost: a push to the lanes looks again whether they are shut, and the processor
+//! empties them after they were (the model is in `ready_queue.rs`); mail is sent under the inbox's
+//! lock, and what is refused there is sent to another; a fiber that is told something at a place
+//! that it has left looks for itself when it goes on (see [`Fiber::cancel`](crate::Fiber::cancel)).
 
 use std::fmt;
 use std::io;
@@ -37,10 +38,10 @@ use crate::switch::resources;
 use crate::sync::Event;
 use crate::turn::retire_here;
 
-/// The threads of a cluster's processors, by place. Whoever adds or removes one holds the lock, so they come and go one
-/// after the other.
+/// The threads of a cluster's processors, by place. A call that adds or removes one holds the lock,
+/// so they come and go one after the other.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct ProcessorThreads {
     members: Mutex<Vec<Option<Member>>>,
 }
 
@@ -65,8 +66,9 @@ pub struct ProcessorStatus {
     pub pinned: usize,
 }
 
-/// A processor that was removed and may still be there, because of fibers that have frames on it. Dropping this changes
-/// nothing. From [`Runtime::remove_processor`](crate::Runtime::remove_processor).
+/// A processor that was removed and may still be there, because of fibers that have frames on it.
+/// Dropping this changes nothing. From
+/// [`Runtime::remove_processor`](crate::Runtime::remove_processor).
 #[derive(Clone)]
 pub struct Retirement {
     cluster: Arc<Cluster>,
@@ -85,7 +87,8 @@ impl Retirement {
         self.gone.is_set()
     }
 
-    /// How many fibers it still has to run, because they have frames there. [`Dump`](crate::Dump) shows which.
+    /// How many fibers it still has to run, because they have frames there. [`Dump`](crate::Dump)
+    /// shows which.
     pub fn pinned(&self) -> usize {
         match self.is_over() {
             true => 0,
@@ -95,8 +98,8 @@ impl Retirement {
         }
     }
 
-    /// Waits until it has gone, but not longer than `timeout`; says whether it has. A fiber that it still runs waits for
-    /// itself.
+    /// Waits until it has gone, but not longer than `timeout`; says whether it has. A fiber that it
+    /// still runs waits for itself.
     pub fn wait(&self, timeout: Duration) -> bool {
         self.gone.wait_timeout(timeout)
     }
@@ -112,9 +115,9 @@ impl fmt::Debug for Retirement {
     }
 }
 
-impl Crew {
-    pub(crate) fn new(processors_max: usize) -> Crew {
-        Crew {
+impl ProcessorThreads {
+    pub(crate) fn new(processors_max: usize) -> ProcessorThreads {
+        ProcessorThreads {
             members: Mutex::new((0..processors_max).map(|_| None).collect()),
         }
     }
@@ -137,9 +140,10 @@ impl Cluster {
     /// See [`Runtime::add_processor`](crate::Runtime::add_processor).
     pub(crate) fn add_processor(self: &Arc<Self>) -> io::Result<usize> {
         self.process.check("add a processor");
-        let mut members = lock(&self.crew.members);
+        let mut members = lock(&self.processor_threads.members);
         let free = self.processors.iter().find(|place| place.is_free());
-        // After the look: a thread that stays has left its place because the cluster stops, and must not be joined.
+        // After the look: a thread that stays has left its place because the cluster stops, and
+        // must not be joined.
         if self.is_stopping() {
             return Err(stopped());
         }
@@ -166,7 +170,8 @@ impl Cluster {
         io::Error::new(io::ErrorKind::QuotaExceeded, message)
     }
 
-    /// Starts a processor's thread, and waits until its back end stands: a ring belongs to the thread that made it.
+    /// Starts a processor's thread, and waits until its back end stands: a ring belongs to the
+    /// thread that made it.
     fn start(self: &Arc<Self>, place: &ProcessorShared) -> io::Result<Member> {
         let (cluster, index) = (Arc::clone(self), place.index);
         let (ready, is_ready) = mpsc::sync_channel(1);
@@ -205,7 +210,7 @@ impl Cluster {
     /// See [`Runtime::remove_processor`](crate::Runtime::remove_processor).
     pub(crate) fn remove_processor(self: &Arc<Self>, index: usize) -> io::Result<Retirement> {
         self.process.check("remove a processor");
-        let members = lock(&self.crew.members);
+        let members = lock(&self.processor_threads.members);
         if self.is_stopping() {
             return Err(stopped());
         }
@@ -241,11 +246,16 @@ impl Cluster {
     /// Stops the processors, and waits for their threads, but for the caller's own.
     pub(crate) fn stop_and_join(&self) {
         self.stop();
-        // Whoever is adding one holds the lock; whoever comes later finds that the cluster stops.
-        let members: Vec<_> = lock(&self.crew.members).drain(..).flatten().collect();
+        // A call that is adding one holds the lock; one that comes later finds that the cluster
+        // stops.
+        let members: Vec<_> = lock(&self.processor_threads.members)
+            .drain(..)
+            .flatten()
+            .collect();
         let this = thread::current().id();
         for Member { thread, stays, .. } in members {
-            // One of its own fibers stops it: this processor ends when that fiber suspends or finishes.
+            // One of its own fibers stops it: this processor ends when that fiber suspends or
+            // finishes.
             if thread.thread().id() == this {
                 continue;
             }
@@ -258,9 +268,10 @@ impl Cluster {
     }
 }
 
-/// The end of a thread on which fibers have been left behind that had started. Their frames may have lent what belongs to
-/// the thread: a `thread_local!` to [`offload`](crate::offload()), to another cluster or to the kernel. So it stays as their
-/// stacks do, as a thread of `std` stays as long as its frames.
+/// The end of a thread on which fibers have been left behind that had started. Their frames may
+/// have lent what belongs to the thread: a `thread_local!` to [`offload`](crate::offload()), to
+/// another cluster or to the kernel. So it stays as their stacks do, as a thread of `std` stays as
+/// long as its frames.
 fn stay(told: mpsc::Sender<()>) -> ! {
     resources::thread_stays();
     // If one of its own fibers dropped the runtime, nothing waits for this.
@@ -270,7 +281,8 @@ fn stay(told: mpsc::Sender<()>) -> ! {
     }
 }
 
-/// The life of a processor's thread. Returns how many fibers have frames on it that will never be left.
+/// The life of a processor's thread. Returns how many fibers have frames on it that will never be
+/// left.
 fn run(
     cluster: &Arc<Cluster>,
     index: usize,

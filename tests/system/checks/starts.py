@@ -1,7 +1,6 @@
 """Where it listens, as whom it runs, what it says when something is not allowed."""
 
 import ctypes
-import os
 import pathlib
 import pwd
 import shutil

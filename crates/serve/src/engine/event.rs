@@ -365,7 +365,14 @@ fn share(listeners: &mut Vec<Bound>, loops: usize) -> io::Result<Vec<Vec<(usize,
         for (at, doors) in doors.iter_mut().enumerate() {
             let sibling = match at {
                 0 => None,
-                _ => listeners[number].sibling()?,
+                // Once the process has become another user, the kernel lets it join no group of its
+                // former one, and bind no port below 1024. The loops share the socket then.
+                _ => listeners[number]
+                    .sibling()
+                    .or_else(|error| match error.kind() {
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::AddrInUse => Ok(None),
+                        _ => Err(error),
+                    })?,
             };
             let bound = sibling.as_ref().unwrap_or(&listeners[number]);
             let socket = bound.as_fd().try_clone_to_owned()?;

@@ -90,6 +90,8 @@ impl session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut cx = Context::new(&self.service, &self.connection, now, out);
         let mut used = 0;
+        // How far the input was looked through for what comes next.
+        let mut seen = 0;
         loop {
             let rest = &input[used..];
             if cx.out.is_full() && (!rest.is_empty() || self.state.has_output()) {
@@ -98,6 +100,9 @@ impl session::Session for Session {
                     used,
                     next: Next::Flush,
                 };
+            }
+            if used > seen && matches!(self.state, State::Command) {
+                seen = used + text::prefetch(&cx, rest);
             }
             let mut conversation = Conversation {
                 state: &mut self.state,

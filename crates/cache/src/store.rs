@@ -38,7 +38,7 @@ mod pool;
 
 mod access;
 
-pub use access::{Draft, Item, RestoreError, Snapshot, SnapshotTime, Store, Turn};
+pub use access::{Draft, Item, PREFETCHED_MAX, RestoreError, Snapshot, SnapshotTime, Store, Turn};
 pub use config::Config;
 pub use figures::{ClassStats, Eviction, Stats};
 pub use index::Cursor;

@@ -29,6 +29,7 @@ use std::sync::{Mutex, OnceLock, TryLockError};
 use std::thread;
 
 use super::memory::arena::{CHUNK_BITS, Chunk};
+use super::memory::prefetch::prefetch;
 use super::memory::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A model has a chain with two keys already.
@@ -211,12 +212,7 @@ impl Index {
         // Acquire: a thread that knows of a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
-            let first = self.buckets.get(low_bits(hash, bits));
-            let control = first.control.load(Ordering::Acquire);
-            if level(control) != bits {
-                bits = level(control);
-                continue;
-            }
+            let (first, control) = self.bucket(hash, bits);
             if let Some(found) = self.scan(first, control, hash, &is_key) {
                 return Some(found);
             }
@@ -229,6 +225,36 @@ impl Index {
             }
             bits = level(after);
         }
+    }
+
+    /// The bucket of a hash and its control word, by following the levels from `bits` on.
+    #[inline]
+    fn bucket(&self, hash: u64, mut bits: u32) -> (&Bucket, u64) {
+        loop {
+            let bucket = self.buckets.get(low_bits(hash, bits));
+            let control = bucket.control.load(Ordering::Acquire);
+            if level(control) == bits {
+                return (bucket, control);
+            }
+            bits = level(control);
+        }
+    }
+
+    /// Asks for the bucket of a hash before [`Index::find`] needs it.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let bits = self.base_level.load(Ordering::Acquire);
+        prefetch(self.buckets.get(low_bits(hash, bits)));
+    }
+
+    /// Where the item of a hash probably is: its key is not compared, and what is only in a further
+    /// bucket is not found.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u64) -> Option<Chunk> {
+        let (bucket, _) = self.bucket(hash, self.base_level.load(Ordering::Acquire));
+        let mut slots = bucket.slots.iter().map(|slot| slot.load(Ordering::Relaxed));
+        let found = slots.find(|slot| slot >> TAG_SHIFT == tag(hash))?;
+        Chunk::from_units(found & CHUNK_MASK)
     }
 
     #[inline]
@@ -579,6 +605,20 @@ mod tests {
             "{} buckets",
             index.bucket_count()
         );
+    }
+
+    #[test]
+    fn a_guess_is_right_for_most_keys_at_every_size_of_the_table() {
+        let index = Index::new(4);
+        for units in 1..=20_000 {
+            insert(&index, units);
+            if units % 1_000 == 0 {
+                let is_right =
+                    |units: &u64| index.guess(hash_of(chunk(*units))) == Some(chunk(*units));
+                let right = (1..=units).filter(is_right).count() as u64;
+                assert!(right * 5 >= units * 4, "{right} of {units}");
+            }
+        }
     }
 
     #[test]

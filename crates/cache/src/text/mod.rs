@@ -7,6 +7,8 @@ pub(crate) mod retrieval;
 mod stats;
 pub(crate) mod storage;
 
+use std::iter;
+
 use session::{Next, Phase};
 
 use crate::conversation::{Context, Retrieval, State, Step};
@@ -52,6 +54,37 @@ pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Ste
         return too_long(cx, state);
     }
     dispatch(cx, state, line, start, input, end)
+}
+
+/// Asks for the items of the retrievals that the input begins with, before they are served one by
+/// one. Returns where the last of their lines begins.
+#[inline]
+pub(crate) fn prefetch(cx: &Context<'_>, input: &[u8]) -> usize {
+    let (mut start, mut end) = (0, 0);
+    let keys = iter::from_fn(|| {
+        let (key, len) = next_retrieval(&input[end..])?;
+        start = end;
+        end += len;
+        Some(key)
+    });
+    cx.items.prefetch(keys);
+    start
+}
+
+/// The first key of a retrieval that the input begins with, and the length of its line. A line of
+/// many keys is not looked through to its end here: `retrieval` does that.
+#[inline]
+fn next_retrieval(input: &[u8]) -> Option<(&[u8], usize)> {
+    let key_at = match input {
+        [b'g', b'e', b't', b' ', ..] => 4,
+        [b'm', b'g', b' ', ..] => 3,
+        _ => return None,
+    };
+    let near = &input[key_at..input.len().min(key_at + KEY_LEN_MAX + 2)];
+    let len = memchr::memchr(b'\n', near)?;
+    let words = without_cr(&near[..len]);
+    let key_len = memchr::memchr(b' ', words).unwrap_or(words.len());
+    Some((&words[..key_len], key_at + len + 1))
 }
 
 /// A line whose end has not come.
@@ -208,4 +241,31 @@ fn touch(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         },
     };
     cx.answer(reply, tokens.is_noreply());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_retrievals_key_is_known_before_it_is_served() {
+        let check = |input: &str, expected| {
+            let expected: Option<(&str, usize)> = expected;
+            let expected = expected.map(|(key, len)| (key.as_bytes(), len));
+            assert_eq!(next_retrieval(input.as_bytes()), expected, "{input:?}");
+        };
+        check("get apple\r\nget pear\r\n", Some(("apple", 11)));
+        check("get apple\n", Some(("apple", 10)));
+        check("get apple pear\r\n", Some(("apple", 16)));
+        check("mg apple v t\r\n", Some(("apple", 14)));
+        check("get apple\r", None);
+        check("set apple 0 0 1\r\nx\r\n", None);
+        check("", None);
+        let longest = "k".repeat(KEY_LEN_MAX);
+        check(
+            &format!("get {longest}\r\n"),
+            Some((&longest, 4 + KEY_LEN_MAX + 2)),
+        );
+        check(&format!("get {longest}k\r\n"), None);
+    }
 }

@@ -2,11 +2,13 @@
 //! the middle of a line, the rest of the line stays with the driver, and the conversation is in
 //! [`State::Keys`].
 
+use std::iter;
+
 use session::{Next, Outbox, Phase};
 
 use crate::conversation::{Context, Retrieval, State, Step};
 use crate::number::{parse_exptime, push_decimal};
-use crate::store::Item;
+use crate::store::{Item, PREFETCHED_MAX};
 use crate::words::{
     BAD_EXPTIME, BAD_FORMAT, ERROR, KEY_LEN_MAX, LINE_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS,
     without_cr,
@@ -203,12 +205,16 @@ enum Ran {
 /// Answers keys until the outbox is full.
 #[inline]
 fn run(cx: &mut Context<'_>, retrieval: Retrieval, keys: &[u8]) -> Ran {
-    let mut at = 0;
+    let (mut at, mut count) = (0, 0);
     while at < keys.len() {
         if keys[at] == b' ' {
             at += 1;
             continue;
         }
+        if count > 0 && (count - 1) % PREFETCHED_MAX == 0 {
+            prefetch(cx, &keys[at..]);
+        }
+        count += 1;
         if cx.out.is_full() {
             return Ran::Full(at);
         }
@@ -223,6 +229,19 @@ fn run(cx: &mut Context<'_>, retrieval: Retrieval, keys: &[u8]) -> Ran {
         at += len;
     }
     Ran::All
+}
+
+/// Asks for the items of the next keys.
+fn prefetch(cx: &Context<'_>, keys: &[u8]) {
+    let mut ends = memchr::memchr_iter(b' ', keys);
+    let mut start = 0;
+    let keys = iter::from_fn(|| {
+        let end = ends.next()?;
+        let key = &keys[start..end];
+        start = end + 1;
+        Some(key)
+    });
+    cx.items.prefetch(keys);
 }
 
 /// False when the item is there and must not be sent.

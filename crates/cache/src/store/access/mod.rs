@@ -13,4 +13,4 @@ pub use draft::Draft;
 pub use handle::Store;
 pub use item::Item;
 pub use snapshot::{RestoreError, Snapshot, SnapshotTime};
-pub use turn::Turn;
+pub use turn::{PREFETCHED_MAX, Turn};

@@ -11,6 +11,10 @@ use crate::store::pool::{Pinned, Pool, thread_stripe};
 use crate::store::rule::{Miss, Seconds};
 use crate::store::slab::{Clock, Victim};
 
+/// Of how many keys [`Turn::prefetch`] asks for the items at once: as many as a processor has cache
+/// misses under way.
+pub const PREFETCHED_MAX: usize = 16;
+
 /// What one call of a session does to the store. Short; not `Send`.
 ///
 /// The epoch is pinned with the first read and stays so until a write or the end of the turn: a
@@ -77,6 +81,26 @@ impl<'s> Turn<'s> {
             .inspect_err(|miss| self.stripe().count_miss(*miss))?;
         self.count_hit(self.pool().owners.class_of(chunk));
         Ok(Item::hit(self.store, chunk, self.now))
+    }
+
+    /// Asks for the memory of items that will be looked for next, of the first
+    /// [`PREFETCHED_MAX`] keys. Their cache misses then overlap, instead of following each other.
+    /// Changes nothing else.
+    #[inline]
+    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        let pool = self.pool();
+        let mut hashes = [0; PREFETCHED_MAX];
+        let mut count = 0;
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = pool.hash(key);
+            pool.index.prefetch(*hash);
+            count += 1;
+        }
+        for &hash in &hashes[..count] {
+            if let Some(chunk) = pool.index.guess(hash) {
+                pool.arena.prefetch(chunk);
+            }
+        }
     }
 
     /// Finds an item and leaves no mark (`me`).

@@ -6,4 +6,5 @@ pub(crate) mod classes;
 pub(crate) mod epoch;
 pub(crate) mod layout;
 pub(crate) mod mark;
+pub(crate) mod prefetch;
 pub(crate) mod sync;

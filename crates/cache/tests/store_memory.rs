@@ -646,12 +646,13 @@ fn stores_behind_ever_other_readers_wait_two_milliseconds_of_a_period_together()
         drop(reader);
         set(&store, "read", b"v").unwrap();
     }
-    // A store that may wait waits until that is over, so there is one of these in a period.
-    let periods = began.elapsed().as_millis() / PERIOD_MS + 2;
+    // A wait is mostly in vain and takes all of its period's time. It may also end sooner, with
+    // memory; so a period may have several. Before, each of the 100 readers cost one.
+    let periods = began.elapsed().as_millis() / PERIOD_MS + 1;
     let stats = store.stats();
     assert!(stats.refused_behind_readers >= 100, "{stats:?}");
     assert!(
-        u128::from(stats.reader_waits) <= periods,
+        u128::from(stats.reader_waits) < 50 + periods,
         "{periods} periods: {stats:?}"
     );
 }

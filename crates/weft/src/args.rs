@@ -1,24 +1,23 @@
-//! The command line: what can be typed (built from the [table](crate::settings)) and what was.
+//! The command line: what can be typed (built from [rows](crate::settings)) and what was.
 
 use std::path::PathBuf;
 
-use clap::builder::PossibleValue;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use clap_complete::Shell;
 
-use crate::cache::{self, Typed};
-use crate::config::{Layer, Origin, SettingText};
+use crate::cache::{self, CacheConfig};
 use crate::lab;
 use crate::load;
-use crate::settings::{Default, Kind, SETTINGS, Setting};
+use crate::serve::ServeConfig;
+use crate::settings::{self, flags, layers::Layer};
 
 /// What was asked for.
 pub(crate) enum Invocation {
     /// Serve; the settings that were typed.
     Serve(Layer),
     /// Run a cache; the options that were typed.
-    Cache(Box<Typed>),
+    Cache(Layer),
     /// Measure a server; what was typed behind it.
     Load(Box<ArgMatches>),
     /// Tell what the machine allows.
@@ -55,8 +54,8 @@ pub(crate) fn read(
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
     Ok(match name.as_str() {
-        "serve" => Invocation::Serve(typed(matches)),
-        "cache" => Invocation::Cache(Box::new(Typed(std::mem::take(matches)))),
+        "serve" => Invocation::Serve(flags::typed::<ServeConfig>(matches)),
+        "cache" => Invocation::Cache(flags::typed::<CacheConfig>(matches)),
         "load" => Invocation::Load(Box::new(matches.clone())),
         "doctor" => Invocation::Doctor {
             json: matches.get_flag("json"),
@@ -94,7 +93,7 @@ pub(crate) fn command() -> Command {
         .max_term_width(100)
         .subcommands([
             serve(),
-            cache::command().after_long_help(after_help("cache")),
+            cache(),
             lab(),
             load::args::command(after_help("load")),
             doctor(),
@@ -232,9 +231,26 @@ fn serve() -> Command {
         )
         .after_help("`weft serve --help` tells more, with examples.")
         .after_long_help(after_help("serve"));
-    SETTINGS
-        .iter()
-        .fold(command, |command, setting| command.args(arguments(setting)))
+    flags::add::<ServeConfig>(command)
+}
+
+fn cache() -> Command {
+    let command = Command::new("cache")
+        .about("A cache that memcached's clients cannot tell from memcached")
+        .long_about(
+            "A cache that speaks memcached's protocols (text, meta, binary) and takes memcached's \
+             flags.\n\nAn option that is not supported is refused with the reason. One that has nothing to \
+             change here is taken; -v says so.",
+        )
+        // memcached reads its command line with getopt_long(3): `-vv`, `-p11211`, `-dp 11211`,
+        // `--port=11211`, and any beginning of a long name that is no other's. The last value of
+        // an option holds.
+        .infer_long_args(true)
+        .args_override_self(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .after_long_help(after_help("cache"));
+    flags::add::<CacheConfig>(command)
 }
 
 fn lab() -> Command {
@@ -242,7 +258,7 @@ fn lab() -> Command {
 }
 
 fn doctor() -> Command {
-    let color = Setting::find("color").expect("a row of the table");
+    let color = settings::find::<ServeConfig>("color").expect("a row of the table");
     Command::new("doctor")
         .about("Tell what this kernel and these limits allow, and what to change")
         .arg(
@@ -251,7 +267,7 @@ fn doctor() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print JSON"),
         )
-        .args(arguments(color))
+        .args(flags::arguments("", color))
         .after_long_help(after_help("doctor"))
 }
 
@@ -313,85 +329,6 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
         .value_hint(hint)
 }
 
-/// The arguments that a row of the table makes: one, or two for a switch.
-fn arguments(setting: &'static Setting) -> Vec<Arg> {
-    let arg = Arg::new(setting.name)
-        .help(short_help(setting))
-        .long_help(long_help(setting));
-    let flag = |arg: Arg| {
-        arg.help_heading(setting.heading)
-            .long(setting.name)
-            .short(setting.short)
-    };
-    match setting.kind {
-        Kind::Argument { value, .. } => vec![arg.value_name(value).value_hint(ValueHint::DirPath)],
-        Kind::Switch { .. } => switch_arguments(setting, flag(arg)),
-        Kind::Choice { choices, .. } => {
-            let values = choices
-                .iter()
-                .map(|(name, help)| PossibleValue::new(*name).help(*help));
-            let values: Vec<_> = values.collect();
-            vec![
-                flag(arg)
-                    .value_name(setting.name.to_uppercase())
-                    .value_parser(values),
-            ]
-        }
-        Kind::One { value, hint, .. } => vec![flag(arg).value_name(value).value_hint(hint)],
-        Kind::Many { value, .. } => {
-            vec![flag(arg).value_name(value).action(ArgAction::Append)]
-        }
-    }
-}
-
-// `--name` and `--no-name`; the last one typed holds, and the help shows the one that changes
-// something.
-fn switch_arguments(setting: &'static Setting, on: Arg) -> Vec<Arg> {
-    let no_name = format!("no-{}", setting.name);
-    let off = Arg::new(no_name.clone())
-        .long(no_name.clone())
-        .help_heading(setting.heading)
-        .help(short_help(setting))
-        .long_help(long_help(setting));
-    let is_on = setting.is_on_by_default();
-    vec![
-        on.action(ArgAction::SetTrue)
-            .overrides_with(no_name)
-            .hide(is_on),
-        off.action(ArgAction::SetTrue)
-            .overrides_with(setting.name)
-            .hide(!is_on),
-    ]
-}
-
-fn short_help(setting: &Setting) -> String {
-    let help = setting.help;
-    match setting.default {
-        _ if matches!(setting.kind, Kind::Switch { .. }) => help.to_owned(),
-        Default::Text(text) => format!("{help} [default: {text}]"),
-        Default::Derived(_) | Default::Nothing => help.to_owned(),
-    }
-}
-
-fn long_help(setting: &Setting) -> String {
-    let mut text = format!("{}.", setting.help);
-    if !setting.more.is_empty() {
-        text = format!("{text} {}", setting.more);
-    }
-    let default = match setting.default {
-        _ if matches!(setting.kind, Kind::Switch { .. }) => String::new(),
-        Default::Text(text) => format!("[default: {text}] "),
-        Default::Derived(how) => format!("[default: {how}] "),
-        Default::Nothing => String::new(),
-    };
-    let key = match setting.table() {
-        _ if !setting.is_for_file() => String::new(),
-        Some(table) => format!("[key: {} or table {table}] ", setting.key()),
-        None => format!("[key: {}] ", setting.key()),
-    };
-    format!("{text}\n\n{default}{key}[env: {}]", setting.env())
-}
-
 /// Users of another server type its flag for the address.
 fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     let is_address = match error.get(ContextKind::InvalidArg) {
@@ -410,51 +347,12 @@ fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The settings that were typed.
-fn typed(matches: &ArgMatches) -> Layer {
-    let mut layer = Layer::new();
-    for setting in SETTINGS {
-        let values: Vec<String> = match setting.kind {
-            Kind::Switch { .. } => switch_typed(matches, setting.name).into_iter().collect(),
-            _ => matches
-                .get_many::<String>(setting.name)
-                .into_iter()
-                .flatten()
-                .cloned()
-                .collect(),
-        };
-        if !values.is_empty() {
-            let origin = Origin::Flag(setting.flag());
-            let said = values.into_iter().map(|text| SettingText {
-                text,
-                origin: origin.clone(),
-            });
-            layer.insert(setting.name, said.collect());
-        }
-    }
-    layer
-}
-
-fn switch_typed(matches: &ArgMatches, name: &str) -> Option<String> {
-    match (
-        matches.get_flag(name),
-        matches.get_flag(&format!("no-{name}")),
-    ) {
-        (true, _) => Some("true".to_owned()),
-        (_, true) => Some("false".to_owned()),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn serve(words: &[&str]) -> Layer {
-        let words = ["weft", "serve"]
-            .iter()
-            .chain(words)
-            .map(std::ffi::OsString::from);
+        let words = ["weft", "serve"].iter().chain(words).map(Into::into);
         match read(words) {
             Ok(Invocation::Serve(layer)) => layer,
             Ok(_) => unreachable!("asked to serve"),
@@ -480,7 +378,7 @@ mod tests {
     fn every_row_of_the_table_is_a_flag_with_help() {
         let command = command();
         let serve = command.find_subcommand("serve").unwrap();
-        for setting in SETTINGS {
+        for setting in settings::rows::<ServeConfig>() {
             let arg = serve
                 .get_arguments()
                 .find(|arg| arg.get_id() == setting.name)
@@ -491,7 +389,8 @@ mod tests {
         }
         for arg in serve.get_arguments() {
             let name = arg.get_id().as_str();
-            let row = Setting::find(name).or_else(|| Setting::find(name.strip_prefix("no-")?));
+            let find = settings::find::<ServeConfig>;
+            let row = find(name).or_else(|| find(name.strip_prefix("no-")?));
             assert!(row.is_some(), "--{name} is not in the table");
         }
     }
@@ -520,5 +419,45 @@ mod tests {
             texts(&serve(&["--no-precompressed"]), "precompressed"),
             ["false"]
         );
+    }
+
+    fn check_cache(words: &str, expected: &[(&str, &[&str])]) {
+        let typed = cache::typed(words);
+        for (name, values) in expected {
+            assert_eq!(texts(&typed, name), *values, "{words}");
+        }
+    }
+
+    #[test]
+    fn the_cache_reads_what_getopt_reads() {
+        for line in [
+            "-p 11300 -vv",
+            "-p11300 -v -v",
+            "--port=11300 -vv",
+            "--po 11300 -vv",
+            "-vvp 11300",
+        ] {
+            check_cache(line, &[("port", &["11300"]), ("verbose", &["on", "on"])]);
+        }
+    }
+
+    #[test]
+    fn the_last_value_of_the_cache_holds_and_lists_add_up() {
+        check_cache(
+            "-p 1 -p 2 -l ::1 -l 127.0.0.1,127.0.0.2 -U -1",
+            &[
+                ("port", &["2"]),
+                ("listen", &["::1", "127.0.0.1,127.0.0.2"]),
+                ("udp-port", &["-1"]),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_cache_has_every_letter_of_memcached() {
+        for letter in "pUsalduimMctRbBIvhVPfnLkrSYWCFAXZDeoN".chars() {
+            let mut rows = settings::rows::<CacheConfig>();
+            assert!(rows.any(|row| row.short == Some(letter)), "-{letter}");
+        }
     }
 }

@@ -7,9 +7,9 @@ mod extended;
 mod help;
 mod host;
 mod metrics;
-mod options;
 mod prepare;
 mod restart;
+mod table;
 mod udp;
 mod verbose;
 
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use crate::Failure;
 use crate::operate::{Operated, Orders};
+use crate::settings::layers::Layer;
 use crate::value::{show_count, show_size};
-use config::CacheConfig;
+pub(crate) use config::CacheConfig;
 use engine::Running;
 pub(crate) use help::EXAMPLES;
-pub(crate) use options::{Typed, command};
 use prepare::prepare;
 use restart::Restored;
 
@@ -31,14 +31,14 @@ use restart::Restored;
 ///
 /// # Errors
 /// If it cannot start, or cannot save the items at the end. See the exit codes.
-pub(crate) fn run(typed: &Typed) -> Result<(), Failure> {
+pub(crate) fn run(typed: Layer) -> Result<(), Failure> {
     let mut out = io::stdout();
     for (long, print) in [
         ("help", help::help as fn(&mut io::Stdout) -> io::Result<()>),
         ("license", help::license),
         ("version", help::version),
     ] {
-        if typed.is_on(long) {
+        if typed.contains_key(long) {
             print(&mut out)?;
             return Ok(out.flush()?);
         }
@@ -93,7 +93,7 @@ impl Operated for Caching<'_> {
     }
 
     fn open(&self) -> (usize, Duration) {
-        let patience = self.config.drain_timeout;
+        let patience = self.config.common.drain_timeout;
         (self.running.hosted.server.connection_count(), patience)
     }
 
@@ -207,4 +207,14 @@ fn slab_classes(running: &Running) -> String {
 fn write(text: &str) {
     // The reader may be gone; the server goes on.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+#[cfg(test)]
+pub(crate) fn typed(line: &str) -> Layer {
+    let words = ["weft", "cache"].into_iter().chain(line.split_whitespace());
+    match crate::args::read(words.map(Into::into)) {
+        Ok(crate::args::Invocation::Cache(typed)) => typed,
+        Ok(_) => unreachable!("it is a cache that is asked for"),
+        Err(error) => panic!("{line}: {error}"),
+    }
 }

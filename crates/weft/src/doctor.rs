@@ -170,7 +170,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Color;
+    use crate::paint::Color;
 
     fn printed(report: &Report) -> String {
         let mut out = Vec::new();

@@ -5,23 +5,22 @@ use ::serve::engine::{Accept, EventOptions, THREADS_MAX};
 use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
 
+use crate::common::Common;
 use crate::machine::Machine;
+use crate::settings::{Choices, Setting};
 use crate::value::show_count;
 
-/// What a flag may say, with a few words about it.
-pub(crate) type Choices = &'static [(&'static str, &'static str)];
-
-pub(crate) const ENGINES: Choices = &[
+const ENGINES: Choices = &[
     ("fiber", "a user-level thread per connection"),
     ("thread", "a kernel thread per connection"),
     ("event", "a few event loops, each for many connections"),
 ];
-pub(crate) const BACKENDS: Choices = &[
+const BACKENDS: Choices = &[
     ("auto", "io_uring if the kernel allows it, else epoll"),
     ("uring", "io_uring, or do not start"),
     ("epoll", "epoll"),
 ];
-pub(crate) const DISPATCHERS: Choices = &[
+const DISPATCHERS: Choices = &[
     ("select", "select(2), also beyond 1,024 descriptors"),
     ("poll", "poll(2)"),
     (
@@ -37,7 +36,7 @@ pub(crate) const DISPATCHERS: Choices = &[
     ("epoll-edge", "epoll(7) by edge"),
     ("uring", "io_uring, which only polls"),
 ];
-pub(crate) const OVERFLOWS: Choices = &[
+const OVERFLOWS: Choices = &[
     ("poll", "ask about all connections with poll(2)"),
     ("select", "ask about all connections with select(2)"),
     (
@@ -45,7 +44,7 @@ pub(crate) const OVERFLOWS: Choices = &[
         "the same as poll, and take up to 128 signals with one call",
     ),
 ];
-pub(crate) const ACCEPTS: Choices = &[
+const ACCEPTS: Choices = &[
     (
         "own",
         "each loop accepts from a socket of its own (SO_REUSEPORT)",
@@ -66,7 +65,7 @@ pub(crate) struct EngineChoice {
     overflow: Option<Overflow>,
     accept: Option<Accept>,
     multi_accept: Option<bool>,
-    file_threads: Option<bool>,
+    pub(crate) file_threads: Option<bool>,
 }
 
 /// What carries the connections.
@@ -81,44 +80,82 @@ pub(crate) enum Kind {
 /// What the loops are without a flag.
 const DISPATCHER: Mechanism = Mechanism::EpollEdge;
 
-impl EngineChoice {
-    /// Takes what one flag says, by its name without hyphens in front.
-    ///
-    /// # Errors
-    /// A sentence that names what it may say.
-    pub(crate) fn set(&mut self, flag: &str, text: &str) -> Result<(), String> {
-        let choices = match flag {
-            "engine" => ENGINES,
-            "io" => BACKENDS,
-            "dispatcher" => DISPATCHERS,
-            "rtsig-overflow" => OVERFLOWS,
-            "accept" => ACCEPTS,
-            "multi-accept" | "file-threads" => ON_OFF,
-            _ => unreachable!("--{flag} says nothing about the engine"),
-        };
-        if !choices.iter().any(|(name, _)| *name == text) {
-            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-            return Err(format!("'{text}' is none of {}", names.join(", ")));
-        }
-        match (flag, text) {
-            ("engine", "thread") => self.kind = Kind::Thread,
-            ("engine", "event") => self.kind = Kind::Event,
-            ("engine", _) => self.kind = Kind::Fiber,
-            ("io", "uring") => self.io = BackendChoice::Uring,
-            ("io", "epoll") => self.io = BackendChoice::Epoll,
-            ("io", _) => self.io = BackendChoice::Auto,
-            ("rtsig-overflow", "select") => self.overflow = Some(Overflow::Select),
-            ("rtsig-overflow", "signalfd") => self.overflow = Some(Overflow::Signalfd),
-            ("rtsig-overflow", _) => self.overflow = Some(Overflow::Poll),
-            ("accept", "dealt") => self.accept = Some(Accept::Dealt),
-            ("accept", _) => self.accept = Some(Accept::Own),
-            ("multi-accept", _) => self.multi_accept = Some(text == "on"),
-            ("file-threads", _) => self.file_threads = Some(text == "on"),
-            (_, name) => self.dispatcher = name.parse().ok(),
-        }
-        Ok(())
-    }
+impl<C: AsMut<Common> + 'static> Setting<C> {
+    /// What both commands can be told about the engine.
+    pub(crate) const ENGINE: &'static [Setting<C>] = &[
+        Setting::new("engine")
+            .chooses(ENGINES, |config: &mut C, text| {
+                config.as_mut().engine.kind = match text {
+                    "thread" => Kind::Thread,
+                    "event" => Kind::Event,
+                    _ => Kind::Fiber,
+                };
+                Ok(())
+            })
+            .starts_as("fiber")
+            .help("What carries the connections")
+            .more("All serve the same bytes; they differ in speed and in what a connection costs."),
+        Setting::new("io")
+            .chooses(BACKENDS, |config: &mut C, text| {
+                config.as_mut().engine.io = match text {
+                    "uring" => BackendChoice::Uring,
+                    "epoll" => BackendChoice::Epoll,
+                    _ => BackendChoice::Auto,
+                };
+                Ok(())
+            })
+            .starts_as("auto")
+            .help("How fibers do their input and output")
+            .more(
+                "With auto, the start-up message says which one was taken and why. `weft doctor` \
+                 tells what the kernel allows.",
+            ),
+        Setting::new("dispatcher")
+            .chooses(DISPATCHERS, |config: &mut C, text| {
+                config.as_mut().engine.dispatcher = text.parse().ok();
+                Ok(())
+            })
+            .derived("epoll-edge")
+            .help("How event loops find out which connections are ready")
+            .more("With --engine event. The others are there to be compared with epoll-edge."),
+        Setting::new("rtsig-overflow")
+            .chooses(OVERFLOWS, |config: &mut C, text| {
+                config.as_mut().engine.overflow = Some(match text {
+                    "select" => Overflow::Select,
+                    "signalfd" => Overflow::Signalfd,
+                    _ => Overflow::Poll,
+                });
+                Ok(())
+            })
+            .derived("poll")
+            .help("What an event loop does when the kernel's queue of signals has overflowed")
+            .more("With --dispatcher rtsig."),
+        Setting::new("accept")
+            .chooses(ACCEPTS, |config: &mut C, text| {
+                config.as_mut().engine.accept = Some(match text {
+                    "dealt" => Accept::Dealt,
+                    _ => Accept::Own,
+                });
+                Ok(())
+            })
+            .derived("own")
+            .help("How connections come to event loops")
+            .more(
+                "With --engine event. Loops share a socket that was inherited, and a Unix socket, \
+                 even with own.",
+            ),
+        Setting::new("multi-accept")
+            .chooses(ON_OFF, |config: &mut C, text| {
+                config.as_mut().engine.multi_accept = Some(text == "on");
+                Ok(())
+            })
+            .derived("on")
+            .help("Accept all connections that wait before looking around again")
+            .more("With --engine event. With off it is one at a time."),
+    ];
+}
 
+impl EngineChoice {
     /// Finds flags that do not go together.
     ///
     /// # Errors
@@ -260,17 +297,20 @@ fn threads_max(machine: &Machine) -> usize {
         .clamp(1, THREADS_MAX as u64) as usize
 }
 
+/// What some flags say together.
+#[cfg(test)]
+pub(crate) fn choice(flags: &[(&str, &str)]) -> EngineChoice {
+    let mut config = crate::serve::ServeConfig::default();
+    for (flag, text) in flags {
+        let row = crate::settings::find::<crate::serve::ServeConfig>(flag).unwrap();
+        row.set(&mut config, text).unwrap();
+    }
+    config.common.engine
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn choice(flags: &[(&str, &str)]) -> EngineChoice {
-        let mut choice = EngineChoice::default();
-        for (flag, text) in flags {
-            choice.set(flag, text).unwrap();
-        }
-        choice
-    }
 
     #[test]
     fn flags_that_do_not_go_together_are_refused_with_what_to_change() {
@@ -314,8 +354,6 @@ mod tests {
         let signals = ("dispatcher", "rtsig");
         let signalfd = dispatcher(&[signals, ("rtsig-overflow", "signalfd")]);
         assert_eq!(signalfd, "rtsig-signalfd");
-        let why = EngineChoice::default().set("engine", "steam").unwrap_err();
-        assert_eq!(why, "'steam' is none of fiber, thread, event");
     }
 
     #[test]

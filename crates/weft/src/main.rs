@@ -1,15 +1,16 @@
 //! `weft`: the command. Glue over the libraries, and what an operator sees.
 //!
 //! ```text
-//!   argv ─▶ args ─┐
-//!   WEFT_* ───────┼─▶ config (ServeConfig) ─▶ serve ─▶ crates serve, web, fiber
-//!   TOML file ────┘
-//!                      settings: the one table that all of it is made of
+//!   argv ─▶ args ─┐            ┌─▶ ServeConfig ─▶ serve ─▶ crates serve, web, fiber
+//!   WEFT_* ───────┼─▶ settings ┤
+//!   TOML file ────┘            └─▶ CacheConfig ─▶ cache ─▶ crates serve, cache, fiber
+//!
+//!   settings: rows, of which serve/table.rs and cache/table.rs are made
 //! ```
 
 mod args;
 mod cache;
-mod config;
+mod common;
 mod doctor;
 mod engine;
 mod lab;
@@ -31,8 +32,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use args::Invocation;
-use config::Color;
-use paint::Paint;
+use paint::{Color, Paint};
 
 /// Why the command ends without success. The help lists the exit codes.
 enum Failure {
@@ -80,7 +80,7 @@ fn run() -> Result<(), Failure> {
         }
         Invocation::Cache(typed) => {
             drop(out);
-            cache::run(&typed)
+            cache::run(typed)
         }
         Invocation::Load(matches) => {
             drop(out);
@@ -120,7 +120,7 @@ fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), 
 }
 
 fn check_config(file: &Path, out: &mut impl Write) -> Result<(), Failure> {
-    config::check_file(file, serve::check).map_err(Failure::Usage)?;
+    settings::layers::check_file(file, serve::check).map_err(Failure::Usage)?;
     Ok(writeln!(out, "{}: ok", file.display())?)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ::serve::Server;
 use ::serve::admin::{Admin, Route};
-use ::serve::listen::{Bound, Inherited};
+use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::{Signal, Signals};
 use ::serve::tls::Tls;
@@ -195,6 +195,18 @@ pub(crate) fn listeners(
         listeners.extend(more);
     }
     Ok(listeners)
+}
+
+/// Listens at what was asked for and is not among `inherited`.
+///
+/// # Errors
+/// The first address that cannot be had, and why.
+pub(crate) fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec<Bound>, Failure> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        bound.extend(listen::bind_beside(inherited, address, None).map_err(running)?);
+    }
+    Ok(bound)
 }
 
 /// Gives up root's rights; `remedy` follows what the kernel says.

@@ -114,12 +114,38 @@ fn see_also(own: &str) -> Roff {
     roff
 }
 
+/// Checks that a page has what is made of the tables, between the marks of this name; or writes it
+/// there.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn check_manual(page: &str, name: &str, made: &str) {
+    let (begin, end) = (
+        format!("<!-- {name}: begin -->\n"),
+        format!("<!-- {name}: end -->"),
+    );
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(page);
+    let text = fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(&begin).unwrap();
+    let (there, after) = rest.split_once(&end).unwrap();
+    if std::env::var_os("UPDATE_MANUAL").is_some() {
+        fs::write(&path, format!("{before}{begin}{made}{end}{after}")).unwrap();
+        return;
+    }
+    assert!(
+        there == made,
+        "docs/{page} is behind the tables: UPDATE_MANUAL=1 cargo test -p weftwork manual"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fmt::Write;
 
-    use crate::settings::{Default, HEADINGS, Kind, Reload, SETTINGS, Setting};
+    use crate::serve::ServeConfig;
+    use crate::settings::{Config, Default, Kind, Reload, Setting, rows};
 
     #[test]
     fn the_manual_page_of_serve_names_every_setting() {
@@ -127,14 +153,11 @@ mod tests {
         assert!(man(Some("serve"), &mut text).unwrap());
         let text = String::from_utf8(text).unwrap().replace("\\-", "-");
         assert!(text.contains(".TH WEFT-SERVE 1"), "{text}");
-        for setting in SETTINGS {
-            let is_flag = !matches!(setting.kind, Kind::Argument { .. });
-            assert!(
-                !is_flag || text.contains(&setting.flag()),
-                "{}",
-                setting.name
-            );
-            assert!(text.contains(&setting.env()), "{}", setting.name);
+        for setting in rows::<ServeConfig>() {
+            let is_flag = !matches!(setting.kind, Kind::Argument(..));
+            let name = setting.name;
+            assert!(!is_flag || text.contains(&setting.flag()), "{name}");
+            assert!(text.contains(&setting.env()), "{name}");
         }
         for title in ["EXAMPLES", "SIGNALS", "EXIT STATUS", "SEE ALSO"] {
             assert!(
@@ -147,66 +170,46 @@ mod tests {
     /// The table of `docs/serve.md`.
     fn manual_table() -> String {
         let mut table = String::new();
-        for heading in HEADINGS {
-            let _ = write!(
-                table,
-                "\n### {heading}\n\n| flag | default | |\n|---|---|---|\n"
-            );
-            for setting in SETTINGS.iter().filter(|setting| setting.heading == heading) {
-                let _ = writeln!(table, "{}", manual_row(setting).replace("\n", " "));
+        let mut last = "";
+        for group in ServeConfig::GROUPS {
+            if group.heading != last {
+                last = group.heading;
+                let _ = write!(
+                    table,
+                    "\n### {last}\n\n| flag | default | |\n|---|---|---|\n"
+                );
+            }
+            for setting in group.rows {
+                let _ = writeln!(table, "{}", manual_row(setting));
             }
         }
         table + "\n"
     }
 
-    fn manual_row(setting: &Setting) -> String {
+    fn manual_row(setting: &Setting<ServeConfig>) -> String {
         let value = match setting.kind {
-            Kind::Argument { .. } | Kind::Switch { .. } => String::new(),
-            Kind::Choice { choices, .. } => {
-                let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-                format!(" {}", names.join("|"))
-            }
-            Kind::One { value, .. } | Kind::Many { value, .. } => format!(" {value}"),
+            Kind::Argument(..) => None,
+            _ => setting.value(),
         };
+        let value = value.map_or(String::new(), |value| format!(" {value}"));
         let flag = format!("{}{value}", setting.flag()).replace('|', "\\|");
         let default = match setting.default {
-            _ if matches!(setting.kind, Kind::Switch { .. }) => String::new(),
+            _ if matches!(setting.kind, Kind::Switch(_)) => String::new(),
             Default::Text(text) => format!("`{text}`"),
             Default::Derived(how) => how.to_owned(),
             Default::Nothing => String::new(),
         };
-        let reload = if setting.reload == Reload::Applies {
-            " ↻"
-        } else {
-            ""
+        let reload = match setting.reload {
+            Reload::Applies => " ↻",
+            Reload::Restart => "",
         };
-        let Setting { help, more, .. } = setting;
-        format!(
-            "| `{flag}`{reload} | {default} | {} |",
-            format!("{help}. {more}").trim_end()
-        )
+        let description = setting.description("");
+        format!("| `{flag}`{reload} | {default} | {description} |")
     }
 
     #[test]
     fn the_manual_has_the_table_of_settings() {
-        const BEGIN: &str = "<!-- settings: begin -->\n";
-        const END: &str = "<!-- settings: end -->";
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/serve.md");
-        let text = fs::read_to_string(&path).unwrap();
-        let (before, rest) = text.split_once(BEGIN).unwrap();
-        let (table, after) = rest.split_once(END).unwrap();
-        if std::env::var_os("UPDATE_MANUAL").is_some() {
-            fs::write(
-                &path,
-                format!("{before}{BEGIN}{}{END}{after}", manual_table()),
-            )
-            .unwrap();
-            return;
-        }
-        assert!(
-            table == manual_table(),
-            "docs/serve.md is behind settings.rs: UPDATE_MANUAL=1 cargo test -p weftwork manual"
-        );
+        check_manual("serve.md", "settings", &manual_table());
     }
 
     #[test]

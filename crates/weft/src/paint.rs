@@ -3,7 +3,34 @@
 use std::fmt::Display;
 use std::io::IsTerminal;
 
-use crate::config::Color;
+use crate::settings::Choices;
+
+/// When to print in colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    /// The words for it.
+    pub(crate) const NAMES: Choices = &[
+        ("auto", "on a terminal, unless NO_COLOR is set"),
+        ("always", "always"),
+        ("never", "never"),
+    ];
+
+    /// The choice with this name; anything else is `auto`, which the table does not let through.
+    pub(crate) fn from_name(name: &str) -> Color {
+        match name {
+            "always" => Color::Always,
+            "never" => Color::Never,
+            _ => Color::Auto,
+        }
+    }
+}
 
 /// Whether to colour what is printed.
 #[derive(Clone, Copy)]

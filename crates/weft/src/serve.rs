@@ -2,6 +2,7 @@
 
 mod engine;
 mod prepare;
+mod table;
 mod terminal;
 
 use std::fs;
@@ -13,12 +14,13 @@ use ::serve::access_log::Target;
 use ::serve::listen::{self, Bound};
 
 use crate::Failure;
-use crate::config::{self, Fixed, Layer, Resolved, ServeConfig};
 use crate::engine::Kind;
 use crate::operate::{self, Operated, Orders};
+use crate::settings::layers::{self, Fixed, Layer, Resolved};
 use crate::value::{show_count, show_size};
 use engine::Running;
 use prepare::{Limits, Prepared, prepare};
+pub(crate) use table::ServeConfig;
 use terminal::Terminal;
 
 /// Serves until told to stop.
@@ -26,9 +28,10 @@ use terminal::Terminal;
 /// # Errors
 /// If it cannot start. See the exit codes.
 pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
-    let (env, warnings) = config::environment(std::env::vars_os()).map_err(Failure::Usage)?;
+    let (env, warnings) =
+        layers::environment::<ServeConfig>(std::env::vars_os()).map_err(Failure::Usage)?;
     let fixed = Fixed { flags, env };
-    let resolved = fixed.resolve().map_err(Failure::Usage)?;
+    let resolved: Resolved<ServeConfig> = fixed.resolve().map_err(Failure::Usage)?;
     let config = &resolved.config;
     resolved.check(check).map_err(Failure::Usage)?;
     let terminal = Arc::new(Terminal::new(config.color, config.quiet));
@@ -77,7 +80,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
 /// A running server and what it was made of, so that signals can change it.
 struct Serving {
     fixed: Fixed,
-    resolved: Resolved,
+    resolved: Resolved<ServeConfig>,
     limits: Limits,
     running: Running,
     terminal: Arc<Terminal>,
@@ -136,8 +139,8 @@ pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
 }
 
 fn check_carriers(config: &ServeConfig) -> Result<(), String> {
-    config.engine.check()?;
-    match (config.fibers, config.engine.kind) {
+    config.common.engine.check()?;
+    match (config.fibers, config.common.engine.kind) {
         (Some(_), Kind::Event) => Err(
             "--fibers is about engines with a fiber or thread for each connection; \
              --max-connections limits the connections of --engine event"

@@ -1,37 +1,90 @@
-//! The one table of what can be set for `weft serve`.
+//! What can be set: the one kind of row that the tables of `weft serve` and `weft cache` are made
+//! of.
 //!
-//! Each row is a flag (`--access-log`), a key of the configuration file (`access_log`) and an
-//! environment variable (`WEFT_ACCESS_LOG`), with one parser and one help text. Help, man page,
-//! completions, the manual's table and the check of the file's keys all come from here, so they
-//! cannot disagree.
+//! A row of `weft serve` is a flag (`--access-log`), a key of the configuration file
+//! (`access_log`) and an environment variable (`WEFT_ACCESS_LOG`); a row of `weft cache` is a flag,
+//! or an option of the list behind `-o`. Each has one parser and one help text. Help, manual page,
+//! completions, the manual's tables and the check of the file's keys all come from the rows, so
+//! they cannot disagree.
+//!
+//! ```text
+//!   flags (flags.rs)     ─┐
+//!   environment          ─┼─▶ layers of texts ─▶ for each row the highest layer ─▶ configuration
+//!   file, TOML (file.rs) ─┤    (layers.rs)       that mentions it                  (typed)
+//!   the row's default    ─┘
+//! ```
 
-mod table;
+mod file;
+pub(crate) mod flags;
+pub(crate) mod layers;
 #[cfg(test)]
 mod tests;
 
 use clap::ValueHint;
 
-use crate::config::ServeConfig;
-use crate::engine::Choices;
 use crate::value;
-#[cfg(test)]
-pub(crate) use table::HEADINGS;
-pub(crate) use table::SETTINGS;
+
+/// What a command can be told, every value read and checked by itself.
+pub(crate) trait Config: std::default::Default + 'static {
+    /// What flags can set, in the order of the help.
+    const GROUPS: &'static [Group<Self>];
+
+    /// What only the list of a flag can set.
+    const LISTED: &'static [Setting<Self>] = &[];
+
+    /// Whether a file and the environment can set it as well.
+    const HAS_FILE: bool;
+
+    /// How an error names the flag.
+    fn flag(setting: &Setting<Self>) -> String {
+        setting.flag()
+    }
+
+    /// Called when all has been set, with what was said.
+    fn conclude(&mut self, said: &layers::Layer);
+}
+
+/// Rows that the help shows under one heading, or under none.
+pub(crate) struct Group<C: 'static> {
+    pub(crate) heading: &'static str,
+    pub(crate) rows: &'static [Setting<C>],
+}
+
+/// The rows that are flags.
+pub(crate) fn flags<C: Config>() -> impl Iterator<Item = &'static Setting<C>> {
+    C::GROUPS.iter().flat_map(|group| group.rows)
+}
+
+/// All rows.
+pub(crate) fn rows<C: Config>() -> impl Iterator<Item = &'static Setting<C>> {
+    flags::<C>().chain(C::LISTED)
+}
+
+/// The row of this name.
+pub(crate) fn find<C: Config>(name: &str) -> Option<&'static Setting<C>> {
+    rows::<C>().find(|setting| setting.name == name)
+}
 
 /// One thing that can be set.
-pub(crate) struct Setting {
+pub(crate) struct Setting<C: 'static> {
     /// Name with hyphens, as in the flag.
     pub(crate) name: &'static str,
     /// The one-letter flag.
     pub(crate) short: Option<char>,
-    /// Under which heading the help shows it.
-    pub(crate) heading: &'static str,
     /// What it takes and how that gets into the configuration.
-    pub(crate) kind: Kind,
+    pub(crate) kind: Kind<C>,
+    /// What a shell completes.
+    hint: ValueHint,
+    /// Of a list: how an environment variable holds several.
+    separator: Separator,
+    /// Of a list: the table of the configuration file that says the same as `KEY=VALUE`.
+    pub(crate) table: Option<&'static str>,
     /// What holds when nothing is said.
     pub(crate) default: Default,
     /// Whether `SIGHUP` applies a new value.
     pub(crate) reload: Reload,
+    /// What becomes of it here.
+    pub(crate) fate: Fate,
     /// One line, no full stop.
     pub(crate) help: &'static str,
     /// The rest of what is worth knowing, or "".
@@ -39,36 +92,30 @@ pub(crate) struct Setting {
 }
 
 /// What a setting takes.
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    /// The directory, which is no flag but the command's argument.
-    Argument { value: &'static str, set: Set },
-    /// `--name` and `--no-name`.
-    Switch { set: fn(&mut ServeConfig, bool) },
+pub(crate) enum Kind<C: 'static> {
+    /// One value, which is no flag but the command's argument.
+    Argument(&'static str, Set<C>),
+    /// Nothing, as often as it is typed.
+    Flag(fn(&mut C)),
+    /// `--name` and `--no-name`; in a list `name` and `no_name`.
+    Switch(fn(&mut C, bool)),
     /// One of some words.
-    Choice { choices: Choices, set: Set },
-    /// One value.
-    One {
-        value: &'static str,
-        hint: ValueHint,
-        set: Set,
-    },
-    /// A list; `set` adds to it. `table` is the name of a table in the file which says the same as
-    /// `KEY=VALUE`; `separator` is how an environment variable holds several.
-    Many {
-        value: &'static str,
-        table: Option<&'static str>,
-        separator: Separator,
-        set: Set,
-    },
+    Choice(Choices, Set<C>),
+    /// One value, and what it is called.
+    One(&'static str, Set<C>),
+    /// A list, and what a value of it is called; the function adds to it.
+    Many(&'static str, Set<C>),
 }
 
 /// Puts one text into the configuration.
-pub(crate) type Set = fn(&mut ServeConfig, &str) -> Result<(), String>;
+pub(crate) type Set<C> = fn(&mut C, &str) -> Result<(), String>;
+
+/// Words that may be said, with a few words about each.
+pub(crate) type Choices = &'static [(&'static str, &'static str)];
 
 /// How an environment variable holds a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Separator {
+enum Separator {
     /// White space between them.
     Space,
     /// One per line, because the values have spaces.
@@ -80,7 +127,7 @@ pub(crate) enum Separator {
 pub(crate) enum Default {
     /// This text, as if it had been typed.
     Text(&'static str),
-    /// Worked out from the machine; the words say how.
+    /// Worked out later; the words say how.
     Derived(&'static str),
     /// Nothing.
     Nothing,
@@ -95,18 +142,152 @@ pub(crate) enum Reload {
     Restart,
 }
 
-impl Setting {
+/// What becomes of a setting that another program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It does what it does there.
+    Works,
+    /// It is taken and changes nothing, because of this.
+    Idle(&'static str),
+    /// The server does not start with it, because of this.
+    Refused(&'static str),
+}
+
+/// How a row is written: it begins as a flag that does nothing and needs a restart.
+impl<C> Setting<C> {
+    pub(crate) const fn new(name: &'static str) -> Setting<C> {
+        Setting {
+            name,
+            short: None,
+            kind: Kind::Flag(|_| {}),
+            hint: ValueHint::Unknown,
+            separator: Separator::Space,
+            table: None,
+            default: Default::Nothing,
+            reload: Reload::Restart,
+            fate: Fate::Works,
+            help: "",
+            more: "",
+        }
+    }
+
+    pub(crate) const fn short(mut self, short: char) -> Setting<C> {
+        self.short = Some(short);
+        self
+    }
+
+    pub(crate) const fn argument(mut self, value: &'static str, set: Set<C>) -> Setting<C> {
+        self.kind = Kind::Argument(value, set);
+        self
+    }
+
+    pub(crate) const fn does(mut self, set: fn(&mut C)) -> Setting<C> {
+        self.kind = Kind::Flag(set);
+        self
+    }
+
+    pub(crate) const fn switches(mut self, set: fn(&mut C, bool)) -> Setting<C> {
+        self.kind = Kind::Switch(set);
+        self
+    }
+
+    pub(crate) const fn chooses(mut self, choices: Choices, set: Set<C>) -> Setting<C> {
+        self.kind = Kind::Choice(choices, set);
+        self
+    }
+
+    pub(crate) const fn takes(mut self, value: &'static str, set: Set<C>) -> Setting<C> {
+        self.kind = Kind::One(value, set);
+        self.hinted(ValueHint::Other)
+    }
+
+    pub(crate) const fn file(self, value: &'static str, set: Set<C>) -> Setting<C> {
+        self.takes(value, set).hinted(ValueHint::FilePath)
+    }
+
+    pub(crate) const fn adds(mut self, value: &'static str, set: Set<C>) -> Setting<C> {
+        self.kind = Kind::Many(value, set);
+        self.hinted(ValueHint::Other)
+    }
+
+    pub(crate) const fn hinted(mut self, hint: ValueHint) -> Setting<C> {
+        self.hint = hint;
+        self
+    }
+
+    pub(crate) const fn by_line(mut self) -> Setting<C> {
+        self.separator = Separator::Line;
+        self
+    }
+
+    pub(crate) const fn or_table(mut self, name: &'static str) -> Setting<C> {
+        self.table = Some(name);
+        self
+    }
+
+    pub(crate) const fn starts_as(mut self, text: &'static str) -> Setting<C> {
+        self.default = Default::Text(text);
+        self
+    }
+
+    pub(crate) const fn derived(mut self, how: &'static str) -> Setting<C> {
+        self.default = Default::Derived(how);
+        self
+    }
+
+    pub(crate) const fn reloads(mut self) -> Setting<C> {
+        self.reload = Reload::Applies;
+        self
+    }
+
+    pub(crate) const fn idle(mut self, why: &'static str) -> Setting<C> {
+        self.fate = Fate::Idle(why);
+        self
+    }
+
+    pub(crate) const fn refused(mut self, why: &'static str) -> Setting<C> {
+        self.fate = Fate::Refused(why);
+        self
+    }
+
+    pub(crate) const fn help(mut self, help: &'static str) -> Setting<C> {
+        self.help = help;
+        self
+    }
+
+    pub(crate) const fn more(mut self, more: &'static str) -> Setting<C> {
+        self.more = more;
+        self
+    }
+}
+
+/// Puts what a function reads in a text into a field of the configuration.
+macro_rules! put {
+    ($($field:ident).+ = Some $read:expr) => {
+        |config, text| {
+            config.$($field).+ = Some($read(text)?);
+            Ok(())
+        }
+    };
+    ($($field:ident).+ = $read:expr) => {
+        |config, text| {
+            config.$($field).+ = $read(text)?;
+            Ok(())
+        }
+    };
+    ($($field:ident).+ += $read:expr) => {
+        |config, text| {
+            config.$($field).+.push($read(text)?);
+            Ok(())
+        }
+    };
+}
+pub(crate) use put;
+
+impl<C> Setting<C> {
     /// Its key in the configuration file: `access_log`.
     pub(crate) fn key(&self) -> String {
         self.name.replace('-', "_")
-    }
-
-    /// The table of the configuration file that says the same, if there is one: `error_pages`.
-    pub(crate) fn table(&self) -> Option<&'static str> {
-        match self.kind {
-            Kind::Many { table, .. } => table,
-            _ => None,
-        }
     }
 
     /// Its environment variable: `WEFT_ACCESS_LOG`.
@@ -117,48 +298,71 @@ impl Setting {
     /// How it is typed: `--access-log`; the argument is not a flag and shows as `[DIR]`.
     pub(crate) fn flag(&self) -> String {
         match self.kind {
-            Kind::Argument { value, .. } => format!("[{value}]"),
-            Kind::Switch { .. } if self.is_on_by_default() => format!("--no-{}", self.name),
+            Kind::Argument(value, _) => format!("[{value}]"),
+            Kind::Switch(_) if self.is_on_by_default() => format!("--no-{}", self.name),
             _ => format!("--{}", self.name),
         }
+    }
+
+    /// What its value is called; `fiber|thread` for one of some words.
+    pub(crate) fn value(&self) -> Option<String> {
+        match self.kind {
+            Kind::Flag(_) | Kind::Switch(_) => None,
+            Kind::Choice(choices, _) => Some(names(choices).join("|")),
+            Kind::Argument(value, _) | Kind::One(value, _) | Kind::Many(value, _) => {
+                Some(value.to_owned())
+            }
+        }
+    }
+
+    /// What it is for, in sentences. `mark` stands around what it is not.
+    pub(crate) fn description(&self, mark: &str) -> String {
+        let Setting { help, more, .. } = self;
+        let dot = ["", "."][usize::from(!help.is_empty())];
+        let fate = match self.fate {
+            Fate::Works => String::new(),
+            Fate::Idle(why) => format!("{mark}Changes nothing{mark}: {why}."),
+            Fate::Refused(why) => format!("{mark}Refused{mark}: {why}."),
+        };
+        let sentences = format!("{help}{dot} {more} {fate}");
+        sentences.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// Whether it is a switch that is on unless turned off.
     pub(crate) fn is_on_by_default(&self) -> bool {
         matches!(
-            (self.kind, self.default),
-            (Kind::Switch { .. }, Default::Text("true"))
+            (&self.kind, self.default),
+            (Kind::Switch(_), Default::Text("true"))
         )
     }
 
     /// Whether the configuration file may say it.
-    pub(crate) fn is_for_file(&self) -> bool {
+    fn is_for_file(&self) -> bool {
         // A file that names a file would need an order of reading.
         self.name != "config"
-    }
-
-    /// The setting with this name.
-    pub(crate) fn find(name: &str) -> Option<&'static Setting> {
-        SETTINGS.iter().find(|setting| setting.name == name)
     }
 
     /// Puts one value into `config`.
     ///
     /// # Errors
     /// What is wrong with the text and how to write it.
-    pub(crate) fn set(&self, config: &mut ServeConfig, text: &str) -> Result<(), String> {
+    pub(crate) fn set(&self, config: &mut C, text: &str) -> Result<(), String> {
         match self.kind {
-            Kind::Switch { set } => value::switch(text).map(|on| set(config, on)),
-            Kind::Choice { choices, set } => {
-                if choices.iter().any(|(name, _)| *name == text) {
-                    return set(config, text);
-                }
-                let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-                Err(format!("'{text}' is not one of {}", names.join(", ")))
+            Kind::Flag(set) => set(config),
+            Kind::Switch(set) => set(config, value::switch(text)?),
+            Kind::Choice(choices, _) if !names(choices).contains(&text) => {
+                let names = names(choices).join(", ");
+                return Err(format!("'{text}' is not one of {names}"));
             }
-            Kind::Argument { set, .. } | Kind::One { set, .. } | Kind::Many { set, .. } => {
-                set(config, text)
-            }
+            Kind::Argument(_, set)
+            | Kind::Choice(_, set)
+            | Kind::One(_, set)
+            | Kind::Many(_, set) => return set(config, text),
         }
+        Ok(())
     }
+}
+
+fn names(choices: Choices) -> Vec<&'static str> {
+    choices.iter().map(|(name, _)| *name).collect()
 }

@@ -111,6 +111,12 @@ pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Resul
     })
 }
 
+/// Reads a whole number from 1 to `MAX`.
+pub(crate) fn up_to<const MAX: usize, T: TryFrom<usize>>(text: &str) -> Result<T, String> {
+    let number = count(text, 1..=MAX)?;
+    T::try_from(number).map_err(|_| format!("'{text}' is too large"))
+}
+
 /// Reads `true` or `false` and what people write for them.
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {

@@ -119,6 +119,16 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
         2,
         "--listen: `127.0.0.1` is not",
     );
+    check(
+        &mut weft(&["serve", "--dispatcher", "lap"]),
+        2,
+        "error: --dispatcher is about event loops",
+    );
+    check(
+        &mut weft(&["cache", "--engine", "fibre"]),
+        2,
+        "fiber, thread",
+    );
     check(&mut weft(&["server"]), 2, "'serve'");
     check(&mut weft(&["man", "nothing"]), 2, "no command 'nothing'");
 }
@@ -196,6 +206,30 @@ fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
             ran.err
         );
     }
+}
+
+/// Seen: `weft cache` told of one mistake for each run, and `weft serve` of all. Cause: each had a
+/// parser of its own. Cure: one table, one parser.
+#[test]
+fn every_mistake_of_a_cache_s_flags_is_told_at_once() {
+    let words = ["-p", "x", "-c", "0", "-o", "foo,hashpower=1", "-N", "2"];
+    let ran = run(weft(&["cache"]).args(words));
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let told: Vec<_> = ran.err.lines().collect();
+    let told_of = |text: &str| {
+        told.iter()
+            .any(|line| line.starts_with(&format!("error: {text}")))
+    };
+    for text in [
+        "-p: 'x'",
+        "-c: '0'",
+        "-o foo: ",
+        "-o hashpower: '1'",
+        "-N is not supported",
+    ] {
+        assert!(told_of(text), "{text}: {}", ran.err);
+    }
+    assert_eq!(told.len(), 5, "{}", ran.err);
 }
 
 #[test]

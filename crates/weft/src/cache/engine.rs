@@ -27,7 +27,7 @@ use super::restart::{self, Restored};
 use super::udp;
 use super::verbose::Overheard;
 use crate::Failure;
-use crate::operate::{Hosted, cpus};
+use crate::operate::Hosted;
 
 /// A running cache.
 pub(crate) struct Running {
@@ -177,8 +177,8 @@ fn store_config(config: &CacheConfig) -> store::Config {
         item_len_max: config.item_len_max as u32,
         chunk_room_min: config.item_len_min,
         chunk_growth: config.growth_factor,
-        evicts: config.evicts,
-        counts_cas: config.has_cas,
+        evicts: !config.has_no_evictions,
+        counts_cas: !config.has_no_cas,
         hash_power: config.hash_power,
         huge_pages: config.has_huge_pages,
     }
@@ -211,23 +211,23 @@ fn service_settings(
             .memory_file
             .as_ref()
             .map(|file| file.display().to_string()),
-        threads: config.processors.unwrap_or_else(cpus) as u32,
+        threads: config.common.workers() as u32,
         backlog: config.backlog,
         binding: match config.protocol {
             Protocol::Auto => Binding::Auto,
             Protocol::Ascii => Binding::Ascii,
             Protocol::Binary => Binding::Binary,
         },
-        prefix_delimiter: config.prefix_end as u8,
-        counts_prefixes: config.counts_prefixes,
+        prefix_delimiter: config.prefix_end.unwrap_or(':') as u8,
+        counts_prefixes: config.prefix_end.is_some(),
         allows_shutdown: config.allows_shutdown,
-        allows_flush: config.allows_flush_all,
-        allows_dump: config.allows_dump,
+        allows_flush: !config.has_no_flush_all,
+        allows_dump: !config.has_no_dump,
         refuses_at_connections_max: config.refuses_fast,
         idle_timeout_s: config
             .idle_timeout
             .map_or(0, |timeout| timeout.as_secs() as u32),
-        tls: config.tls.is_some(),
+        tls: config.has_tls,
         verbosity: config.verbosity.into(),
         crawls: config.crawls,
         tracks_sizes: config.tracks_sizes,
@@ -270,7 +270,7 @@ fn start_server(
         idle_timeout: patience,
         send_timeout: patience,
         send_rate_min: 0,
-        drain_deadline: config.drain_timeout,
+        drain_deadline: config.common.drain_timeout,
         ..::serve::limits::Limits::default()
     };
     let are_unix: Vec<_> = listeners
@@ -279,7 +279,7 @@ fn start_server(
         .collect();
     let service = Arc::clone(service);
     let settings = Settings {
-        engine: config.engine.engine(config.processors.unwrap_or_else(cpus)),
+        engine: config.common.engine(),
         listeners,
         limits,
         fibers: None,

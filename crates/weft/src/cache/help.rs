@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::extended::{EXTENDED, Extended};
-use super::options::{Fate, OPTIONS, Opt};
+use super::config::CacheConfig;
+use super::table::EXTENDED;
+use crate::settings::{Default, Fate, Setting, flags};
 
 /// Where the descriptions begin, and where lines end.
 const COLUMN: usize = 26;
@@ -27,15 +28,16 @@ pub(crate) fn license(out: &mut impl Write) -> io::Result<()> {
 /// Writes all options.
 pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
     version(out)?;
-    for opt in OPTIONS {
-        write_row(out, "", &opt.usage(), COLUMN, &describe(opt))?;
-        if opt.long == "verbose" {
+    for opt in flags::<CacheConfig>() {
+        write_row(out, "", &usage(opt), COLUMN, &describe(opt))?;
+        if opt.name == "verbose" {
             let what = "also the commands of clients, the replies, and the sizes of chunks";
             write_row(out, "", "-vv", COLUMN, what)?;
         }
-        if opt.long == "extended" {
+        if opt.name == "extended" {
             for row in EXTENDED.iter().filter(|row| row.fate == Fate::Works) {
-                write_row(out, "   - ", &usage(row), EXTENDED_COLUMN, row.help)?;
+                let name = format!("{}:", listed(row));
+                write_row(out, "   - ", &name, EXTENDED_COLUMN, &describe(row))?;
             }
             write_names(out, "   taken, with nothing to change here:", |row| {
                 matches!(row.fate, Fate::Idle(_))
@@ -61,17 +63,29 @@ weft cache -e /var/lib/weft/items        keep the items over a restart
 weft cache -Z -o ssl_chain_cert=chain.pem,ssl_key=key.pem
 weft cache --admin 127.0.0.1:9150        with /metrics and /healthz there";
 
-fn usage(row: &Extended) -> String {
-    match row.value {
-        Some(value) => format!("{}=<{value}>:", row.name),
-        None => format!("{}:", row.name),
+/// `-p, --port=<num>`, as memcached's help writes it.
+fn usage(opt: &Setting<CacheConfig>) -> String {
+    let long = format!("--{}", listed(opt));
+    match opt.short {
+        Some(short) => format!("-{short}, {long}"),
+        None => long,
     }
 }
 
-fn describe(opt: &Opt) -> String {
+/// `idle_timeout=<seconds>`
+fn listed(opt: &Setting<CacheConfig>) -> String {
+    let name = opt.name;
+    opt.value()
+        .map_or(name.to_owned(), |value| format!("{name}=<{value}>"))
+}
+
+fn describe(opt: &Setting<CacheConfig>) -> String {
     let mut text = opt.help.to_owned();
-    if !opt.default.is_empty() {
-        text += &format!(" (default: {})", opt.default);
+    if let Default::Text(default) | Default::Derived(default) = opt.default {
+        text += &format!(" (default: {default})");
+    }
+    if !opt.more.is_empty() {
+        text += &format!(". {}", opt.more);
     }
     match opt.fate {
         Fate::Works => text,
@@ -82,14 +96,14 @@ fn describe(opt: &Opt) -> String {
 
 /// Options of external storage are not named: there are programs that look for their names here, to
 /// know whether they may be given.
-fn is_external(row: &Extended) -> bool {
+fn is_external(row: &Setting<CacheConfig>) -> bool {
     row.name.starts_with("ext_")
 }
 
 fn write_names(
     out: &mut impl Write,
     title: &str,
-    has: impl Fn(&Extended) -> bool,
+    has: impl Fn(&Setting<CacheConfig>) -> bool,
 ) -> io::Result<()> {
     let names: Vec<_> = EXTENDED
         .iter()
@@ -150,13 +164,57 @@ mod tests {
         let mut text = Vec::new();
         help(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        for opt in OPTIONS {
-            assert!(text.contains(&opt.usage()), "{}", opt.long);
+        for opt in flags::<CacheConfig>() {
+            assert!(text.contains(&usage(opt)), "{}", opt.name);
         }
         for row in EXTENDED {
             assert_eq!(text.contains(row.name), !is_external(row), "{}", row.name);
         }
         let longest = text.lines().max_by_key(|line| line.len()).unwrap();
         assert!(longest.len() <= WIDTH, "{longest}");
+    }
+
+    /// The tables of `docs/cache.md`.
+    fn manual_tables() -> String {
+        let table = |rows: &mut dyn Iterator<Item = &Setting<CacheConfig>>, usage: UsageOf| {
+            let rows = rows.map(|row| {
+                let default = match row.default {
+                    Default::Text(default) | Default::Derived(default) => default,
+                    Default::Nothing => "",
+                };
+                format!(
+                    "| `{}` | {default} | {} |\n",
+                    usage(row),
+                    row.description("**")
+                )
+            });
+            rows.collect::<String>()
+        };
+        let (options, listed) = (
+            table(&mut flags::<CacheConfig>(), usage),
+            table(&mut EXTENDED.iter(), listed),
+        );
+        format!(
+            "\n| option | default | |\n|---|---|---|\n{options}\n\
+             | `-o` | default | |\n|---|---|---|\n{listed}\n"
+        )
+    }
+
+    type UsageOf = fn(&Setting<CacheConfig>) -> String;
+
+    #[test]
+    fn the_manual_has_the_tables_of_options() {
+        crate::pages::check_manual("cache.md", "options", &manual_tables());
+    }
+
+    #[test]
+    fn the_manual_page_names_every_option() {
+        let mut text = Vec::new();
+        assert!(crate::pages::man(Some("cache"), &mut text).unwrap());
+        let text = String::from_utf8(text).unwrap().replace("\\-", "-");
+        for opt in flags::<CacheConfig>() {
+            assert!(text.contains(&format!("--{}", opt.name)), "{}", opt.name);
+        }
+        assert!(text.contains("SIGUSR1"), "the signals are not there");
     }
 }

@@ -56,13 +56,8 @@ impl Prepared {
 pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     let ids = account(config)?;
     set_limits(config)?;
-    let tls = config
-        .tls
-        .clone()
-        .map(Tls::open)
-        .transpose()
-        .map_err(Failure::Usage)?
-        .map(Arc::new);
+    let tls = config.tls().map_err(Failure::Usage)?.map(Tls::open);
+    let tls = tls.transpose().map_err(Failure::Usage)?.map(Arc::new);
     // Before anything of ours takes their numbers. sd_listen_fds(3)
     let mut inherited = listen::inherited().map_err(running)?;
     for Inherited { bound, .. } in &mut inherited {
@@ -77,18 +72,14 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
             "no address to listen at: give -p, -U or -s".to_owned(),
         ));
     }
-    let admin = config
-        .admin
-        .iter()
-        .map(|address| listen::bind(address, None));
-    let admin = admin
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(running)?
-        .into_iter()
-        .flatten()
-        .collect();
+    let admin = operate::bind_all(&config.common.admin, &[])?;
     write_ports(&listeners, &datagrams)?;
-    let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let pid_file = config
+        .common
+        .pid_file
+        .as_deref()
+        .map(PidFile::write)
+        .transpose()?;
     become_user(ids.as_ref(), "")?;
     Ok(Prepared {
         listeners,
@@ -103,7 +94,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
 /// a cache has no use for root's rights, and nothing should have them by mistake.
 fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     let is_root = rustix::process::geteuid().is_root();
-    match &config.user {
+    match &config.common.user {
         None if is_root => Err(Failure::Usage(
             "started as root: name the user to run as, such as -u nobody (or -u root to stay root)"
                 .to_owned(),
@@ -125,9 +116,8 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     let machine = Machine::this();
-    let held = config
-        .engine
-        .check_holds("-c", config.connections_max, &machine);
+    let engine = &config.common.engine;
+    let held = engine.check_holds("-c", config.connections_max, &machine);
     held.map_err(Failure::Usage)?;
     make_room("-c", config.connections_max, DESCRIPTORS_RESERVED)?;
     if config.dumps_core {
@@ -169,11 +159,11 @@ fn bind_all(
     inherited: &[Bound],
 ) -> Result<Vec<Bound>, Failure> {
     let mut all = Vec::new();
-    for Listen { address, has_tls } in &config.listen {
-        let bound = listen::bind_beside(inherited, address, Some(config.backlog));
+    for Listen { address, has_tls } in config.listen() {
+        let bound = listen::bind_beside(inherited, &address, Some(config.backlog));
         let mut bound = bound.map_err(running)?;
         for one in &mut bound {
-            one.tls = tls.filter(|_| *has_tls).cloned();
+            one.tls = tls.filter(|_| has_tls).cloned();
         }
         all.extend(bound);
     }
@@ -182,8 +172,8 @@ fn bind_all(
 
 fn bind_datagrams(config: &CacheConfig) -> Result<Vec<UdpSocket>, Failure> {
     let mut sockets = Vec::new();
-    for address in &config.listen_udp {
-        let bound = match address {
+    for address in config.listen_udp() {
+        let bound = match &address {
             Address::Tcp(address) => UdpSocket::bind(address).map(|one| vec![one]),
             Address::Name { host, port } if host.is_empty() => {
                 let six = UdpSocket::bind(SocketAddr::from(([0u16; 8], *port)));

@@ -8,8 +8,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 
 use crate::Failure;
-use crate::config::Color;
-use crate::paint::Paint;
+use crate::paint::{Color, Paint};
 use ::load::Outcome;
 use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};

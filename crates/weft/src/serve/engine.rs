@@ -12,10 +12,10 @@ use ::serve::{Server, Settings};
 use session::Opening;
 use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 
+use super::ServeConfig;
 use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
-use crate::config::ServeConfig;
 use crate::operate::Hosted;
 use crate::value::show_count;
 
@@ -131,7 +131,7 @@ fn start_server(
     log: Option<Arc<AccessLog>>,
 ) -> Result<Server, Failure> {
     let settings = Settings {
-        engine: config.engine.engine(limits.workers),
+        engine: config.common.engine(),
         listeners,
         limits: limits.connections.clone(),
         fibers: config.fibers.map(usize::from),

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ::serve::limits::raise_nofile;
-use ::serve::listen::{self, Address, Bound, Inherited};
+use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Tls, TlsOptions};
 
+use super::ServeConfig;
 use crate::Failure;
-use crate::config::ServeConfig;
 use crate::machine::Machine;
 use crate::open_files::make_room;
-use crate::operate::{self, become_user, cpus, running};
+use crate::operate::{self, become_user, bind_all};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
 
@@ -47,7 +47,10 @@ pub(crate) fn prepare(
     let nofile = match config.max_connections {
         Some(connections) => {
             let (flag, machine) = ("--max-connections", Machine::this());
-            let held = config.engine.check_holds(flag, connections.get(), &machine);
+            let held = config
+                .common
+                .engine
+                .check_holds(flag, connections.get(), &machine);
             held.map_err(Failure::Usage)?;
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
             make_room(flag, connections.get(), others)?
@@ -66,8 +69,13 @@ pub(crate) fn prepare(
         let is_tcp = matches!(bound.address, Address::Tcp(_));
         bound.tls = tls.clone().filter(|_| is_tcp);
     }
-    let admin = bind_all(&config.admin, &[])?;
-    let pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let admin = bind_all(&config.common.admin, &[])?;
+    let pid_file = config
+        .common
+        .pid_file
+        .as_deref()
+        .map(PidFile::write)
+        .transpose()?;
     become_user(ids.as_ref(), "; --user needs a start as root")?;
     let limits = Limits::derive(config, &Machine::this(), nofile);
     Ok(Prepared {
@@ -103,17 +111,13 @@ pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
 }
 
 fn account(config: &ServeConfig) -> Result<Option<Ids>, Failure> {
-    let ids = config.user.as_ref().map(privileges::find).transpose();
+    let ids = config
+        .common
+        .user
+        .as_ref()
+        .map(privileges::find)
+        .transpose();
     ids.map_err(|why| Failure::Usage(format!("{why}; --user needs an existing account")))
-}
-
-/// Listens at what was asked for and is not among `inherited`.
-fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec<Bound>, Failure> {
-    let mut bound = Vec::new();
-    for address in addresses {
-        bound.extend(listen::bind_beside(inherited, address, None).map_err(running)?);
-    }
-    Ok(bound)
 }
 
 // Descriptors that are neither connections nor files of the site: standard streams, listeners, the
@@ -123,12 +127,8 @@ const DESCRIPTORS_RESERVED: u64 = 32;
 const DESCRIPTORS_PER_WORKER: u64 = 2;
 const OPEN_FILES_MIN: u64 = 16;
 
-fn workers(config: &ServeConfig) -> usize {
-    config.workers.map_or_else(cpus, usize::from)
-}
-
 fn descriptors_for_others(config: &ServeConfig) -> u64 {
-    DESCRIPTORS_RESERVED + workers(config) as u64 * DESCRIPTORS_PER_WORKER
+    DESCRIPTORS_RESERVED + config.common.workers() as u64 * DESCRIPTORS_PER_WORKER
 }
 const MEMORY_BUDGET_MAX_BYTES: u64 = 256 << 20;
 // When the machine does not say how much memory it has.
@@ -138,7 +138,7 @@ impl Limits {
     fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
         let by_descriptors = ::serve::limits::Limits::for_descriptors(nofile);
         let for_files_and_connections = nofile.saturating_sub(descriptors_for_others(config));
-        let carried = config.engine.connections_max(machine);
+        let carried = config.common.engine.connections_max(machine);
         let for_connections = for_files_and_connections.saturating_sub(2 * OPEN_FILES_MIN);
         let derived = by_descriptors
             .connections_max
@@ -151,7 +151,7 @@ impl Limits {
             .memory_bytes()
             .map(|bytes| (bytes / 4).min(MEMORY_BUDGET_MAX_BYTES));
         Limits {
-            workers: workers(config),
+            workers: config.common.workers(),
             open_files_max: open_files.clamp(OPEN_FILES_MIN, FILES_MAX) as usize,
             memory_budget_bytes: config
                 .memory_budget_bytes
@@ -163,7 +163,7 @@ impl Limits {
                 idle_timeout: config.idle_timeout,
                 send_timeout: config.send_timeout,
                 send_rate_min: config.send_rate_min_bytes_per_s,
-                drain_deadline: config.drain_timeout,
+                drain_deadline: config.common.drain_timeout,
                 ..by_descriptors
             },
         }
@@ -176,7 +176,8 @@ const FILES_MAX: u64 = 8192;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::EngineChoice;
+    use crate::common::Common;
+    use crate::engine::choice;
     use std::fs;
 
     fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
@@ -187,6 +188,13 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         Limits::derive(config, &Machine::at(root.path()), nofile)
+    }
+
+    fn of_workers(workers: usize) -> Common {
+        Common {
+            workers: std::num::NonZeroUsize::new(workers),
+            ..Common::default()
+        }
     }
 
     #[test]
@@ -210,7 +218,7 @@ mod tests {
         for nofile in [128, 256, 1024, 20_000, 1 << 30] {
             for workers in [1, 2, 16] {
                 let config = ServeConfig {
-                    workers: std::num::NonZeroUsize::new(workers),
+                    common: of_workers(workers),
                     ..ServeConfig::default()
                 };
                 let limits = limits(&config, &[], nofile);
@@ -245,7 +253,7 @@ mod tests {
         let config = ServeConfig {
             memory_budget_bytes: Some(1),
             max_connections: std::num::NonZeroUsize::new(7),
-            workers: std::num::NonZeroUsize::new(3),
+            common: of_workers(3),
             ..ServeConfig::default()
         };
         let limits = limits(&config, &[], 1024);
@@ -253,16 +261,13 @@ mod tests {
         assert_eq!(limits.connections.connections_max, 7);
     }
 
-    fn thread_engine() -> EngineChoice {
-        let mut choice = EngineChoice::default();
-        choice.set("engine", "thread").unwrap();
-        choice
-    }
-
     #[test]
     fn a_thread_per_connection_leaves_room_for_other_threads() {
         let config = ServeConfig {
-            engine: thread_engine(),
+            common: Common {
+                engine: choice(&[("engine", "thread")]),
+                ..Common::default()
+            },
             ..ServeConfig::default()
         };
         let files = [("proc/sys/kernel/pid_max", "4096\n")];

@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-use crate::config::{Color, ServeConfig};
-use crate::paint::Paint;
+use super::ServeConfig;
+use crate::paint::{Color, Paint};
 
 /// Standard error, with or without colour.
 pub(crate) struct Terminal {

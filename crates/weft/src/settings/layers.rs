@@ -1,97 +1,11 @@
-//! From what was said to what it means.
-//!
-//! ```text
-//!   flags          ─┐
-//!   environment    ─┼─▶ layers of texts ─▶ for each setting the highest layer ─▶ ServeConfig
-//!   file (TOML)    ─┤      (Layer)               that says anything               (typed)
-//!   table's default─┘
-//! ```
-//! Every layer is texts, and one parser per setting turns them into values, so a flag, a variable
-//! and a key cannot mean different things.
-
-mod file;
+//! From what was said to what it means: layers of texts, and one parser for each setting that turns
+//! them into values, so a flag, a variable and a key cannot mean different things.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::ffi::OsString;
+use std::path::Path;
 
-use ::serve::access_log::Target;
-use ::serve::listen::Address;
-use web::{CacheRule, HeaderRule, LogFormat};
-
-use crate::engine::EngineChoice;
-use crate::settings::{self, Kind, Reload, SETTINGS, Separator, Setting};
-use crate::value::Account;
-
-/// What `weft serve` shall do: every value read and checked by itself. What is `None` is derived
-/// from the machine at start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ServeConfig {
-    pub(crate) root: PathBuf,
-    pub(crate) listen: Vec<Address>,
-    /// Whether `listen` is only the default, which sockets from systemd replace.
-    pub(crate) listen_is_default: bool,
-    pub(crate) admin: Vec<Address>,
-    pub(crate) tls_cert: Option<PathBuf>,
-    pub(crate) tls_key: Option<PathBuf>,
-    pub(crate) engine: EngineChoice,
-    pub(crate) workers: Option<NonZeroUsize>,
-    pub(crate) fibers: Option<NonZeroUsize>,
-    pub(crate) listing: bool,
-    pub(crate) hidden: bool,
-    pub(crate) follow_links: bool,
-    pub(crate) index: Vec<String>,
-    pub(crate) spa: Option<String>,
-    pub(crate) error_pages: Vec<(u16, PathBuf)>,
-    pub(crate) precompressed: bool,
-    pub(crate) headers: Vec<HeaderRule>,
-    pub(crate) cache: Vec<CacheRule>,
-    pub(crate) mime_types: Vec<(String, String)>,
-    /// `None` sends no `Server` field.
-    pub(crate) server_name: Option<String>,
-    pub(crate) max_connections: Option<NonZeroUsize>,
-    pub(crate) memory_budget_bytes: Option<u64>,
-    pub(crate) memory_file_max_bytes: u64,
-    pub(crate) page_cache_budget_bytes: Option<u64>,
-    pub(crate) request_limits: web::RequestLimits,
-    pub(crate) recheck: Duration,
-    pub(crate) head_timeout: Duration,
-    pub(crate) body_timeout: Duration,
-    pub(crate) idle_timeout: Duration,
-    pub(crate) send_timeout: Duration,
-    pub(crate) send_rate_min_bytes_per_s: u64,
-    pub(crate) drain_timeout: Duration,
-    /// `None` is off.
-    pub(crate) access_log: Option<Target>,
-    pub(crate) log_format: LogFormat,
-    pub(crate) config: Option<PathBuf>,
-    pub(crate) user: Option<Account>,
-    pub(crate) pid_file: Option<PathBuf>,
-    pub(crate) quiet: bool,
-    pub(crate) color: Color,
-}
-
-/// When to print in colour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Color {
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
-
-impl Color {
-    /// The choice with this name; anything else is `auto`, which the table does not let through.
-    pub(crate) fn from_name(name: &str) -> Color {
-        match name {
-            "always" => Color::Always,
-            "never" => Color::Never,
-            _ => Color::Auto,
-        }
-    }
-}
+use super::{Config, Default, Fate, Kind, Reload, Separator, Setting, file, rows};
 
 /// What one place says: texts by the setting's name. A setting that is not in it is not mentioned;
 /// one with no texts is an empty list.
@@ -101,83 +15,63 @@ pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingText {
     pub(crate) text: String,
-    pub(crate) origin: Origin,
+    /// `--listen`, `WEFT_LISTEN` or `serve.toml:3: listen`.
+    pub(crate) place: String,
+    /// The line of the file, or 0 if it was said elsewhere.
+    pub(super) line: usize,
 }
 
-/// Where it was said, for the error message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Flag(String),
-    Env(String),
-    File {
-        file: PathBuf,
-        line: usize,
-        key: String,
-    },
+/// Something wrong: a sentence that names the place.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    pub(crate) sentence: String,
+    /// The line of the file, or 0 if it is not about a file.
+    pub(super) line: usize,
 }
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Flag(flag) => f.write_str(flag),
-            Origin::Env(variable) => f.write_str(variable),
-            Origin::File { file, line, key } => write!(f, "{}:{line}: {key}", file.display()),
+impl SettingText {
+    /// A text of a flag or variable.
+    pub(crate) fn new(text: &str, place: &str) -> SettingText {
+        SettingText {
+            text: text.to_owned(),
+            place: place.to_owned(),
+            line: 0,
         }
+    }
+
+    fn wrong(&self, why: &str) -> Mistake {
+        // The directory is typed without a flag, and the reason names it.
+        let sentence = match self.place.starts_with('[') || why.starts_with(&self.place) {
+            true => why.to_owned(),
+            false => format!("{}: {why}", self.place),
+        };
+        let line = self.line;
+        Mistake { sentence, line }
+    }
+}
+
+impl Mistake {
+    /// About the command line.
+    pub(crate) fn new(sentence: String) -> Mistake {
+        Mistake { sentence, line: 0 }
+    }
+}
+
+/// A line for each mistake, as they stand in the file.
+fn none_of(mut mistakes: Vec<Mistake>) -> Result<(), String> {
+    mistakes.sort_by_key(|mistake| mistake.line);
+    let sentences = mistakes.into_iter().map(|mistake| mistake.sentence);
+    match sentences.collect::<Vec<_>>() {
+        none if none.is_empty() => Ok(()),
+        some => Err(some.join("\n")),
     }
 }
 
 /// The flags and the environment: what stays the same when the file is read again.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, std::default::Default)]
 pub(crate) struct Fixed {
     pub(crate) flags: Layer,
     pub(crate) env: Layer,
-}
-
-/// A configuration and what it came from.
-#[derive(Clone, Debug)]
-pub(crate) struct Resolved {
-    pub(crate) config: ServeConfig,
-    said: Layer,
-}
-
-/// Something wrong: a sentence that names the place, and the line of the file, or 0 if it was said
-/// elsewhere.
-#[derive(Debug)]
-pub(crate) struct Mistake {
-    line: usize,
-    sentence: String,
-}
-
-impl Mistake {
-    fn new(said: &SettingText, why: &str) -> Mistake {
-        let line = match said.origin {
-            Origin::File { line, .. } => line,
-            Origin::Flag(_) | Origin::Env(_) => 0,
-        };
-        let sentence = match &said.origin {
-            // The directory is typed without a flag, and the reason names it.
-            Origin::Flag(flag) if flag.starts_with('[') => why.to_owned(),
-            origin => format!("{origin}: {why}"),
-        };
-        Mistake { line, sentence }
-    }
-}
-
-fn none_of(mistakes: Vec<Mistake>) -> Result<(), String> {
-    match mistakes.is_empty() {
-        true => Ok(()),
-        false => Err(all_of(mistakes)),
-    }
-}
-
-/// A line for each, as they stand in the file.
-fn all_of(mut mistakes: Vec<Mistake>) -> String {
-    mistakes.sort_by_key(|mistake| mistake.line);
-    let sentences: Vec<_> = mistakes
-        .into_iter()
-        .map(|mistake| mistake.sentence)
-        .collect();
-    sentences.join("\n")
 }
 
 impl Fixed {
@@ -185,23 +79,17 @@ impl Fixed {
     ///
     /// # Errors
     /// A line for each mistake, with the place and what to do.
-    pub(crate) fn resolve(&self) -> Result<Resolved, String> {
-        let (file, mistakes) = match self.config_file() {
-            Some(said) => file::read(Path::new(&said.text)).map_err(|error| match error {
-                file::Error::Read(error) => {
-                    format!("{}: cannot read '{}': {error}", said.origin, said.text)
-                }
-                file::Error::Syntax(mistakes) => all_of(mistakes),
-            })?,
-            None => Default::default(),
-        };
-        resolve(&[&self.flags, &self.env, &file], mistakes)
-    }
-
-    fn config_file(&self) -> Option<&SettingText> {
-        [&self.flags, &self.env]
-            .iter()
-            .find_map(|layer| layer.get("config")?.last())
+    pub(crate) fn resolve<C: Config>(&self) -> Result<Resolved<C>, String> {
+        let mut layers = vec![&self.flags, &self.env];
+        let named = layers.iter().find_map(|layer| layer.get("config")?.last());
+        let (mut file, mut mistakes) = (Layer::new(), Vec::new());
+        if let Some(said) = named {
+            let path = Path::new(&said.text);
+            let read = file::read::<C>(path, &mut file, &mut mistakes);
+            read.map_err(|error| format!("{}: cannot read '{}': {error}", said.place, said.text))?;
+        }
+        layers.push(&file);
+        resolve(&layers, mistakes)
     }
 }
 
@@ -209,37 +97,48 @@ impl Fixed {
 ///
 /// # Errors
 /// A line for each mistake, with the place and what to do.
-pub(crate) fn check_file(
+pub(crate) fn check_file<C: Config>(
     path: &Path,
-    check: impl Fn(&ServeConfig) -> Result<(), String>,
-) -> Result<Resolved, String> {
-    let (layer, mut mistakes) = file::read(path).map_err(|error| match error {
-        file::Error::Read(error) => format!("{}: {error}", path.display()),
-        file::Error::Syntax(mistakes) => all_of(mistakes),
-    })?;
+    check: impl Fn(&C) -> Result<(), String>,
+) -> Result<Resolved<C>, String> {
+    let (mut layer, mut mistakes) = (Layer::new(), Vec::new());
+    file::read::<C>(path, &mut layer, &mut mistakes)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
     let resolved = gather(&[&layer], &mut mistakes);
     mistakes.extend(resolved.mistakes(check));
     none_of(mistakes).map(|()| resolved)
 }
 
-/// Takes each setting from the first layer that mentions it, else from the table. `mistakes` are
+/// Takes each setting from the first layer that mentions it, else from its row. `mistakes` are
 /// those found so far.
-fn resolve(layers: &[&Layer], mut mistakes: Vec<Mistake>) -> Result<Resolved, String> {
+///
+/// # Errors
+/// A line for each mistake.
+pub(crate) fn resolve<C: Config>(
+    layers: &[&Layer],
+    mut mistakes: Vec<Mistake>,
+) -> Result<Resolved<C>, String> {
     let resolved = gather(layers, &mut mistakes);
     none_of(mistakes).map(|()| resolved)
 }
 
 /// As [`resolve`], and leaves out what is wrong.
-fn gather(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved {
+fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved<C> {
     let mut right = Layer::new();
-    for setting in SETTINGS {
+    for setting in rows::<C>() {
         let Some(said) = layers.iter().find_map(|layer| layer.get(setting.name)) else {
             continue;
         };
         let is_right = |said: &&SettingText| {
-            let set = setting.set(&mut ServeConfig::default(), &said.text);
-            set.map_err(|why| mistakes.push(Mistake::new(said, &why)))
-                .is_ok()
+            let wrong = match (setting.fate, setting.set(&mut C::default(), &said.text)) {
+                (Fate::Refused(why), _) => {
+                    Mistake::new(format!("{} is not supported: {why}", said.place))
+                }
+                (_, Err(why)) => said.wrong(&why),
+                (_, Ok(())) => return true,
+            };
+            mistakes.push(wrong);
+            false
         };
         let kept: Vec<_> = said.iter().filter(is_right).cloned().collect();
         // If none is right, the default is the best guess at what was meant.
@@ -254,34 +153,34 @@ fn gather(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved {
 }
 
 /// What a layer without mistakes means.
-fn config_of(layer: &Layer) -> ServeConfig {
-    let mut config = ServeConfig::default();
-    for setting in SETTINGS {
-        match layer.get(setting.name) {
-            None => set_default(setting, &mut config),
-            Some(said) => said.iter().for_each(|said| {
-                let set = setting.set(&mut config, &said.text);
-                set.unwrap_or_else(|why| unreachable!("{}: it was right: {why}", said.origin));
-            }),
+fn config_of<C: Config>(layer: &Layer) -> C {
+    let mut config = C::default();
+    for setting in rows::<C>() {
+        let mut set = |text: &str| {
+            let set = setting.set(&mut config, text);
+            set.unwrap_or_else(|why| unreachable!("{} was right: {why}", setting.name));
+        };
+        match (layer.get(setting.name), setting.default) {
+            (Some(said), _) => said.iter().for_each(|said| set(&said.text)),
+            (None, Default::Text(text)) => set(text),
+            (None, Default::Derived(_) | Default::Nothing) => {}
         }
     }
-    config.listen_is_default = !layer.contains_key("listen");
+    config.conclude(layer);
     config
 }
 
-fn set_default(setting: &Setting, config: &mut ServeConfig) {
-    if let settings::Default::Text(text) = setting.default {
-        let set = setting.set(config, text);
-        set.unwrap_or_else(|why| unreachable!("the default of {}: {why}", setting.name));
-    }
+/// A configuration and what it came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved<C> {
+    pub(crate) config: C,
+    said: Layer,
 }
 
-impl Resolved {
+impl<C: Config> Resolved<C> {
     /// The settings that differ in `newer` and that only a restart applies.
-    pub(crate) fn needs_restart(&self, newer: &Resolved) -> Vec<&'static str> {
-        let only_restart = SETTINGS
-            .iter()
-            .filter(|setting| setting.reload == Reload::Restart);
+    pub(crate) fn needs_restart(&self, newer: &Resolved<C>) -> Vec<&'static str> {
+        let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
         names
             .filter(|name| self.texts(name) != newer.texts(name))
@@ -299,14 +198,11 @@ impl Resolved {
     ///
     /// # Errors
     /// A line for each mistake.
-    pub(crate) fn check(
-        &self,
-        check: impl Fn(&ServeConfig) -> Result<(), String>,
-    ) -> Result<(), String> {
+    pub(crate) fn check(&self, check: impl Fn(&C) -> Result<(), String>) -> Result<(), String> {
         none_of(self.mistakes(check))
     }
 
-    fn mistakes(&self, check: impl Fn(&ServeConfig) -> Result<(), String>) -> Vec<Mistake> {
+    fn mistakes(&self, check: impl Fn(&C) -> Result<(), String>) -> Vec<Mistake> {
         let check = |layer: &Layer| check(&config_of(layer));
         let mut layer = self.said.clone();
         let mut mistakes = Vec::new();
@@ -315,12 +211,11 @@ impl Resolved {
                 let (rest, _) = without(&layer, name, *at);
                 check(&rest).as_ref() != Err(&why)
             }) else {
-                let sentence = why;
-                mistakes.push(Mistake { line: 0, sentence });
+                mistakes.push(Mistake::new(why));
                 break;
             };
             let (mut rest, said) = without(&layer, name, at);
-            mistakes.push(Mistake::new(&said, &why));
+            mistakes.push(said.wrong(&why));
             if name == "root" {
                 // What lies beneath it cannot be looked for.
                 rest.remove("error-page");
@@ -353,8 +248,8 @@ fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, SettingText)
 }
 
 /// What the environment says, and a warning for each `WEFT_` variable that means nothing.
-pub(crate) fn environment(
-    variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+pub(crate) fn environment<C: Config>(
+    variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Layer, Vec<String>), String> {
     let mut layer = Layer::new();
     let mut warnings = Vec::new();
@@ -362,8 +257,12 @@ pub(crate) fn environment(
         let Some(variable) = variable.to_str().filter(|name| name.starts_with("WEFT_")) else {
             continue;
         };
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.env() == variable) else {
-            warnings.push(unknown_variable(variable));
+        let Some(setting) = rows::<C>().find(|setting| setting.env() == variable) else {
+            let near = nearest(variable, rows::<C>().map(Setting::env));
+            let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+            warnings.push(format!(
+                "{variable} in the environment is not a setting{hint}"
+            ));
             continue;
         };
         let text = text
@@ -371,47 +270,27 @@ pub(crate) fn environment(
             .ok_or_else(|| format!("{variable}: its value is not UTF-8"))?;
         // systemd units and shells cannot always unset; an empty variable says nothing.
         if !text.is_empty() {
-            layer.insert(setting.name, split(setting, variable, text));
+            let texts = split(setting, text).into_iter();
+            let said = texts.map(|text| SettingText::new(text, variable));
+            layer.insert(setting.name, said.collect());
         }
     }
     Ok((layer, warnings))
 }
 
-fn split(setting: &Setting, variable: &str, text: &str) -> Vec<SettingText> {
-    let texts: Vec<&str> = match setting.kind {
-        Kind::Many {
-            separator: Separator::Space,
-            ..
-        } => text.split_whitespace().collect(),
-        Kind::Many {
-            separator: Separator::Line,
-            ..
-        } => text
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .collect(),
-        _ => vec![text],
-    };
-    let said = |text: &str| SettingText {
-        text: text.to_owned(),
-        origin: Origin::Env(variable.to_owned()),
-    };
-    texts.into_iter().map(said).collect()
-}
-
-fn unknown_variable(variable: &str) -> String {
-    let names = SETTINGS.iter().map(Setting::env);
-    match nearest(variable, names) {
-        Some(near) => {
-            format!("{variable} in the environment is not a setting; did you mean {near}?")
+fn split<'a, C>(setting: &Setting<C>, text: &'a str) -> Vec<&'a str> {
+    match (&setting.kind, setting.separator) {
+        (Kind::Many(..), Separator::Space) => text.split_whitespace().collect(),
+        (Kind::Many(..), Separator::Line) => {
+            let lines = text.lines().map(str::trim);
+            lines.filter(|line| !line.is_empty()).collect()
         }
-        None => format!("{variable} in the environment is not a setting"),
+        _ => vec![text],
     }
 }
 
 /// The name that was probably meant: the nearest by letters, if it is near.
-pub(crate) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Option<String> {
+pub(super) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let scored = names.map(|name| (strsim::damerau_levenshtein(typed, &name), name));
     let (distance, name) = scored.min()?;
     // A third of the letters may be wrong; beyond it, a suggestion misleads.
@@ -421,18 +300,23 @@ pub(crate) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::ServeConfig;
     use std::io::Write;
+    use std::num::NonZeroUsize;
+    use std::path::PathBuf;
+    use std::time::Duration;
 
     fn layer(name: &'static str, texts: &[&str]) -> Layer {
-        let said = |text: &&str| SettingText {
-            text: (*text).to_owned(),
-            origin: Origin::Flag(format!("--{name}")),
-        };
+        let said = |text: &&str| SettingText::new(text, &format!("--{name}"));
         Layer::from([(name, texts.iter().map(said).collect())])
     }
 
+    fn resolve(layers: &[&Layer], mistakes: Vec<Mistake>) -> Result<Resolved<ServeConfig>, String> {
+        super::resolve(layers, mistakes)
+    }
+
     fn env(variables: &[(&str, &str)]) -> (Layer, Vec<String>) {
-        environment(
+        environment::<ServeConfig>(
             variables
                 .iter()
                 .map(|(name, text)| (name.into(), text.into())),
@@ -443,7 +327,7 @@ mod tests {
     fn toml(text: &str) -> Result<ServeConfig, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let found = check_file(file.path(), |_| Ok(()));
+        let found = check_file::<ServeConfig>(file.path(), |_| Ok(()));
         let path = file.path().display().to_string();
         found
             .map(|found| found.config)
@@ -467,7 +351,7 @@ mod tests {
         file.extend(layer("idle-timeout", &["3s"]));
         file.extend(layer("head-timeout", &["3s"]));
         let config = resolve(&[&flags, &env, &file], Vec::new()).unwrap().config;
-        assert_eq!(config.workers, NonZeroUsize::new(1));
+        assert_eq!(config.common.workers, NonZeroUsize::new(1));
         assert_eq!(config.idle_timeout, Duration::from_secs(2));
         assert_eq!(config.head_timeout, Duration::from_secs(3));
         assert_eq!(config.send_timeout, Duration::from_secs(60));
@@ -485,7 +369,7 @@ mod tests {
 
     #[test]
     fn every_setting_means_the_same_as_flag_variable_and_key() {
-        for setting in SETTINGS.iter().filter(|setting| setting.is_for_file()) {
+        for setting in rows::<ServeConfig>().filter(|setting| setting.is_for_file()) {
             let text = sample(setting);
             let typed = resolve(&[&layer(setting.name, &[text])], Vec::new())
                 .unwrap()
@@ -502,10 +386,10 @@ mod tests {
     }
 
     // A value that is not the default.
-    fn sample(setting: &Setting) -> &'static str {
-        match (setting.kind, setting.name) {
-            (Kind::Switch { .. }, _) => ["true", "false"][usize::from(setting.is_on_by_default())],
-            (Kind::Choice { choices, .. }, _) => choices.last().unwrap().0,
+    fn sample(setting: &Setting<ServeConfig>) -> &'static str {
+        match (&setting.kind, setting.name) {
+            (Kind::Switch(_), _) => ["true", "false"][usize::from(setting.is_on_by_default())],
+            (Kind::Choice(choices, _), _) => choices.last().unwrap().0,
             (_, "listen" | "admin") => "[::1]:9",
             (_, "index") => "home.htm",
             (_, "error-page") => "404=x.html",
@@ -515,7 +399,7 @@ mod tests {
             (_, "user") => "www-data:adm",
             (_, "recheck") => "7s",
             (_, name) if name.ends_with("timeout") => "7s",
-            (Kind::Argument { .. }, _) | (_, "spa" | "access-log" | "pid-file") => "some/path",
+            (Kind::Argument(..), _) | (_, "spa" | "access-log" | "pid-file") => "some/path",
             (_, "server-name") => "off",
             (_, "max-head" | "max-request-line") => "7K",
             _ => "7",
@@ -531,7 +415,7 @@ mod tests {
              [error_pages]\n404 = '404.html'\n[mime_types]\nwasm = 'application/wasm'\n",
         )
         .unwrap();
-        assert_eq!(config.workers, NonZeroUsize::new(4));
+        assert_eq!(config.common.workers, NonZeroUsize::new(4));
         assert!(config.listing);
         assert_eq!(config.index, ["a", "b"]);
         assert_eq!(
@@ -591,11 +475,7 @@ mod tests {
         let resolved = Resolved {
             config: ServeConfig::default(),
             said: [("index", "bad one"), ("root", "good"), ("spa", "bad two")]
-                .map(|(name, text)| {
-                    let origin = Origin::Flag(format!("--{name}"));
-                    let text = text.to_owned();
-                    (name, vec![SettingText { text, origin }])
-                })
+                .map(|(name, text)| (name, vec![SettingText::new(text, &format!("--{name}"))]))
                 .into(),
         };
         let check = |config: &ServeConfig| {

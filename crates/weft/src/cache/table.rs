@@ -1,0 +1,464 @@
+//! What `weft cache` can be told: memcached's flags letter by letter, the options of its `-o`, and
+//! ours behind them. The parser, `-h`, the manual page, the completions and the tables of
+//! `docs/cache.md` are all made of these rows.
+
+use std::time::Duration;
+
+use super::config::{CacheConfig, Protocol, Verify};
+use crate::common::{WORKERS_MAX, as_typed};
+use crate::settings::layers::Layer;
+use crate::settings::{Config, Fate, Group, Setting, put, rows};
+use crate::value;
+
+impl Config for CacheConfig {
+    /// In the order of `memcached -h`; those that only weft has come last.
+    const GROUPS: &'static [Group<CacheConfig>] =
+        &[group(OPTIONS), group(Setting::ENGINE), group(OURS)];
+    const LISTED: Rows = EXTENDED;
+    const HAS_FILE: bool = false;
+
+    /// `-p` where there is a letter, else `--name`.
+    fn flag(setting: &Setting<CacheConfig>) -> String {
+        match setting.short {
+            Some(short) => format!("-{short}"),
+            None => setting.flag(),
+        }
+    }
+
+    fn conclude(&mut self, said: &Layer) {
+        let named = ["port", "listen", "unix-socket"];
+        self.listen_is_default = !named.iter().any(|name| said.contains_key(name));
+        self.about_tls = said.keys().find(|name| name.starts_with("ssl_")).copied();
+        for row in rows::<CacheConfig>() {
+            if let (Fate::Idle(why), Some([said, ..])) =
+                (row.fate, said.get(row.name).map(Vec::as_slice))
+            {
+                let note = format!("{} changes nothing: {why}", said.place);
+                self.idle.push(note);
+            }
+        }
+    }
+}
+
+type Rows = &'static [Setting<CacheConfig>];
+
+const fn group(rows: Rows) -> Group<CacheConfig> {
+    let heading = "";
+    Group { heading, rows }
+}
+
+const fn opt(short: char, name: &'static str) -> Setting<CacheConfig> {
+    own(name).short(short)
+}
+
+const fn own(name: &'static str) -> Setting<CacheConfig> {
+    Setting::new(name)
+}
+
+/// Numbers of 32 bits, as far as memcached's are.
+const U32_MAX: usize = u32::MAX as usize;
+const I32_MAX: usize = i32::MAX as usize;
+const MIB: usize = 1 << 20;
+
+const OPTIONS: Rows = &[
+    opt('p', "port")
+        .takes("num", put!(port = port))
+        .starts_as("11211")
+        .help("TCP port to listen on; 0 is none, -1 any that is free"),
+    opt('U', "udp-port")
+        .takes("num", put!(udp_port = port))
+        .starts_as("0")
+        .help("UDP port to listen on; 0 is none"),
+    opt('s', "unix-socket")
+        .file("file", put!(unix_socket = Some as_typed))
+        .help("Unix socket to listen on, and no network"),
+    opt('a', "unix-mask")
+        .takes("mask", put!(unix_mask = mask))
+        .starts_as("700")
+        .help("Mode of the Unix socket's file, in octal"),
+    opt('A', "enable-shutdown")
+        .does(|config| config.allows_shutdown = true)
+        .help("Obey the command \"shutdown\""),
+    opt('l', "listen")
+        .adds("addr", CacheConfig::add_hosts)
+        .derived("every interface")
+        .help("Address to listen on; several with commas or by repeating")
+        .more("An address, address:port or name; notls: before one makes it an exception from -Z."),
+    opt('d', "daemon")
+        .does(|config| config.is_daemon = true)
+        .help("Run in the background, once the server is up"),
+    opt('r', "enable-coredumps")
+        .does(|config| config.dumps_core = true)
+        .help("Raise the limit on the size of core files"),
+    opt('u', "user")
+        .takes("user", put!(common.user = Some value::account))
+        .help("Become this user; needed when started as root"),
+    opt('m', "memory-limit")
+        .takes("num", put!(memory_bytes = megabytes))
+        .starts_as("64")
+        .help("Memory for items, in megabytes; a hard limit"),
+    opt('M', "disable-evictions")
+        .does(|config| config.has_no_evictions = true)
+        .help("Answer with an error when the memory is full, instead of evicting"),
+    opt('c', "conn-limit")
+        .takes("num", put!(connections_max = value::up_to::<U32_MAX, _>))
+        .starts_as("1024")
+        .help("Connections at once"),
+    opt('k', "lock-memory")
+        .does(|config| config.locks_memory = true)
+        .help("Keep all memory of the process in RAM (mlockall(2))"),
+    opt('v', "verbose")
+        .does(|config| config.verbosity = config.verbosity.saturating_add(1))
+        .help("Say more: -v what the server does, -vv commands and replies too"),
+    opt('h', "help").help("Print this and exit"),
+    opt('i', "license").help("Print the license and exit"),
+    opt('V', "version").help("Print the version and exit"),
+    opt('P', "pidfile")
+        .file("file", put!(common.pid_file = Some as_typed))
+        .help("Write the number of the process to this file"),
+    opt('f', "slab-growth-factor")
+        .takes("num", put!(growth_factor = growth_factor))
+        .starts_as("1.25")
+        .help("Growth factor from one chunk size to the next"),
+    opt('n', "slab-min-size")
+        .takes("bytes", put!(item_len_min = value::up_to::<MIB, _>))
+        .starts_as("48")
+        .help("Smallest space for key, value and flags"),
+    opt('L', "enable-largepages")
+        .does(|config| config.has_huge_pages = true)
+        .help("Ask the kernel for huge pages under the items"),
+    opt('D', "stats-prefix")
+        .takes("char", put!(prefix_end = Some prefix_end))
+        .derived(":")
+        .help("Character that ends a key's prefix in \"stats detail\", which this turns on"),
+    opt('t', "threads")
+        .takes(
+            "num",
+            put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
+        )
+        .derived("the CPUs there are")
+        .help("Processors: kernel threads that run the connections' fibers"),
+    opt('R', "max-reqs-per-event")
+        .takes("num", ignore)
+        .starts_as("20")
+        .idle(
+            "a connection gives way when its replies fill a buffer, which bounds its turn by bytes",
+        )
+        .help("Requests of one connection before others get their turn"),
+    opt('C', "disable-cas")
+        .does(|config| config.has_no_cas = true)
+        .help("No unique number for each item"),
+    opt('b', "listen-backlog")
+        .takes("num", put!(backlog = value::up_to::<I32_MAX, _>))
+        .starts_as("1024")
+        .help("Connections that may wait to be accepted"),
+    opt('B', "protocol")
+        .takes("name", put!(protocol = protocol))
+        .starts_as("auto")
+        .help("Protocol: ascii, binary or auto"),
+    opt('I', "max-item-size")
+        .takes("bytes", put!(item_len_max = item_len_max))
+        .starts_as("1m")
+        .help("Largest item, from 1k to 1024m"),
+    opt('S', "enable-sasl")
+        .does(|config| config.has_sasl = true)
+        .help("Require SASL authentication; the users are those of -Y"),
+    opt('F', "disable-flush-all")
+        .does(|config| config.has_no_flush_all = true)
+        .help("Refuse the command \"flush_all\""),
+    opt('X', "disable-dumping")
+        .does(|config| config.has_no_dump = true)
+        .help("Refuse \"stats cachedump\" and \"lru_crawler metadump\""),
+    opt('W', "disable-watch")
+        .does(|config| config.has_no_watch = true)
+        .help("Refuse the command \"watch\""),
+    opt('Y', "auth-file")
+        .file("file", put!(auth_file = Some as_typed))
+        .help("Require authentication; the file has lines of user:password"),
+    opt('e', "memory-file")
+        .file("file", put!(memory_file = Some as_typed))
+        .help("Keep the items over a restart in this file")
+        .more("It is written at the end (SIGUSR1, SIGTERM, SIGINT) and read at the start."),
+    opt('Z', "enable-ssl")
+        .does(|config| config.has_tls = true)
+        .help("TLS; -o ssl_chain_cert says with which certificate"),
+    // What it lists are rows of their own.
+    opt('o', "extended")
+        .adds("list", ignore)
+        .help("More options, with commas between; see below"),
+    opt('N', "napi_ids")
+        .takes("num", ignore)
+        .refused(
+            "connections are given to the processors in turn, not by the queue of the network card",
+        )
+        .help("Number of NAPI ids"),
+];
+
+const OURS: Rows = &[
+    own("workers")
+        .takes(
+            "num",
+            put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
+        )
+        .help("The same as -t"),
+    own("admin")
+        .adds("addr", CacheConfig::add_admin)
+        .help("Address for /metrics, /healthz and /fibers over HTTP"),
+    own("drain-timeout")
+        // Long enough for what is under way on fast networks; a cache that is told to stop should
+        // be gone soon, because its clients then go on without it.
+        .takes("time", put!(common.drain_timeout = value::duration))
+        .starts_as("2s")
+        .help("How long connections may take to end when the server stops"),
+];
+
+const fn unused(name: &'static str, value: &'static str) -> Setting<CacheConfig> {
+    match value.is_empty() {
+        true => own(name).switches(|_, _| {}),
+        false => own(name).takes(value, ignore),
+    }
+}
+
+const fn idle(name: &'static str, value: &'static str, why: &'static str) -> Setting<CacheConfig> {
+    unused(name, value).idle(why)
+}
+
+const fn refused(
+    name: &'static str,
+    value: &'static str,
+    why: &'static str,
+) -> Setting<CacheConfig> {
+    unused(name, value).refused(why)
+}
+
+const ONE_QUEUE: &str = "there are no hot, warm and cold lists here";
+const NO_REBALANCE: &str = "memory moves between sizes by itself";
+const TABLE_GROWS: &str = "the table grows by itself, a piece at a time";
+const GIVES_WAY: &str = "the crawler gives way after each bounded piece of work";
+const BUFFERS: &str = "buffers are taken only while bytes are on their way";
+const LAYOUT: &str = "the store decides how a large item is laid out";
+const LOG: &str = "the log of a watcher has a bound of its own";
+const RECORDS: &str = "a record is as long as what there is to send, up to 16 KiB";
+const NO_DISK: &str =
+    "there is no external storage: give the cache more memory, or run more of them";
+const NO_PROXY: &str =
+    "weft is not a proxy: put memcached's or nutcracker in front (docs/cache.md)";
+
+/// Every option of memcached 1.6.18's `-o`.
+pub(super) const EXTENDED: Rows = &[
+    own("maxconns_fast")
+        .switches(|config, on| config.refuses_fast = on)
+        .starts_as("on")
+        .help("At the limit of connections, refuse new ones with an error; when off, they wait"),
+    own("idle_timeout")
+        .takes("seconds", put!(idle_timeout = seconds))
+        .starts_as("0")
+        .help("Close connections that are silent for this long; 0 is never"),
+    own("hashpower")
+        .takes("num", put!(hash_power = hash_power))
+        .starts_as("16")
+        .help("Begin with a table for 2^num items; it grows by itself"),
+    own("lru_crawler")
+        .switches(|config, on| config.crawls = on)
+        .starts_as("on")
+        .help("Look for expired items in the background; when off, it looks less often"),
+    own("track_sizes")
+        .switches(|config, on| config.tracks_sizes = on)
+        .starts_as("off")
+        .help("Keep the sizes that \"stats sizes\" shows"),
+    own("ssl_chain_cert")
+        .takes("file", put!(tls.chain = as_typed))
+        .help("The certificate and those that lead to a known one, PEM"),
+    own("ssl_key")
+        .takes("file", put!(tls.key = Some as_typed))
+        .help("The private key, if it is not in ssl_chain_cert"),
+    own("ssl_keyformat")
+        .takes("name", put!(tls.key_is_der = key_is_der))
+        .starts_as("PEM")
+        .help("PEM or DER"),
+    own("ssl_verify_mode")
+        .takes("num", put!(verify = verify))
+        .starts_as("0")
+        .help("Certificates of clients: 0 not asked for, 1 optional, 2 or 3 required"),
+    own("ssl_ca_cert")
+        .takes("file", put!(ca_cert = Some as_typed))
+        .help("Certificates of the authorities that sign the clients' certificates, PEM"),
+    own("ssl_ciphers")
+        .takes("list", |config, text| {
+            config.tls.ciphers = text.split(':').map(str::to_owned).collect();
+            Ok(())
+        })
+        .help("Cipher suites by OpenSSL's names, with colons between"),
+    own("ssl_min_version")
+        .takes("num", put!(tls.only_1_3 = only_1_3))
+        .starts_as("2")
+        .help("Oldest protocol: 2 is TLS 1.2, 3 is TLS 1.3"),
+    own("ssl_session_cache")
+        .switches(|config, on| config.tls.resumes = on)
+        .starts_as("off")
+        .help("Resume sessions"),
+    idle("hashexpand", "", TABLE_GROWS),
+    idle(
+        "hash_algorithm",
+        "name",
+        "keys are hashed with a secret random seed",
+    ),
+    idle(
+        "tail_repair_time",
+        "seconds",
+        "no client can keep an item from being evicted",
+    ),
+    idle("lru_crawler_sleep", "microseconds", GIVES_WAY),
+    idle("lru_crawler_tocrawl", "num", GIVES_WAY),
+    idle("read_buf_mem_limit", "megabytes", BUFFERS),
+    idle("read_obj_mem_limit", "megabytes", BUFFERS),
+    idle("resp_obj_mem_limit", "megabytes", BUFFERS),
+    idle("lru_maintainer", "", ONE_QUEUE),
+    idle("hot_lru_pct", "num", ONE_QUEUE),
+    idle("warm_lru_pct", "num", ONE_QUEUE),
+    idle("hot_max_factor", "num", ONE_QUEUE),
+    idle("warm_max_factor", "num", ONE_QUEUE),
+    idle("temporary_ttl", "seconds", ONE_QUEUE),
+    idle("slab_reassign", "", NO_REBALANCE),
+    idle("slab_automove", "num", NO_REBALANCE),
+    idle("slab_automove_ratio", "num", NO_REBALANCE),
+    idle("slab_automove_window", "num", NO_REBALANCE),
+    idle("slab_automove_freeratio", "num", NO_REBALANCE),
+    idle("slab_chunk_max", "kilobytes", LAYOUT),
+    idle("chunked_items", "", LAYOUT),
+    idle(
+        "inline_ascii_resp",
+        "",
+        "replies are made when they are sent",
+    ),
+    idle("watcher_logbuf_size", "kilobytes", LOG),
+    idle("worker_logbuf_size", "kilobytes", LOG),
+    idle("ssl_wbuf_size", "kilobytes", RECORDS),
+    idle("modern", "", "what it turns on is always on here"),
+    idle("drop_privileges", "", "there is no seccomp filter"),
+    refused("slab_sizes", "list", "sizes are made by -f and -n"),
+    refused("ssl_kernel_tls", "", "TLS is done here, not in the kernel"),
+    refused(
+        "sock_cookie_id",
+        "num",
+        "sockets carry no mark: filter by address or by user",
+    ),
+    refused("ext_path", "file", NO_DISK),
+    refused("ext_page_size", "num", NO_DISK),
+    refused("ext_wbuf_size", "num", NO_DISK),
+    refused("ext_threads", "num", NO_DISK),
+    refused("ext_item_size", "num", NO_DISK),
+    refused("ext_item_age", "num", NO_DISK),
+    refused("ext_low_ttl", "num", NO_DISK),
+    refused("ext_drop_unread", "", NO_DISK),
+    refused("ext_recache_rate", "num", NO_DISK),
+    refused("ext_compact_under", "num", NO_DISK),
+    refused("ext_drop_under", "num", NO_DISK),
+    refused("ext_max_frag", "num", NO_DISK),
+    refused("ext_max_sleep", "num", NO_DISK),
+    refused("proxy_config", "file", NO_PROXY),
+];
+
+fn ignore(_: &mut CacheConfig, _: &str) -> Result<(), String> {
+    Ok(())
+}
+
+/// A port as it is bound; `None` is none. -1 is any that is free, which the kernel knows as 0.
+fn port(text: &str) -> Result<Option<u16>, String> {
+    match text.parse::<i32>() {
+        Ok(-1) => Ok(Some(0)),
+        Ok(0) => Ok(None),
+        Ok(port @ 1..=65_535) => Ok(Some(port as u16)),
+        _ => Err(format!(
+            "'{text}' is not a port: write a number up to 65535, or -1 for any that is free"
+        )),
+    }
+}
+
+fn mask(text: &str) -> Result<u32, String> {
+    let octal = u32::from_str_radix(text, 8).ok();
+    octal
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("'{text}' is not a mode in octal, such as 700 or 0660"))
+}
+
+/// A number of megabytes, as memcached has it, or a size with its unit.
+fn megabytes(text: &str) -> Result<u64, String> {
+    let bytes = match text.parse::<u64>() {
+        Ok(megabytes) => megabytes.checked_mul(MIB as u64),
+        Err(_) => value::size(text).ok(),
+    };
+    let bytes = bytes.filter(|bytes| (MIB as u64..=1 << 50).contains(bytes));
+    bytes.ok_or_else(|| {
+        format!("'{text}' is not a number of megabytes; 64 and 64m are 64 MiB, 1g is 1 GiB")
+    })
+}
+
+fn item_len_max(text: &str) -> Result<u64, String> {
+    match value::size(text)? {
+        0..1024 => Err("the largest item cannot be smaller than 1k".to_owned()),
+        bytes if bytes > 1 << 30 => Err("the largest item cannot be larger than 1024m".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn growth_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok();
+    factor
+        .filter(|factor| *factor > 1.0 && *factor <= 16.0)
+        .ok_or_else(|| format!("'{text}' is not a factor above 1, such as 1.25"))
+}
+
+fn prefix_end(text: &str) -> Result<char, String> {
+    match text.as_bytes() {
+        [end] if end.is_ascii_graphic() => Ok(char::from(*end)),
+        _ => Err(format!("'{text}' is not one character")),
+    }
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "auto" => Ok(Protocol::Auto),
+        "ascii" => Ok(Protocol::Ascii),
+        "binary" => Ok(Protocol::Binary),
+        _ => Err(format!("'{text}' is neither ascii, binary nor auto")),
+    }
+}
+
+fn seconds(text: &str) -> Result<Option<Duration>, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Ok(None),
+        Ok(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
+        Err(_) => Err(format!("'{text}' is not a number of seconds")),
+    }
+}
+
+fn hash_power(text: &str) -> Result<u8, String> {
+    value::count(text, 12..=32).map(|power| power as u8)
+}
+
+fn key_is_der(text: &str) -> Result<bool, String> {
+    match text.to_ascii_uppercase().as_str() {
+        "PEM" => Ok(false),
+        "DER" => Ok(true),
+        _ => Err(format!("'{text}' is neither PEM nor DER")),
+    }
+}
+
+fn verify(text: &str) -> Result<Verify, String> {
+    match text {
+        "0" => Ok(Verify::No),
+        "1" => Ok(Verify::May),
+        "2" | "3" => Ok(Verify::Must),
+        _ => Err(format!("'{text}' is not a number from 0 to 3")),
+    }
+}
+
+fn only_1_3(text: &str) -> Result<bool, String> {
+    match text {
+        "2" => Ok(false),
+        "3" => Ok(true),
+        "0" | "1" => Err("TLS 1.0 and 1.1 are not safe and not supported; write 2 or 3".to_owned()),
+        _ => Err(format!("'{text}' is neither 2 nor 3")),
+    }
+}

@@ -1,0 +1,48 @@
+//! What `weft serve` and `weft cache` can both be told.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::serve::listen::{Address, AddressError};
+
+use crate::engine::EngineChoice;
+use crate::operate::cpus;
+use crate::value::Account;
+
+/// The values of settings that both commands have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Common {
+    pub(crate) admin: Vec<Address>,
+    pub(crate) engine: EngineChoice,
+    /// `None`: as many as there are CPUs.
+    pub(crate) workers: Option<NonZeroUsize>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) user: Option<Account>,
+    pub(crate) pid_file: Option<PathBuf>,
+}
+
+// More kernel threads or connections than this is a typing error, not a wish.
+pub(crate) const WORKERS_MAX: usize = 1024;
+pub(crate) const FIBERS_MAX: usize = 4_000_000;
+
+impl Common {
+    /// How many processors or loops there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.map_or_else(cpus, usize::from)
+    }
+
+    /// The engine with so many workers.
+    pub(crate) fn engine(&self) -> ::serve::Engine {
+        self.engine.engine(self.workers())
+    }
+}
+
+pub(crate) fn address(text: &str) -> Result<Address, String> {
+    text.parse()
+        .map_err(|error: AddressError| error.to_string())
+}
+
+pub(crate) fn as_typed<T: for<'a> From<&'a str>>(text: &str) -> Result<T, String> {
+    Ok(text.into())
+}

@@ -1,0 +1,412 @@
+//! What `weft serve` can be told.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::serve::access_log::Target;
+use ::serve::listen::Address;
+use clap::ValueHint;
+use web::{CacheRule, HeaderRule, LogFormat};
+
+use crate::common::{Common, FIBERS_MAX, WORKERS_MAX, address, as_typed};
+use crate::engine;
+use crate::paint::Color;
+use crate::settings::layers::Layer;
+use crate::settings::{Config, Group, Setting, put};
+use crate::value;
+
+/// What `weft serve` shall do. What is `None` is derived from the machine at start, unless it says
+/// something else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServeConfig {
+    pub(crate) common: Common,
+    pub(crate) root: PathBuf,
+    pub(crate) listen: Vec<Address>,
+    /// Whether `listen` is only the default, which sockets from systemd replace.
+    pub(crate) listen_is_default: bool,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) fibers: Option<NonZeroUsize>,
+    pub(crate) listing: bool,
+    pub(crate) hidden: bool,
+    pub(crate) follow_links: bool,
+    pub(crate) index: Vec<String>,
+    pub(crate) spa: Option<String>,
+    pub(crate) error_pages: Vec<(u16, PathBuf)>,
+    pub(crate) precompressed: bool,
+    pub(crate) headers: Vec<HeaderRule>,
+    pub(crate) cache: Vec<CacheRule>,
+    pub(crate) mime_types: Vec<(String, String)>,
+    /// `None` sends no `Server` field.
+    pub(crate) server_name: Option<String>,
+    pub(crate) max_connections: Option<NonZeroUsize>,
+    pub(crate) memory_budget_bytes: Option<u64>,
+    pub(crate) memory_file_max_bytes: u64,
+    pub(crate) page_cache_budget_bytes: Option<u64>,
+    pub(crate) request_limits: web::RequestLimits,
+    pub(crate) recheck: Duration,
+    pub(crate) head_timeout: Duration,
+    pub(crate) body_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) send_timeout: Duration,
+    pub(crate) send_rate_min_bytes_per_s: u64,
+    /// `None` is off.
+    pub(crate) access_log: Option<Target>,
+    pub(crate) log_format: LogFormat,
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) quiet: bool,
+    pub(crate) color: Color,
+}
+
+impl AsMut<Common> for ServeConfig {
+    fn as_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+}
+
+impl Config for ServeConfig {
+    const GROUPS: &'static [Group<ServeConfig>] = &[
+        group("Listening", LISTENING),
+        group("Engine", Setting::ENGINE),
+        group("Engine", ENGINE),
+        group("Site", SITE),
+        group("Replies", REPLIES),
+        group("Limits and time-outs", LIMITS),
+        group("Logs and metrics", LOGS),
+        group("Process", PROCESS),
+    ];
+    const HAS_FILE: bool = true;
+
+    fn conclude(&mut self, said: &Layer) {
+        self.listen_is_default = !said.contains_key("listen");
+    }
+}
+
+type Rows = &'static [Setting<ServeConfig>];
+
+const fn group(heading: &'static str, rows: Rows) -> Group<ServeConfig> {
+    Group { heading, rows }
+}
+
+const fn set(name: &'static str) -> Setting<ServeConfig> {
+    Setting::new(name)
+}
+
+const LISTENING: Rows = &[
+    set("listen")
+        .adds("ADDR", put!(listen += address))
+        .short('l')
+        .starts_as("127.0.0.1:8080")
+        .help("Where to listen; may be repeated")
+        .more(
+            "127.0.0.1:8080 is this machine only, 8080 or :8080 is every interface (IPv4 and \
+             IPv6), unix:/run/weft.sock is a Unix socket (?mode=0660 sets its mode). Sockets that \
+             systemd passes take the place of the default.",
+        ),
+    set("admin")
+        .adds("ADDR", put!(common.admin += address))
+        .help("Serve /metrics (Prometheus), /healthz and /fibers here")
+        .more(
+            "Written as for --listen. It is a listener of its own, so that what the site shows to \
+             the world and what it tells its operator never mix.",
+        ),
+    set("tls-cert")
+        .file("FILE", put!(tls_cert = Some as_typed))
+        .help("Serve HTTPS with the certificate chain in this PEM file")
+        .more(
+            "It holds at every TCP address of --listen; Unix sockets stay plain. SIGHUP reads the \
+             file anew; connections that are open keep the certificate that they began with.",
+        ),
+    set("tls-key")
+        .file("FILE", put!(tls_key = Some as_typed))
+        .help("The certificate's private key, in PEM")
+        .more(
+            "Without it the key is looked for in the file of --tls-cert. Both are read before \
+             --user takes effect, and by that user at SIGHUP.",
+        ),
+];
+
+const ENGINE: Rows = &[
+    set("file-threads")
+        .chooses(engine::ON_OFF, |config, text| {
+            config.common.engine.file_threads = Some(text == "on");
+            Ok(())
+        })
+        .derived("on")
+        .help("Read files that are not in memory on threads beside the event loops")
+        .more(
+            "With --engine event. With off a loop waits for the disk, and its connections with \
+             it.",
+        ),
+    set("workers")
+        .takes(
+            "N",
+            put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
+        )
+        .short('w')
+        .derived("the CPUs that affinity and cgroup quota allow")
+        .help("Processors: kernel threads that run fibers")
+        .more(
+            "Without effect with --engine thread, where every connection has a thread of its own.",
+        ),
+    set("fibers")
+        .takes("N", put!(fibers = Some value::up_to::<FIBERS_MAX, _>))
+        .derived("as many as there are connections")
+        .help("A fixed number of connection fibers (or threads), made at start")
+        .more(
+            "Each accepts a connection, serves it to its end, and accepts the next; further \
+             connections wait in the kernel's queue. By default they are made as they are needed.",
+        ),
+];
+
+const SITE: Rows = &[
+    set("root")
+        .argument("DIR", put!(root = as_typed))
+        .hinted(ValueHint::DirPath)
+        .starts_as(".")
+        .reloads()
+        .help("The directory to serve"),
+    set("listing")
+        .switches(|config, on| config.listing = on)
+        .starts_as("false")
+        .reloads()
+        .help("List directories that have no index file")
+        .more("A page for people, JSON for programs that ask for it (Accept: application/json)."),
+    set("hidden")
+        .switches(|config, on| config.hidden = on)
+        .starts_as("false")
+        .reloads()
+        .help("Serve files whose name begins with a dot")
+        .more("Off, .git and .env do not exist for a client. /.well-known/ is always served."),
+    set("follow-links")
+        .switches(|config, on| config.follow_links = on)
+        .starts_as("false")
+        .reloads()
+        .help("Follow symbolic links that leave the directory")
+        .more("Links that stay inside are always followed."),
+    set("index")
+        .adds("NAME", put!(index += value::file_name))
+        .starts_as("index.html")
+        .reloads()
+        .help("A directory's index file; the first that exists is taken"),
+    set("spa")
+        .file("FILE", put!(spa = Some as_typed))
+        .reloads()
+        .help("Answer unknown paths with this file and status 200")
+        .more("For single-page applications. The path is relative to the directory served."),
+    set("error-page")
+        .adds("STATUS=FILE", put!(error_pages += value::error_page))
+        .or_table("error_pages")
+        .reloads()
+        .help("A page of your own for a status, such as 404=404.html")
+        .more("The path is relative to the directory served."),
+];
+
+const REPLIES: Rows = &[
+    set("precompressed")
+        .switches(|config, on| config.precompressed = on)
+        .starts_as("true")
+        .reloads()
+        .help("Do not look for FILE.br, FILE.zst and FILE.gz beside FILE")
+        .more("In the file and the environment it is `precompressed = false`."),
+    set("header")
+        .adds("[GLOB=]NAME: VALUE", put!(headers += value::header))
+        .by_line()
+        .or_table("headers")
+        .reloads()
+        .help("Add a header, to all replies or to those whose path the glob matches")
+        .more(
+            "'X-Frame-Options: DENY' is for every path, '*.woff2=Access-Control-Allow-Origin: *' \
+             for some. A glob without a slash is matched with the file's name, one with a slash \
+             with the whole path: '/assets/**'. Of rules for one name that match, the last holds.",
+        ),
+    set("cache")
+        .adds("GLOB=VALUE", put!(cache += value::cache))
+        .by_line()
+        .or_table("cache")
+        .reloads()
+        .help("The Cache-Control of the files that the glob matches")
+        .more(
+            "Such as '/assets/**=max-age=31536000, immutable'. Of the rules that match, the last \
+             holds.",
+        ),
+    set("mime-type")
+        .adds("EXT=TYPE", put!(mime_types += value::mime_type))
+        .by_line()
+        .or_table("mime_types")
+        .reloads()
+        .help("The Content-Type of an extension, such as webc=text/html"),
+    set("server-name")
+        .takes("NAME|off", |config, text| {
+            config.server_name = (text != "off").then(|| text.to_owned());
+            Ok(())
+        })
+        .starts_as("weft")
+        .reloads()
+        .help("Value of the Server header"),
+];
+
+const LIMITS: Rows = &[
+    set("max-connections")
+        .takes("N", put!(max_connections = Some value::up_to::<FIBERS_MAX, _>))
+        .derived("what the limit on open files leaves")
+        .help("Connections served at once")
+        .more(
+            "Further connections wait in the listen queue until another ends. With more than the \
+             limit on open files leaves the server does not start.",
+        ),
+    set("memory-budget")
+        .takes("SIZE", put!(memory_budget_bytes = Some value::size))
+        .derived("256 MiB, or a quarter of the memory if that is less")
+        .reloads()
+        .help("Memory for the bytes of files")
+        .more(
+            "Sizes are written 64M, 1GiB. The memory is the memory cgroup's limit or the machine's.",
+        ),
+    set("memory-file-max")
+        .takes("SIZE", put!(memory_file_max_bytes = value::size))
+        .starts_as("256K")
+        .reloads()
+        .help("Longest file that is held in memory")
+        .more("Longer ones are sent from their open file."),
+    set("page-cache-budget")
+        .takes("SIZE", put!(page_cache_budget_bytes = Some value::size))
+        .derived("half of the memory that is free at start")
+        .reloads()
+        .help("How much of the files the kernel's page cache may hold")
+        .more(
+            "Files that find no room in it are read past it, so that a walk over a huge site does \
+             not push out what is popular.",
+        ),
+    set("recheck")
+        .takes("DURATION", put!(recheck = value::duration))
+        .starts_as("1s")
+        .reloads()
+        .help("How long the server may rely on what it knows of a file before it looks again")
+        .more(
+            "A changed file is seen after this time at the latest. Durations are written 500ms, \
+             10s, 2m.",
+        ),
+    set("max-request-line")
+        .takes("SIZE", put!(request_limits.request_line_len_max = length))
+        .starts_as("8K")
+        .reloads()
+        .help("Longest request line; a longer one is answered with 414"),
+    set("max-head")
+        .takes("SIZE", put!(request_limits.head_len_max = length))
+        .starts_as("16K")
+        .help("Longest request head; a longer one is answered with 431"),
+    set("max-fields")
+        .takes("N", put!(request_limits.field_count_max = value::up_to::<10_000, _>))
+        .starts_as("100")
+        .reloads()
+        .help("Largest number of header fields in a request; more are answered with 431"),
+    set("max-body")
+        .takes("SIZE", put!(request_limits.body_len_max = value::size))
+        .starts_as("1M")
+        .reloads()
+        .help("Longest request body; it is discarded, and a longer one is answered with 413"),
+    set("head-timeout")
+        .takes("DURATION", put!(head_timeout = value::timeout))
+        .starts_as("20s")
+        .help("Time for a request's head to arrive, from its first byte"),
+    set("body-timeout")
+        .takes("DURATION", put!(body_timeout = value::timeout))
+        .starts_as("60s")
+        .help("Time between two pieces of a request's body"),
+    set("idle-timeout")
+        .takes("DURATION", put!(idle_timeout = value::timeout))
+        .starts_as("75s")
+        .help("Time a kept-alive connection may be silent between requests"),
+    set("send-timeout")
+        .takes("DURATION", put!(send_timeout = value::timeout))
+        .starts_as("60s")
+        .help("Time in which a client must take something of a reply"),
+    set("send-rate-min")
+        .takes("SIZE", put!(send_rate_min_bytes_per_s = value::size))
+        .starts_as("500")
+        .help("Bytes per second that a client must take of a long reply; 0 turns it off")
+        .more("Averaged over a minute."),
+    set("drain-timeout")
+        .takes("DURATION", put!(common.drain_timeout = value::duration))
+        .starts_as("25s")
+        .help("Time for open requests to end after SIGTERM or SIGINT")
+        .more("A second signal ends the server at once."),
+];
+
+const LOGS: Rows = &[
+    set("access-log")
+        .file("off|FILE|-", |config, text| {
+            config.access_log = match text {
+                "off" => None,
+                "" => return Err("the name is empty; write off, - or a file".to_owned()),
+                target => target.parse().ok(),
+            };
+            Ok(())
+        })
+        .starts_as("off")
+        .help("Where requests are logged: off, a file, or - for standard output")
+        .more("SIGHUP opens the same file anew, as logrotate needs it."),
+    set("log-format")
+        .chooses(LOG_FORMATS, |config, text| {
+            config.log_format = match text {
+                "json" => LogFormat::Json,
+                _ => LogFormat::Combined,
+            };
+            Ok(())
+        })
+        .starts_as("combined")
+        .reloads()
+        .help("How a request is logged"),
+];
+
+const LOG_FORMATS: crate::settings::Choices = &[
+    ("combined", "the format of Apache and nginx"),
+    ("json", "one JSON object per line"),
+];
+
+const PROCESS: Rows = &[
+    set("config")
+        .file("FILE", put!(config = Some as_typed))
+        .short('c')
+        .help("Read settings from this TOML file")
+        .more(
+            "Flags override the environment, and the environment overrides the file. `weft \
+             check-config FILE` checks one.",
+        ),
+    set("user")
+        .takes("NAME[:GROUP]", put!(common.user = Some value::account))
+        .hinted(ValueHint::Username)
+        .help("Become this user once the sockets and the pid file are open")
+        .more(
+            "For a start as root. The group is the user's own if not given; numbers work as well. \
+             Site and logs are opened as that user, so that what works at start also works at \
+             SIGHUP.",
+        ),
+    set("pid-file")
+        .file("FILE", put!(common.pid_file = Some as_typed))
+        .help("Write the process id here"),
+    set("quiet")
+        .switches(|config, on| config.quiet = on)
+        .starts_as("false")
+        .short('q')
+        .help("Print nothing at start; errors are still printed"),
+    set("color")
+        .chooses(Color::NAMES, |config, text| {
+            config.color = Color::from_name(text);
+            Ok(())
+        })
+        .starts_as("auto")
+        .help("Colour of what is printed"),
+];
+
+// A head lies in one buffer per connection, so it has to have a sane end.
+const HEAD_LEN_MAX: u64 = 1 << 20;
+
+fn length(text: &str) -> Result<usize, String> {
+    match value::size(text)? {
+        bytes @ 1..=HEAD_LEN_MAX => Ok(bytes as usize),
+        _ => Err(format!("'{text}' is not a length from 1 byte to 1 MiB")),
+    }
+}

@@ -1,0 +1,198 @@
+//! The configuration file: TOML into a layer of texts, each with its line.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::layers::{Layer, Mistake, SettingText, nearest};
+use super::{Config, Kind, Setting, rows};
+
+/// Reads the file into `layer`, with a mistake for each key that is unknown or has a value of a
+/// wrong shape, and for what is no TOML.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn read<C: Config>(
+    path: &Path,
+    layer: &mut Layer,
+    mistakes: &mut Vec<Mistake>,
+) -> io::Result<()> {
+    let text = std::fs::read_to_string(path)?;
+    let reader = Reader { path, text: &text };
+    let (document, errors) = DeTable::parse_recoverable(&text);
+    mistakes.extend(errors.iter().map(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        reader.wrong(at, error.message())
+    }));
+    if errors.is_empty() {
+        let entries = in_order(document.get_ref()).into_iter();
+        let added = entries.map(|(key, value)| reader.add::<C>(key, value, layer));
+        mistakes.extend(added.filter_map(Result::err));
+    }
+    Ok(())
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+type Key<'i> = Spanned<Cow<'i, str>>;
+type Value<'i> = Spanned<DeValue<'i>>;
+
+impl Reader<'_> {
+    fn add<C: Config>(
+        &self,
+        key: &Key<'_>,
+        value: &Value<'_>,
+        layer: &mut Layer,
+    ) -> Result<(), Mistake> {
+        let setting = self.setting::<C>(key)?;
+        let said = self.said(setting, key, value)?;
+        if layer.insert(setting.name, said).is_none() {
+            return Ok(());
+        }
+        let (key, first) = (key.get_ref(), setting.key());
+        let other = match **key == first {
+            true => setting.table.unwrap_or(&first),
+            false => &first,
+        };
+        let why = format!("'{key}' says again what '{other}' said; keep one of them");
+        Err(self.wrong(value.span().start, &why))
+    }
+
+    /// The setting of a key, which may also be the name of a setting's table.
+    fn setting<C: Config>(&self, key: &Key<'_>) -> Result<&'static Setting<C>, Mistake> {
+        let name = key.get_ref().as_ref();
+        let mut settings = rows::<C>();
+        let found = settings.find(|setting| setting.key() == name || setting.table == Some(name));
+        let why = match found {
+            Some(setting) if setting.is_for_file() => return Ok(setting),
+            Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
+            None => match nearest(name, keys::<C>()) {
+                Some(near) => format!("'{name}' is not a setting; did you mean '{near}'?"),
+                None => format!("'{name}' is not a setting; `weft serve --help` names all keys"),
+            },
+        };
+        Err(self.wrong(key.span().start, &why))
+    }
+
+    fn said<C>(
+        &self,
+        setting: &Setting<C>,
+        key: &Key<'_>,
+        value: &Value<'_>,
+    ) -> Result<Vec<SettingText>, Mistake> {
+        let name = key.get_ref();
+        let said = |text, at| self.said_at(name, text, at);
+        match (value.get_ref(), &setting.kind) {
+            (DeValue::Array(items), Kind::Many(..)) => items
+                .iter()
+                .map(|item| Ok(said(self.scalar(name, item)?, item.span().start)))
+                .collect(),
+            (DeValue::Array(_), _) => {
+                let why = format!("{name}: give one value, not a list");
+                Err(self.wrong(value.span().start, &why))
+            }
+            (DeValue::Table(table), _) if setting.table == Some(name) => self.table(name, table),
+            (DeValue::Table(_), _) => {
+                Err(self.wrong(key.span().start, &format!("'{name}' is not a table")))
+            }
+            _ => Ok(vec![said(self.scalar(name, value)?, value.span().start)]),
+        }
+    }
+
+    /// A table of rules: `KEY = "VALUE"` is the text `KEY=VALUE`. In `headers` a key is a header's
+    /// name, or a glob with a table of headers.
+    fn table(&self, name: &str, table: &DeTable<'_>) -> Result<Vec<SettingText>, Mistake> {
+        let mut said = Vec::new();
+        let mut say = |value: &Value<'_>, rule: String, sign: &str| -> Result<(), Mistake> {
+            let text = format!("{rule}{sign}{}", self.string(name, value)?);
+            said.push(self.said_at(name, text, value.span().start));
+            Ok(())
+        };
+        for (key, value) in in_order(table) {
+            let rule = key.get_ref();
+            match value.get_ref() {
+                DeValue::Table(headers) if name == "headers" => {
+                    for (header, value) in in_order(headers) {
+                        let rule = format!("{}={}", escape(rule), header.get_ref());
+                        say(value, rule, ": ")?;
+                    }
+                }
+                _ if name == "headers" => say(value, format!("**={rule}"), ": ")?,
+                _ => say(value, escape(rule), "=")?,
+            }
+        }
+        Ok(said)
+    }
+
+    fn string(&self, key: &str, value: &Value<'_>) -> Result<String, Mistake> {
+        match value.get_ref() {
+            DeValue::String(text) => Ok(text.clone().into_owned()),
+            _ => {
+                let why = format!("{key}: give a text in quotation marks");
+                Err(self.wrong(value.span().start, &why))
+            }
+        }
+    }
+
+    fn scalar(&self, key: &str, value: &Value<'_>) -> Result<String, Mistake> {
+        let what = match value.get_ref() {
+            DeValue::String(text) => return Ok(text.clone().into_owned()),
+            DeValue::Boolean(on) => return Ok(on.to_string()),
+            DeValue::Integer(number) if number.radix() == 10 => return Ok(number.to_string()),
+            DeValue::Integer(_) => "a number that is not decimal",
+            DeValue::Float(_) => "a fractional number",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list in a list",
+            DeValue::Table(_) => "a table in a list",
+        };
+        let why = format!("{key}: {what} has no meaning here");
+        Err(self.wrong(value.span().start, &why))
+    }
+
+    fn said_at(&self, key: &str, text: String, at: usize) -> SettingText {
+        let line = self.line(at);
+        let place = format!("{}:{line}: {key}", self.path.display());
+        SettingText { text, place, line }
+    }
+
+    fn wrong(&self, at: usize, why: &str) -> Mistake {
+        let line = self.line(at);
+        let sentence = format!("{}:{line}: {why}", self.path.display());
+        Mistake { sentence, line }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        before.iter().filter(|byte| **byte == b'\n').count() + 1
+    }
+}
+
+/// The entries as they stand in the file: which rule comes first matters.
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Value<'i>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+/// A glob with its `=` in a class, so that the first plain `=` is the rule's.
+fn escape(glob: &str) -> String {
+    match glob.contains('[') {
+        true => glob.to_owned(),
+        false => glob.replace('=', "[=]"),
+    }
+}
+
+/// Every key and table that a file may have.
+fn keys<C: Config>() -> impl Iterator<Item = String> {
+    let settings = rows::<C>().filter(|setting| setting.is_for_file());
+    settings.flat_map(|setting| {
+        let table = setting.table.map(str::to_owned);
+        [setting.key()].into_iter().chain(table)
+    })
+}

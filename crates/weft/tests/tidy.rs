@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("cache", &["session"], &[]),
     ("fiber", &[], &[]),
     ("event", &[], &[]),
+    ("netstack", &[], &[]),
     ("serve", &["session", "fiber", "event"], &["web"]),
     ("load", &[], &[]),
     ("lab", &["load"], &[]),

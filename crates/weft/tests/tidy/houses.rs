@@ -50,6 +50,18 @@ const HOUSES: &[House] = &[
         upward: &[],
     },
     House {
+        name: "netstack",
+        floors: "
+            time
+            wire
+            device neighbor
+            ip
+            tcp
+            host
+        ",
+        upward: &[],
+    },
+    House {
         name: "fiber",
         floors: "
             base/atomic base/abort base/cancelled base/clock base/counters base/home base/lock

@@ -7,6 +7,10 @@ use super::{Findings, files, has_word, prose_lines, read, root, rust_files, with
 /// Public type names that stand in more than one place, and why that is one idea.
 const SHARED_NAMES: &[(&str, &str)] = &[
     (
+        "Malformed",
+        "bytes that break the rules of their protocol: cache's, netstack's",
+    ),
+    (
         "Peer",
         "the other end, as web and cache name it in their logs",
     ),

@@ -1,0 +1,294 @@
+//! Where frames come from and go to.
+//!
+//! A device is one queue of a network interface. The caller owns the memory: frames are received
+//! into its [`ReceiveBurst`], one behind the other, and are transmitted from wherever its headers
+//! and payload lie.
+//!
+//! ```text
+//!   ReceiveBurst   | frame | frame | frame |   room for at least one of the longest   |
+//!                  0                       used                                memory.len()
+//!
+//!   OutgoingFrame  headers | payload[0] | payload[1] | …      one frame, gathered by the device
+//! ```
+//!
+//! A receive or a transmit never waits. [`Device::descriptor`] says when there is something to
+//! receive, [`Device::wakes_at`] says it for devices that live in virtual time. What a device can
+//! do beyond carrying frames, it says in [`Capabilities`]; what it cannot do is not asked of it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::time::Instant;
+
+/// What a device does beyond carrying frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The longest IP packet that fits into a frame.
+    pub mtu: usize,
+    /// It completes checksums: [`Offload::Checksum`].
+    pub has_checksum_offload: bool,
+    /// The longest IP packet that it cuts into segments, or 0 if it does not:
+    /// [`Offload::Segmentation`]. Such a device completes checksums as well.
+    pub segmentation_len_max: usize,
+    /// The longest frame that it may give, with its Ethernet header: beyond the MTU's if it merges
+    /// segments.
+    pub receive_len_max: usize,
+}
+
+/// One queue of a network interface.
+pub trait Device {
+    /// What it can do. It does not change.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Adds the frames that have come to `burst`, until there are no more or no more fit.
+    ///
+    /// # Errors
+    ///
+    /// What the system call says, but not that there is nothing. Frames that were received before
+    /// are in `burst`.
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()>;
+
+    /// Takes a frame. It leaves at the latest with [`Device::flush`].
+    ///
+    /// # Errors
+    ///
+    /// [`TransmitError::Full`] if the device has no room; it has not taken the frame.
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError>;
+
+    /// Ends a burst: what has been taken leaves.
+    ///
+    /// # Errors
+    ///
+    /// What the system call says.
+    fn flush(&mut self, _now: Instant) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Becomes readable when there are frames.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When there may be frames, for a device that lives in virtual time and has some under way.
+    fn wakes_at(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// What is known of the checksum of a frame that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// Nothing: the receiver checks it.
+    No,
+    /// The device has checked TCP's or UDP's checksum; or the frame has not been on a wire, and its
+    /// checksum is only that of the pseudo header. IP's header checksum is not included.
+    Transport,
+}
+
+/// A frame that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// From the Ethernet header on.
+    pub bytes: &'a [u8],
+    /// Whether its checksum has been checked.
+    pub verified: Verified,
+    /// If the device has merged segments: how much payload each of them had, but the last.
+    pub segment_len: Option<u16>,
+}
+
+/// The memory of one receive, which is used again for the next.
+pub struct ReceiveBurst {
+    memory: Box<[u8]>,
+    used: usize,
+    slots: Vec<Slot>,
+    frames_max: usize,
+    frame_len_max: usize,
+}
+
+struct Slot {
+    start: usize,
+    len: usize,
+    verified: Verified,
+    segment_len: Option<u16>,
+}
+
+/// What a short frame gets on average before the memory ends the burst.
+const LEN_USUAL: usize = 2048;
+/// Frames begin at cache lines.
+const ALIGNMENT: usize = 64;
+
+impl ReceiveBurst {
+    /// Room for up to `frames_max` frames, each of up to `frame_len_max` bytes: the device's
+    /// [`Capabilities::receive_len_max`]. If they are long, fewer fit; one always does.
+    pub fn new(frames_max: usize, frame_len_max: usize) -> ReceiveBurst {
+        let usual = frames_max * LEN_USUAL.min(frame_len_max.next_multiple_of(ALIGNMENT));
+        ReceiveBurst {
+            memory: vec![0; usual + frame_len_max].into(),
+            used: 0,
+            slots: Vec::with_capacity(frames_max),
+            frames_max,
+            frame_len_max,
+        }
+    }
+
+    /// Forgets the frames.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.slots.clear();
+    }
+
+    /// How many frames there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The frame at `index`, in the order in which they came.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn frame(&self, index: usize) -> Frame<'_> {
+        let slot = &self.slots[index];
+        Frame {
+            bytes: &self.memory[slot.start..slot.start + slot.len],
+            verified: slot.verified,
+            segment_len: slot.segment_len,
+        }
+    }
+
+    /// The frames, in the order in which they came.
+    pub fn frames(&self) -> impl Iterator<Item = Frame<'_>> {
+        (0..self.len()).map(|index| self.frame(index))
+    }
+
+    /// For a device: room for the next frame, as long as the longest; `None` if the burst is full.
+    pub fn room(&mut self) -> Option<&mut [u8]> {
+        let has_room = self.slots.len() < self.frames_max;
+        let end = self.used + self.frame_len_max;
+        match has_room {
+            true => self.memory.get_mut(self.used..end),
+            false => None,
+        }
+    }
+
+    /// For a device: there is a frame at the beginning of the room, of `len` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If it is longer than the room, or there was none.
+    pub fn push(&mut self, len: usize, verified: Verified, segment_len: Option<u16>) {
+        assert!(
+            len <= self.frame_len_max && self.slots.len() < self.frames_max,
+            "a frame of {len} bytes in room for {}, after {} of {}",
+            self.frame_len_max,
+            self.slots.len(),
+            self.frames_max
+        );
+        self.slots.push(Slot {
+            start: self.used,
+            len,
+            verified,
+            segment_len,
+        });
+        self.used += len.next_multiple_of(ALIGNMENT);
+    }
+}
+
+/// A frame to transmit.
+#[derive(Clone, Copy, Debug)]
+pub struct OutgoingFrame<'a> {
+    /// All headers, from Ethernet's to TCP's.
+    pub headers: &'a [u8],
+    /// What follows them: up to [`OutgoingFrame::PIECES_MAX`] pieces.
+    pub payload: &'a [&'a [u8]],
+    /// What is left to the device.
+    pub offload: Offload,
+}
+
+impl OutgoingFrame<'_> {
+    /// The most pieces of a payload.
+    pub const PIECES_MAX: usize = 16;
+
+    /// Headers and payload.
+    pub fn len(&self) -> usize {
+        self.headers.len() + self.payload.iter().map(|piece| piece.len()).sum::<usize>()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes headers and payload behind one another, and returns how much that was.
+    ///
+    /// # Panics
+    ///
+    /// If `room` is shorter.
+    pub fn gather(&self, room: &mut [u8]) -> usize {
+        let mut at = 0;
+        for piece in [self.headers].iter().chain(self.payload) {
+            room[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        at
+    }
+}
+
+/// What is left to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing: the frame is complete.
+    None,
+    /// The checksum: its field has the sum of the pseudo header.
+    Checksum(PartialChecksum),
+    /// To cut it into segments, and the checksum of each.
+    Segmentation(Segmentation),
+}
+
+/// Where a checksum begins and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Of the first byte that is summed, in the frame: TCP's header.
+    pub start: u16,
+    /// Of the field, from `start` on.
+    pub offset: u16,
+}
+
+/// How a long TCP segment is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Where the checksum goes.
+    pub checksum: PartialChecksum,
+    /// Over IPv6, else IPv4.
+    pub is_v6: bool,
+    /// How much payload each segment has, but the last.
+    pub segment_len: u16,
+    /// The congestion window was reduced (CWR): the first segment says it, the others do not.
+    pub has_cwr: bool,
+}
+
+/// Why a device has not taken a frame.
+#[derive(Debug)]
+pub enum TransmitError {
+    /// It has no room now. The caller drops the frame, or comes back.
+    Full,
+    /// The system call failed.
+    Io(io::Error),
+}
+
+impl fmt::Display for TransmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransmitError::Full => f.write_str("the device has no room"),
+            TransmitError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TransmitError {}

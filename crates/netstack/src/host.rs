@@ -1,0 +1,1 @@
+//! One shard: timers, receive burst, handlers, transmit burst.

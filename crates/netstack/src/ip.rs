@@ -1,0 +1,1 @@
+//! Own addresses, routes, ICMP, path MTU.

@@ -1,0 +1,1 @@
+//! Who has which address on this link: ARP and neighbour discovery.

@@ -1,0 +1,1 @@
+//! Connections: states, retransmission, congestion control.

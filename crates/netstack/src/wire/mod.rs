@@ -2,12 +2,36 @@
 //! remembered.
 //!
 //! A parser takes a slice and gives a small value with what its header says, and a slice of that
-//! slice for what follows. It checks what must hold for the value to make sense, such as lengths;
-//! what a receiver does with it is decided above. An emitter writes such a value into the room that
-//! it is given and says how much it took. `parse(emit(x)) == x` for each of them.
+//! slice for what follows. It checks what must hold for the value to make sense, such as lengths
+//! and the checksums that are of its own layer alone; what a receiver does with it is decided
+//! above. An emitter writes such a value into the room that it is given and says how much it took.
+//! `parse(emit(x)) == x` for each of them.
+//!
+//! ```text
+//!   ethernet ─┬─ arp
+//!             ├─ ipv4 ─┬─ icmpv4 ── quoted
+//!             │        └─ tcp, udp
+//!             └─ ipv6 ─┬─ icmpv6 ── quoted, ndp
+//!                      └─ tcp, udp
+//!   vnet      before a frame, between a virtual device and its user
+//!   checksum  of all of them
+//! ```
+//!
+//! Fields that this stack neither reads nor sets, such as IPv4's options, are passed over when they
+//! come and are not emitted.
 
+pub mod arp;
 pub mod checksum;
+pub mod ethernet;
+pub mod icmpv4;
+pub mod icmpv6;
+pub mod ipv4;
+pub mod ipv6;
+pub mod ndp;
+pub mod quoted;
 pub mod tcp;
+pub mod udp;
+pub mod vnet;
 
 use std::fmt;
 
@@ -34,6 +58,57 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// What an IP packet carries: the number in IPv4's protocol and IPv6's next-header field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Protocol(pub u8);
+
+impl Protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: Protocol = Protocol(1);
+    /// TCP.
+    pub const TCP: Protocol = Protocol(6);
+    /// UDP.
+    pub const UDP: Protocol = Protocol(17);
+    /// ICMP for IPv6.
+    pub const ICMPV6: Protocol = Protocol(58);
+}
+
+/// What routers may do, and have done, in place of dropping. RFC 3168 5
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Ecn {
+    /// The sender does not understand marks.
+    #[default]
+    NotCapable,
+    /// It does: ECT(1).
+    Capable1,
+    /// It does: ECT(0), which most senders say.
+    Capable0,
+    /// A router was congested.
+    Congested,
+}
+
+impl Ecn {
+    /// Out of IPv4's type of service or IPv6's traffic class.
+    pub const fn of_traffic_class(class: u8) -> Ecn {
+        match class & 0b11 {
+            0b00 => Ecn::NotCapable,
+            0b01 => Ecn::Capable1,
+            0b10 => Ecn::Capable0,
+            _ => Ecn::Congested,
+        }
+    }
+
+    /// The two bits.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Ecn::NotCapable => 0b00,
+            Ecn::Capable1 => 0b01,
+            Ecn::Capable0 => 0b10,
+            Ecn::Congested => 0b11,
+        }
+    }
+}
+
 /// The two bytes at `at`, in network order. The caller has checked the length.
 fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -44,10 +119,26 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+/// The bytes from `at` on. The caller has checked the length.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
 fn put16(room: &mut [u8], at: usize, value: u16) {
-    room[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    put(room, at, &value.to_be_bytes());
 }
 
 fn put32(room: &mut [u8], at: usize, value: u32) {
-    room[at..at + 4].copy_from_slice(&value.to_be_bytes());
+    put(room, at, &value.to_be_bytes());
+}
+
+fn put(room: &mut [u8], at: usize, bytes: &[u8]) {
+    room[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// The first `len` bytes and the rest.
+fn split(bytes: &[u8], len: usize) -> Result<(&[u8], &[u8]), Malformed> {
+    bytes.split_at_checked(len).ok_or(Malformed::Truncated)
 }

@@ -436,8 +436,8 @@ impl<'a> Segment<'a> {
 
     /// What the segment takes of the sequence space: payload, SYN and FIN. RFC 9293 3.4
     pub fn seq_len(&self) -> u32 {
-        let controls = u32::from(self.flags.contains(Flags::SYN))
-            + u32::from(self.flags.contains(Flags::FIN));
+        let controls =
+            u32::from(self.flags.contains(Flags::SYN)) + u32::from(self.flags.contains(Flags::FIN));
         self.payload.len() as u32 + controls
     }
 
@@ -456,7 +456,12 @@ impl<'a> Segment<'a> {
         put32(header, 4, self.seq.0);
         put32(header, 8, self.ack.unwrap_or_default().0);
         header[12] = (len as u8 / 4) << 4;
-        header[13] = self.flags.0 | if self.ack.is_some() { Flags::ACK_BIT } else { 0 };
+        header[13] = self.flags.0
+            | if self.ack.is_some() {
+                Flags::ACK_BIT
+            } else {
+                0
+            };
         put16(header, 14, self.window);
         put16(header, CHECKSUM_AT, 0);
         put16(header, 18, self.urgent);

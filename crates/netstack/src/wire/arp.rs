@@ -1,0 +1,88 @@
+//! ARP for IPv4 over Ethernet. RFC 826
+//!
+//! ```text
+//!   | hardware 1 | protocol 0x0800 | 6 | 4 | operation |
+//!   | sender MAC 6 | sender IP 4 | target MAC 6 | target IP 4 |
+//! ```
+
+use std::net::Ipv4Addr;
+
+use super::ethernet::{EtherType, EthernetAddress};
+use super::{Malformed, array, be16, put, put16, split};
+
+/// The packet's length.
+pub const PACKET_LEN: usize = 28;
+
+const ETHERNET: u16 = 1;
+
+/// What an ARP packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArpOperation {
+    /// "Who has the target IP?"
+    Request,
+    /// "I have the sender IP."
+    Reply,
+}
+
+/// An ARP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArpPacket {
+    /// What it is for.
+    pub operation: ArpOperation,
+    /// Of the sender.
+    pub sender_mac: EthernetAddress,
+    /// Of the sender; unspecified in a probe. RFC 5227 1.1
+    pub sender_ip: Ipv4Addr,
+    /// Of the target; means nothing in a request.
+    pub target_mac: EthernetAddress,
+    /// Of the target; the sender's own in an announcement. RFC 5227 1.1
+    pub target_ip: Ipv4Addr,
+}
+
+impl ArpPacket {
+    /// Reads a packet. What follows it is the frame's padding.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`]; [`Malformed::Header`] if it is about other kinds of addresses, or
+    /// another operation.
+    pub fn parse(bytes: &[u8]) -> Result<ArpPacket, Malformed> {
+        let (packet, _) = split(bytes, PACKET_LEN)?;
+        let is_ours = be16(packet, 0) == ETHERNET
+            && be16(packet, 2) == EtherType::IPV4.0
+            && packet[4..6] == [6, 4];
+        let operation = match be16(packet, 6) {
+            1 if is_ours => ArpOperation::Request,
+            2 if is_ours => ArpOperation::Reply,
+            _ => return Err(Malformed::Header),
+        };
+        Ok(ArpPacket {
+            operation,
+            sender_mac: EthernetAddress(array(packet, 8)),
+            sender_ip: array::<4>(packet, 14).into(),
+            target_mac: EthernetAddress(array(packet, 18)),
+            target_ip: array::<4>(packet, 24).into(),
+        })
+    }
+
+    /// Writes the packet to the beginning of `room` and returns its length.
+    ///
+    /// # Panics
+    ///
+    /// If `room` is shorter.
+    pub fn emit(&self, room: &mut [u8]) -> usize {
+        put16(room, 0, ETHERNET);
+        put16(room, 2, EtherType::IPV4.0);
+        put(room, 4, &[6, 4]);
+        let operation = match self.operation {
+            ArpOperation::Request => 1,
+            ArpOperation::Reply => 2,
+        };
+        put16(room, 6, operation);
+        put(room, 8, &self.sender_mac.0);
+        put(room, 14, &self.sender_ip.octets());
+        put(room, 18, &self.target_mac.0);
+        put(room, 24, &self.target_ip.octets());
+        PACKET_LEN
+    }
+}

@@ -1,0 +1,168 @@
+//! ICMP for IPv4. RFC 792
+//!
+//! ```text
+//!   | type 1 | code 1 | checksum 2 | depends on the type 4 | data, or what is quoted
+//! ```
+
+use super::checksum::Sum;
+use super::{Malformed, be16, be32, put, put16, put32, split};
+
+/// What every message begins with.
+pub const HEADER_LEN: usize = 8;
+
+const ECHO_REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
+const ECHO_REQUEST: u8 = 8;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+
+/// Code of [`Icmpv4Message::Unreachable`]: nothing here speaks that protocol.
+pub const PROTOCOL_UNREACHABLE: u8 = 2;
+/// Code of [`Icmpv4Message::Unreachable`]: nothing listens at that port.
+pub const PORT_UNREACHABLE: u8 = 3;
+/// Code of [`Icmpv4Message::Unreachable`]: the packet is too long, and must not be cut. RFC 1191 3
+pub const FRAGMENTATION_NEEDED: u8 = 4;
+
+/// A question whether a host is there, or the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpEcho<'a> {
+    /// Whose question it is.
+    pub identifier: u16,
+    /// The how manieth.
+    pub sequence: u16,
+    /// Comes back in the answer.
+    pub data: &'a [u8],
+}
+
+impl<'a> IcmpEcho<'a> {
+    pub(super) fn of(word: u32, data: &'a [u8]) -> IcmpEcho<'a> {
+        IcmpEcho {
+            identifier: (word >> 16) as u16,
+            sequence: word as u16,
+            data,
+        }
+    }
+
+    pub(super) fn word(&self) -> u32 {
+        u32::from(self.identifier) << 16 | u32::from(self.sequence)
+    }
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icmpv4Message<'a> {
+    /// Are you there?
+    EchoRequest(IcmpEcho<'a>),
+    /// Yes.
+    EchoReply(IcmpEcho<'a>),
+    /// A packet was dropped because there is no way to where it went.
+    Unreachable {
+        /// Why.
+        code: u8,
+        /// With [`FRAGMENTATION_NEEDED`]: what would have fitted; 0 from very old routers.
+        mtu: u16,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// A packet was dropped because it took too many hops, or its fragments too long.
+    TimeExceeded {
+        /// Which of them.
+        code: u8,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// A packet was dropped because of what stands in its header.
+    ParameterProblem {
+        /// What is wrong.
+        code: u8,
+        /// Where.
+        pointer: u8,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// Something else.
+    Other {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+        /// The four bytes behind the checksum.
+        word: u32,
+        /// What follows.
+        data: &'a [u8],
+    },
+}
+
+impl<'a> Icmpv4Message<'a> {
+    /// Reads what an IPv4 packet carries.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] or [`Malformed::Checksum`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Icmpv4Message<'a>, Malformed> {
+        let (header, data) = split(bytes, HEADER_LEN)?;
+        if !Sum::of(bytes).is_right() {
+            return Err(Malformed::Checksum);
+        }
+        let (kind, code, word) = (header[0], header[1], be32(header, 4));
+        Ok(match (kind, code) {
+            (ECHO_REQUEST, 0) => Icmpv4Message::EchoRequest(IcmpEcho::of(word, data)),
+            (ECHO_REPLY, 0) => Icmpv4Message::EchoReply(IcmpEcho::of(word, data)),
+            (UNREACHABLE, _) => Icmpv4Message::Unreachable {
+                code,
+                mtu: be16(header, 6),
+                quoted: data,
+            },
+            (TIME_EXCEEDED, _) => Icmpv4Message::TimeExceeded { code, quoted: data },
+            (PARAMETER_PROBLEM, _) => Icmpv4Message::ParameterProblem {
+                code,
+                pointer: header[4],
+                quoted: data,
+            },
+            _ => Icmpv4Message::Other {
+                kind,
+                code,
+                word,
+                data,
+            },
+        })
+    }
+
+    /// Writes the whole message to the beginning of `room` and returns its length.
+    ///
+    /// # Panics
+    ///
+    /// If `room` is shorter.
+    pub fn emit(&self, room: &mut [u8]) -> usize {
+        let (kind, code, word, data) = self.parts();
+        put(room, 0, &[kind, code, 0, 0]);
+        put32(room, 4, word);
+        put(room, HEADER_LEN, data);
+        let len = HEADER_LEN + data.len();
+        let checksum = Sum::of(&room[..len]).checksum();
+        put16(room, 2, checksum);
+        len
+    }
+
+    fn parts(&self) -> (u8, u8, u32, &'a [u8]) {
+        match *self {
+            Icmpv4Message::EchoRequest(echo) => (ECHO_REQUEST, 0, echo.word(), echo.data),
+            Icmpv4Message::EchoReply(echo) => (ECHO_REPLY, 0, echo.word(), echo.data),
+            Icmpv4Message::Unreachable { code, mtu, quoted } => {
+                (UNREACHABLE, code, u32::from(mtu), quoted)
+            }
+            Icmpv4Message::TimeExceeded { code, quoted } => (TIME_EXCEEDED, code, 0, quoted),
+            Icmpv4Message::ParameterProblem {
+                code,
+                pointer,
+                quoted,
+            } => (PARAMETER_PROBLEM, code, u32::from(pointer) << 24, quoted),
+            Icmpv4Message::Other {
+                kind,
+                code,
+                word,
+                data,
+            } => (kind, code, word, data),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! ICMP for IPv6. RFC 4443
+//!
+//! ```text
+//!   | type 1 | code 1 | checksum 2 | depends on the type 4 | data, or what is quoted
+//! ```
+//!
+//! Types below 128 are errors. The checksum includes the pseudo header, so that a packet that has
+//! come to the wrong host is noticed: IPv6 has no checksum of its own.
+
+use std::net::Ipv6Addr;
+
+use super::checksum::Sum;
+use super::icmpv4::IcmpEcho;
+use super::ndp::NdpMessage;
+use super::{Malformed, Protocol, be32, put, put16, put32, split};
+
+/// What every message begins with.
+pub const HEADER_LEN: usize = 8;
+
+const UNREACHABLE: u8 = 1;
+const PACKET_TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
+const ECHO_REQUEST: u8 = 128;
+const ECHO_REPLY: u8 = 129;
+
+/// Code of [`Icmpv6Message::Unreachable`]: nothing listens at that port.
+pub const PORT_UNREACHABLE: u8 = 4;
+/// Code of [`Icmpv6Message::ParameterProblem`]: nothing here knows that next header.
+pub const UNKNOWN_NEXT_HEADER: u8 = 1;
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icmpv6Message<'a> {
+    /// A packet was dropped because there is no way to where it went.
+    Unreachable {
+        /// Why.
+        code: u8,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// A packet was dropped because it was too long.
+    PacketTooBig {
+        /// What would have fitted.
+        mtu: u32,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// A packet was dropped because it took too many hops, or its fragments too long.
+    TimeExceeded {
+        /// Which of them.
+        code: u8,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// A packet was dropped because of what stands in its headers.
+    ParameterProblem {
+        /// What is wrong.
+        code: u8,
+        /// Where.
+        pointer: u32,
+        /// The beginning of the packet.
+        quoted: &'a [u8],
+    },
+    /// Are you there?
+    EchoRequest(IcmpEcho<'a>),
+    /// Yes.
+    EchoReply(IcmpEcho<'a>),
+    /// Neighbour discovery.
+    Ndp(NdpMessage),
+    /// Something else.
+    Other {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+        /// The four bytes behind the checksum.
+        word: u32,
+        /// What follows.
+        data: &'a [u8],
+    },
+}
+
+impl<'a> Icmpv6Message<'a> {
+    /// Reads what an IPv6 packet carries.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], in each of its ways.
+    pub fn parse(
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        bytes: &'a [u8],
+    ) -> Result<Icmpv6Message<'a>, Malformed> {
+        let (header, data) = split(bytes, HEADER_LEN)?;
+        if !(pseudo_header(src, dst, bytes.len()) + Sum::of(bytes)).is_right() {
+            return Err(Malformed::Checksum);
+        }
+        let (kind, code, word) = (header[0], header[1], be32(header, 4));
+        if NdpMessage::is_kind(kind) {
+            return NdpMessage::parse(kind, code, word, data).map(Icmpv6Message::Ndp);
+        }
+        Ok(match (kind, code) {
+            (UNREACHABLE, _) => Icmpv6Message::Unreachable { code, quoted: data },
+            (PACKET_TOO_BIG, 0) => Icmpv6Message::PacketTooBig {
+                mtu: word,
+                quoted: data,
+            },
+            (TIME_EXCEEDED, _) => Icmpv6Message::TimeExceeded { code, quoted: data },
+            (PARAMETER_PROBLEM, _) => Icmpv6Message::ParameterProblem {
+                code,
+                pointer: word,
+                quoted: data,
+            },
+            (ECHO_REQUEST, 0) => Icmpv6Message::EchoRequest(IcmpEcho::of(word, data)),
+            (ECHO_REPLY, 0) => Icmpv6Message::EchoReply(IcmpEcho::of(word, data)),
+            _ => Icmpv6Message::Other {
+                kind,
+                code,
+                word,
+                data,
+            },
+        })
+    }
+
+    /// Whether it tells of a packet that was dropped: no such message is answered by another.
+    /// RFC 4443 2.4 (e)
+    pub fn is_error(&self) -> bool {
+        match self {
+            Icmpv6Message::Unreachable { .. }
+            | Icmpv6Message::PacketTooBig { .. }
+            | Icmpv6Message::TimeExceeded { .. }
+            | Icmpv6Message::ParameterProblem { .. } => true,
+            Icmpv6Message::Other { kind, .. } => *kind < 128,
+            _ => false,
+        }
+    }
+
+    /// Writes the whole message to the beginning of `room` and returns its length.
+    ///
+    /// # Panics
+    ///
+    /// If `room` is shorter.
+    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, room: &mut [u8]) -> usize {
+        let data_room = &mut room[HEADER_LEN..];
+        let (kind, code, word, data_len) = match *self {
+            Icmpv6Message::Unreachable { code, quoted } => {
+                (UNREACHABLE, code, 0, copy(quoted, data_room))
+            }
+            Icmpv6Message::PacketTooBig { mtu, quoted } => {
+                (PACKET_TOO_BIG, 0, mtu, copy(quoted, data_room))
+            }
+            Icmpv6Message::TimeExceeded { code, quoted } => {
+                (TIME_EXCEEDED, code, 0, copy(quoted, data_room))
+            }
+            Icmpv6Message::ParameterProblem {
+                code,
+                pointer,
+                quoted,
+            } => (PARAMETER_PROBLEM, code, pointer, copy(quoted, data_room)),
+            Icmpv6Message::EchoRequest(echo) => {
+                (ECHO_REQUEST, 0, echo.word(), copy(echo.data, data_room))
+            }
+            Icmpv6Message::EchoReply(echo) => {
+                (ECHO_REPLY, 0, echo.word(), copy(echo.data, data_room))
+            }
+            Icmpv6Message::Ndp(message) => {
+                let (word, len) = message.emit(data_room);
+                (message.kind(), 0, word, len)
+            }
+            Icmpv6Message::Other {
+                kind,
+                code,
+                word,
+                data,
+            } => (kind, code, word, copy(data, data_room)),
+        };
+        put(room, 0, &[kind, code, 0, 0]);
+        put32(room, 4, word);
+        let len = HEADER_LEN + data_len;
+        let sum = pseudo_header(src, dst, len) + Sum::of(&room[..len]);
+        put16(room, 2, sum.checksum());
+        len
+    }
+}
+
+fn copy(data: &[u8], room: &mut [u8]) -> usize {
+    put(room, 0, data);
+    data.len()
+}
+
+fn pseudo_header(src: Ipv6Addr, dst: Ipv6Addr, len: usize) -> Sum {
+    Sum::pseudo_header_v6(src, dst, Protocol::ICMPV6.0, len as u32)
+}

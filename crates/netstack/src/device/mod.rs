@@ -15,11 +15,17 @@
 //! receive, [`Device::wakes_at`] says it for devices that live in virtual time. What a device can
 //! do beyond carrying frames, it says in [`Capabilities`]; what it cannot do is not asked of it.
 
+pub mod impair;
+pub mod mem;
+pub mod pcap;
+
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
+use crate::wire::checksum::Sum;
+use crate::wire::ethernet;
 
 /// What a device does beyond carrying frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +41,51 @@ pub struct Capabilities {
     /// segments.
     pub receive_len_max: usize,
 }
+
+impl Capabilities {
+    /// Frames of this MTU, and nothing else.
+    pub const fn plain(mtu: usize) -> Capabilities {
+        Capabilities {
+            mtu,
+            has_checksum_offload: false,
+            segmentation_len_max: 0,
+            receive_len_max: ethernet::HEADER_LEN + mtu,
+        }
+    }
+
+    /// Frames of this MTU, checksums, and segments merged and cut up to 64 KiB, both ways.
+    pub const fn offloading(mtu: usize) -> Capabilities {
+        Capabilities {
+            mtu,
+            has_checksum_offload: true,
+            segmentation_len_max: SEGMENTATION_LEN_MAX,
+            receive_len_max: ethernet::HEADER_LEN + SEGMENTATION_LEN_MAX,
+        }
+    }
+
+    /// # Panics
+    ///
+    /// If the device does not do what `frame` asks for: its user has not read the capabilities.
+    fn assert_fit(&self, frame: &OutgoingFrame<'_>) {
+        let (has_offload, packet_len_max) = match frame.offload {
+            Offload::None => (true, self.mtu),
+            Offload::Checksum(_) => (self.has_checksum_offload, self.mtu),
+            Offload::Segmentation(_) => (self.segmentation_len_max > 0, self.segmentation_len_max),
+        };
+        assert!(has_offload, "{:?} with {self:?}", frame.offload);
+        let len_max = ethernet::HEADER_LEN + packet_len_max;
+        assert!(
+            frame.len() <= len_max && frame.payload.len() <= OutgoingFrame::PIECES_MAX,
+            "a frame of {} bytes in {} pieces, above {len_max} in {}",
+            frame.len(),
+            frame.payload.len(),
+            OutgoingFrame::PIECES_MAX
+        );
+    }
+}
+
+/// What IPv4's length field can say.
+const SEGMENTATION_LEN_MAX: usize = 0xffff;
 
 /// One queue of a network interface.
 pub trait Device {
@@ -258,6 +309,20 @@ pub struct PartialChecksum {
     pub start: u16,
     /// Of the field, from `start` on.
     pub offset: u16,
+}
+
+impl PartialChecksum {
+    /// Does the device's work: the field has the sum of the pseudo header.
+    ///
+    /// # Panics
+    ///
+    /// If the field does not lie in the frame.
+    fn complete(&self, frame: &mut [u8]) {
+        let bytes = &mut frame[usize::from(self.start)..];
+        let checksum = Sum::of(bytes).checksum().to_be_bytes();
+        let field = usize::from(self.offset);
+        bytes[field..field + 2].copy_from_slice(&checksum);
+    }
 }
 
 /// How a long TCP segment is cut.

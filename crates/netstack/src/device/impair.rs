@@ -1,0 +1,428 @@
+//! A link that is worse than a wire: it loses, doubles, corrupts, delays and reorders frames, and
+//! has a rate and a queue, all as a seed says.
+//!
+//! What happens to a frame, in this order:
+//!
+//! ```text
+//!            loss      queue full             corruption, mark        duplication
+//!   frame ──▶ ? ──▶ ──▶ ? ──▶ [ queue ] ──rate──▶ ? ──▶ delay + jitter ──▶ ? ──▶ frame
+//!             │         │                                    │
+//!            lost    overflowed                  reordering: held longer
+//! ```
+//!
+//! Time is an argument, so a run with one seed and the same calls is the same run.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::mem::Held;
+use super::{
+    Capabilities, Device, Frame, Offload, OutgoingFrame, ReceiveBurst, TransmitError, Verified,
+};
+use crate::time::Instant;
+use crate::wire::checksum::{self, Sum};
+use crate::wire::ethernet::{self, EtherType, EthernetHeader};
+use crate::wire::{ipv4, ipv6};
+
+/// What one direction of the link does. Probabilities are from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Impairment {
+    /// The probability that a frame is lost.
+    pub loss: f64,
+    /// That it comes twice.
+    pub duplication: f64,
+    /// That one of its bits, behind the Ethernet header, is flipped.
+    pub corruption: f64,
+    /// That it is held for [`Impairment::reordering_by`] longer, and others pass it.
+    pub reordering: f64,
+    /// How much longer.
+    pub reordering_by: Duration,
+    /// That it is marked as having met congestion, if its sender understands that. RFC 3168
+    pub marking: f64,
+    /// How long it takes.
+    pub delay: Duration,
+    /// And up to so much more, evenly distributed. Frames do not pass each other by that.
+    pub jitter: Duration,
+    /// How many bytes pass in a second, Ethernet headers included.
+    pub rate_bytes_per_s: Option<u64>,
+    /// How many bytes wait for the rate, at most.
+    pub queue_bytes_max: u64,
+    /// How many frames are under way, at most: what bounds the memory.
+    pub frames_max: usize,
+}
+
+impl Impairment {
+    /// A link that passes everything at once.
+    pub const NONE: Impairment = Impairment {
+        loss: 0.0,
+        duplication: 0.0,
+        corruption: 0.0,
+        reordering: 0.0,
+        reordering_by: Duration::ZERO,
+        marking: 0.0,
+        delay: Duration::ZERO,
+        jitter: Duration::ZERO,
+        rate_bytes_per_s: None,
+        queue_bytes_max: u64::MAX,
+        frames_max: 4096,
+    };
+}
+
+/// What has happened to the frames of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImpairCounters {
+    /// Frames that came.
+    pub came: u64,
+    /// Frames that have left, doubled ones twice.
+    pub left: u64,
+    /// Lost by [`Impairment::loss`].
+    pub lost: u64,
+    /// Dropped by [`Impairment::queue_bytes_max`] or [`Impairment::frames_max`], or because the
+    /// device, or the receiver's burst, could not take them.
+    pub overflowed: u64,
+    /// Doubled.
+    pub doubled: u64,
+    /// Corrupted.
+    pub corrupted: u64,
+    /// Held so that others could pass.
+    pub reordered: u64,
+    /// Marked.
+    pub marked: u64,
+}
+
+/// A device behind a bad link. It offers no offload for transmission, so that what it impairs are
+/// the frames that a wire would see; a device that merges segments is to be opened without that.
+pub struct Impair<D> {
+    device: D,
+    transmit: Lane,
+    receive: Lane,
+    /// What the device gives, before it is impaired.
+    came: ReceiveBurst,
+}
+
+impl<D: Device> Impair<D> {
+    /// Impairs what `device` transmits and what it receives. The seed decides everything.
+    pub fn new(device: D, transmit: Impairment, receive: Impairment, seed: u64) -> Impair<D> {
+        const FRAMES_PER_RECEIVE: usize = 64;
+        let came = ReceiveBurst::new(FRAMES_PER_RECEIVE, device.capabilities().receive_len_max);
+        let mut seeds = Random(seed);
+        Impair {
+            device,
+            transmit: Lane::new(transmit, seeds.draw()),
+            receive: Lane::new(receive, seeds.draw()),
+            came,
+        }
+    }
+
+    /// What happened to transmitted and to received frames.
+    pub fn counters(&self) -> (ImpairCounters, ImpairCounters) {
+        (self.transmit.counters, self.receive.counters)
+    }
+
+    /// The device behind the link.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Another link from now on; frames that are under way stay so.
+    pub fn change(&mut self, transmit: Impairment, receive: Impairment) {
+        self.transmit.impairment = transmit;
+        self.receive.impairment = receive;
+    }
+
+    /// Gives the frames to the device that are due.
+    fn release(&mut self, now: Instant) -> io::Result<()> {
+        while let Some(held) = self.transmit.due(now) {
+            let frame = OutgoingFrame {
+                headers: &held.bytes,
+                payload: &[],
+                offload: Offload::None,
+            };
+            let taken = self.device.transmit(now, &frame);
+            self.transmit.spare.push(held.bytes);
+            match taken {
+                Ok(()) => self.transmit.counters.left += 1,
+                Err(TransmitError::Full) => self.transmit.counters.overflowed += 1,
+                Err(TransmitError::Io(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Device for Impair<D> {
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.device.capabilities();
+        Capabilities {
+            has_checksum_offload: false,
+            segmentation_len_max: 0,
+            ..inner
+        }
+    }
+
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        self.flush(now)?;
+        self.came.clear();
+        self.device.receive(now, &mut self.came)?;
+        for frame in self.came.frames() {
+            self.receive.take(now, &frame);
+        }
+        while let Some(room) = burst.room() {
+            let Some(held) = self.receive.due(now) else {
+                break;
+            };
+            let len = held.bytes.len();
+            room[..len].copy_from_slice(&held.bytes);
+            burst.push(len, held.verified, held.segment_len);
+            self.receive.counters.left += 1;
+            self.receive.spare.push(held.bytes);
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.capabilities().assert_fit(frame);
+        let mut bytes = self.transmit.spare.pop().unwrap_or_default();
+        bytes.resize(frame.len(), 0);
+        frame.gather(&mut bytes);
+        let whole = Frame {
+            bytes: &bytes,
+            verified: Verified::No,
+            segment_len: None,
+        };
+        self.transmit.take(now, &whole);
+        self.transmit.spare.push(bytes);
+        self.release(now).map_err(TransmitError::Io)
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.release(now)?;
+        self.device.flush(now)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.device.descriptor()
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        let own = [self.transmit.next_due(), self.receive.next_due()];
+        let all = own.into_iter().chain([self.device.wakes_at()]);
+        all.flatten().min()
+    }
+}
+
+/// One direction.
+struct Lane {
+    impairment: Impairment,
+    random: Random,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    pushed: u64,
+    /// Buffers of frames that have left.
+    spare: Vec<Vec<u8>>,
+    /// When the rate lets the next frame pass.
+    free_at: Instant,
+    /// When the last frame in order leaves.
+    last_due: Instant,
+    counters: ImpairCounters,
+}
+
+struct UnderWay {
+    due: Instant,
+    /// Frames that are due together leave in the order in which they came.
+    number: u64,
+    held: Held,
+}
+
+impl Lane {
+    fn new(impairment: Impairment, seed: u64) -> Lane {
+        Lane {
+            impairment,
+            random: Random(seed),
+            under_way: BinaryHeap::with_capacity(impairment.frames_max),
+            pushed: 0,
+            spare: Vec::with_capacity(impairment.frames_max),
+            free_at: Instant::START,
+            last_due: Instant::START,
+            counters: ImpairCounters::default(),
+        }
+    }
+
+    fn take(&mut self, now: Instant, frame: &Frame<'_>) {
+        let is = self.impairment;
+        self.counters.came += 1;
+        if self.random.is(is.loss) {
+            self.counters.lost += 1;
+            return;
+        }
+        let Some(passed_at) = self.pass(now, frame.bytes.len() as u64) else {
+            self.counters.overflowed += 1;
+            return;
+        };
+        let mut due = passed_at + is.delay + is.jitter.mul_f64(self.random.part());
+        if self.random.is(is.reordering) {
+            due += is.reordering_by;
+            self.counters.reordered += 1;
+        } else {
+            due = due.max(self.last_due);
+            self.last_due = due;
+        }
+        let mut held = Held::copy(frame, self.spare.pop().unwrap_or_default());
+        if self.random.is(is.marking) && mark(&mut held.bytes) {
+            self.counters.marked += 1;
+        }
+        if self.random.is(is.corruption) && self.corrupt(&mut held) {
+            self.counters.corrupted += 1;
+        }
+        if self.random.is(is.duplication) {
+            let frame = Frame {
+                bytes: &held.bytes,
+                verified: held.verified,
+                segment_len: held.segment_len,
+            };
+            let copy = Held::copy(&frame, self.spare.pop().unwrap_or_default());
+            self.push(due, copy);
+            self.counters.doubled += 1;
+        }
+        self.push(due, held);
+    }
+
+    /// When the rate has let a frame pass; `None` if it does not fit into the queue.
+    fn pass(&mut self, now: Instant, len: u64) -> Option<Instant> {
+        let Some(rate) = self.impairment.rate_bytes_per_s else {
+            return Some(now);
+        };
+        let took = |bytes: u64| Duration::from_nanos(nanos_of(bytes, rate));
+        let backlog = self.free_at.since(now);
+        if backlog + took(len) > took(self.impairment.queue_bytes_max.max(len)) {
+            return None;
+        }
+        self.free_at = self.free_at.max(now) + took(len);
+        Some(self.free_at)
+    }
+
+    fn push(&mut self, due: Instant, held: Held) {
+        if self.under_way.len() == self.impairment.frames_max {
+            self.counters.overflowed += 1;
+            self.spare.push(held.bytes);
+            return;
+        }
+        self.pushed += 1;
+        self.under_way.push(Reverse(UnderWay {
+            due,
+            number: self.pushed,
+            held,
+        }));
+    }
+
+    /// Flips a bit behind the Ethernet header: one is what every checksum notices.
+    fn corrupt(&mut self, held: &mut Held) -> bool {
+        let Some(behind) = held.bytes.get_mut(ethernet::HEADER_LEN..) else {
+            return false;
+        };
+        if behind.is_empty() {
+            return false;
+        }
+        let bit = self.random.below(behind.len() as u64 * 8);
+        behind[bit as usize / 8] ^= 1 << (bit % 8);
+        held.verified = Verified::No;
+        true
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.under_way.peek().map(|Reverse(next)| next.due)
+    }
+
+    fn due(&mut self, now: Instant) -> Option<Held> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let Reverse(next) = self.under_way.pop()?;
+        Some(next.held)
+    }
+}
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &UnderWay) -> Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &UnderWay) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for UnderWay {
+    fn eq(&self, other: &UnderWay) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for UnderWay {}
+
+/// Says "congestion experienced" in a packet whose sender understands it. RFC 3168 5
+fn mark(frame: &mut [u8]) -> bool {
+    let Ok((header, _)) = EthernetHeader::parse(frame) else {
+        return false;
+    };
+    let packet = &mut frame[ethernet::HEADER_LEN..];
+    match header.ethertype {
+        EtherType::IPV4 if packet.len() >= ipv4::HEADER_LEN => mark_v4(packet),
+        EtherType::IPV6 if packet.len() >= ipv6::HEADER_LEN => {
+            let is_capable = packet[1] & 0x30 != 0;
+            packet[1] |= if is_capable { 0x30 } else { 0 };
+            is_capable
+        }
+        _ => false,
+    }
+}
+
+fn mark_v4(packet: &mut [u8]) -> bool {
+    const CHECKSUM: std::ops::Range<usize> = 10..12;
+    let is_capable = packet[1] & 0b11 != 0;
+    if is_capable {
+        let old = Sum::of(&packet[..2]);
+        packet[1] |= 0b11;
+        let before = u16::from_be_bytes([packet[CHECKSUM][0], packet[CHECKSUM][1]]);
+        let after = checksum::update(before, old, Sum::of(&packet[..2]));
+        packet[CHECKSUM].copy_from_slice(&after.to_be_bytes());
+    }
+    is_capable
+}
+
+fn nanos_of(bytes: u64, rate_bytes_per_s: u64) -> u64 {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate_bytes_per_s.max(1));
+    u64::try_from(nanos).unwrap_or(u64::MAX)
+}
+
+/// SplitMix64: small, and as good as dice need be. <https://prng.di.unimi.it/splitmix64.c>
+struct Random(u64);
+
+impl Random {
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 to below 1.
+    fn part(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// From 0 to below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// Draws in each case, so that a probability of 0 does not change what comes later.
+    fn is(&mut self, probability: f64) -> bool {
+        self.part() < probability
+    }
+}

@@ -1,0 +1,132 @@
+//! Two devices in memory: what one transmits, the other receives.
+//!
+//! ```text
+//!             ┌─ lane: frames_max at most ─▶┐
+//!       Mem ──┤                             ├── Mem
+//!             └◀─ lane: frames_max at most ─┘
+//! ```
+//!
+//! A frame is there at once, at the same virtual time; [`Impair`](super::impair::Impair) makes a
+//! link of it. Buffers go round: a lane allocates while it fills for the first time, and then no
+//! more.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+use super::{
+    Capabilities, Device, Frame, Offload, OutgoingFrame, ReceiveBurst, TransmitError, Verified,
+};
+use crate::time::Instant;
+
+/// One end of a pair.
+pub struct Mem {
+    capabilities: Capabilities,
+    outgoing: Rc<RefCell<Lane>>,
+    incoming: Rc<RefCell<Lane>>,
+}
+
+/// Two devices that are connected, each of which holds up to `frames_max` frames that it has
+/// transmitted and the other not received. With offloads, checksums and long segments go across as
+/// they are.
+pub fn pair(capabilities: Capabilities, frames_max: usize) -> (Mem, Mem) {
+    let lane = || Rc::new(RefCell::new(Lane::new(frames_max)));
+    let (there, back) = (lane(), lane());
+    let end = |outgoing: &Rc<_>, incoming: &Rc<_>| Mem {
+        capabilities,
+        outgoing: Rc::clone(outgoing),
+        incoming: Rc::clone(incoming),
+    };
+    (end(&there, &back), end(&back, &there))
+}
+
+impl Mem {
+    /// How many frames were not taken because the lane was full.
+    pub fn refused(&self) -> u64 {
+        self.outgoing.borrow().refused
+    }
+}
+
+impl Device for Mem {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        let mut lane = self.incoming.borrow_mut();
+        while let Some(room) = burst.room() {
+            let Some(frame) = lane.frames.pop_front() else {
+                break;
+            };
+            let len = frame.bytes.len();
+            room[..len].copy_from_slice(&frame.bytes);
+            burst.push(len, frame.verified, frame.segment_len);
+            lane.spare.push(frame.bytes);
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.capabilities.assert_fit(frame);
+        let mut lane = self.outgoing.borrow_mut();
+        if lane.frames.len() == lane.frames_max {
+            lane.refused += 1;
+            return Err(TransmitError::Full);
+        }
+        let mut bytes = lane.spare.pop().unwrap_or_default();
+        bytes.resize(frame.len(), 0);
+        frame.gather(&mut bytes);
+        let (verified, segment_len) = match frame.offload {
+            Offload::None => (Verified::No, None),
+            Offload::Checksum(_) => (Verified::Transport, None),
+            Offload::Segmentation(cut) => (Verified::Transport, Some(cut.segment_len)),
+        };
+        lane.frames.push_back(Held {
+            bytes,
+            verified,
+            segment_len,
+        });
+        Ok(())
+    }
+}
+
+/// One direction.
+struct Lane {
+    frames: VecDeque<Held>,
+    /// Buffers of frames that have been received.
+    spare: Vec<Vec<u8>>,
+    frames_max: usize,
+    refused: u64,
+}
+
+impl Lane {
+    fn new(frames_max: usize) -> Lane {
+        Lane {
+            frames: VecDeque::with_capacity(frames_max),
+            spare: Vec::with_capacity(frames_max),
+            frames_max,
+            refused: 0,
+        }
+    }
+}
+
+/// A frame that lies in a device's own memory.
+pub(super) struct Held {
+    pub(super) bytes: Vec<u8>,
+    pub(super) verified: Verified,
+    pub(super) segment_len: Option<u16>,
+}
+
+impl Held {
+    /// A copy, in a buffer that is used again.
+    pub(super) fn copy(frame: &Frame<'_>, mut buffer: Vec<u8>) -> Held {
+        buffer.clear();
+        buffer.extend_from_slice(frame.bytes);
+        Held {
+            bytes: buffer,
+            verified: frame.verified,
+            segment_len: frame.segment_len,
+        }
+    }
+}

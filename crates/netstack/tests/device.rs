@@ -1,0 +1,477 @@
+//! Devices in memory and their wrappers: what goes in comes out, or is counted.
+
+use std::time::Duration;
+
+use netstack::device::impair::{Impair, ImpairCounters, Impairment};
+use netstack::device::mem::{self, Mem};
+use netstack::device::pcap::Pcap;
+use netstack::device::{
+    Capabilities, Device, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
+    TransmitError, Verified,
+};
+use netstack::time::Instant;
+use netstack::wire::checksum::Sum;
+use netstack::wire::ethernet::{self, EtherType, EthernetHeader};
+use netstack::wire::ipv4::{self, Ipv4Header};
+use netstack::wire::{Ecn, Protocol};
+
+const MTU: usize = 1500;
+
+fn at_millis(millis: u64) -> Instant {
+    Instant::START + Duration::from_millis(millis)
+}
+
+fn plain(bytes: &[u8]) -> OutgoingFrame<'_> {
+    OutgoingFrame {
+        headers: bytes,
+        payload: &[],
+        offload: Offload::None,
+    }
+}
+
+fn pair(frames_max: usize) -> (Mem, Mem) {
+    mem::pair(Capabilities::plain(MTU), frames_max)
+}
+
+/// The frames that are there now.
+fn received(device: &mut impl Device, now: Instant) -> Vec<Vec<u8>> {
+    let mut burst = ReceiveBurst::new(1000, device.capabilities().receive_len_max);
+    device.receive(now, &mut burst).unwrap();
+    burst.frames().map(|frame| frame.bytes.to_vec()).collect()
+}
+
+#[test]
+fn what_one_end_transmits_the_other_receives_in_order() {
+    let (mut a, mut b) = pair(8);
+    a.transmit(Instant::START, &plain(b"headers only")).unwrap();
+    let gathered = OutgoingFrame {
+        headers: b"headers ",
+        payload: &[b"and", b"", b" payload"],
+        offload: Offload::None,
+    };
+    a.transmit(Instant::START, &gathered).unwrap();
+    b.transmit(Instant::START, &plain(b"back")).unwrap();
+    assert_eq!(
+        received(&mut b, Instant::START),
+        [&b"headers only"[..], b"headers and payload"]
+    );
+    assert_eq!(received(&mut a, Instant::START), [b"back"]);
+    assert_eq!(received(&mut a, Instant::START), [[0; 0]; 0]);
+}
+
+#[test]
+fn a_full_lane_refuses_and_counts() {
+    let (mut a, mut b) = pair(2);
+    for _ in 0..2 {
+        a.transmit(Instant::START, &plain(b"x")).unwrap();
+    }
+    let refused = a.transmit(Instant::START, &plain(b"x"));
+    assert!(matches!(refused, Err(TransmitError::Full)), "{refused:?}");
+    assert_eq!((a.refused(), b.refused()), (1, 0));
+    assert_eq!(received(&mut b, Instant::START).len(), 2);
+    a.transmit(Instant::START, &plain(b"x")).unwrap();
+}
+
+#[test]
+fn a_burst_takes_no_more_than_it_has_room_for_and_the_rest_stays() {
+    let (mut a, mut b) = pair(8);
+    for number in 0..5 {
+        a.transmit(Instant::START, &plain(&[number; 100])).unwrap();
+    }
+    let mut burst = ReceiveBurst::new(3, b.capabilities().receive_len_max);
+    b.receive(Instant::START, &mut burst).unwrap();
+    assert_eq!(burst.len(), 3);
+    assert_eq!(burst.frame(2).bytes, [2; 100]);
+    // A full burst takes nothing, a cleared one the rest.
+    b.receive(Instant::START, &mut burst).unwrap();
+    assert_eq!(burst.len(), 3);
+    burst.clear();
+    assert!(burst.is_empty());
+    b.receive(Instant::START, &mut burst).unwrap();
+    assert_eq!(burst.len(), 2);
+    assert_eq!(burst.frame(0).bytes, [3; 100]);
+}
+
+#[test]
+fn long_frames_share_the_memory_of_a_burst_and_one_always_fits() {
+    let (mut a, mut b) = mem::pair(Capabilities::offloading(MTU), 64);
+    let long = vec![7; 60_000];
+    for _ in 0..4 {
+        let frame = OutgoingFrame {
+            offload: cut(1448),
+            ..plain(&long)
+        };
+        a.transmit(Instant::START, &frame).unwrap();
+    }
+    let mut burst = ReceiveBurst::new(1, b.capabilities().receive_len_max);
+    let mut seen = 0;
+    for _ in 0..4 {
+        burst.clear();
+        b.receive(Instant::START, &mut burst).unwrap();
+        seen += burst.len();
+        assert_eq!(burst.frame(0).bytes, long);
+    }
+    assert_eq!(seen, 4);
+}
+
+fn cut(segment_len: u16) -> Offload {
+    Offload::Segmentation(Segmentation {
+        checksum: PartialChecksum {
+            start: 34,
+            offset: 16,
+        },
+        is_v6: false,
+        segment_len,
+        has_cwr: false,
+    })
+}
+
+#[test]
+fn an_offload_goes_across_as_it_is() {
+    let (mut a, mut b) = mem::pair(Capabilities::offloading(MTU), 8);
+    let bytes = [1; 3000];
+    let checksum = Offload::Checksum(PartialChecksum {
+        start: 34,
+        offset: 16,
+    });
+    for (len, offload) in [(100, Offload::None), (100, checksum), (3000, cut(1448))] {
+        let frame = OutgoingFrame {
+            offload,
+            ..plain(&bytes[..len])
+        };
+        a.transmit(Instant::START, &frame).unwrap();
+    }
+    let mut burst = ReceiveBurst::new(8, b.capabilities().receive_len_max);
+    b.receive(Instant::START, &mut burst).unwrap();
+    let seen: Vec<_> = burst
+        .frames()
+        .map(|frame| (frame.bytes.len(), frame.verified, frame.segment_len))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (100, Verified::No, None),
+            (100, Verified::Transport, None),
+            (3000, Verified::Transport, Some(1448)),
+        ]
+    );
+}
+
+#[test]
+#[should_panic(expected = "has_checksum_offload: false")]
+fn what_a_device_cannot_do_is_not_asked_of_it() {
+    let (mut a, _b) = pair(8);
+    let frame = OutgoingFrame {
+        offload: cut(1448),
+        ..plain(&[0; 100])
+    };
+    let _ = a.transmit(Instant::START, &frame);
+}
+
+#[test]
+#[should_panic(expected = "a frame of 1515 bytes")]
+fn a_frame_above_the_mtu_is_its_senders_mistake() {
+    let (mut a, _b) = pair(8);
+    let _ = a.transmit(Instant::START, &plain(&[0; 1515]));
+}
+
+// ---- Impair
+
+/// Sends `count` numbered frames, one a millisecond, and says what came when. The numbers stand
+/// behind the Ethernet header.
+fn run(impairment: Impairment, count: u16, seed: u64) -> (Vec<(Instant, Vec<u8>)>, ImpairCounters) {
+    let (a, mut b) = pair(10_000);
+    let mut a = Impair::new(a, impairment, Impairment::NONE, seed);
+    let mut seen = Vec::new();
+    let mut now = Instant::START;
+    let mut sent = 0;
+    loop {
+        if sent < count {
+            let mut frame = [0; 64];
+            frame[14..16].copy_from_slice(&sent.to_be_bytes());
+            a.transmit(now, &plain(&frame)).unwrap();
+            sent += 1;
+        }
+        a.flush(now).unwrap();
+        seen.extend(received(&mut b, now).into_iter().map(|frame| (now, frame)));
+        let next_send = (sent < count).then(|| at_millis(sent.into()));
+        let next = [next_send, a.wakes_at()].into_iter().flatten().min();
+        match next {
+            Some(next) => now = next,
+            None => return (seen, a.counters().0),
+        }
+    }
+}
+
+fn numbers(seen: &[(Instant, Vec<u8>)]) -> Vec<u16> {
+    let number = |frame: &Vec<u8>| u16::from_be_bytes([frame[14], frame[15]]);
+    seen.iter().map(|(_, frame)| number(frame)).collect()
+}
+
+#[test]
+fn without_impairment_everything_passes_at_once() {
+    let (seen, counters) = run(Impairment::NONE, 100, 1);
+    assert_eq!(numbers(&seen), (0..100).collect::<Vec<_>>());
+    assert!((0..100).all(|index| seen[index as usize].0 == at_millis(index)));
+    assert_eq!((counters.came, counters.left), (100, 100));
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again_and_another_seed_another() {
+    let bad = Impairment {
+        loss: 0.1,
+        duplication: 0.1,
+        corruption: 0.1,
+        reordering: 0.1,
+        reordering_by: Duration::from_millis(3),
+        jitter: Duration::from_millis(2),
+        ..Impairment::NONE
+    };
+    let (first, counters) = run(bad, 1000, 7);
+    assert_eq!((first.clone(), counters), run(bad, 1000, 7));
+    assert_ne!(first, run(bad, 1000, 8).0);
+    assert_eq!(
+        counters.came + counters.doubled,
+        counters.left + counters.lost
+    );
+    for count in [
+        counters.lost,
+        counters.doubled,
+        counters.corrupted,
+        counters.reordered,
+    ] {
+        // One in ten of a thousand: fewer than 50 or more than 200 is no chance.
+        assert!((50..200).contains(&count), "{counters:?}");
+    }
+}
+
+#[test]
+fn delay_keeps_the_order_also_with_jitter() {
+    let slow = Impairment {
+        delay: Duration::from_millis(20),
+        jitter: Duration::from_millis(10),
+        ..Impairment::NONE
+    };
+    let (seen, _) = run(slow, 200, 3);
+    assert_eq!(numbers(&seen), (0..200).collect::<Vec<_>>());
+    for (index, (at, _)) in seen.iter().enumerate() {
+        let took = *at - at_millis(index as u64);
+        assert!((20..=30).contains(&took.as_millis()), "{took:?}");
+    }
+}
+
+#[test]
+fn a_reordered_frame_is_passed_by_others_and_comes() {
+    let mixed = Impairment {
+        reordering: 0.05,
+        reordering_by: Duration::from_millis(5),
+        ..Impairment::NONE
+    };
+    let (seen, counters) = run(mixed, 500, 3);
+    let mut sorted = numbers(&seen);
+    assert!(counters.reordered > 0 && !sorted.is_sorted());
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_rate_spaces_frames_and_a_full_queue_drops_them() {
+    // 64 bytes at 32,000 bytes/s take 2 ms, and one comes each millisecond: the queue of 640 bytes
+    // fills up, and then half of them are dropped.
+    let narrow = Impairment {
+        rate_bytes_per_s: Some(32_000),
+        queue_bytes_max: 640,
+        ..Impairment::NONE
+    };
+    let (seen, counters) = run(narrow, 1000, 3);
+    for two in seen.windows(2) {
+        assert!(two[1].0 - two[0].0 >= Duration::from_millis(2));
+    }
+    assert_eq!(counters.left + counters.overflowed, 1000);
+    assert!((490..=510).contains(&counters.left), "{counters:?}");
+}
+
+#[test]
+fn more_frames_than_may_be_under_way_are_dropped() {
+    let long = Impairment {
+        delay: Duration::from_secs(1),
+        frames_max: 10,
+        ..Impairment::NONE
+    };
+    let (seen, counters) = run(long, 100, 3);
+    assert_eq!((seen.len(), counters.overflowed), (10, 90));
+}
+
+#[test]
+fn corruption_flips_one_bit_that_a_checksum_notices() {
+    let bad = Impairment {
+        corruption: 1.0,
+        ..Impairment::NONE
+    };
+    let (seen, counters) = run(bad, 200, 3);
+    assert_eq!(counters.corrupted, 200);
+    for (number, (_, frame)) in seen.iter().enumerate() {
+        let mut sent = [0; 64];
+        sent[14..16].copy_from_slice(&(number as u16).to_be_bytes());
+        let flipped: u32 = frame
+            .iter()
+            .zip(sent)
+            .map(|(a, b)| (a ^ b).count_ones())
+            .sum();
+        assert_eq!((flipped, &frame[..14]), (1, &sent[..14]));
+        assert_ne!(Sum::of(frame), Sum::of(&sent));
+    }
+}
+
+#[test]
+fn received_frames_are_impaired_as_well_and_lose_their_verdict_with_a_bit() {
+    let (mut a, b) = mem::pair(Capabilities::offloading(MTU), 100);
+    let bad = Impairment {
+        corruption: 1.0,
+        delay: Duration::from_millis(10),
+        ..Impairment::NONE
+    };
+    let mut b = Impair::new(b, Impairment::NONE, bad, 3);
+    let bytes = [0; 100];
+    let frame = OutgoingFrame {
+        offload: Offload::Checksum(PartialChecksum {
+            start: 34,
+            offset: 16,
+        }),
+        ..plain(&bytes)
+    };
+    a.transmit(Instant::START, &frame).unwrap();
+    assert!(received(&mut b, Instant::START).is_empty());
+    assert_eq!(b.wakes_at(), Some(at_millis(10)));
+    let mut burst = ReceiveBurst::new(8, b.capabilities().receive_len_max);
+    b.receive(at_millis(10), &mut burst).unwrap();
+    assert_eq!(burst.frame(0).verified, Verified::No);
+    assert_eq!(b.wakes_at(), None);
+}
+
+#[test]
+fn a_mark_is_put_on_packets_whose_sender_understands_it() {
+    let marking = Impairment {
+        marking: 1.0,
+        ..Impairment::NONE
+    };
+    let (a, mut b) = pair(100);
+    let mut a = Impair::new(a, marking, Impairment::NONE, 3);
+    for ecn in [Ecn::Capable0, Ecn::NotCapable] {
+        a.transmit(Instant::START, &plain(&packet(ecn))).unwrap();
+    }
+    let seen = received(&mut b, Instant::START);
+    let headers = seen.iter().map(|frame| {
+        let (_, packet) = EthernetHeader::parse(frame).unwrap();
+        // This checks the header's checksum as well.
+        Ipv4Header::parse(packet).unwrap().0.ecn
+    });
+    let headers: Vec<_> = headers.collect();
+    assert_eq!(headers, [Ecn::Congested, Ecn::NotCapable]);
+    assert_eq!(a.counters().0.marked, 1);
+}
+
+fn packet(ecn: Ecn) -> Vec<u8> {
+    let mut frame = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
+    let ethernet = EthernetHeader {
+        dst: Default::default(),
+        src: Default::default(),
+        ethertype: EtherType::IPV4,
+    };
+    let at = ethernet.emit(&mut frame);
+    let header = Ipv4Header {
+        src: [10, 0, 0, 1].into(),
+        dst: [10, 0, 0, 2].into(),
+        protocol: Protocol::TCP,
+        hop_limit: 64,
+        ecn,
+        identification: 1,
+        dont_fragment: true,
+        more_fragments: false,
+        fragment_offset: 0,
+    };
+    header.emit(0, &mut frame[at..]);
+    frame
+}
+
+// ---- Pcap
+
+#[test]
+fn a_capture_has_every_frame_with_its_time() {
+    let (a, mut b) = mem::pair(Capabilities::offloading(MTU), 100);
+    let mut a = Pcap::new(a, Vec::new()).unwrap();
+    let now = Instant::from_nanos(3_000_000_007);
+    b.transmit(now, &plain(b"received first")).unwrap();
+    a.transmit(now, &plain(b"transmitted")).unwrap();
+    assert_eq!(received(&mut a, now), [b"received first"]);
+    assert_eq!(a.written(), 2);
+    let (_, file) = a.finish().unwrap();
+    assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+    let records = records(&file);
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[0], (3, 7, b"transmitted".to_vec()));
+    assert_eq!(records[1], (3, 7, b"received first".to_vec()));
+}
+
+/// Seconds, nanoseconds and bytes of the frames of a capture.
+fn records(file: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
+    let mut records = Vec::new();
+    let mut rest = &file[24..];
+    while !rest.is_empty() {
+        let field = |index: usize| u32::from_ne_bytes(rest[4 * index..][..4].try_into().unwrap());
+        let len = field(2) as usize;
+        assert_eq!(field(2), field(3));
+        records.push((field(0), field(1), rest[16..16 + len].to_vec()));
+        rest = &rest[16 + len..];
+    }
+    records
+}
+
+#[test]
+fn a_capture_shows_the_checksum_that_the_device_will_make() {
+    let (a, _b) = mem::pair(Capabilities::offloading(MTU), 100);
+    let mut a = Pcap::new(a, Vec::new()).unwrap();
+    let mut bytes: Vec<u8> = (0..77).collect();
+    bytes[34 + 16..34 + 18].copy_from_slice(&[0x12, 0x34]);
+    let frame = OutgoingFrame {
+        headers: &bytes[..54],
+        payload: &[&bytes[54..]],
+        offload: Offload::Checksum(PartialChecksum {
+            start: 34,
+            offset: 16,
+        }),
+    };
+    a.transmit(Instant::START, &frame).unwrap();
+    let (_, file) = a.finish().unwrap();
+    let written = &records(&file)[0].2;
+    // The field had the sum of the pseudo header, so with it the whole is right.
+    let sum = Sum::of(&written[34..]) + Sum::of_word(0x1234);
+    assert!(sum.is_right());
+}
+
+#[test]
+fn a_file_that_fails_ends_the_capture_and_not_the_network() {
+    struct Full(usize);
+    impl std::io::Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let Some(left) = self.0.checked_sub(bytes.len()) else {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            };
+            self.0 = left;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (a, mut b) = pair(100);
+    let mut a = Pcap::new(a, Full(100)).unwrap();
+    for _ in 0..10 {
+        a.transmit(Instant::START, &plain(&[0; 60])).unwrap();
+    }
+    assert_eq!(received(&mut b, Instant::START).len(), 10);
+    let Err(error) = a.finish() else {
+        panic!("the file was full");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}

@@ -1,0 +1,121 @@
+//! The Internet checksum, fast, incremental, in pieces and by prefix sums, beside the one that
+//! RFC 1071 writes down.
+
+use netstack::wire::checksum::{PrefixSums, Sum, update};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// RFC 1071 4.1, word by word.
+fn by_the_book(bytes: &[u8]) -> u16 {
+    let mut sum = 0u64;
+    for word in bytes.chunks(2) {
+        sum += u64::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]));
+    }
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Two sums mean the same if they complete each message to the same checksum: one's complement has
+/// two zeros, and no message's own sum is the one of nothing but zeros.
+fn same(a: Sum, b: Sum) -> bool {
+    let more = Sum::of_word(0x1234);
+    (a + more).checksum() == (b + more).checksum()
+}
+
+#[test]
+fn the_example_of_the_rfc() {
+    // RFC 1071 3: the sum is ddf2.
+    let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+    assert_eq!(sum.folded(), 0xddf2);
+}
+
+#[test]
+fn carries_beyond_every_width_come_back() {
+    for len in [1, 2, 3, 7, 8, 63, 64, 65, 127, 128, 4096, 65_535, 1 << 20] {
+        let ones = vec![0xff; len];
+        assert_eq!(Sum::of(&ones).checksum(), by_the_book(&ones), "{len}");
+    }
+    assert_eq!(Sum::of(&[]).folded(), 0);
+    assert_eq!(Sum::of(&[0; 100]).folded(), 0);
+}
+
+#[test]
+fn a_message_of_zeros_is_not_right() {
+    // Its checksum would have to be ffff.
+    assert!(!Sum::of(&[0; 8]).is_right());
+    assert!(Sum::of(&[0, 0, 0xff, 0xff]).is_right());
+}
+
+/// RFC 1624 4: the equation of RFC 1141 gives 0xffff here, which is wrong.
+#[test]
+fn an_update_that_makes_the_checksum_zero() {
+    let after = update(0xdd2f, Sum::of_word(0x5555), Sum::of_word(0x3285));
+    assert_eq!(after, 0x0000);
+}
+
+proptest! {
+    #[test]
+    fn fast_is_by_the_book(bytes in vec(any::<u8>(), 0..3000), from in 0usize..9) {
+        let bytes = &bytes[from.min(bytes.len())..];
+        prop_assert_eq!(Sum::of(bytes).checksum(), by_the_book(bytes));
+    }
+
+    #[test]
+    fn pieces_are_the_whole(pieces in vec(vec(any::<u8>(), 0..70), 0..8)) {
+        let borrowed: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        prop_assert!(same(Sum::of_pieces(&borrowed), Sum::of(&pieces.concat())));
+    }
+
+    #[test]
+    fn a_part_can_be_taken_out(bytes in vec(any::<u8>(), 2..200), cut in 0usize..100) {
+        let cut = cut * 2 % bytes.len();
+        let cut = cut - cut % 2;
+        let (front, back) = bytes.split_at(cut);
+        prop_assert!(same(Sum::of(&bytes).without(Sum::of(front)), Sum::of(back)));
+    }
+
+    #[test]
+    fn an_update_is_a_new_sum(
+        mut bytes in vec(any::<u8>(), 4..200),
+        at in 0usize..100,
+        word in any::<u16>(),
+    ) {
+        let at = (at * 2) % (bytes.len() - 1) / 2 * 2;
+        let before = Sum::of(&bytes).checksum();
+        let old = Sum::of(&bytes[at..at + 2]);
+        bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
+        // A message of nothing but zeros is no message: it has a version, or a pseudo header.
+        prop_assume!(bytes.iter().any(|&byte| byte != 0) && before != 0xffff);
+        let after = update(before, old, Sum::of_word(word));
+        prop_assert_eq!(after, Sum::of(&bytes).checksum());
+    }
+
+    #[test]
+    fn prefix_sums_know_every_slice(
+        bytes in vec(any::<u8>(), 0..700),
+        stride_log2 in 1u32..8,
+        ends in any::<(u16, u16)>(),
+    ) {
+        let sums = PrefixSums::of(&bytes, 1 << stride_log2);
+        let place = |end: u16| usize::from(end) % (bytes.len() + 1);
+        let (start, end) = (place(ends.0).min(place(ends.1)), place(ends.0).max(place(ends.1)));
+        let slice = sums.of_slice(&bytes, start..end);
+        prop_assert!(same(slice, Sum::of(&bytes[start..end])), "{}..{}", start, end);
+    }
+}
+
+#[test]
+fn prefix_sums_of_slices_of_zeros() {
+    let sums = PrefixSums::of(&[0; 100], 2);
+    assert!(same(sums.of_slice(&[0; 100], 3..77), Sum::ZERO));
+    assert!(same(sums.of_slice(&[0; 100], 5..5), Sum::ZERO));
+    assert!(same(PrefixSums::of(&[], 64).of_slice(&[], 0..0), Sum::ZERO));
+}
+
+#[test]
+#[should_panic(expected = "a table of other bytes")]
+fn prefix_sums_are_of_the_bytes_that_they_were_made_of() {
+    PrefixSums::of(&[0; 100], 2).of_slice(&[0; 99], 0..1);
+}

@@ -65,7 +65,11 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
         let (carriage, stream) = (&mut self.carriage, &self.connection.stream);
         loop {
             match carriage.want() {
-                Want::Send { out, until } => match stream::send_out(stream, out, until) {
+                Want::Send {
+                    out,
+                    until,
+                    is_last,
+                } => match stream::send_out(stream, out, until, is_last) {
                     // What was taken at once took no time.
                     (Ok(len), true) if !carriage.is_timed() => carriage.sent(len, now),
                     (sent, _) => now = tell(carriage, sent, Carriage::sent),

@@ -66,7 +66,13 @@ pub(crate) enum Want<'a> {
     /// Input, put at the start of this room. Then [`Carriage::filled`], 0 at its end.
     Fill { room: &'a mut [u8], until: Instant },
     /// The chunks at the front of `out` sent, as many as lie in memory. Then [`Carriage::sent`].
-    Send { out: &'a Outbox, until: Instant },
+    Send {
+        out: &'a Outbox,
+        until: Instant,
+        /// Nothing follows `out`. An engine may end its side of the stream together with the last
+        /// byte, which saves a packet.
+        is_last: bool,
+    },
     /// As much as is convenient of this piece of a file sent. Then [`Carriage::sent`], 0 if the
     /// file ends there.
     File(FilePiece<'a>),
@@ -207,7 +213,8 @@ impl<S: Session> Carriage<S> {
     #[inline]
     pub(crate) fn want(&mut self) -> Want<'_> {
         if let Some(outgoing) = &self.outgoing {
-            return outgoing.want(self.secure.is_some());
+            let ends = matches!(self.stage, Stage::Close(_) | Stage::Finish(_));
+            return outgoing.want(self.secure.is_some(), ends && !self.is_secure);
         }
         let until = self.deadline;
         match self.stage {

@@ -33,7 +33,8 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// As [`receive`](Stream::receive).
     fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize>;
 
-    /// Sends what it can of `slices`; `more` says that a file follows at once.
+    /// Sends what it can of `slices`; `more` says that a file or the end of the
+    /// stream follows at once.
     ///
     /// # Errors
     /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
@@ -86,16 +87,21 @@ pub(crate) trait Stream: Send + Sync + 'static {
 const GATHERED_MAX: usize = 16;
 
 /// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether
-/// that is all.
+/// that is all. The end of the stream leaves with the last byte, if that is the last of all.
 #[inline]
 pub(crate) fn send_out<T: Stream>(
     stream: &T,
     out: &Outbox,
     until: Instant,
+    is_last: bool,
 ) -> (io::Result<u64>, bool) {
-    let gathered = Gathered::of(out);
-    let sent = stream.send(gathered.slices(), gathered.file_follows, until);
+    let gathered = Gathered::of(out, is_last);
+    let sent = stream.send(gathered.slices(), gathered.more_follows, until);
     let is_all = matches!(sent, Ok(len) if len == gathered.len);
+    if gathered.ends && is_all {
+        // The peer may be gone already; that is nothing new to what comes next.
+        let _ = stream.shutdown(Shutdown::Write);
+    }
     (sent.map(|len| len as u64), is_all)
 }
 
@@ -105,20 +111,26 @@ pub(crate) struct Gathered<'a> {
     count: usize,
     /// The bytes in all of them.
     pub(crate) len: usize,
-    /// Whether a file comes next.
-    pub(crate) file_follows: bool,
+    /// Whether something comes next at once: a file, or the end of the stream. What is sent before
+    /// it can leave with it in one packet.
+    pub(crate) more_follows: bool,
+    /// Whether what comes next is the end of the stream.
+    pub(crate) ends: bool,
 }
 
 impl<'a> Gathered<'a> {
-    /// Those at the front, up to the next file.
+    /// Those at the front, up to the next file. `is_last` says that nothing follows `out`.
     #[inline]
-    pub(crate) fn of(out: &'a Outbox) -> Gathered<'a> {
+    pub(crate) fn of(out: &'a Outbox, is_last: bool) -> Gathered<'a> {
         let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
         let count = out.gather(&mut slices);
+        let next = out.chunks().nth(count);
+        let ends = is_last && next.is_none();
         Gathered {
             count,
             len: slices[..count].iter().map(|slice| slice.len()).sum(),
-            file_follows: matches!(out.chunks().nth(count), Some(Chunk::File(_))),
+            more_follows: ends || matches!(next, Some(Chunk::File(_))),
+            ends,
             slices,
         }
     }

@@ -121,15 +121,23 @@ impl Outgoing {
 
     /// What is to be sent next. Never empty.
     #[inline]
-    pub(super) fn want(&self, is_secure: bool) -> Want<'_> {
+    pub(super) fn want(&self, is_secure: bool, is_last: bool) -> Want<'_> {
         let until = self.until;
         if !self.sealed.is_empty() {
             let out = &self.sealed;
-            return Want::Send { out, until };
+            return Want::Send {
+                out,
+                until,
+                is_last,
+            };
         }
         let out = &self.out;
         let Some(Chunk::File(range)) = out.front() else {
-            return Want::Send { out, until };
+            return Want::Send {
+                out,
+                until,
+                is_last,
+            };
         };
         if is_secure {
             return Want::Read { range };

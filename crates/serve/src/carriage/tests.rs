@@ -85,6 +85,24 @@ fn a_peer_that_pipelines_for_ever_gets_its_replies_in_order() {
 }
 
 #[test]
+fn the_last_bytes_are_said_to_be_the_last() {
+    for window in [1, 3, 100] {
+        for (request, ends) in [
+            ("say one\nbye\n", 1),
+            ("refuse\n", 1),
+            ("say one\nfile 5\nbye\n", 0),
+        ] {
+            let mut world = World::new();
+            world.window = window;
+            world.say("say one\n");
+            assert_eq!(world.ends, 0, "it goes on after this reply");
+            world.say(request);
+            assert_eq!(world.ends, ends, "{request:?} in pieces of {window}");
+        }
+    }
+}
+
+#[test]
 fn input_that_comes_while_a_reply_waits_is_answered_behind_it() {
     let mut world = World::new();
     world.window = 0;

@@ -251,7 +251,7 @@ impl<S: Session> Connection<S> {
                 let len = rustix::io::read(socket, room);
                 tell(carriage, len, now, Carriage::filled, read_until(until))
             }
-            Want::Send { out, until } => {
+            Want::Send { out, until, .. } => {
                 let mut slices = [IoSlice::new(&[]); 16];
                 let count = out.gather(&mut slices);
                 let len = send(socket, &slices[..count]);

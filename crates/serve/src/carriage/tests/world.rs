@@ -220,6 +220,8 @@ pub(super) struct World {
     pub(super) untaken: u64,
     /// How the file's bytes were asked for.
     pub(super) asked: Vec<OutputWant>,
+    /// How often bytes were taken that were said to be the last ones.
+    pub(super) ends: u32,
 }
 
 /// How some bytes of the file were asked for.
@@ -251,6 +253,7 @@ impl World {
             has_changed: false,
             untaken: 0,
             asked: Vec::new(),
+            ends: 0,
         }
     }
 
@@ -330,7 +333,7 @@ impl World {
             Want::Send { .. } | Want::File(_) | Want::Copy { .. } if self.window == 0 => {
                 return Some(Blocked::Send);
             }
-            Want::Send { out, .. } => {
+            Want::Send { out, is_last, .. } => {
                 let mut taken = Vec::new();
                 for chunk in out.chunks() {
                     let bytes = match chunk {
@@ -340,8 +343,17 @@ impl World {
                     };
                     taken.extend_from_slice(&bytes[..bytes.len().min(self.window - taken.len())]);
                 }
+                let ends = is_last && taken.len() as u64 == out.queued_len();
                 self.got.extend_from_slice(&taken);
                 self.carriage.sent(taken.len() as u64, now);
+                if ends {
+                    self.ends += 1;
+                    let want = self.carriage.want();
+                    assert!(
+                        matches!(want, Want::Finish | Want::Close(_)),
+                        "the stream ended"
+                    );
+                }
             }
             Want::File(FilePiece {
                 range, len, look, ..

@@ -116,8 +116,12 @@ impl<S: Session + 'static> Connection<S> {
             ..
         } = self;
         match carriage.want() {
-            Want::Send { out, until } => {
-                let sent = wire.send_out(out, until)?;
+            Want::Send {
+                out,
+                until,
+                is_last,
+            } => {
+                let sent = wire.send_out(out, until, is_last)?;
                 match sent.taken {
                     // What was taken at once took no time.
                     Ok(len) if sent.is_all && !carriage.is_timed() => {

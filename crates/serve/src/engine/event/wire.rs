@@ -117,10 +117,19 @@ impl Wire {
     /// Sends chunks in memory. Says how many bytes were taken, and whether that is all that one
     /// call carries.
     #[inline]
-    pub(super) fn send_out(&mut self, out: &Outbox, until: Instant) -> ControlFlow<Waits, Sent> {
-        let gathered = Gathered::of(out);
-        let taken = self.send(gathered.slices(), gathered.file_follows, until)?;
+    pub(super) fn send_out(
+        &mut self,
+        out: &Outbox,
+        until: Instant,
+        is_last: bool,
+    ) -> ControlFlow<Waits, Sent> {
+        let gathered = Gathered::of(out, is_last);
+        let taken = self.send(gathered.slices(), gathered.more_follows, until)?;
         let is_all = matches!(taken, Ok(len) if len == gathered.len);
+        if gathered.ends && is_all {
+            // The peer may be gone already; that is nothing new to what comes next.
+            let _ = self.finish();
+        }
         let taken = taken.map(|len| len as u64);
         Continue(Sent { taken, is_all })
     }

@@ -349,6 +349,25 @@ fn who_may_not_list_lists_nothing() {
     );
 }
 
+/// Seen: `weft cache -W` let clients watch. Cause: the flag was read, and nothing read what it had
+/// set. Cure: the setting is asked, and answered as memcached answers it.
+#[test]
+fn who_may_not_watch_is_told_so() {
+    let no_watch = Settings {
+        allows_watch: false,
+        ..Settings::default()
+    };
+    let refused = "CLIENT_ERROR watch commands not allowed";
+    check(
+        no_watch,
+        &[
+            ("watch", refused),
+            ("watch fetchers", refused),
+            ("watch nothing", refused),
+        ],
+    );
+}
+
 #[test]
 fn groups_of_numbers_have_their_names_and_ends() {
     check(

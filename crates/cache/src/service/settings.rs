@@ -40,6 +40,8 @@ pub struct Settings {
     pub allows_flush: bool,
     /// Without `-X`: clients may look at all keys.
     pub allows_dump: bool,
+    /// Without `-W`: clients may watch.
+    pub allows_watch: bool,
     /// `-o maxconns_fast`
     pub refuses_at_connections_max: bool,
     /// `-o idle_timeout=`, 0 is none.
@@ -101,6 +103,7 @@ impl Default for Settings {
             allows_shutdown: false,
             allows_flush: true,
             allows_dump: true,
+            allows_watch: true,
             refuses_at_connections_max: true,
             idle_timeout_s: 0,
             tls: false,

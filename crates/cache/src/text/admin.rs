@@ -237,6 +237,9 @@ fn is_class(class: i32) -> bool {
 }
 
 fn watch(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
+    if !cx.service.settings.allows_watch {
+        return cx.out.put(b"CLIENT_ERROR watch commands not allowed\r\n");
+    }
     let kinds = match &tokens.parts()[1..] {
         [] => Some(Kinds::FETCHERS),
         names => names

@@ -223,6 +223,7 @@ fn service_settings(
         allows_shutdown: config.allows_shutdown,
         allows_flush: !config.has_no_flush_all,
         allows_dump: !config.has_no_dump,
+        allows_watch: !config.has_no_watch,
         refuses_at_connections_max: config.refuses_fast,
         idle_timeout_s: config
             .idle_timeout

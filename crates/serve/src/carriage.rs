@@ -165,9 +165,6 @@ const HELD_LEN_MAX: usize = 1024 * 1024;
 /// What an idle carriage keeps allocated for unused input.
 const HELD_LEN_KEPT: usize = 512;
 
-/// How long a handshake may take: three round trips and a few lost packets.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// How long a peer that was refused may go on sending before the connection is closed on it, and
 /// how much.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -187,10 +184,7 @@ impl<S: Session> Carriage<S> {
     pub(crate) fn new(shared: Arc<Shared>, secure: Option<Box<Secure>>, now: Now) -> Carriage<S> {
         let (stage, patience) = match secure {
             None => (Stage::Open, shared.limits.head_timeout),
-            Some(_) => (
-                Stage::Handshake,
-                shared.limits.head_timeout.min(HANDSHAKE_TIMEOUT),
-            ),
+            Some(_) => (Stage::Handshake, shared.limits.handshake_timeout),
         };
         Carriage {
             shared,

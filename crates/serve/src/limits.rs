@@ -22,6 +22,10 @@ pub struct Limits {
     /// queue until another ends.
     pub refusal: Option<&'static str>,
 
+    /// From the accept of a connection to the end of its TLS handshake, however its bytes are
+    /// spread: 20 s, which is three round trips and a few lost packets.
+    pub handshake_timeout: Duration,
+
     /// From the first byte of a request's head to its last, however the bytes are spread: 20 s.
     ///
     /// Apache starts with 20 s as well (mod_reqtimeout); nginx allows 60 s. A head is a few
@@ -78,6 +82,7 @@ impl Limits {
         Limits {
             connections_max: connections as usize,
             refusal: None,
+            handshake_timeout: Duration::from_secs(20),
             head_timeout: Duration::from_secs(20),
             body_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(75),

@@ -6,10 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+    ServerSessionMemoryCache, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
 use crate::metrics::MetricsWriter;
@@ -17,11 +22,10 @@ use crate::metrics::MetricsWriter;
 /// How TLS is spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The certificate, and those that lead from it to one that clients know, in PEM.
-    pub chain: PathBuf,
-    /// The private key; in the file of the chain if not given.
-    pub key: Option<PathBuf>,
-    /// The key is in DER, not in PEM.
+    /// What the server shows: the first one that is for the name that a client asks for (SNI, RFC
+    /// 6066 3), else the first one.
+    pub certificates: Vec<Certificate>,
+    /// The keys are in DER, not in PEM.
     pub key_is_der: bool,
     /// Whether clients show certificates, and signed by whom.
     pub clients: Clients,
@@ -35,6 +39,15 @@ pub struct TlsOptions {
     /// A client that names only others is refused; one that names none is served. Empty: clients
     /// are not asked.
     pub protocols: Vec<Vec<u8>>,
+}
+
+/// The files of a certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certificate {
+    /// The certificate, and those that lead from it to one that clients know, in PEM.
+    pub chain: PathBuf,
+    /// The private key; in the file of the chain if not given.
+    pub key: Option<PathBuf>,
 }
 
 /// Whether clients show certificates. The file has the certificates of those that may have signed
@@ -159,6 +172,7 @@ impl Current {
             .map_err(|error| format!("the cipher suites fit no version of TLS: {error}"))?;
         let verifier = |file: &Path| {
             let roots = Arc::new(roots(file)?);
+            let provider = Arc::clone(&provider);
             Ok::<_, String>(WebPkiClientVerifier::builder_with_provider(roots, provider))
         };
         let wrong = |error| format!("the certificates of the clients' authorities: {error}");
@@ -174,12 +188,10 @@ impl Current {
                 builder.with_client_cert_verifier(verifier(file)?.build().map_err(wrong)?)
             }
         };
-        let mut config = builder
-            .with_single_cert(chain(&options.chain)?, key(options)?)
-            .map_err(|error| {
-                let chain = options.chain.display();
-                format!("certificate and key of {chain} do not make a pair: {error}")
-            })?;
+        let open = |certificate| open_certificate(certificate, options.key_is_der, &provider);
+        let certificates = options.certificates.iter().map(open);
+        let shown = Shown(certificates.collect::<Result<_, _>>()?);
+        let mut config = builder.with_cert_resolver(Arc::new(shown));
         config.alpn_protocols.clone_from(&options.protocols);
         if options.resumes {
             config.session_storage = ServerSessionMemoryCache::new(SESSIONS_KEPT_MAX);
@@ -192,6 +204,36 @@ impl Current {
             since: Instant::now(),
         })
     }
+}
+
+/// The certificates that clients are shown.
+#[derive(Debug)]
+struct Shown(Vec<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let asked = hello.server_name().filter(|_| self.0.len() > 1);
+        let asked = asked.and_then(|name| ServerName::try_from(name).ok());
+        let fits = |shown: &&Arc<CertifiedKey>| {
+            let certificate = ParsedCertificate::try_from(&shown.cert[0]);
+            let name = asked.as_ref().zip(certificate.ok());
+            name.is_some_and(|(name, certificate)| verify_server_name(&certificate, name).is_ok())
+        };
+        self.0.iter().find(fits).or(self.0.first()).cloned()
+    }
+}
+
+fn open_certificate(
+    certificate: &Certificate,
+    key_is_der: bool,
+    provider: &CryptoProvider,
+) -> Result<Arc<CertifiedKey>, String> {
+    let (chain, key) = (chain(&certificate.chain)?, key(certificate, key_is_der)?);
+    let pair = CertifiedKey::from_der(chain, key, provider).map_err(|error| {
+        let chain = certificate.chain.display();
+        format!("certificate and key of {chain} do not make a pair: {error}")
+    });
+    pair.map(Arc::new)
 }
 
 fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -207,9 +249,9 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-fn key(options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
-    let file = options.key.as_deref().unwrap_or(&options.chain);
-    let bytes = match options.key_is_der {
+fn key(certificate: &Certificate, is_der: bool) -> Result<PrivateKeyDer<'static>, String> {
+    let file = certificate.key.as_deref().unwrap_or(&certificate.chain);
+    let bytes = match is_der {
         true => std::fs::read(file).map_err(|error| unreadable("the private key", file, &error))?,
         // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
         // and then.

@@ -7,14 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use event::Mechanism;
 use fiber::BackendChoice;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serve::engine::{Accept, EventOptions};
 use serve::limits::Limits;
 use serve::listen::{self, Address};
-use serve::tls::{Clients, Tls, TlsOptions};
+use serve::tls::{Certificate, Clients, Tls, TlsOptions};
 use serve::{Engine, Server, Settings};
 use session::Echo;
 
@@ -40,17 +42,28 @@ impl Authority {
 
     /// Writes `NAME.pem` and `NAME.key`.
     fn sign(&self, name: &str) {
+        self.sign_for(name, &["localhost"]);
+    }
+
+    fn sign_for(&self, name: &str, hosts: &[&str]) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let params = CertificateParams::new(hosts).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         fs::write(self.file(&format!("{name}.pem")), certificate.pem()).unwrap();
         fs::write(self.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
     }
 
+    fn certificate(&self, chain: &str, key: &str) -> Certificate {
+        Certificate {
+            chain: self.file(&format!("{chain}.pem")),
+            key: Some(self.file(&format!("{key}.key"))),
+        }
+    }
+
     fn options(&self) -> TlsOptions {
         TlsOptions {
-            chain: self.file("server.pem"),
-            key: Some(self.file("server.key")),
+            certificates: vec![self.certificate("server", "server")],
             ..TlsOptions::default()
         }
     }
@@ -76,7 +89,7 @@ impl Authority {
     }
 }
 
-const ENGINES: [Engine; 3] = [
+const ENGINES: [Engine; 4] = [
     Engine::Fiber {
         processors: 2,
         backend: BackendChoice::Auto,
@@ -86,6 +99,13 @@ const ENGINES: [Engine; 3] = [
         backend: BackendChoice::Epoll,
     },
     Engine::Thread,
+    Engine::Event(EventOptions {
+        loops: 2,
+        dispatcher: Mechanism::EpollEdge,
+        accept: Accept::Own,
+        accepts_many: true,
+        has_file_threads: true,
+    }),
 ];
 
 struct Running {
@@ -121,7 +141,12 @@ type Client = StreamOwned<ClientConnection, TcpStream>;
 
 impl Running {
     fn connect(&self, config: Arc<ClientConfig>) -> Client {
-        let name = "localhost".try_into().unwrap();
+        self.connect_to("localhost", config)
+    }
+
+    /// The client asks for a name, and checks that the certificate is for it.
+    fn connect_to(&self, name: &'static str, config: Arc<ClientConfig>) -> Client {
+        let name = name.try_into().unwrap();
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         StreamOwned::new(ClientConnection::new(config, name).unwrap(), stream)
@@ -183,7 +208,7 @@ fn a_peer_that_never_ends_its_handshake_is_cut_by_the_time_out() {
     let authority = Authority::new();
     authority.sign("server");
     let limits = Limits {
-        head_timeout: Duration::from_millis(200),
+        handshake_timeout: Duration::from_millis(200),
         ..Limits::default()
     };
     for engine in ENGINES {
@@ -269,25 +294,46 @@ fn clients_that_must_show_a_certificate_do_or_fail() {
 }
 
 #[test]
+fn each_client_is_shown_the_certificate_for_the_name_that_it_asks_for() {
+    let authority = Authority::new();
+    authority.sign_for("first", &["one.test", "127.0.0.1"]);
+    authority.sign_for("second", &["two.test", "*.two.test"]);
+    let files = ["first", "second"].map(|name| authority.certificate(name, name));
+    let options = TlsOptions {
+        certificates: files.into(),
+        ..authority.options()
+    };
+    let running = start(ENGINES[0].clone(), options, Limits::default());
+    let is_served = |name| {
+        let mut client = running.connect_to(name, authority.client(None));
+        echoes(&mut client, b"x\n")
+    };
+    assert!(is_served("one.test") && is_served("two.test") && is_served("www.two.test"));
+    assert!(is_served("127.0.0.1"), "an address is no name: the first");
+    assert!(
+        !is_served("three.test"),
+        "the first, which is for no such name"
+    );
+}
+
+#[test]
 fn what_is_wrong_with_the_files_is_said() {
     let authority = Authority::new();
     authority.sign("server");
     authority.sign("other");
     let refusal = |options: TlsOptions| Tls::open(options).unwrap_err();
-    let missing = TlsOptions {
-        chain: authority.file("none.pem"),
+    let shows = |certificate| TlsOptions {
+        certificates: vec![certificate],
         ..authority.options()
     };
+    let missing = shows(authority.certificate("none", "server"));
     assert!(refusal(missing).contains("cannot read the certificate chain"));
-    let no_key = TlsOptions {
+    let no_key = shows(Certificate {
         key: None,
-        ..authority.options()
-    };
+        ..authority.certificate("server", "server")
+    });
     assert!(refusal(no_key).contains("cannot read the private key"));
-    let others_key = TlsOptions {
-        key: Some(authority.file("other.key")),
-        ..authority.options()
-    };
+    let others_key = shows(authority.certificate("server", "other"));
     assert!(refusal(others_key).contains("do not make a pair"));
     let no_cipher = TlsOptions {
         ciphers: vec!["RC4-MD5".to_owned()],

@@ -8,7 +8,8 @@ use ::serve::listen::{Address, AddressError};
 
 use crate::engine::EngineChoice;
 use crate::operate::cpus;
-use crate::value::Account;
+use crate::settings::Setting;
+use crate::value::{self, Account};
 
 /// The values of settings that both commands have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,7 @@ pub(crate) struct Common {
     pub(crate) engine: EngineChoice,
     /// `None`: as many as there are CPUs.
     pub(crate) workers: Option<NonZeroUsize>,
+    pub(crate) handshake_timeout: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) user: Option<Account>,
     pub(crate) pid_file: Option<PathBuf>,
@@ -36,6 +38,16 @@ impl Common {
     pub(crate) fn engine(&self) -> ::serve::Engine {
         self.engine.engine(self.workers())
     }
+}
+
+impl<C: AsMut<Common> + 'static> Setting<C> {
+    pub(crate) const HANDSHAKE_TIMEOUT: Setting<C> = Setting::new("tls-handshake-timeout")
+        .takes("DURATION", |config: &mut C, text| {
+            config.as_mut().handshake_timeout = value::timeout(text)?;
+            Ok(())
+        })
+        .starts_as("20s")
+        .help("Time for a TLS handshake, from the accept of the connection to its end");
 }
 
 pub(crate) fn address(text: &str) -> Result<Address, String> {

@@ -208,6 +208,25 @@ fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
     }
 }
 
+#[test]
+fn keys_that_do_not_fit_the_certificates_are_refused() {
+    let files = [
+        "--tls-cert",
+        "a.pem",
+        "--tls-key",
+        "a.key",
+        "--tls-key",
+        "b.key",
+    ];
+    let said = "error: --tls-cert and --tls-key are given 1 and 2 times";
+    check(weft(&["serve"]).args(files), 2, said);
+    check(
+        weft(&["serve"]).args(&files[2..]),
+        2,
+        "error: --tls-key needs --tls-cert",
+    );
+}
+
 /// Seen: `weft cache` told of one mistake for each run, and `weft serve` of all. Cause: each had a
 /// parser of its own. Cure: one table, one parser.
 #[test]

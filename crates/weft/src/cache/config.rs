@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::serve::listen::Address;
-use ::serve::tls::{Clients, TlsOptions};
+use ::serve::tls::{Certificate, Clients, TlsOptions};
 
 use super::extended;
 use crate::common::{Common, address};
@@ -58,8 +58,9 @@ pub(crate) struct CacheConfig {
     pub(crate) tracks_sizes: bool,
 
     pub(crate) has_tls: bool,
-    /// Whom clients must be known to is not in it; see [`CacheConfig::tls`].
+    /// Without what follows; see [`CacheConfig::tls`].
     pub(super) tls: TlsOptions,
+    pub(super) certificate: Certificate,
     pub(super) verify: Verify,
     pub(super) ca_cert: Option<PathBuf>,
     /// An option about TLS that was given, to be named if there is no TLS.
@@ -160,7 +161,7 @@ impl CacheConfig {
                 None => Ok(None),
             };
         }
-        if self.tls.chain.as_os_str().is_empty() {
+        if self.certificate.chain.as_os_str().is_empty() {
             return Err("-Z needs a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
         }
         let clients = match (self.verify, self.ca_cert.clone()) {
@@ -177,8 +178,11 @@ impl CacheConfig {
                 );
             }
         };
-        let tls = self.tls.clone();
-        Ok(Some(TlsOptions { clients, ..tls }))
+        Ok(Some(TlsOptions {
+            certificates: vec![self.certificate.clone()],
+            clients,
+            ..self.tls.clone()
+        }))
     }
 
     /// Where connections come from; empty if there is only UDP.

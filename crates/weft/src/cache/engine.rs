@@ -266,6 +266,7 @@ fn start_server(
         refusal: config
             .refuses_fast
             .then_some("ERROR Too many open connections\r\n"),
+        handshake_timeout: config.common.handshake_timeout,
         head_timeout: patience,
         body_timeout: patience,
         idle_timeout: patience,

@@ -204,6 +204,7 @@ const OURS: Rows = &[
     own("admin")
         .adds("addr", CacheConfig::add_admin)
         .help("Address for /metrics, /healthz and /fibers over HTTP"),
+    Setting::HANDSHAKE_TIMEOUT,
     own("drain-timeout")
         // Long enough for what is under way on fast networks; a cache that is told to stop should
         // be gone soon, because its clients then go on without it.
@@ -267,10 +268,10 @@ pub(super) const EXTENDED: Rows = &[
         .starts_as("off")
         .help("Keep the sizes that \"stats sizes\" shows"),
     own("ssl_chain_cert")
-        .takes("file", put!(tls.chain = as_typed))
+        .takes("file", put!(certificate.chain = as_typed))
         .help("The certificate and those that lead to a known one, PEM"),
     own("ssl_key")
-        .takes("file", put!(tls.key = Some as_typed))
+        .takes("file", put!(certificate.key = Some as_typed))
         .help("The private key, if it is not in ssl_chain_cert"),
     own("ssl_keyformat")
         .takes("name", put!(tls.key_is_der = key_is_der))

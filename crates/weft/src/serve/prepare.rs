@@ -1,10 +1,11 @@
 //! What must happen before the server starts: limits, sockets, pid file, giving up rights.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{Address, Bound, Inherited};
-use ::serve::tls::{Tls, TlsOptions};
+use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use super::ServeConfig;
 use crate::Failure;
@@ -87,22 +88,33 @@ pub(crate) fn prepare(
     })
 }
 
-/// Reads certificate and key, if HTTPS is asked for.
+/// Reads certificates and keys, if HTTPS is asked for.
 ///
 /// # Errors
 /// A sentence that names the file and says what is wrong with it.
 pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
-    let Some(chain) = config.tls_cert.clone() else {
-        return match config.tls_key {
-            None => Ok(None),
-            Some(_) => {
-                Err("--tls-key needs --tls-cert, the certificate that it belongs to".to_owned())
-            }
-        };
+    let (chains, keys) = (&config.tls_cert, &config.tls_key);
+    match (chains.len(), keys.len()) {
+        (0, 0) => return Ok(None),
+        (0, _) => {
+            return Err(
+                "--tls-key needs --tls-cert, the certificate that it belongs to".to_owned(),
+            );
+        }
+        (chains, keys) if keys != 0 && keys != chains => {
+            return Err(format!(
+                "--tls-cert and --tls-key are given {chains} and {keys} times; give a key for each \
+                 certificate, in the same order, or none"
+            ));
+        }
+        _ => {}
+    }
+    let certificate = |(at, chain): (usize, &PathBuf)| Certificate {
+        chain: chain.clone(),
+        key: keys.get(at).cloned(),
     };
     let options = TlsOptions {
-        chain,
-        key: config.tls_key.clone(),
+        certificates: chains.iter().enumerate().map(certificate).collect(),
         resumes: true,
         protocols: vec![b"http/1.1".to_vec()],
         ..TlsOptions::default()
@@ -158,6 +170,7 @@ impl Limits {
                 .unwrap_or_else(|| memory.unwrap_or(MEMORY_BUDGET_UNKNOWN_BYTES)),
             connections: ::serve::limits::Limits {
                 connections_max,
+                handshake_timeout: config.common.handshake_timeout,
                 head_timeout: config.head_timeout,
                 body_timeout: config.body_timeout,
                 idle_timeout: config.idle_timeout,

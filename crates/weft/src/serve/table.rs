@@ -25,8 +25,9 @@ pub(crate) struct ServeConfig {
     pub(crate) listen: Vec<Address>,
     /// Whether `listen` is only the default, which sockets from systemd replace.
     pub(crate) listen_is_default: bool,
-    pub(crate) tls_cert: Option<PathBuf>,
-    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) tls_cert: Vec<PathBuf>,
+    /// As many, in the same order; or none, if keys and certificates share their files.
+    pub(crate) tls_key: Vec<PathBuf>,
     pub(crate) fibers: Option<NonZeroUsize>,
     pub(crate) listing: bool,
     pub(crate) hidden: bool,
@@ -112,18 +113,25 @@ const LISTENING: Rows = &[
              the world and what it tells its operator never mix.",
         ),
     set("tls-cert")
-        .file("FILE", put!(tls_cert = Some as_typed))
-        .help("Serve HTTPS with the certificate chain in this PEM file")
+        .adds("FILE", put!(tls_cert += as_typed))
+        .hinted(ValueHint::FilePath)
+        .by_line()
+        .help("Serve HTTPS with the certificate chain in this PEM file; may be repeated")
         .more(
-            "It holds at every TCP address of --listen; Unix sockets stay plain. SIGHUP reads the \
-             file anew; connections that are open keep the certificate that they began with.",
+            "It holds at every TCP address of --listen; Unix sockets stay plain. Of several, a \
+             client gets the first that is for the name that it asks for (SNI), or else the first. \
+             SIGHUP reads the files anew; connections that are open keep the certificate that they \
+             began with.",
         ),
     set("tls-key")
-        .file("FILE", put!(tls_key = Some as_typed))
-        .help("The certificate's private key, in PEM")
+        .adds("FILE", put!(tls_key += as_typed))
+        .hinted(ValueHint::FilePath)
+        .by_line()
+        .help("The certificate's private key, in PEM; may be repeated")
         .more(
-            "Without it the key is looked for in the file of --tls-cert. Both are read before \
-             --user takes effect, and by that user at SIGHUP.",
+            "One for each --tls-cert, in the same order. Without any, each key is looked for in the \
+             file of its certificate. All are read before --user takes effect, and by that user at \
+             SIGHUP.",
         ),
 ];
 
@@ -307,6 +315,7 @@ const LIMITS: Rows = &[
         .starts_as("1M")
         .reloads()
         .help("Longest request body; it is discarded, and a longer one is answered with 413"),
+    Setting::HANDSHAKE_TIMEOUT,
     set("head-timeout")
         .takes("DURATION", put!(head_timeout = value::timeout))
         .starts_as("20s")

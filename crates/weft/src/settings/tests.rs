@@ -60,6 +60,7 @@ fn the_defaults_are_those_of_the_libraries() {
         ]
     );
     assert_eq!(config.send_timeout, limits.send_timeout);
+    assert_eq!(config.common.handshake_timeout, limits.handshake_timeout);
     assert_eq!(config.send_rate_min_bytes_per_s, limits.send_rate_min);
     assert_eq!(config.common.drain_timeout, limits.drain_deadline);
     let site = web::SiteConfig::default();

@@ -7,10 +7,10 @@ use std::sync::{Arc, LazyLock};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::super::{GOODBYE_PATIENCE, HANDSHAKE_TIMEOUT, SEALED_LEN_MAX, Secure, Want};
+use super::super::{GOODBYE_PATIENCE, SEALED_LEN_MAX, Secure, Want};
 use super::world::{Blocked, World};
 use super::*;
-use crate::tls::{Tls, TlsOptions};
+use crate::tls::{Certificate, Tls, TlsOptions};
 
 struct Authority {
     tls: Arc<Tls>,
@@ -25,7 +25,10 @@ static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
     let pem = made.cert.pem() + &made.signing_key.serialize_pem();
     fs::write(&file, pem).unwrap();
     let options = TlsOptions {
-        chain: file,
+        certificates: vec![Certificate {
+            chain: file,
+            key: None,
+        }],
         protocols: vec![b"http/1.1".to_vec()],
         ..TlsOptions::default()
     };
@@ -188,7 +191,7 @@ fn a_client_that_speaks_no_protocol_of_ours_is_told_so() {
 #[test]
 fn a_handshake_ends_at_its_instant_however_its_bytes_are_spread() {
     let mut pair = Pair::new(&[]);
-    let until = test_now().monotonic + HANDSHAKE_TIMEOUT.min(pair.world.limits().head_timeout);
+    let until = test_now().monotonic + pair.world.limits().handshake_timeout;
     assert_eq!(pair.world.until(), until);
     for byte in [22, 3, 1, 1, 0, 1] {
         pair.world.pass(Duration::from_secs(2));

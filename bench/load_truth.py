@@ -15,19 +15,20 @@ measured, 1 some sample was an error, 2 this machine or command line cannot do i
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import load
 import place
 import report
 import subjects
-from load import SERVER_CORE, SampleFailed, generate
+from load import GENERATOR_CORE, SERVER_CORE, SampleFailed
 
 NGINX_GZIP = subjects.nginx("nginx gzip", "gzip on; gzip_comp_level 1; gzip_types text/html;")
 PAGE = "page.html"
@@ -45,10 +46,10 @@ def closed(options: argparse.Namespace, site: Path, scratch: Path) -> list[list[
             for round_ in range(options.rounds):
                 print(f"closed loop, {connections}: round {round_ + 1}", file=sys.stderr)
                 argv = ["wrk", "-t1", f"-c{connections}", f"-d{options.seconds}s", "--timeout", "10s"]
-                out, _ = generate([*argv, "--latency", "-H", GZIP, url], options.seconds, log)
+                out = generate([*argv, "--latency", "-H", GZIP, url], options.seconds, log)
                 theirs.append(wrk_figures(out))
                 argv = [options.weft, "load", "http", url, "-c", str(connections), "-H", GZIP]
-                ours.append(weft_figures(load.weft(argv, options.seconds, log).facts))
+                ours.append(weft_figures(weft_facts(argv, options.seconds, log)))
         cells = [f"{connections:,} connection{'s' if connections > 1 else ''}"]
         for key, unit in (("rate", "/s"), ("mean_ms", " ms"), ("p50_ms", " ms"), ("p99_ms", " ms")):
             mine = statistics.median(one[key] for one in ours)
@@ -59,6 +60,28 @@ def closed(options: argparse.Namespace, site: Path, scratch: Path) -> list[list[
             cells.append(f"{mine:,.4g}{unit} / {others:,.4g}{unit}: {ratio}")
         lines.append(cells)
     return lines
+
+
+def generate(argv: list[str], seconds: int, log: Path) -> str:
+    """What a generator says at its end."""
+    process = place.launch(argv, GENERATOR_CORE, log)
+    try:
+        out, _ = process.communicate(timeout=seconds + 30)
+    except subprocess.TimeoutExpired:
+        raise SampleFailed(f"{argv[0]} did not end") from None
+    finally:
+        place.stop(process)
+    if process.returncode != 0:
+        raise SampleFailed(f"{' '.join(argv)}: {subjects.tail(log)}")
+    return out
+
+
+def weft_facts(argv: list[str], seconds: int, log: Path) -> dict:
+    """What `weft load` says in JSON."""
+    facts = json.loads(generate([*argv, "-d", f"{seconds}s", "--json", "-"], seconds, log))
+    if facts["errors"]["total"]:
+        raise SampleFailed(f"{' '.join(argv)}: {facts['errors']}")
+    return facts
 
 
 def wrk_figures(out: str) -> dict:
@@ -102,11 +125,11 @@ def opened(options: argparse.Namespace, site: Path, scratch: Path) -> list[list[
                     argv += ["--uri", f"/{PAGE}", "--rate", str(rate), "--timeout", "10"]
                     argv += ["--num-conns", str(rate * options.seconds), "--num-calls", "1"]
                     argv += ["--add-header", GZIP + "\\n"]
-                    out, _ = generate(argv, options.seconds, log)
+                    out = generate(argv, options.seconds, log)
                     theirs.append(httperf_figures(out))
                     url = f"http://127.0.0.1:{server.port}/{PAGE}"
                     argv = [options.weft, "load", "http", url, "--rate", str(rate), "--close", "-H", GZIP]
-                    facts = load.weft(argv, options.seconds, log).facts
+                    facts = weft_facts(argv, options.seconds, log)
                     ours.append(
                         {
                             "rate": facts["achieved_rate_per_s"],
@@ -173,7 +196,7 @@ def main() -> int:
     options.weft = os.path.abspath(options.weft)
     try:
         place.require(["nginx", "wrk"])
-        place.require_cores(SERVER_CORE, load.GENERATOR_CORE)
+        place.require_cores(SERVER_CORE, GENERATOR_CORE)
         place.enter_own_network()
         tables = measure(options)
     except place.Unfit as error:

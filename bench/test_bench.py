@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tempfile
 import unittest
 from dataclasses import replace
@@ -213,6 +215,17 @@ class Summaries(unittest.TestCase):
         self.assertIn("**1.20** (goal ≥ 1.1: met)", line)
         self.assertIn("**5.00** (goal ≥ 4: met)", line)
         self.assertIn("**0.30** (goal ≤ 0.4: met)", line)
+
+
+class Programs(unittest.TestCase):
+    def test_every_program_starts(self):
+        # Seen: load_truth.py ended in an ImportError for weeks, because a function that it took from
+        # load.py was gone. No other test imports it.
+        for program in sorted(Path(__file__).parent.glob("*.py")):
+            if "__main__" in program.read_text() and program.name != Path(__file__).name:
+                argv = [sys.executable, program, "--help"]
+                done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual(done.returncode, 0, f"{program.name}: {done.stderr}")
 
 
 class Texts(unittest.TestCase):

@@ -1,1 +1,450 @@
-//! Who has which address on this link: ARP and neighbour discovery.
+//! Who has which address on this link: one cache for ARP and neighbour discovery.
+//!
+//! Both ask the same question in two forms of words, so one machine serves both: that of RFC 4861
+//! 7.3.2, as Linux does it. It is pure: packets that were parsed and the time go in, questions to
+//! ask and frames that can leave come out.
+//!
+//! ```text
+//!                 resolve                     answer
+//!      (none) ───────────────▶ Incomplete ──────────────▶ Reachable ◀───┐ answer, or `confirm`
+//!                                │ 3 questions, 1 s each      │ 30 s    │
+//!                                ▼                            ▼         │
+//!                             (removed)      hint ────────▶ Stale       │
+//!                                ▲                            │ resolve │
+//!                                │                            ▼    5 s  │
+//!                                └─── 3 questions, 1 s ── Probe ◀──── Delay
+//! ```
+//!
+//! In all states but `Incomplete` the address is known and used. A neighbour that is asked for
+//! keeps the newest frame to it, and one only: RFC 1122 2.3.2.2. TCP sends the others again.
+//!
+//! # What is believed
+//!
+//! Anyone on the link can say anything; what is here keeps that cheap rather than impossible.
+//!
+//! - An answer to a question that was asked is believed.
+//! - A request *to this host* makes an entry, stale: the asker is about to be answered. RFC 826;
+//!   RFC 4861 7.2.3
+//! - What was not asked for, such as a gratuitous ARP, changes an entry that is there, and makes
+//!   none. It does not change one that was changed less than [`LOCK`] ago, so that two hosts that
+//!   claim one address do not make it flap with every packet.
+//! - The number of neighbours is limited, and so is the number of those that are asked for: a scan
+//!   of a large prefix fills neither. RFC 6583
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::time::Instant;
+use crate::wire::ethernet::EthernetAddress;
+
+/// How many neighbours are known at a time.
+pub const NEIGHBORS_MAX: usize = 1024;
+
+/// How many of them are being asked for: each holds a frame.
+pub const INCOMPLETE_MAX: usize = 64;
+
+/// Questions before a neighbour counts as absent: MAX_MULTICAST_SOLICIT. RFC 4861 10
+pub const QUESTIONS_MAX: u8 = 3;
+
+/// Between two questions: RETRANS_TIMER in RFC 4861 10, and what RFC 1122 2.3.2.1 allows ARP.
+pub const QUESTION_EVERY: Duration = Duration::from_secs(1);
+
+/// For how long an answer counts: REACHABLE_TIME. RFC 4861 10
+pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
+
+/// How long TCP may confirm a stale neighbour before it is asked: DELAY_FIRST_PROBE_TIME. RFC 4861
+/// 10
+pub const DELAY: Duration = Duration::from_secs(5);
+
+/// For how long what was not asked for does not change an address again.
+pub const LOCK: Duration = Duration::from_secs(1);
+
+/// What is known of a neighbour's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Frames go there.
+    Known(EthernetAddress),
+    /// It is being asked for: [`NeighborCache::hold`].
+    Asked,
+    /// There is no room to ask.
+    Refused,
+}
+
+/// A question to be asked on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Who has this address?
+    pub target: IpAddr,
+    /// Asked of this station alone, which had it; else of all.
+    pub station: Option<EthernetAddress>,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NeighborCounters {
+    /// Questions asked.
+    pub asked: u64,
+    /// Neighbours that did not answer.
+    pub absent: u64,
+    /// Frames that were dropped because their neighbour was absent, or a newer one came.
+    pub frames_dropped: u64,
+    /// Neighbours not taken up, or frames not held, because there was no room.
+    pub refused: u64,
+    /// Neighbours that made room for others.
+    pub evicted: u64,
+    /// Changes of an address that were not believed.
+    pub not_believed: u64,
+}
+
+/// The neighbours of one link.
+#[derive(Default)]
+pub struct NeighborCache {
+    /// Ordered, so that the same run takes the same turns.
+    entries: BTreeMap<IpAddr, Entry>,
+    incomplete: usize,
+    /// Not later than the first entry's time.
+    wakes_at: Option<Instant>,
+    questions: VecDeque<Question>,
+    /// Frames that can leave.
+    released: VecDeque<Vec<u8>>,
+    /// Their buffers.
+    spare: Vec<Vec<u8>>,
+    counters: NeighborCounters,
+}
+
+struct Entry {
+    state: State,
+    /// Means nothing while it is incomplete.
+    mac: EthernetAddress,
+    held: Option<Vec<u8>>,
+    used_at: Instant,
+    changed_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Incomplete {
+        asked: u8,
+        next: Instant,
+    },
+    Reachable {
+        until: Instant,
+    },
+    Stale,
+    Delay {
+        until: Instant,
+    },
+    Probe {
+        asked: u8,
+        next: Instant,
+    },
+    /// Told by the user; it does not change.
+    Fixed,
+}
+
+impl State {
+    fn wakes_at(self) -> Option<Instant> {
+        match self {
+            State::Incomplete { next, .. } | State::Probe { next, .. } => Some(next),
+            State::Delay { until } => Some(until),
+            State::Reachable { .. } | State::Stale | State::Fixed => None,
+        }
+    }
+}
+
+impl NeighborCache {
+    /// What happened.
+    pub fn counters(&self) -> NeighborCounters {
+        self.counters
+    }
+
+    /// How many neighbours there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A neighbour that is not asked for: its address does not change.
+    pub fn fix(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress) {
+        self.know(now, address, mac, State::Fixed);
+    }
+
+    /// Where frames to `address` go. It is asked for if that is not known.
+    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Resolution {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            return self.ask_for(now, address);
+        };
+        entry.used_at = now;
+        match entry.state {
+            State::Incomplete { .. } => return Resolution::Asked,
+            State::Reachable { until } if now < until => {}
+            State::Reachable { .. } | State::Stale => {
+                let until = now + DELAY;
+                entry.state = State::Delay { until };
+                wake(&mut self.wakes_at, until);
+            }
+            State::Delay { .. } | State::Probe { .. } | State::Fixed => {}
+        }
+        Resolution::Known(entry.mac)
+    }
+
+    fn ask_for(&mut self, now: Instant, address: IpAddr) -> Resolution {
+        if self.incomplete == INCOMPLETE_MAX || !self.make_room() {
+            self.counters.refused += 1;
+            return Resolution::Refused;
+        }
+        let next = now + QUESTION_EVERY;
+        let state = State::Incomplete { asked: 1, next };
+        self.entries.insert(address, Entry::new(now, state));
+        self.incomplete += 1;
+        self.ask(address, None);
+        wake(&mut self.wakes_at, next);
+        Resolution::Asked
+    }
+
+    /// Keeps a frame, in two pieces, until its neighbour is known. It takes the place of one that
+    /// was kept before. Its destination address is filled in when it leaves.
+    pub fn hold(&mut self, address: IpAddr, headers: &[u8], payload: &[&[u8]]) {
+        let entry = self.entries.get_mut(&address);
+        let Some(entry) = entry.filter(|it| matches!(it.state, State::Incomplete { .. })) else {
+            self.counters.refused += 1;
+            return;
+        };
+        let mut frame = match entry.held.take() {
+            Some(older) => {
+                self.counters.frames_dropped += 1;
+                older
+            }
+            None => self.spare.pop().unwrap_or_default(),
+        };
+        frame.clear();
+        for piece in [headers].iter().chain(payload) {
+            frame.extend_from_slice(piece);
+        }
+        entry.held = Some(frame);
+    }
+
+    /// TCP has heard from a host behind `address`, so it is reachable. RFC 4861 7.3.1
+    pub fn confirm(&mut self, now: Instant, address: IpAddr) {
+        if let Some(entry) = self.entries.get_mut(&address) {
+            entry.confirm(now);
+        }
+    }
+
+    /// A neighbour says its address: an ARP reply, or a neighbour advertisement. `was_asked` if it
+    /// says so itself. RFC 4861 7.2.5
+    pub fn advertised(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        mac: Option<EthernetAddress>,
+        was_asked: bool,
+        is_override: bool,
+    ) {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            return;
+        };
+        if let State::Incomplete { .. } = entry.state {
+            if let Some(mac) = mac {
+                let state = match was_asked {
+                    true => State::Reachable {
+                        until: now + REACHABLE_FOR,
+                    },
+                    false => State::Stale,
+                };
+                self.know(now, address, mac, state);
+            }
+            return;
+        }
+        let is_other = mac.is_some_and(|mac| mac != entry.mac);
+        if is_other && (!is_override || !entry.may_change(now, was_asked)) {
+            self.counters.not_believed += 1;
+            // Two say that they have it: the next use asks.
+            if !is_override && matches!(entry.state, State::Reachable { .. }) {
+                entry.state = State::Stale;
+            }
+            return;
+        }
+        if let Some(mac) = mac.filter(|_| is_other) {
+            entry.change(now, mac);
+        }
+        if was_asked {
+            entry.confirm(now);
+        }
+    }
+
+    /// A neighbour has said its address in passing: it has asked a question. `may_add` if it was
+    /// asked of this host.
+    pub fn hinted(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, may_add: bool) {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            if may_add && self.make_room() {
+                self.know(now, address, mac, State::Stale);
+            }
+            return;
+        };
+        if let State::Incomplete { .. } = entry.state {
+            self.know(now, address, mac, State::Stale);
+        } else if entry.mac != mac {
+            match entry.may_change(now, false) {
+                true => entry.change(now, mac),
+                false => self.counters.not_believed += 1,
+            }
+        }
+    }
+
+    /// The address is known now, and the frame that waited for it can leave.
+    fn know(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, state: State) {
+        let added = Entry::new(now, state);
+        let entry = self.entries.entry(address).or_insert(added);
+        if let State::Incomplete { .. } = entry.state {
+            self.incomplete -= 1;
+        }
+        entry.state = state;
+        entry.mac = mac;
+        entry.changed_at = now;
+        if let Some(mut frame) = entry.held.take() {
+            frame[..mac.0.len()].copy_from_slice(&mac.0);
+            self.released.push_back(frame);
+        }
+    }
+
+    /// Does what is due: asks again, or gives up.
+    pub fn on_timer(&mut self, now: Instant) {
+        if self.wakes_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut wakes_at = None;
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.retain(|address, entry| {
+            if entry.state.wakes_at().is_some_and(|at| at <= now)
+                && !self.step(now, *address, entry)
+            {
+                return false;
+            }
+            if let Some(at) = entry.state.wakes_at() {
+                wake(&mut wakes_at, at);
+            }
+            true
+        });
+        self.entries = entries;
+        self.wakes_at = wakes_at;
+    }
+
+    /// The time of an entry has come. Says whether it stays.
+    fn step(&mut self, now: Instant, address: IpAddr, entry: &mut Entry) -> bool {
+        let next = now + QUESTION_EVERY;
+        match &mut entry.state {
+            State::Incomplete { asked, next: at } if *asked < QUESTIONS_MAX => {
+                (*asked, *at) = (*asked + 1, next);
+                self.ask(address, None);
+            }
+            State::Delay { .. } => {
+                entry.state = State::Probe { asked: 1, next };
+                self.ask(address, Some(entry.mac));
+            }
+            State::Probe { asked, next: at } if *asked < QUESTIONS_MAX => {
+                (*asked, *at) = (*asked + 1, next);
+                self.ask(address, Some(entry.mac));
+            }
+            state => {
+                self.incomplete -= usize::from(matches!(state, State::Incomplete { .. }));
+                self.counters.absent += 1;
+                if let Some(frame) = entry.held.take() {
+                    self.counters.frames_dropped += 1;
+                    self.spare.push(frame);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// When [`NeighborCache::on_timer`] has something to do, at the earliest.
+    pub fn wakes_at(&self) -> Option<Instant> {
+        self.wakes_at
+    }
+
+    /// The next question to ask.
+    pub fn question(&mut self) -> Option<Question> {
+        self.questions.pop_front()
+    }
+
+    /// The next frame that can leave. Its buffer is given back by [`NeighborCache::reuse`].
+    pub fn released(&mut self) -> Option<Vec<u8>> {
+        self.released.pop_front()
+    }
+
+    /// Takes back the buffer of a frame.
+    pub fn reuse(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < INCOMPLETE_MAX {
+            self.spare.push(buffer);
+        }
+    }
+
+    fn ask(&mut self, target: IpAddr, station: Option<EthernetAddress>) {
+        // Each neighbour has at most one question that was not taken: its next one comes later.
+        if self.questions.len() == NEIGHBORS_MAX {
+            self.counters.refused += 1;
+            return;
+        }
+        self.counters.asked += 1;
+        self.questions.push_back(Question { target, station });
+    }
+
+    /// Makes room for one more: the neighbour goes that was not used for longest, but none that is
+    /// being asked for, and none that was told by the user.
+    fn make_room(&mut self) -> bool {
+        if self.entries.len() < NEIGHBORS_MAX {
+            return true;
+        }
+        let entries = self.entries.iter();
+        let candidates =
+            entries.filter(|(_, it)| !matches!(it.state, State::Incomplete { .. } | State::Fixed));
+        let oldest = candidates.min_by_key(|(_, it)| it.used_at);
+        let Some((&oldest, _)) = oldest else {
+            return false;
+        };
+        self.entries.remove(&oldest);
+        self.counters.evicted += 1;
+        true
+    }
+}
+
+impl Entry {
+    fn new(now: Instant, state: State) -> Entry {
+        Entry {
+            state,
+            mac: EthernetAddress::ZERO,
+            held: None,
+            used_at: now,
+            changed_at: now,
+        }
+    }
+
+    fn confirm(&mut self, now: Instant) {
+        if !matches!(self.state, State::Incomplete { .. } | State::Fixed) {
+            let until = now + REACHABLE_FOR;
+            self.state = State::Reachable { until };
+        }
+    }
+
+    /// Whether another address may take the place of this one.
+    fn may_change(&self, now: Instant, was_asked: bool) -> bool {
+        self.state != State::Fixed && (was_asked || now.since(self.changed_at) >= LOCK)
+    }
+
+    fn change(&mut self, now: Instant, mac: EthernetAddress) {
+        self.mac = mac;
+        self.state = State::Stale;
+        self.changed_at = now;
+    }
+}
+
+fn wake(wakes_at: &mut Option<Instant>, at: Instant) {
+    *wakes_at = Some(wakes_at.map_or(at, |before| before.min(at)));
+}

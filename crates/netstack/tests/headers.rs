@@ -593,6 +593,7 @@ fn a_quoted_segment_is_found_in_eight_bytes_behind_the_header() {
         src: SocketAddr::from((src, 12345)),
         dst: SocketAddr::from((dst, 80)),
         seq: SeqNumber(0xdead_beef),
+        packet_len: 1420,
     };
     assert_eq!(QuotedSegment::parse_v4(&bytes), Ok(quoted));
     assert_eq!(

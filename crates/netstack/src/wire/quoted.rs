@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use super::ipv4::Ipv4Header;
-use super::ipv6::Ipv6Header;
+use super::ipv6::{self, Ipv6Header};
 use super::tcp::SeqNumber;
 use super::{Malformed, Protocol, be16, be32, split};
 
@@ -21,6 +21,8 @@ pub struct QuotedSegment {
     pub dst: SocketAddr,
     /// Its sequence number.
     pub seq: SeqNumber,
+    /// The length of its packet, from the IP header on.
+    pub packet_len: usize,
 }
 
 impl QuotedSegment {
@@ -40,6 +42,7 @@ impl QuotedSegment {
             src: (header.src, ports[0]).into(),
             dst: (header.dst, ports[1]).into(),
             seq,
+            packet_len: be16(bytes, 2).into(),
         })
     }
 
@@ -58,6 +61,7 @@ impl QuotedSegment {
             src: (header.src, ports[0]).into(),
             dst: (header.dst, ports[1]).into(),
             seq,
+            packet_len: ipv6::HEADER_LEN + usize::from(be16(bytes, 4)),
         })
     }
 }

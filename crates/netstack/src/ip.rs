@@ -1,1 +1,0 @@
-//! Own addresses, routes, ICMP, path MTU.

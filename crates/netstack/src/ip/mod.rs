@@ -1,0 +1,576 @@
+//! One interface with its addresses: what has come is checked and sorted, what goes is given
+//! headers, and what is asked of the host itself is answered.
+//!
+//! ```text
+//!            Frame                                                        Segment, PathError
+//!   device ─────────▶ receive ─┬─ Ethernet ─┬─ ARP ─────▶ neighbours      ───────────▶ host
+//!                              │            ├─ IPv4 ─┬─ TCP ──────────────────▶
+//!                              │            │        ├─ ICMP: echo, errors ───▶
+//!                              │            │        └─ others: unreachable
+//!                              │            └─ IPv6 ─── the same, and neighbour discovery
+//!                              ▼
+//!   device ◀──── transmit: own frames (answers, questions, frames that waited for a neighbour)
+//!   device ◀──────────────────────────────────────────── write_headers ◀──── host
+//! ```
+//!
+//! # What is dropped
+//!
+//! Every packet that is dropped is counted by its reason: [`IpCounters`].
+//!
+//! - What is not for this host, or cannot have been sent to it by a single one: RFC 1122 3.2.1.3.
+//! - **Fragments.** TCP sends none here, because every packet says that it must not be cut; and
+//!   reassembly is a store that strangers fill. RFC 8900 3 tells what else it costs.
+//! - Errors that are not about a segment of this host. One that is, is handed up: only the
+//!   connection can say whether it is true. RFC 5927 4
+//!
+//! # What is answered
+//!
+//! Echo requests; datagrams to ports, and packets of protocols, that nothing listens to. Answers
+//! have a rate ([`ANSWERS_PER_S`]), and a queue with a limit ([`OWN_FRAMES_MAX`]).
+
+mod answer;
+mod own;
+mod path_mtu;
+mod receive;
+mod route;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+pub use answer::{ANSWERS_BURST, ANSWERS_PER_S};
+pub use own::OWN_FRAMES_MAX;
+pub use path_mtu::{MTU_MIN_V4, MTU_MIN_V6, PATH_MTU_FOR, PATHS_MAX};
+pub use route::Prefix;
+
+use crate::device::{Device, Offload, OutgoingFrame, TransmitError};
+use crate::neighbor::{NeighborCache, NeighborCounters, Question, Resolution};
+use crate::time::Instant;
+use crate::wire::arp::{ArpOperation, ArpPacket};
+use crate::wire::checksum::Sum;
+use crate::wire::ethernet::{self, EtherType, EthernetAddress, EthernetHeader};
+use crate::wire::icmpv6::Icmpv6Message;
+use crate::wire::ipv4::Ipv4Header;
+use crate::wire::ipv6::{self, Ipv6Header};
+use crate::wire::ndp::NdpMessage;
+use crate::wire::tcp::{Segment, SeqNumber};
+use crate::wire::{Ecn, Protocol};
+use answer::Limiter;
+use own::{OwnFrame, OwnFrames};
+use path_mtu::PathMtus;
+use route::Routes;
+
+/// What [`Interface::write_headers`] writes at most.
+pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+
+/// What packets begin with, unless a router says otherwise. RFC 1700
+const HOP_LIMIT: u8 = 64;
+
+/// What an interface is.
+#[derive(Clone, Debug)]
+pub struct InterfaceConfig {
+    /// Its address on the link.
+    pub mac: EthernetAddress,
+    /// The longest IP packet: the device's.
+    pub mtu: usize,
+    /// Its addresses, each with the prefix that is on this link. A link-local one is added.
+    pub addresses: Vec<Prefix>,
+    /// Where packets go that leave the link.
+    pub gateway_v4: Option<Ipv4Addr>,
+    /// The same; without it a router may advertise itself.
+    pub gateway_v6: Option<Ipv6Addr>,
+}
+
+/// What a frame has brought for the layers above.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Delivery<'f> {
+    /// A TCP segment for this host, whose checksum is right.
+    Segment(Arrived<'f>),
+    /// A router, or the peer's host, says that a segment of this host was dropped.
+    Error(PathError),
+    /// Nothing: it has been answered, learned from, or dropped and counted.
+    Nothing,
+}
+
+/// A segment that has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arrived<'f> {
+    /// From: one host.
+    pub src: IpAddr,
+    /// To: an address of this host.
+    pub dst: IpAddr,
+    /// Whether a router was congested.
+    pub ecn: Ecn,
+    /// If the device has merged segments: how much payload each had.
+    pub segment_len: Option<u16>,
+    /// The segment.
+    pub segment: Segment<'f>,
+}
+
+/// What an ICMP error says. It is not true before the connection of `local` and `remote` has found
+/// `seq` among what it has sent and was not acknowledged. RFC 5927 4.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathError {
+    /// Of this host.
+    pub local: SocketAddr,
+    /// Of the peer.
+    pub remote: SocketAddr,
+    /// Of the segment that was dropped.
+    pub seq: SeqNumber,
+    /// Why.
+    pub kind: PathErrorKind,
+}
+
+/// Why a segment was dropped on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathErrorKind {
+    /// It was too long. If that is true: [`Interface::path_mtu_lowered`].
+    TooBig {
+        /// The longest packet that fits.
+        mtu: u16,
+    },
+    /// The host says that nothing is there: a connection that is being opened can end. RFC 1122
+    /// 4.2.3.9; one that is open goes on, RFC 5927 5.2.
+    Hard,
+    /// Something that may pass.
+    Soft,
+}
+
+/// Where a segment goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpFields {
+    /// From: an address of this host.
+    pub src: IpAddr,
+    /// To: of the same family.
+    pub dst: IpAddr,
+    /// Whether its sender understands marks.
+    pub ecn: Ecn,
+    /// The length of the segment, header and payload.
+    pub len: usize,
+}
+
+/// Headers that were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Their length: where the segment begins.
+    pub len: usize,
+    /// For the segment's checksum.
+    pub pseudo_header: Sum,
+    /// Whether the frame can leave. If not, its neighbour is being asked for:
+    /// [`Interface::hold`].
+    pub is_resolved: bool,
+}
+
+/// Why a segment cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    /// Neither on this link nor behind a gateway, or not an address of one host.
+    NoGateway,
+    /// Too many neighbours are being asked for.
+    Crowded,
+}
+
+/// What has happened to packets, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpCounters {
+    /// Frames that came.
+    pub frames: u64,
+    /// Of these, segments that were handed up.
+    pub segments: u64,
+    /// Errors that were handed up.
+    pub path_errors: u64,
+    /// Dropped: to another host.
+    pub not_ours: u64,
+    /// Dropped: a header that cannot be.
+    pub malformed: u64,
+    /// Dropped: a wrong checksum.
+    pub checksums: u64,
+    /// Dropped: from an address that no single other host has.
+    pub bad_sources: u64,
+    /// Dropped: a fragment.
+    pub fragments: u64,
+    /// Dropped: by its extension headers.
+    pub extensions: u64,
+    /// Dropped: neither IP nor ARP.
+    pub unknown: u64,
+    /// Another host claims an address of this one.
+    pub conflicts: u64,
+    /// Answered: echo, unreachable, neighbour discovery.
+    pub answered: u64,
+    /// Not answered, because the rate was reached.
+    pub limited: u64,
+    /// Own frames that were dropped, because their queue was full or the device would not take
+    /// them.
+    pub own_dropped: u64,
+    /// Paths that were found to be narrower.
+    pub paths_lowered: u64,
+}
+
+/// One interface with its addresses.
+pub struct Interface {
+    mac: EthernetAddress,
+    mtu: usize,
+    /// What a router has said, if that is less.
+    mtu_v6: usize,
+    hop_limit: u8,
+    routes: Routes,
+    neighbors: NeighborCache,
+    paths: PathMtus,
+    limiter: Limiter,
+    own: OwnFrames,
+    /// Of packets that may be cut.
+    identification: u16,
+    counters: IpCounters,
+}
+
+impl Interface {
+    /// An interface that has sent nothing yet.
+    pub fn new(config: InterfaceConfig) -> Interface {
+        Interface {
+            mac: config.mac,
+            mtu: config.mtu,
+            mtu_v6: config.mtu,
+            hop_limit: HOP_LIMIT,
+            routes: Routes::new(&config),
+            neighbors: NeighborCache::default(),
+            paths: PathMtus::default(),
+            limiter: Limiter::default(),
+            own: OwnFrames::new(ethernet::HEADER_LEN + config.mtu),
+            identification: 0,
+            counters: IpCounters::default(),
+        }
+    }
+
+    /// What happened.
+    pub fn counters(&self) -> (IpCounters, NeighborCounters) {
+        (self.counters, self.neighbors.counters())
+    }
+
+    /// Its address on the link.
+    pub fn mac(&self) -> EthernetAddress {
+        self.mac
+    }
+
+    /// Its neighbours: to fix one, or to tell what another shard has learned.
+    pub fn neighbors(&mut self) -> &mut NeighborCache {
+        &mut self.neighbors
+    }
+
+    /// Tells the link its addresses: ARP announcements (RFC 5227 2.3) and unsolicited
+    /// advertisements (RFC 4861 7.2.6), so that neighbours forget who had them before.
+    pub fn announce(&mut self, now: Instant) {
+        for index in 0..self.routes.own().len() {
+            match self.routes.own()[index].address {
+                IpAddr::V4(address) => self.send_arp(ArpPacket {
+                    operation: ArpOperation::Request,
+                    sender_mac: self.mac,
+                    sender_ip: address,
+                    target_mac: EthernetAddress::ZERO,
+                    target_ip: address,
+                }),
+                IpAddr::V6(address) => self.advertise(now, address, ALL_NODES, false),
+            }
+        }
+        if self.routes.wants_router() {
+            let source = Some(self.mac);
+            let message = Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
+            self.send_ndp(self.routes.link_local(), ALL_ROUTERS, message);
+        }
+    }
+
+    /// Whether `address` is one of its own.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.routes.is_own(address)
+    }
+
+    /// Which of its addresses a packet to `dst` should come from.
+    pub fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
+        self.routes.source_for(dst)
+    }
+
+    /// The longest IP packet that reaches `dst`, as far as is known.
+    pub fn mtu_to(&self, now: Instant, dst: IpAddr) -> usize {
+        let link = if dst.is_ipv4() { self.mtu } else { self.mtu_v6 };
+        let path = self.paths.mtu_to(now, dst);
+        path.map_or(link, |mtu| mtu.min(link))
+    }
+
+    /// A packet to `dst` was too long, and the connection has found that to be true. Says whether
+    /// packets to it are to be shorter now.
+    pub fn path_mtu_lowered(&mut self, now: Instant, dst: IpAddr, mtu: u16) -> bool {
+        let before = self.mtu_to(now, dst);
+        self.paths.lower(now, dst, usize::from(mtu), before);
+        let is_lower = self.mtu_to(now, dst) < before;
+        self.counters.paths_lowered += u64::from(is_lower);
+        is_lower
+    }
+
+    // ---- What goes
+
+    /// Writes the Ethernet and IP headers of a segment to the beginning of `room`, which has
+    /// [`HEADERS_LEN_MAX`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoute`]; nothing has been written.
+    ///
+    /// # Panics
+    ///
+    /// If the two addresses are of different families, or the segment is longer than a packet.
+    pub fn write_headers(
+        &mut self,
+        now: Instant,
+        to: &IpFields,
+        room: &mut [u8],
+    ) -> Result<Written, NoRoute> {
+        self.write_ip(now, to, Protocol::TCP, self.hop_limit, room)
+    }
+
+    fn write_ip(
+        &mut self,
+        now: Instant,
+        to: &IpFields,
+        protocol: Protocol,
+        hop_limit: u8,
+        room: &mut [u8],
+    ) -> Result<Written, NoRoute> {
+        let (link, is_resolved) = self.link_to(now, to.dst)?;
+        let (ethertype, pseudo_header, network_len);
+        let network = &mut room[ethernet::HEADER_LEN..];
+        match (to.src, to.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let may_cut = self.paths.may_cut(now, to.dst);
+                // Nothing tells packets apart that are never cut. RFC 6864 4.1
+                self.identification = self.identification.wrapping_add(may_cut.into());
+                let header = Ipv4Header {
+                    src,
+                    dst,
+                    protocol,
+                    hop_limit,
+                    ecn: to.ecn,
+                    identification: if may_cut { self.identification } else { 0 },
+                    dont_fragment: !may_cut,
+                    more_fragments: false,
+                    fragment_offset: 0,
+                };
+                network_len = header.emit(to.len, network);
+                pseudo_header = Sum::pseudo_header_v4(src, dst, protocol.0, to.len as u16);
+                ethertype = EtherType::IPV4;
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = Ipv6Header {
+                    src,
+                    dst,
+                    next_header: protocol,
+                    hop_limit,
+                    ecn: to.ecn,
+                    flow_label: 0,
+                };
+                network_len = header.emit(to.len, network);
+                pseudo_header = Sum::pseudo_header_v6(src, dst, protocol.0, to.len as u32);
+                ethertype = EtherType::IPV6;
+            }
+            (src, dst) => panic!("a packet from {src} to {dst}"),
+        }
+        let header = EthernetHeader {
+            dst: link,
+            src: self.mac,
+            ethertype,
+        };
+        Ok(Written {
+            len: header.emit(room) + network_len,
+            pseudo_header,
+            is_resolved,
+        })
+    }
+
+    /// Where on the link a packet to `dst` goes, and whether that is known.
+    fn link_to(&mut self, now: Instant, dst: IpAddr) -> Result<(EthernetAddress, bool), NoRoute> {
+        if let IpAddr::V6(group) = dst
+            && group.is_multicast()
+        {
+            return Ok((EthernetAddress::of_multicast_v6(group), true));
+        }
+        let hop = self.routes.next_hop(now, dst).ok_or(NoRoute::NoGateway)?;
+        match self.neighbors.resolve(now, hop) {
+            Resolution::Known(mac) => Ok((mac, true)),
+            Resolution::Asked => Ok((EthernetAddress::ZERO, false)),
+            Resolution::Refused => Err(NoRoute::Crowded),
+        }
+    }
+
+    /// Keeps a frame to `dst`, whole, until its neighbour has answered; the newest only. It then
+    /// leaves with [`Interface::transmit`]. It is to fit into a packet of the link.
+    pub fn hold(&mut self, now: Instant, dst: IpAddr, headers: &[u8], payload: &[&[u8]]) {
+        let len = headers.len() + payload.iter().map(|piece| piece.len()).sum::<usize>();
+        let hop = self.routes.next_hop(now, dst);
+        match hop.filter(|_| len <= ethernet::HEADER_LEN + self.mtu) {
+            Some(hop) => self.neighbors.hold(hop, headers, payload),
+            None => self.counters.own_dropped += 1,
+        }
+    }
+
+    /// A connection has made progress with `dst`, so the neighbour that its packets go by is there:
+    /// it need not be asked. RFC 4861 7.3.1
+    pub fn confirm(&mut self, now: Instant, dst: IpAddr) {
+        if let Some(hop) = self.routes.next_hop(now, dst) {
+            self.neighbors.confirm(now, hop);
+        }
+    }
+
+    /// Hands its own frames to the device: answers, questions, and frames that waited for a
+    /// neighbour. What the device does not take is dropped.
+    pub fn transmit(&mut self, now: Instant, device: &mut impl Device) {
+        while let Some(question) = self.neighbors.question() {
+            self.ask(question);
+        }
+        while let Some(frame) = self.neighbors.released() {
+            self.transmit_one(now, device, &frame);
+            self.neighbors.reuse(frame);
+        }
+        while let Some(frame) = self.own.pop() {
+            self.transmit_one(now, device, &frame.room[..frame.len]);
+            self.own.reuse(frame.room);
+        }
+    }
+
+    fn transmit_one(&mut self, now: Instant, device: &mut impl Device, frame: &[u8]) {
+        let whole = OutgoingFrame {
+            headers: frame,
+            payload: &[],
+            offload: Offload::None,
+        };
+        if let Err(TransmitError::Full | TransmitError::Io(_)) = device.transmit(now, &whole) {
+            self.counters.own_dropped += 1;
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timer(&mut self, now: Instant) {
+        self.neighbors.on_timer(now);
+    }
+
+    /// When [`Interface::on_timer`] has something to do.
+    pub fn wakes_at(&self) -> Option<Instant> {
+        self.neighbors.wakes_at()
+    }
+
+    fn ask(&mut self, question: Question) {
+        let source = self.routes.source_for(question.target);
+        match (question.target, source) {
+            (IpAddr::V4(target), Some(IpAddr::V4(sender_ip))) => {
+                let packet = ArpPacket {
+                    operation: ArpOperation::Request,
+                    sender_mac: self.mac,
+                    sender_ip,
+                    target_mac: question.station.unwrap_or_default(),
+                    target_ip: target,
+                };
+                self.send_arp_to(
+                    question.station.unwrap_or(EthernetAddress::BROADCAST),
+                    packet,
+                );
+            }
+            (IpAddr::V6(target), Some(IpAddr::V6(src))) => {
+                let source = Some(self.mac);
+                let message = NdpMessage::NeighborSolicitation { target, source };
+                let (link, dst) = match question.station {
+                    Some(station) => (station, target),
+                    None => {
+                        let group = solicited_node(target);
+                        (EthernetAddress::of_multicast_v6(group), group)
+                    }
+                };
+                self.send_icmpv6_to(link, src, dst, &Icmpv6Message::Ndp(message));
+            }
+            _ => self.counters.own_dropped += 1,
+        }
+    }
+
+    fn send_arp(&mut self, packet: ArpPacket) {
+        self.send_arp_to(EthernetAddress::BROADCAST, packet);
+    }
+
+    fn send_arp_to(&mut self, link: EthernetAddress, packet: ArpPacket) {
+        let header = EthernetHeader {
+            dst: link,
+            src: self.mac,
+            ethertype: EtherType::ARP,
+        };
+        self.queue(|room| {
+            let at = header.emit(room);
+            at + packet.emit(&mut room[at..])
+        });
+    }
+
+    /// Queues an own frame, of which `write` says the length.
+    fn queue(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
+        let Some(mut room) = self.own.room() else {
+            self.counters.own_dropped += 1;
+            return;
+        };
+        let len = write(&mut room);
+        self.own.push(OwnFrame { room, len });
+    }
+
+    /// To a group.
+    fn send_ndp(&mut self, src: Ipv6Addr, dst: Ipv6Addr, message: Icmpv6Message<'_>) {
+        self.send_icmpv6_to(EthernetAddress::of_multicast_v6(dst), src, dst, &message);
+    }
+
+    /// A message of neighbour discovery, past the cache.
+    fn send_icmpv6_to(
+        &mut self,
+        link: EthernetAddress,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        message: &Icmpv6Message<'_>,
+    ) {
+        let ethernet = EthernetHeader {
+            dst: link,
+            src: self.mac,
+            ethertype: EtherType::IPV6,
+        };
+        let header = Ipv6Header {
+            src,
+            dst,
+            next_header: Protocol::ICMPV6,
+            // So that the receiver sees that it has passed no router. RFC 4861 7.1
+            hop_limit: NDP_HOP_LIMIT,
+            ecn: Ecn::NotCapable,
+            flow_label: 0,
+        };
+        self.queue(|room| {
+            let at = ethernet.emit(room);
+            let message_len = message.emit(src, dst, &mut room[at + ipv6::HEADER_LEN..]);
+            at + header.emit(message_len, &mut room[at..]) + message_len
+        });
+    }
+
+    /// "I have `address`", to one that has asked or to all.
+    fn advertise(&mut self, now: Instant, address: Ipv6Addr, to: Ipv6Addr, was_asked: bool) {
+        let message = Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
+            target: address,
+            link: Some(self.mac),
+            is_router: false,
+            is_solicited: was_asked,
+            is_override: true,
+        });
+        if to.is_multicast() {
+            self.send_ndp(address, to, message);
+        } else if let Resolution::Known(link) = self.neighbors.resolve(now, to.into()) {
+            self.send_icmpv6_to(link, address, to, &message);
+        }
+    }
+}
+
+/// A message of neighbour discovery has passed no router. RFC 4861 7.1
+const NDP_HOP_LIMIT: u8 = 255;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+/// The group that a host listens to for each of its addresses. RFC 4291 2.7.1
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    let low = u16::from_be_bytes([b, c]);
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
+}

@@ -1,0 +1,49 @@
+//! Frames that the interface itself sends: a queue whose buffers go round.
+
+use std::collections::VecDeque;
+
+/// How many wait for a transmit at most. More are dropped: what they answer is asked again.
+pub const OWN_FRAMES_MAX: usize = 64;
+
+pub(super) struct OwnFrames {
+    queue: VecDeque<OwnFrame>,
+    spare: Vec<Box<[u8]>>,
+    frame_len_max: usize,
+}
+
+/// A buffer with a frame at its beginning.
+pub(super) struct OwnFrame {
+    pub(super) room: Box<[u8]>,
+    pub(super) len: usize,
+}
+
+impl OwnFrames {
+    pub(super) fn new(frame_len_max: usize) -> OwnFrames {
+        OwnFrames {
+            queue: VecDeque::with_capacity(OWN_FRAMES_MAX),
+            spare: Vec::new(),
+            frame_len_max,
+        }
+    }
+
+    /// A buffer for a frame that will be pushed; `None` if the queue is full.
+    pub(super) fn room(&mut self) -> Option<Box<[u8]>> {
+        if self.queue.len() == OWN_FRAMES_MAX {
+            return None;
+        }
+        let spare = self.spare.pop();
+        Some(spare.unwrap_or_else(|| vec![0; self.frame_len_max].into()))
+    }
+
+    pub(super) fn push(&mut self, frame: OwnFrame) {
+        self.queue.push_back(frame);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<OwnFrame> {
+        self.queue.pop_front()
+    }
+
+    pub(super) fn reuse(&mut self, room: Box<[u8]>) {
+        self.spare.push(room);
+    }
+}

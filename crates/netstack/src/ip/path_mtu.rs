@@ -1,0 +1,87 @@
+//! How long packets may be that reach a host, where that is less than the link allows. RFC 1191,
+//! RFC 8201
+//!
+//! What is here was said by a router and found true by a connection (RFC 5927 7): the segment that
+//! it quotes was on its way, and was longer than what is said to fit. It is forgotten after a
+//! while, so that a path that has become wider is found to be.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// How many hosts are known to have a narrow path. The one that was learned first makes room.
+pub const PATHS_MAX: usize = 1024;
+
+/// For how long it is believed. RFC 1191 6.3, RFC 8201 4
+pub const PATH_MTU_FOR: Duration = Duration::from_secs(600);
+
+/// Packets are not made shorter than this for a router that says so, or the header would be most
+/// of each. Linux has the same limit. Routers may cut those: they do not say "do not fragment".
+pub const MTU_MIN_V4: usize = 552;
+
+/// Every link of IPv6 takes that much; who says less is wrong. RFC 8201 4
+pub const MTU_MIN_V6: usize = 1280;
+
+#[derive(Default)]
+pub(super) struct PathMtus {
+    paths: BTreeMap<IpAddr, PathMtu>,
+}
+
+struct PathMtu {
+    mtu: usize,
+    until: Instant,
+    /// What a router said was below [`MTU_MIN_V4`].
+    may_cut: bool,
+}
+
+impl PathMtus {
+    pub(super) fn mtu_to(&self, now: Instant, dst: IpAddr) -> Option<usize> {
+        self.find(now, dst).map(|path| path.mtu)
+    }
+
+    /// Whether packets to `dst` may be cut by routers.
+    pub(super) fn may_cut(&self, now: Instant, dst: IpAddr) -> bool {
+        self.find(now, dst).is_some_and(|path| path.may_cut)
+    }
+
+    fn find(&self, now: Instant, dst: IpAddr) -> Option<&PathMtu> {
+        // Nearly always.
+        if self.paths.is_empty() {
+            return None;
+        }
+        self.paths.get(&dst).filter(|path| now < path.until)
+    }
+
+    /// Packets of `mtu` bytes reach `dst`, and none of `before`.
+    pub(super) fn lower(&mut self, now: Instant, dst: IpAddr, mtu: usize, before: usize) {
+        let mtu_min = if dst.is_ipv4() {
+            MTU_MIN_V4
+        } else {
+            MTU_MIN_V6
+        };
+        let may_cut = dst.is_ipv4() && mtu < mtu_min;
+        if mtu >= before || (mtu < mtu_min && !may_cut) {
+            return;
+        }
+        if self.paths.len() >= PATHS_MAX && !self.paths.contains_key(&dst) {
+            let oldest = self.paths.iter().min_by_key(|(_, path)| path.until);
+            if let Some((&oldest, _)) = oldest {
+                self.paths.remove(&oldest);
+            }
+        }
+        let path = PathMtu {
+            mtu: mtu.max(mtu_min),
+            until: now + PATH_MTU_FOR,
+            may_cut,
+        };
+        self.paths.insert(dst, path);
+    }
+}
+
+/// The next lower length that links have, for a router that does not say what fits. RFC 1191 7.1
+pub(super) fn plateau_below(len: usize) -> usize {
+    const PLATEAUS: [usize; 10] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68];
+    PLATEAUS.into_iter().find(|&it| it < len).unwrap_or(68)
+}

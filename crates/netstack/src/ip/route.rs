@@ -1,0 +1,180 @@
+//! Which addresses are this host's, which are on the link, and where the others go.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{InterfaceConfig, solicited_node};
+use crate::time::Instant;
+use crate::wire::ethernet::EthernetAddress;
+
+/// An address with the prefix that it shares with its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The address.
+    pub address: IpAddr,
+    /// How many of its bits are the link's.
+    pub len: u8,
+}
+
+impl Prefix {
+    /// Whether `address` begins with the same bits.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = u32::from(own) ^ u32::from(other);
+                differ.leading_zeros() >= u32::from(self.len)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = u128::from(own) ^ u128::from(other);
+                differ.leading_zeros() >= u32::from(self.len)
+            }
+            _ => false,
+        }
+    }
+
+    /// The address of all hosts of the prefix, and that of none: RFC 1122 3.2.1.3. Prefixes of 31
+    /// and 32 bits have neither: RFC 3021.
+    fn is_broadcast(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(other) = address else {
+            return false;
+        };
+        let host_bits = 32_u32.saturating_sub(self.len.into());
+        if host_bits < 2 || !self.contains(address) {
+            return false;
+        }
+        let hosts = u32::MAX >> (32 - host_bits);
+        let host = u32::from(other) & hosts;
+        host == hosts || host == 0
+    }
+}
+
+/// Whether a packet can come from `address`: it is one host's, and not this host's loopback.
+/// RFC 1122 3.2.1.3
+pub(super) fn is_one_host_v4(address: Ipv4Addr) -> bool {
+    let [first, ..] = address.octets();
+    // 0/8 is "this network", 127/8 loopback, 224/4 groups, 240/4 reserved, with all hosts at its
+    // end.
+    first != 0 && first != 127 && first < 224
+}
+
+/// As [`is_one_host_v4`]; the unspecified address is one that is being checked. RFC 4291 2.5.2
+pub(super) fn may_send_v6(address: Ipv6Addr) -> bool {
+    !address.is_multicast() && !address.is_loopback() && address.to_ipv4_mapped().is_none()
+}
+
+pub(super) struct Routes {
+    own: Vec<Prefix>,
+    gateway_v4: Option<Ipv4Addr>,
+    gateway_v6: Option<Ipv6Addr>,
+    /// A router that has advertised itself, and until when it is one.
+    router: Option<(Ipv6Addr, Instant)>,
+    link_local: Ipv6Addr,
+}
+
+impl Routes {
+    pub(super) fn new(config: &InterfaceConfig) -> Routes {
+        let link_local = link_local(config.mac);
+        let mut own = config.addresses.clone();
+        if own.iter().any(|prefix| prefix.address.is_ipv6()) {
+            own.push(Prefix {
+                address: link_local.into(),
+                len: 64,
+            });
+        }
+        Routes {
+            own,
+            gateway_v4: config.gateway_v4,
+            gateway_v6: config.gateway_v6,
+            router: None,
+            link_local,
+        }
+    }
+
+    pub(super) fn own(&self) -> &[Prefix] {
+        &self.own
+    }
+
+    pub(super) fn link_local(&self) -> Ipv6Addr {
+        self.link_local
+    }
+
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
+        self.own.iter().any(|prefix| prefix.address == address)
+    }
+
+    /// Whether `address` is of all hosts on this link.
+    pub(super) fn is_broadcast(&self, address: IpAddr) -> bool {
+        self.own.iter().any(|prefix| prefix.is_broadcast(address))
+    }
+
+    /// Whether `group` is one that this host listens to: all nodes, and for each of its addresses
+    /// the group that is asked for it.
+    pub(super) fn listens_to(&self, group: Ipv6Addr) -> bool {
+        self.own.iter().any(|prefix| match prefix.address {
+            IpAddr::V6(address) => solicited_node(address) == group || group == super::ALL_NODES,
+            IpAddr::V4(_) => false,
+        })
+    }
+
+    /// Whether `address` is a neighbour's.
+    pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
+        let is_one_host = match address {
+            IpAddr::V4(address) => is_one_host_v4(address),
+            IpAddr::V6(address) => may_send_v6(address) && !address.is_unspecified(),
+        };
+        is_one_host
+            && !self.is_own(address)
+            && !self.is_broadcast(address)
+            && self.own.iter().any(|prefix| prefix.contains(address))
+    }
+
+    /// The neighbour that a packet to `dst` goes to.
+    pub(super) fn next_hop(&self, now: Instant, dst: IpAddr) -> Option<IpAddr> {
+        if self.is_on_link(dst) {
+            return Some(dst);
+        }
+        match dst {
+            _ if self.is_own(dst) || self.is_broadcast(dst) => None,
+            IpAddr::V4(dst) if is_one_host_v4(dst) => self.gateway_v4.map(IpAddr::V4),
+            IpAddr::V6(dst) if may_send_v6(dst) && !dst.is_unicast_link_local() => {
+                let router = self.router.filter(|(_, until)| now < *until);
+                let router = router.map(|(router, _)| router);
+                self.gateway_v6.or(router).map(IpAddr::V6)
+            }
+            _ => None,
+        }
+    }
+
+    /// The own address that shares the longest prefix with `dst`; else the first of its family
+    /// that is known beyond the link. A part of RFC 6724 5.
+    pub(super) fn source_for(&self, dst: IpAddr) -> Option<IpAddr> {
+        let own = || self.own.iter();
+        let near = own().filter(|prefix| prefix.contains(dst));
+        let near = near.max_by_key(|prefix| prefix.len);
+        let far = own().find(|prefix| match (prefix.address, dst) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => true,
+            (IpAddr::V6(address), IpAddr::V6(_)) => !address.is_unicast_link_local(),
+            _ => false,
+        });
+        near.or(far).map(|prefix| prefix.address)
+    }
+
+    pub(super) fn wants_router(&self) -> bool {
+        self.gateway_v6.is_none() && self.is_own(self.link_local.into())
+    }
+
+    /// A router says that it is one, or, until now, no longer. The first that does so is kept.
+    pub(super) fn router_advertised(&mut self, now: Instant, router: Ipv6Addr, until: Instant) {
+        match self.router {
+            Some((known, end)) if known != router && now < end => {}
+            _ => self.router = Some((router, until)),
+        }
+    }
+}
+
+/// What a link's address makes of `fe80::/64`. RFC 4291 appendix A
+fn link_local(mac: EthernetAddress) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.0;
+    let word = |high, low| u16::from_be_bytes([high, low]);
+    let words = [word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f)];
+    Ipv6Addr::new(0xfe80, 0, 0, 0, words[0], words[1], words[2], words[3])
+}

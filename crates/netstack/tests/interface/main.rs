@@ -1,0 +1,605 @@
+//! One interface on a link in memory: what it answers, what it hands up, what it drops.
+
+mod path;
+mod world;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use netstack::device::{Frame, Verified};
+use netstack::ip::{ANSWERS_BURST, ANSWERS_PER_S, Delivery, NoRoute, Prefix};
+use netstack::wire::arp::{ArpOperation, ArpPacket};
+use netstack::wire::checksum::Sum;
+use netstack::wire::ethernet::{EtherType, EthernetAddress, EthernetHeader};
+use netstack::wire::icmpv4::{self, IcmpEcho, Icmpv4Message};
+use netstack::wire::icmpv6::{self, Icmpv6Message};
+use netstack::wire::ipv4::Ipv4Header;
+use netstack::wire::ipv6::Ipv6Header;
+use netstack::wire::ndp::{NdpMessage, RouterAdvertisement};
+use netstack::wire::tcp::{self};
+use netstack::wire::udp::UdpHeader;
+use netstack::wire::{Ecn, Protocol};
+
+use world::*;
+
+// ---- ARP
+
+#[test]
+fn a_request_for_its_address_is_answered_and_the_asker_known() {
+    let mut world = World::new();
+    let sent = world.tell(&arp(ArpOperation::Request, PEER_V4, OUR_V4));
+    assert_eq!(sent.len(), 1);
+    let (link, reply) = parsed_arp(&sent[0]);
+    assert_eq!((link.dst, link.src), (THEIRS, OURS));
+    let expected = ArpPacket {
+        operation: ArpOperation::Reply,
+        sender_mac: OURS,
+        sender_ip: OUR_V4,
+        target_mac: THEIRS,
+        target_ip: PEER_V4,
+    };
+    assert_eq!(reply, expected);
+    // So that an answer to its ping needs no question.
+    let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
+    assert_eq!(parsed_v4(&sent[0]).0.dst, THEIRS);
+}
+
+#[test]
+fn a_request_for_another_address_is_not_answered() {
+    let mut world = World::new();
+    let sent = world.tell(&arp(ArpOperation::Request, PEER_V4, GATEWAY_V4));
+    assert_eq!(sent, [[0; 0]; 0]);
+    assert!(world.interface.neighbors().is_empty());
+}
+
+#[test]
+fn a_probe_for_its_address_is_answered_and_no_neighbour() {
+    // RFC 5227 2.1.1: the sender has no address yet.
+    let mut world = World::new();
+    let sent = world.tell(&arp(ArpOperation::Request, Ipv4Addr::UNSPECIFIED, OUR_V4));
+    assert_eq!(parsed_arp(&sent[0]).1.target_ip, Ipv4Addr::UNSPECIFIED);
+    assert!(world.interface.neighbors().is_empty());
+}
+
+#[test]
+fn an_asker_that_is_not_of_this_link_is_no_neighbour() {
+    let mut world = World::new();
+    world.tell(&arp(ArpOperation::Request, FAR_V4, OUR_V4));
+    assert!(world.interface.neighbors().is_empty());
+}
+
+#[test]
+fn another_host_with_its_address_is_counted_and_not_believed() {
+    let mut world = World::new();
+    assert_eq!(
+        world.tell(&arp(ArpOperation::Request, OUR_V4, OUR_V4)),
+        [[0; 0]; 0]
+    );
+    assert_eq!(world.counters().conflicts, 1);
+}
+
+#[test]
+fn it_announces_its_addresses_and_looks_for_a_router() {
+    let mut world = World::new();
+    world.interface.announce(START);
+    let sent = world.sent();
+    let (link, packet) = parsed_arp(&sent[0]);
+    assert_eq!(link.dst, EthernetAddress::BROADCAST);
+    assert_eq!((packet.sender_ip, packet.target_ip), (OUR_V4, OUR_V4));
+    let (_, header, message) = parsed_v6(&sent[1]);
+    assert_eq!((header.src, header.hop_limit), (OUR_V6, 255));
+    assert!(matches!(
+        message,
+        Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
+            target: OUR_V6,
+            link: Some(OURS),
+            is_solicited: false,
+            is_override: true,
+            ..
+        })
+    ));
+    let (_, header, message) = parsed_v6(&sent[3]);
+    assert_eq!(header.src.to_string(), "fe80::ff:fe00:1");
+    let source = Some(OURS);
+    assert_eq!(
+        message,
+        Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source })
+    );
+}
+
+// ---- Neighbour discovery
+
+#[test]
+fn a_solicitation_for_its_address_is_answered() {
+    let mut world = World::new();
+    let question = NdpMessage::NeighborSolicitation {
+        target: OUR_V6,
+        source: Some(THEIRS),
+    };
+    let sent = world.tell(&ndp(PEER_V6, OUR_GROUP, question));
+    let (link, header, message) = parsed_v6(&sent[0]);
+    assert_eq!(
+        (link.dst, header.src, header.dst),
+        (THEIRS, OUR_V6, PEER_V6)
+    );
+    assert!(matches!(
+        message,
+        Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
+            target: OUR_V6,
+            link: Some(OURS),
+            is_solicited: true,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_solicitation_that_has_passed_a_router_is_dropped() {
+    let mut world = World::new();
+    let question = NdpMessage::NeighborSolicitation {
+        target: OUR_V6,
+        source: Some(THEIRS),
+    };
+    let mut frame = ndp(PEER_V6, OUR_V6, question);
+    frame[14 + 7] = 254;
+    assert_eq!(world.tell(&frame), [[0; 0]; 0]);
+    assert_eq!(world.counters().bad_sources, 1);
+}
+
+#[test]
+fn a_host_that_wants_its_address_is_told_that_it_is_taken() {
+    // RFC 4862 5.4.3; the answer goes to all, because the asker has no address.
+    let mut world = World::new();
+    let question = NdpMessage::NeighborSolicitation {
+        target: OUR_V6,
+        source: None,
+    };
+    let sent = world.tell(&ndp(Ipv6Addr::UNSPECIFIED, OUR_GROUP, question));
+    let (_, header, _) = parsed_v6(&sent[0]);
+    assert_eq!(header.dst.to_string(), "ff02::1");
+    assert_eq!(world.counters().conflicts, 1);
+}
+
+#[test]
+fn a_router_that_advertises_itself_is_used_until_it_ends() {
+    let mut world = World::new();
+    let router: Ipv6Addr = "fe80::1234".parse().unwrap();
+    assert_eq!(send_to(&mut world, FAR_V6.into()), Err(NoRoute::NoGateway));
+    let advertisement = RouterAdvertisement {
+        lifetime: Duration::from_secs(100),
+        source: Some(THEIRS),
+        mtu: Some(1400),
+        ..Default::default()
+    };
+    let all = "ff02::1".parse().unwrap();
+    world.tell(&ndp(
+        router,
+        all,
+        NdpMessage::RouterAdvertisement(advertisement),
+    ));
+    assert_eq!(send_to(&mut world, FAR_V6.into()), Ok(true));
+    assert_eq!(world.interface.mtu_to(world.now, FAR_V6.into()), 1400);
+    assert_eq!(world.interface.mtu_to(world.now, FAR_V4.into()), MTU);
+    world.now += Duration::from_secs(100);
+    assert_eq!(send_to(&mut world, FAR_V6.into()), Err(NoRoute::NoGateway));
+}
+
+#[test]
+fn an_mtu_below_what_ipv6_needs_is_not_taken() {
+    let mut world = World::new();
+    let advertisement = RouterAdvertisement {
+        mtu: Some(100),
+        ..Default::default()
+    };
+    let (router, all) = ("fe80::1".parse().unwrap(), "ff02::1".parse().unwrap());
+    world.tell(&ndp(
+        router,
+        all,
+        NdpMessage::RouterAdvertisement(advertisement),
+    ));
+    assert_eq!(world.interface.mtu_to(START, PEER_V6.into()), 1280);
+}
+
+// ---- What goes
+
+#[test]
+fn a_segment_waits_until_its_neighbour_has_answered() {
+    let mut world = World::new();
+    assert_eq!(send_to(&mut world, PEER_V4.into()), Ok(false));
+    let sent = world.sent();
+    let (link, question) = parsed_arp(&sent[0]);
+    assert_eq!(
+        (link.dst, question.target_ip),
+        (EthernetAddress::BROADCAST, PEER_V4)
+    );
+    assert_eq!(sent.len(), 1);
+    let sent = world.tell(&arp(ArpOperation::Reply, PEER_V4, OUR_V4));
+    let (link, header, payload) = parsed_v4(&sent[0]);
+    assert_eq!(
+        (link.dst, header.dst, header.src),
+        (THEIRS, PEER_V4, OUR_V4)
+    );
+    assert_eq!(
+        (header.ecn, header.dont_fragment, header.identification),
+        (Ecn::Capable0, true, 0)
+    );
+    let pseudo = Sum::pseudo_header_v4(OUR_V4, PEER_V4, 6, 20);
+    assert!(tcp::checksum_fits(pseudo, payload));
+    assert_eq!(send_to(&mut world, PEER_V4.into()), Ok(true));
+}
+
+#[test]
+fn a_segment_over_ipv6_waits_for_an_advertisement() {
+    let mut world = World::new();
+    assert_eq!(send_to(&mut world, PEER_V6.into()), Ok(false));
+    let sent = world.sent();
+    let (link, header, question) = parsed_v6(&sent[0]);
+    assert_eq!(link.dst.to_string(), "33:33:ff:00:00:02");
+    assert_eq!(header.dst.to_string(), "ff02::1:ff00:2");
+    let expected = NdpMessage::NeighborSolicitation {
+        target: PEER_V6,
+        source: Some(OURS),
+    };
+    assert_eq!(question, Icmpv6Message::Ndp(expected));
+    let answer = NdpMessage::NeighborAdvertisement {
+        target: PEER_V6,
+        link: Some(THEIRS),
+        is_router: false,
+        is_solicited: true,
+        is_override: true,
+    };
+    let sent = world.tell(&ndp(PEER_V6, OUR_V6, answer));
+    let (link, packet) = EthernetHeader::parse(&sent[0]).unwrap();
+    let (header, payload) = Ipv6Header::parse(packet).unwrap();
+    assert_eq!(
+        (link.dst, header.dst, header.next_header),
+        (THEIRS, PEER_V6, Protocol::TCP)
+    );
+    assert!(tcp::checksum_fits(
+        Sum::pseudo_header_v6(OUR_V6, PEER_V6, 6, 20),
+        payload
+    ));
+}
+
+#[test]
+fn what_is_not_on_the_link_goes_by_the_gateway() {
+    let mut world = World::new();
+    assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(false));
+    assert_eq!(parsed_arp(&world.sent()[0]).1.target_ip, GATEWAY_V4);
+}
+
+#[test]
+fn progress_confirms_the_gateway() {
+    let mut world = World::new();
+    send_to(&mut world, FAR_V4.into()).unwrap();
+    world.tell(&arp(ArpOperation::Reply, GATEWAY_V4, OUR_V4));
+    for _ in 0..20 {
+        world.now += Duration::from_secs(20);
+        assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(true));
+        world.interface.confirm(world.now, FAR_V4.into());
+        // The segment, and no question.
+        assert_eq!(world.sent().len(), 1);
+    }
+}
+
+#[test]
+fn without_a_gateway_and_to_more_than_one_host_there_is_no_route() {
+    let mut world = World::with(|config| config.gateway_v4 = None);
+    for dst in [
+        "192.0.2.7",
+        "10.0.0.255",
+        "10.0.0.0",
+        "10.0.0.1",
+        "255.255.255.255",
+    ] {
+        let dst: Ipv4Addr = dst.parse().unwrap();
+        assert_eq!(
+            send_to(&mut world, dst.into()),
+            Err(NoRoute::NoGateway),
+            "{dst}"
+        );
+    }
+    let mut world = World::new();
+    for dst in [
+        "224.0.0.1",
+        "127.0.0.1",
+        "0.0.0.0",
+        "10.0.0.255",
+        "10.0.0.1",
+    ] {
+        let dst: Ipv4Addr = dst.parse().unwrap();
+        assert_eq!(
+            send_to(&mut world, dst.into()),
+            Err(NoRoute::NoGateway),
+            "{dst}"
+        );
+    }
+}
+
+#[test]
+fn a_prefix_of_31_bits_has_no_broadcast() {
+    // RFC 3021
+    let prefix = Prefix {
+        address: Ipv4Addr::new(10, 0, 0, 1).into(),
+        len: 31,
+    };
+    let mut world = World::with(|config| config.addresses = vec![prefix]);
+    assert_eq!(
+        send_to(&mut world, Ipv4Addr::new(10, 0, 0, 0).into()),
+        Ok(false)
+    );
+}
+
+#[test]
+fn the_source_is_of_the_same_link_as_the_destination() {
+    let world = World::new();
+    let source = |dst: &str| {
+        world
+            .interface
+            .source_for(dst.parse().unwrap())
+            .unwrap()
+            .to_string()
+    };
+    assert_eq!(source("10.0.0.9"), "10.0.0.1");
+    assert_eq!(source("192.0.2.1"), "10.0.0.1");
+    assert_eq!(source("fe80::9"), "fe80::ff:fe00:1");
+    assert_eq!(source("2001:db8:9::9"), "2001:db8::1");
+}
+
+// ---- What comes
+
+#[test]
+fn a_segment_is_handed_up() {
+    let mut world = World::new();
+    let frame = segment_v4(FAR_V4);
+    let Delivery::Segment(arrived) = world.interface.receive(START, complete(&frame)) else {
+        panic!("a segment was not handed up");
+    };
+    assert_eq!((arrived.src, arrived.dst), (FAR_V4.into(), OUR_V4.into()));
+    assert_eq!(arrived.segment, segment().0);
+    assert_eq!(world.counters().segments, 1);
+}
+
+#[test]
+fn a_segment_over_ipv6_is_handed_up_also_behind_options() {
+    let mut world = World::new();
+    let (expected, mut bytes) = segment();
+    let pseudo = Sum::pseudo_header_v6(FAR_V6, OUR_V6, Protocol::TCP.0, 20);
+    tcp::write_checksum(&mut bytes, pseudo, Sum::ZERO);
+    let behind = [&[Protocol::TCP.0, 0, 1, 4, 0, 0, 0, 0], &bytes[..]].concat();
+    for (next_header, payload) in [(Protocol::TCP, &bytes), (Protocol(60), &behind)] {
+        let frame = v6(v6_header(FAR_V6, next_header), payload);
+        let Delivery::Segment(arrived) = world.interface.receive(START, complete(&frame)) else {
+            panic!("a segment was not handed up");
+        };
+        assert_eq!((arrived.src, arrived.segment), (FAR_V6.into(), expected));
+    }
+}
+
+#[test]
+fn a_wrong_checksum_is_dropped_unless_the_device_has_verified_it() {
+    let mut world = World::new();
+    let mut frame = segment_v4(PEER_V4);
+    let last = frame.len() - 1;
+    frame[last] ^= 1;
+    assert_eq!(
+        world.interface.receive(START, complete(&frame)),
+        Delivery::Nothing
+    );
+    assert_eq!(world.counters().checksums, 1);
+    let verified = Frame {
+        verified: Verified::Transport,
+        segment_len: Some(1448),
+        ..complete(&frame)
+    };
+    let delivery = world.interface.receive(START, verified);
+    assert!(matches!(delivery, Delivery::Segment(arrived) if arrived.segment_len == Some(1448)));
+}
+
+#[test]
+fn what_cannot_have_been_sent_to_this_host_is_dropped_and_counted() {
+    let mut world = World::new();
+    let from = |src: [u8; 4]| segment_v4(src.into());
+    let mut to_other = segment_v4(PEER_V4);
+    to_other[5] = 9;
+    let mut to_all = segment_v4(PEER_V4);
+    to_all[..6].fill(0xff);
+    let mut from_group = segment_v4(PEER_V4);
+    from_group[6] |= 1;
+    let mut loops = segment_v4(PEER_V4);
+    loops[6..12].copy_from_slice(&OURS.0);
+    let broadcast = Ipv4Header {
+        dst: [10, 0, 0, 255].into(),
+        ..v4_header(PEER_V4, Protocol::TCP)
+    };
+    let fragment = Ipv4Header {
+        more_fragments: true,
+        ..v4_header(PEER_V4, Protocol::TCP)
+    };
+    let mut bad_header = segment_v4(PEER_V4);
+    bad_header[14 + 8] ^= 1;
+    let cases = [
+        ("another station", to_other),
+        ("all stations", to_all),
+        ("all hosts", v4(broadcast, &[])),
+        ("from a group's station", from_group),
+        ("from this station", loops),
+        ("from itself", from([10, 0, 0, 1])),
+        ("from loopback", from([127, 0, 0, 1])),
+        ("from a group", from([224, 0, 0, 1])),
+        ("from all", from([255, 255, 255, 255])),
+        ("from all of the link", from([10, 0, 0, 255])),
+        ("from none", from([0, 0, 0, 0])),
+        ("a fragment", v4(fragment, &[0; 8])),
+        ("a bad header", bad_header),
+        ("nothing known", ethernet(OURS, EtherType(0x88cc), &[0; 40])),
+        ("too short", vec![0; 13]),
+    ];
+    for (what, frame) in &cases {
+        assert_eq!(world.tell(frame), [[0; 0]; 0], "{what}");
+    }
+    let counters = world.counters();
+    assert_eq!((counters.not_ours, counters.bad_sources), (3, 8));
+    assert_eq!((counters.fragments, counters.checksums), (1, 1));
+    assert_eq!((counters.unknown, counters.malformed), (1, 1));
+    assert_eq!(counters.frames, cases.len() as u64);
+    assert_eq!((counters.answered, counters.segments), (0, 0));
+}
+
+#[test]
+fn an_echo_request_is_answered_with_its_data() {
+    let mut world = World::acquainted();
+    let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
+    let (_, header, payload) = parsed_v4(&sent[0]);
+    assert_eq!((header.src, header.dst), (OUR_V4, PEER_V4));
+    assert_eq!(
+        Icmpv4Message::parse(payload),
+        Ok(Icmpv4Message::EchoReply(ECHO))
+    );
+    let sent = world.tell(&icmp_v6(PEER_V6, OUR_V6, Icmpv6Message::EchoRequest(ECHO)));
+    assert_eq!(parsed_v6(&sent[0]).2, Icmpv6Message::EchoReply(ECHO));
+}
+
+#[test]
+fn an_echo_request_to_a_group_is_not_answered() {
+    let mut world = World::acquainted();
+    let all = "ff02::1".parse().unwrap();
+    let sent = world.tell(&icmp_v6(PEER_V6, all, Icmpv6Message::EchoRequest(ECHO)));
+    assert_eq!(sent, [[0; 0]; 0]);
+}
+
+#[test]
+fn the_longest_echo_is_answered_and_fills_the_frame() {
+    let mut world = World::acquainted();
+    let data = [9; MTU - 28];
+    let echo = IcmpEcho {
+        data: &data,
+        ..ECHO
+    };
+    let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(echo)));
+    assert_eq!(sent[0].len(), 14 + MTU);
+}
+
+#[test]
+fn a_datagram_to_a_port_is_unreachable() {
+    let mut world = World::acquainted();
+    let datagram = |src, dst: IpAddr, is_right: bool| {
+        let mut bytes = vec![0; 8];
+        let mut header = UdpHeader {
+            src_port: 53,
+            dst_port: 1000,
+            checksum: 0,
+        };
+        header.emit(4, &mut bytes);
+        bytes.extend_from_slice(b"data");
+        let pseudo = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Sum::pseudo_header_v4(src, dst, 17, 12),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Sum::pseudo_header_v6(src, dst, 17, 12),
+            _ => unreachable!("one family"),
+        };
+        header.checksum = (pseudo + Sum::of(&bytes)).checksum() ^ u16::from(!is_right);
+        header.emit(4, &mut bytes);
+        bytes
+    };
+    let bytes = datagram(PEER_V4.into(), OUR_V4.into(), true);
+    let frame = v4(v4_header(PEER_V4, Protocol::UDP), &bytes);
+    let sent = world.tell(&frame);
+    let unreachable = Icmpv4Message::Unreachable {
+        code: icmpv4::PORT_UNREACHABLE,
+        mtu: 0,
+        quoted: &frame[14..],
+    };
+    assert_eq!(Icmpv4Message::parse(parsed_v4(&sent[0]).2), Ok(unreachable));
+
+    let bytes = datagram(PEER_V6.into(), OUR_V6.into(), true);
+    let frame = v6(v6_header(PEER_V6, Protocol::UDP), &bytes);
+    let sent = world.tell(&frame);
+    let unreachable = Icmpv6Message::Unreachable {
+        code: icmpv6::PORT_UNREACHABLE,
+        quoted: &frame[14..],
+    };
+    assert_eq!(parsed_v6(&sent[0]).2, unreachable);
+
+    // Which port it was meant for is not known.
+    let bytes = datagram(PEER_V4.into(), OUR_V4.into(), false);
+    assert_eq!(
+        world.tell(&v4(v4_header(PEER_V4, Protocol::UDP), &bytes)),
+        [[0; 0]; 0]
+    );
+}
+
+#[test]
+fn an_error_quotes_no_more_than_it_may() {
+    let mut world = World::acquainted();
+    let sent = world.tell(&v4(v4_header(PEER_V4, Protocol(99)), &[1; 1400]));
+    assert_eq!(sent[0].len(), 14 + 576);
+    let sent = world.tell(&v6(v6_header(PEER_V6, Protocol(99)), &[1; 1400]));
+    assert_eq!(sent[0].len(), 14 + 1280);
+    let message = parsed_v6(&sent[0]).2;
+    let Icmpv6Message::ParameterProblem { code, pointer, .. } = message else {
+        panic!("{message:?}");
+    };
+    assert_eq!((code, pointer), (icmpv6::UNKNOWN_NEXT_HEADER, 6));
+}
+
+#[test]
+fn an_option_that_asks_for_it_is_complained_of_also_to_a_group() {
+    let mut world = World::acquainted();
+    // RFC 8200 4.2: type 0x9e, of which the highest bits say so.
+    let payload = [59, 0, 0x9e, 4, 0, 0, 0, 0];
+    let to_group = Ipv6Header {
+        dst: "ff02::1".parse().unwrap(),
+        ..v6_header(PEER_V6, Protocol(60))
+    };
+    let sent = world.tell(&v6(to_group, &payload));
+    let (_, header, message) = parsed_v6(&sent[0]);
+    assert_eq!((header.src, header.dst), (OUR_V6, PEER_V6));
+    assert!(matches!(
+        message,
+        Icmpv6Message::ParameterProblem {
+            code: 2,
+            pointer: 42,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn errors_are_not_answered_by_errors() {
+    let mut world = World::acquainted();
+    let inner = [0; 28];
+    let message = Icmpv4Message::Unreachable {
+        code: 1,
+        mtu: 0,
+        quoted: &inner,
+    };
+    assert_eq!(world.tell(&icmp_v4(PEER_V4, message)), [[0; 0]; 0]);
+}
+
+#[test]
+fn answers_have_a_rate() {
+    let mut world = World::acquainted();
+    let request = icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO));
+    let mut answered = 0;
+    for _ in 0..1000 {
+        answered += world.tell(&request).len() as u64;
+    }
+    assert_eq!(answered, ANSWERS_BURST);
+    assert_eq!(world.counters().limited, 1000 - ANSWERS_BURST);
+    world.now += Duration::from_millis(10);
+    for _ in 0..1000 {
+        answered += world.tell(&request).len() as u64;
+    }
+    assert_eq!(answered, ANSWERS_BURST + ANSWERS_PER_S / 100);
+}
+
+#[test]
+fn answers_that_wait_have_a_limit() {
+    let mut world = World::acquainted();
+    for _ in 0..netstack::ip::OWN_FRAMES_MAX + 10 {
+        let request = arp(ArpOperation::Request, PEER_V4, OUR_V4);
+        world.interface.receive(START, complete(&request));
+    }
+    assert_eq!(world.counters().own_dropped, 10);
+    assert_eq!(world.sent().len(), netstack::ip::OWN_FRAMES_MAX);
+}

@@ -1,0 +1,310 @@
+//! The neighbour cache: what it asks, what it believes, and what it keeps.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use netstack::neighbor::{
+    DELAY, INCOMPLETE_MAX, LOCK, NEIGHBORS_MAX, NeighborCache, QUESTION_EVERY, QUESTIONS_MAX,
+    Question, REACHABLE_FOR, Resolution,
+};
+use netstack::time::Instant;
+use netstack::wire::ethernet::EthernetAddress;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const A: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 0xa]);
+const B: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 0xb]);
+const START: Instant = Instant::START;
+
+fn host(number: u32) -> IpAddr {
+    Ipv4Addr::from(0x0a00_0000 + number).into()
+}
+
+fn questions(cache: &mut NeighborCache) -> Vec<Question> {
+    std::iter::from_fn(|| cache.question()).collect()
+}
+
+fn to_all(target: IpAddr) -> Question {
+    Question {
+        target,
+        station: None,
+    }
+}
+
+/// A cache that knows host 1 at A, because it has asked.
+fn knows_one(at: Instant) -> NeighborCache {
+    let mut cache = NeighborCache::default();
+    assert_eq!(cache.resolve(at, host(1)), Resolution::Asked);
+    cache.advertised(at, host(1), Some(A), true, true);
+    assert_eq!(questions(&mut cache), [to_all(host(1))]);
+    assert_eq!(cache.resolve(at, host(1)), Resolution::Known(A));
+    cache
+}
+
+#[test]
+fn an_unknown_neighbour_is_asked_for_once_a_second_and_given_up() {
+    let mut cache = NeighborCache::default();
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Asked);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Asked);
+    cache.hold(host(1), b"to____from__", &[b"frame"]);
+    let mut now = START;
+    for _ in 0..QUESTIONS_MAX {
+        assert_eq!(questions(&mut cache), [to_all(host(1))]);
+        now += QUESTION_EVERY;
+        assert_eq!(cache.wakes_at(), Some(now));
+        cache.on_timer(now);
+    }
+    assert!(cache.is_empty() && cache.wakes_at().is_none());
+    assert_eq!(questions(&mut cache), []);
+    let counters = cache.counters();
+    assert_eq!((counters.absent, counters.frames_dropped), (1, 1));
+    // The next use begins anew.
+    assert_eq!(cache.resolve(now, host(1)), Resolution::Asked);
+}
+
+#[test]
+fn the_newest_frame_leaves_with_the_answer() {
+    let mut cache = NeighborCache::default();
+    cache.resolve(START, host(1));
+    cache.hold(host(1), b"to____from__older", &[]);
+    cache.hold(host(1), b"to____from__", &[b"new", b"est"]);
+    assert_eq!(cache.released(), None);
+    cache.advertised(START, host(1), Some(A), true, true);
+    let frame = cache.released().unwrap();
+    assert_eq!(frame, [&A.0[..], b"from__newest"].concat());
+    cache.reuse(frame);
+    assert_eq!(cache.released(), None);
+    assert_eq!(cache.counters().frames_dropped, 1);
+}
+
+#[test]
+fn a_frame_to_a_neighbour_that_is_known_or_not_asked_for_is_not_held() {
+    let mut cache = knows_one(START);
+    cache.hold(host(1), b"to____from__", &[]);
+    cache.hold(host(2), b"to____from__", &[]);
+    assert_eq!((cache.released(), cache.counters().refused), (None, 2));
+}
+
+#[test]
+fn a_reachable_neighbour_that_is_used_later_is_asked_again_and_used_meanwhile() {
+    let mut cache = knows_one(START);
+    let later = START + REACHABLE_FOR;
+    cache.on_timer(later);
+    assert_eq!(cache.wakes_at(), None);
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
+    // TCP is given time to confirm it.
+    let mut now = later + DELAY;
+    assert_eq!(cache.wakes_at(), Some(now));
+    for _ in 0..QUESTIONS_MAX {
+        cache.on_timer(now);
+        let to_one = Question {
+            target: host(1),
+            station: Some(A),
+        };
+        assert_eq!(questions(&mut cache), [to_one]);
+        assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
+        now += QUESTION_EVERY;
+    }
+    cache.on_timer(now);
+    assert_eq!(cache.resolve(now, host(1)), Resolution::Asked);
+}
+
+#[test]
+fn what_tcp_confirms_is_not_asked() {
+    let mut cache = knows_one(START);
+    let mut now = START;
+    for _ in 0..100 {
+        now += Duration::from_secs(20);
+        cache.on_timer(now);
+        assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
+        cache.confirm(now, host(1));
+    }
+    assert_eq!(questions(&mut cache), []);
+}
+
+#[test]
+fn an_answer_while_it_is_probed_ends_the_probing() {
+    let mut cache = knows_one(START);
+    let later = START + REACHABLE_FOR;
+    cache.resolve(later, host(1));
+    let now = later + DELAY;
+    cache.on_timer(now);
+    questions(&mut cache);
+    cache.advertised(now, host(1), Some(A), true, true);
+    cache.on_timer(now + QUESTION_EVERY);
+    assert_eq!(questions(&mut cache), []);
+}
+
+#[test]
+fn what_was_not_asked_for_makes_no_entry() {
+    let mut cache = NeighborCache::default();
+    cache.advertised(START, host(1), Some(A), false, true);
+    cache.advertised(START, host(1), Some(A), true, true);
+    cache.hinted(START, host(1), A, false);
+    cache.confirm(START, host(1));
+    assert!(cache.is_empty());
+}
+
+#[test]
+fn a_question_to_this_host_makes_an_entry() {
+    let mut cache = NeighborCache::default();
+    cache.hinted(START, host(1), A, true);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
+    assert_eq!(questions(&mut cache), []);
+    // It is stale: used, it is asked for.
+    cache.on_timer(START + DELAY);
+    assert_eq!(questions(&mut cache).len(), 1);
+}
+
+#[test]
+fn a_question_from_a_neighbour_that_is_asked_for_answers_as_well() {
+    let mut cache = NeighborCache::default();
+    cache.resolve(START, host(1));
+    cache.hold(host(1), b"to____from__", &[]);
+    cache.hinted(START, host(1), A, false);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
+    assert!(cache.released().is_some());
+}
+
+#[test]
+fn a_gratuitous_change_is_believed_but_not_with_every_packet() {
+    let mut cache = knows_one(START);
+    cache.advertised(START, host(1), Some(B), false, true);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
+    assert_eq!(cache.counters().not_believed, 1);
+    let later = START + LOCK;
+    cache.advertised(later, host(1), Some(B), false, true);
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(B));
+    cache.hinted(later, host(1), A, true);
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(B));
+    assert_eq!(cache.counters().not_believed, 2);
+}
+
+#[test]
+fn an_advertisement_without_override_makes_unsure_and_changes_nothing() {
+    // RFC 4861 7.2.5, I
+    let mut cache = knows_one(START);
+    let later = START + LOCK;
+    cache.advertised(later, host(1), Some(B), true, false);
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
+    cache.on_timer(later + DELAY);
+    assert_eq!(questions(&mut cache).len(), 1);
+}
+
+#[test]
+fn an_advertisement_without_an_address_does_not_complete() {
+    let mut cache = NeighborCache::default();
+    cache.resolve(START, host(1));
+    cache.advertised(START, host(1), None, true, true);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Asked);
+}
+
+#[test]
+fn a_fixed_neighbour_stays() {
+    let mut cache = NeighborCache::default();
+    cache.fix(START, host(1), A);
+    let later = START + REACHABLE_FOR + DELAY;
+    cache.advertised(later, host(1), Some(B), true, true);
+    cache.hinted(later, host(1), B, true);
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
+    assert_eq!(cache.wakes_at(), None);
+}
+
+#[test]
+fn a_scan_of_the_prefix_is_refused_beyond_a_limit() {
+    let mut cache = knows_one(START);
+    let asked =
+        (2..10_000).filter(|&number| cache.resolve(START, host(number)) == Resolution::Asked);
+    assert_eq!(asked.count(), INCOMPLETE_MAX);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
+    // Those who did not answer make room.
+    for second in 1..=3 {
+        cache.on_timer(START + Duration::from_secs(second));
+    }
+    assert_eq!(cache.len(), 1);
+    let later = START + Duration::from_secs(3);
+    assert_eq!(cache.resolve(later, host(20_000)), Resolution::Asked);
+}
+
+#[test]
+fn the_neighbour_that_was_not_used_for_longest_makes_room() {
+    let mut cache = NeighborCache::default();
+    for number in 0..NEIGHBORS_MAX as u32 {
+        let at = START + Duration::from_millis(number.into());
+        cache.hinted(at, host(number), A, true);
+    }
+    let now = START + Duration::from_secs(10);
+    cache.resolve(now, host(0));
+    cache.hinted(now, host(5000), A, true);
+    assert_eq!((cache.len(), cache.counters().evicted), (NEIGHBORS_MAX, 1));
+    assert_eq!(cache.resolve(now, host(0)), Resolution::Known(A));
+    assert_eq!(cache.resolve(now, host(1)), Resolution::Asked);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Resolve(u32),
+    Advertise(u32, bool, bool, bool, bool),
+    Hint(u32, bool, bool),
+    Confirm(u32),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let number = 0u32..200;
+    prop_oneof![
+        4 => number.clone().prop_map(Step::Resolve),
+        2 => (number.clone(), any::<(bool, bool, bool, bool)>())
+            .prop_map(|(number, it)| Step::Advertise(number, it.0, it.1, it.2, it.3)),
+        1 => (number.clone(), any::<(bool, bool)>())
+            .prop_map(|(number, it)| Step::Hint(number, it.0, it.1)),
+        1 => number.prop_map(Step::Confirm),
+        2 => (0u64..3000).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: every frame that was held leaves or is counted, no limit is passed, and
+    /// time comes to rest.
+    #[test]
+    fn frames_and_limits_are_kept(steps in vec(step(), 0..150)) {
+        let (mut cache, mut now) = (NeighborCache::default(), START);
+        let (mut held, mut left) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Resolve(number) => {
+                    if cache.resolve(now, host(number)) == Resolution::Asked {
+                        cache.hold(host(number), b"to____from__", &[b"payload"]);
+                        held += 1;
+                    }
+                }
+                Step::Advertise(number, is_a, has_mac, was_asked, is_override) => {
+                    let mac = has_mac.then_some(if is_a { A } else { B });
+                    cache.advertised(now, host(number), mac, was_asked, is_override);
+                }
+                Step::Hint(number, is_a, may_add) => {
+                    cache.hinted(now, host(number), if is_a { A } else { B }, may_add);
+                }
+                Step::Confirm(number) => cache.confirm(now, host(number)),
+                Step::Wait(millis) => {
+                    now += Duration::from_millis(millis);
+                    cache.on_timer(now);
+                }
+            }
+            while let Some(frame) = cache.released() {
+                prop_assert!(frame[..6] == A.0 || frame[..6] == B.0);
+                left += 1;
+                cache.reuse(frame);
+            }
+            questions(&mut cache);
+            prop_assert!(cache.len() <= NEIGHBORS_MAX);
+        }
+        // With nothing said and nothing used, every question ends.
+        for _ in 0..10 {
+            now += DELAY;
+            cache.on_timer(now);
+        }
+        prop_assert_eq!(cache.wakes_at(), None);
+        prop_assert_eq!(held, left + cache.counters().frames_dropped);
+    }
+}

@@ -1,12 +1,15 @@
 //! How much of the machine others used meanwhile: figures of a busy machine say little.
 
 use std::fs;
+use std::time::Duration;
 
 /// The machine's processors and this process, as they stand at one moment, in clock ticks.
 pub(crate) struct Usage {
     /// Of all processors together, idle or not.
     all: u64,
     busy: u64,
+    /// What the hypervisor gave to others.
+    steal: u64,
     /// This process and its children that have ended.
     own: u64,
 }
@@ -36,6 +39,7 @@ impl Usage {
         Some(Usage {
             all,
             busy: all - idle,
+            steal: ticks[7],
             own: own(14)? + own(15)? + own(16)? + own(17)?,
         })
     }
@@ -46,6 +50,16 @@ impl Usage {
         let busy = later.busy.saturating_sub(self.busy);
         let others = busy.saturating_sub(later.own.saturating_sub(self.own));
         others as f64 / later.all.saturating_sub(self.all).max(1) as f64
+    }
+
+    /// Which part of the machine other programs have used since, and which part the hypervisor took
+    /// away, in percent. `own` is CPU time of children that have not ended.
+    pub(crate) fn shares_since(&self, later: &Usage, own: Duration) -> (f64, f64) {
+        let all = later.all.saturating_sub(self.all).max(1) as f64;
+        let steal = later.steal.saturating_sub(self.steal) as f64;
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let others = self.others_since(later) * all - steal - own.as_secs_f64() * per_second;
+        (100.0 * others.max(0.0) / all, 100.0 * steal / all)
     }
 }
 
@@ -64,6 +78,10 @@ mod tests {
         let start = usage(1000, 2000, 100);
         assert_eq!(start.others_since(&usage(1500, 2500, 600)), 0.0);
         assert_eq!(start.others_since(&usage(1500, 2500, 350)), 0.25);
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let own = Duration::from_secs_f64(100.0 / ticks);
+        let (others, steal) = start.shares_since(&usage(1500, 2500, 350), own);
+        assert_eq!((others.round(), steal), (15.0, 0.0));
         assert!(Usage::now().is_some());
     }
 }

@@ -2,32 +2,54 @@
 //! as ours.
 //!
 //! ```text
-//!   experiment = cells × subjects × repetitions      sample = one process, one JSON line
+//!   experiment = cells × subjects × rounds          sample = one fresh process, one JSON line
 //!
-//!   catalog/yield.rs ──┐                    ┌── weft (this very program)
-//!   catalog/cycle.rs ──┼──▶ run ──▶ report  ├── go, tokio, may (built from peers/)
-//!   ...              ──┘      A B C, B C A  └── ...
+//!   catalog/rt/yield_.rs ──┐              ┌── programs: weft's, Go's, tokio's, may's
+//!   catalog/web/rows.rs  ──┼──▶ method ──▶│            each prints what came out
+//!   ...                  ──┘   A B C      ├── servers: weft in its forms, nginx, lighttpd, memcached,
+//!                              B C A      │            any command line
+//!                                │        └── the generator is `weft load`, on the other core
+//!                                ▼
+//!                  samples/NAME.jsonl ──▶ report: tables, figures, verdicts; text and HTML
 //! ```
 //!
 //! An [`Experiment`] says what is measured in which cells, and what is expected. [`run()`] takes
-//! the samples, one process after the other in an order that changes from repetition to repetition,
-//! so that a slow minute of the machine hits all subjects alike. A [`Report`] has medians with
-//! least and greatest, and says of each expectation whether it was met. Nothing here is part of
-//! what it measures: the laboratory starts processes and reads what they print.
+//! the samples by turns and writes each to a file as it comes. A [`Report`] is made of that file
+//! alone. Nothing here is part of what it measures: the laboratory starts processes and reads what
+//! they print, and what the kernel says of them.
 //!
-//! The experiments are about threading runtimes. Those that ask what a switch costs, and which
-//! fibers are left behind, come from the doctoral thesis on C∀'s runtime (T. Delisle, University of
-//! Waterloo, 2022); the others take single things apart: to start a fiber, to lock, to wake a
-//! processor, to do nothing.
+//! From the top: [`catalog`] and [`Report`]; `method`, which takes turns, and `bench`, which
+//! measures a server; `store`, `rows` and [`Expectation`]; what an [`Experiment`], a [`Subject`]
+//! and a [`Sample`] are; [`LabPlace`], where samples are taken, and which leaves nothing behind.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod bench;
 mod busy;
+mod card;
 pub mod catalog;
+pub mod compare;
+mod expect;
+mod experiment;
+mod method;
+mod peers;
+mod place;
 mod report;
-mod run;
+mod rows;
+mod sample;
+mod store;
 mod subject;
 
-pub use report::{Expectation, Report, Row};
-pub use run::{Cell, Effort, Experiment, Measure, Progress, Sample, run};
-pub use subject::{PeerRuntime, Subject};
+pub use bench::{Bench, Fault};
+pub use card::{Card, date_of};
+pub use expect::{Expectation, Judge, Judgement};
+pub use experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, Values, Work};
+pub use method::{Effort, Progress, RunError, Setting, run};
+pub use peers::PeerRuntime;
+pub use place::{LabPlace, Launched, ServerLimits, Side, guard};
+pub use report::{Report, html};
+pub use rows::{Ratio, Row, Rows, Spread, show};
+pub use sample::{Noise, Output, Sample};
+pub use store::{Came, Header, Record, Recorded, RunEnd, SubjectLine, samples_file};
+pub use subject::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start, Subject, WEFT_FORMS};
+pub use subject::{custom, in_path, version_of, weft_forms};

@@ -1,156 +1,400 @@
-//! What is measured: this program in its variants, and peers that are built from their sources
-//! here.
+//! What is measured: programs that print a result, and servers that are asked.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-/// A program that takes `PROGRAM key=value...` and prints a [`Sample`](crate::Sample).
+/// Something that experiments measure.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// For tables: `weft`, `weft steps`, `go`.
+    /// For tables: `weft`, `weft steps`, `nginx copy`.
     pub name: String,
-    /// By which experiments ask for it: `pinned`, `steps` and `migratable` are weft's, peers go by
-    /// their names.
+    /// By which experiments ask for it. `pinned`, `steps` and `migratable` are weft's fibers; other
+    /// people's go by their names; a server of the user's is `custom`.
     pub kind: String,
+    /// What it says of itself; empty if it was not asked.
+    pub version: String,
+    /// How to start it.
+    pub start: Start,
+}
+
+/// How a subject is started.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// It takes `PROGRAM key=value...`, prints an [`Output`](crate::Output), and ends.
+    Program {
+        /// What is started.
+        program: PathBuf,
+        /// What comes before the program's name.
+        arguments: Vec<OsString>,
+        /// What comes after the cell's parameters.
+        parameters: Vec<OsString>,
+    },
+    /// It serves at a port until it is stopped.
+    Server(ServerForm),
+}
+
+/// A server, and how it is configured.
+#[derive(Clone, Debug)]
+pub struct ServerForm {
     /// What is started.
     pub program: PathBuf,
-    /// What comes before the program's name.
-    pub arguments: Vec<OsString>,
-    /// What comes after the cell's parameters.
-    pub parameters: Vec<OsString>,
+    /// Its arguments; `{port}`, `{root}` and `{config}` stand for what each start has.
+    pub arguments: Vec<String>,
+    /// The content of the file `{config}`, with the same placeholders and `{scratch}`.
+    pub config: Option<&'static str>,
+    /// What it speaks.
+    pub protocol: Speaks,
 }
 
-/// A runtime of others that the laboratory knows how to build.
+/// What a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerRuntime {
-    /// Goroutines. Needs Go 1.22 or newer.
-    Go,
-    /// Tokio's multi-threaded scheduler. Needs cargo.
-    Tokio,
-    /// may's fibers. Needs cargo.
-    May,
-    /// Plain kernel threads, with the standard library, parking_lot and bare system calls. Needs
-    /// cargo.
-    Threads,
+pub enum Speaks {
+    /// HTTP/1.1 over a folder.
+    Web,
+    /// memcached's.
+    Cache,
 }
 
-/// The ways to wake a thread that [`PeerRuntime::Threads`] has, each a subject of its own.
-const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring register"];
-
-impl PeerRuntime {
-    /// All.
-    pub const ALL: [PeerRuntime; 4] = [
-        PeerRuntime::Go,
-        PeerRuntime::Tokio,
-        PeerRuntime::May,
-        PeerRuntime::Threads,
-    ];
-
-    /// `go`.
-    pub fn name(self) -> &'static str {
-        match self {
-            PeerRuntime::Go => "go",
-            PeerRuntime::Tokio => "tokio",
-            PeerRuntime::May => "may",
-            PeerRuntime::Threads => "threads",
-        }
-    }
-
-    fn sources(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            PeerRuntime::Go => &[
-                ("main.go", include_str!("../peers/go/main.go")),
-                ("go.mod", include_str!("../peers/go/go.mod.txt")),
-            ],
-            PeerRuntime::Tokio => &[
-                ("src/main.rs", include_str!("../peers/tokio/src/main.rs")),
-                ("Cargo.toml", include_str!("../peers/tokio/Cargo.toml.txt")),
-            ],
-            PeerRuntime::May => &[
-                ("src/main.rs", include_str!("../peers/may/src/main.rs")),
-                ("Cargo.toml", include_str!("../peers/may/Cargo.toml.txt")),
-            ],
-            PeerRuntime::Threads => &[
-                ("src/main.rs", include_str!("../peers/threads/src/main.rs")),
-                ("src/wake.rs", include_str!("../peers/threads/src/wake.rs")),
-                (
-                    "Cargo.toml",
-                    include_str!("../peers/threads/Cargo.toml.txt"),
-                ),
-            ],
-        }
-    }
-
-    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very
-    /// sources; returns the subjects that it is good for.
+impl ServerForm {
+    /// The command line for one start.
     ///
     /// # Errors
-    /// `NotFound` if its tool chain is not there; else what it said.
-    pub fn build(self, folder: &Path) -> io::Result<Vec<Subject>> {
-        let folder = folder.join(self.name());
-        let (program, stamp) = (folder.join("peer"), folder.join("built-from"));
-        let sources: String = self.sources().iter().map(|(_, text)| *text).collect();
-        let is_built = fs::read_to_string(&stamp).is_ok_and(|built_from| built_from == sources);
-        if !is_built || !program.exists() {
-            for (name, text) in self.sources() {
-                let file = folder.join(name);
-                fs::create_dir_all(file.parent().expect("a file in a folder"))?;
-                fs::write(file, text)?;
-            }
-            self.compile(&folder, &program)?;
-            fs::write(stamp, sources)?;
-        }
-        let subject = |name: &str, parameters| Subject {
-            name: name.to_owned(),
-            kind: name.to_owned(),
-            program: program.clone(),
-            arguments: Vec::new(),
-            parameters,
+    /// When the configuration file cannot be written.
+    pub(crate) fn argv(&self, port: u16, root: &Path, scratch: &Path) -> io::Result<Vec<OsString>> {
+        let config = scratch.join("server.conf");
+        let fill = |text: &str| {
+            text.replace("{port}", &port.to_string())
+                .replace("{root}", &root.display().to_string())
+                .replace("{scratch}", &scratch.display().to_string())
+                .replace("{config}", &config.display().to_string())
         };
-        let mut subjects = vec![subject(self.name(), Vec::new())];
-        if self == PeerRuntime::Threads {
-            let ways = WAYS_TO_WAKE.iter().enumerate();
-            subjects.extend(ways.map(|(at, way)| subject(way, vec![format!("way={at}").into()])));
+        if let Some(text) = self.config {
+            fs::write(&config, fill(text))?;
         }
-        Ok(subjects)
+        let arguments = self.arguments.iter().map(|argument| fill(argument).into());
+        Ok([self.program.clone().into()]
+            .into_iter()
+            .chain(arguments)
+            .collect())
     }
 
-    fn compile(self, folder: &Path, program: &Path) -> io::Result<()> {
-        let mut command = match self {
-            PeerRuntime::Go => {
-                let mut go = Command::new("go");
-                go.args(["build", "-o"]).arg(program).arg(".");
-                go
-            }
-            PeerRuntime::Tokio | PeerRuntime::May | PeerRuntime::Threads => {
-                let mut cargo = Command::new("cargo");
-                cargo.args(["build", "--release", "--quiet"]);
-                cargo.env("CARGO_TARGET_DIR", folder.join("target"));
-                cargo
-            }
+    /// The command line as it is in the report, placeholders and all.
+    pub(crate) fn words(&self) -> String {
+        let name = self
+            .program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        [name.into_owned()]
+            .into_iter()
+            .chain(self.arguments.clone())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+/// A server of other people that the laboratory knows how to configure.
+#[derive(Debug)]
+pub struct Known {
+    /// For tables.
+    pub name: &'static str,
+    /// The program.
+    pub program: &'static str,
+    /// The Debian package that brings it.
+    pub package: &'static str,
+    /// What makes it say its version.
+    version: &'static str,
+    arguments: &'static str,
+    config: Option<&'static str>,
+    protocol: Speaks,
+}
+
+/// Other people's servers, each as well tuned as its manual allows, on one core.
+pub const KNOWN: &[Known] = &[
+    nginx("nginx sendfile", NGINX_SENDFILE),
+    nginx("nginx copy", NGINX_COPY),
+    nginx("nginx", NGINX_PLAIN),
+    nginx("nginx threads", NGINX_THREADS),
+    Known {
+        name: "lighttpd",
+        program: "lighttpd",
+        package: "lighttpd",
+        version: "-v",
+        arguments: "-D -f {config}",
+        config: Some(LIGHTTPD),
+        protocol: Speaks::Web,
+    },
+    Known {
+        name: "caddy",
+        program: "caddy",
+        package: "caddy",
+        version: "version",
+        arguments: "file-server --listen 127.0.0.1:{port} --root {root}",
+        config: None,
+        protocol: Speaks::Web,
+    },
+    Known {
+        name: "memcached",
+        program: "memcached",
+        package: "memcached",
+        version: "--version",
+        arguments: MEMCACHED_FLAGS,
+        config: None,
+        protocol: Speaks::Cache,
+    },
+];
+
+/// The flags of a cache, memcached's and ours: one processor, 2 GB.
+pub(crate) const CACHE_FLAGS: &str = "-p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root";
+
+/// More connections than any experiment has.
+const MANY: &str = "-c 17000";
+const MEMCACHED_FLAGS: &str = "-p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root -c 17000";
+
+const fn nginx(name: &'static str, config: &'static str) -> Known {
+    Known {
+        name,
+        program: "nginx",
+        package: "nginx-light",
+        version: "-v",
+        arguments: "-c {config} -p {scratch} -e stderr",
+        config: Some(config),
+        protocol: Speaks::Web,
+    }
+}
+
+macro_rules! nginx_conf {
+    ($delivery:literal) => {
+        concat!(
+            "daemon off;\nuser root;\npid {scratch}/nginx.pid;\nerror_log stderr warn;\n",
+            "worker_processes 1;\nworker_rlimit_nofile 20000;\n",
+            "events { use epoll; worker_connections 16384; multi_accept on; }\n",
+            "http {\n access_log off;\n types { text/html html; }\n",
+            " client_body_temp_path {scratch}/body;\n proxy_temp_path {scratch}/proxy;\n",
+            " fastcgi_temp_path {scratch}/fastcgi;\n uwsgi_temp_path {scratch}/uwsgi;\n",
+            " scgi_temp_path {scratch}/scgi;\n",
+            " open_file_cache max=30000 inactive=1h;\n",
+            " keepalive_requests 1000000000;\n keepalive_timeout 1h;\n ",
+            $delivery,
+            "\n server { listen 127.0.0.1:{port} backlog=16384; root {root}; }\n}\n"
+        )
+    };
+}
+
+const NGINX_SENDFILE: &str = nginx_conf!("sendfile on; tcp_nopush on;");
+const NGINX_COPY: &str = nginx_conf!("sendfile off;");
+/// Without tcp_nopush, which holds one 64 KiB reply in a thousand back for 40 ms (measured).
+const NGINX_PLAIN: &str = nginx_conf!("sendfile on;");
+const NGINX_THREADS: &str = nginx_conf!("sendfile on; aio threads;");
+
+/// 65,535 is the most that max-keep-alive-requests holds: one reconnection in 65,535 requests.
+/// lighttpd takes no more connections than half its descriptors.
+const LIGHTTPD: &str = r#"server.bind = "127.0.0.1"
+server.port = {port}
+server.document-root = "{root}"
+server.max-worker = 0
+server.max-fds = 20000
+server.max-connections = 10000
+server.listen-backlog = 16384
+server.max-keep-alive-requests = 65535
+server.max-keep-alive-idle = 3600
+server.event-handler = "linux-sysepoll"
+mimetype.assign = ( ".html" => "text/html" )
+"#;
+
+impl Known {
+    /// It, if it is installed.
+    pub fn find(&self) -> Option<Subject> {
+        let program = in_path(self.program)?;
+        let server = ServerForm {
+            program: program.clone(),
+            arguments: self.arguments.split(' ').map(str::to_owned).collect(),
+            config: self.config,
+            protocol: self.protocol,
         };
-        let built = command.current_dir(folder).stdin(Stdio::null()).output();
-        let built = built.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                let tool = command.get_program().display();
-                io::Error::new(error.kind(), format!("{tool} is not installed"))
+        Some(Subject {
+            name: self.name.to_owned(),
+            kind: self.name.to_owned(),
+            version: version_of(&program, self.version),
+            start: Start::Server(server),
+        })
+    }
+}
+
+/// weft's forms as servers, by name: what comes after `weft serve ROOT` or `weft cache`.
+pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
+    ("weft", Speaks::Web, ""),
+    ("weft epoll", Speaks::Web, "--io epoll"),
+    (
+        "weft event",
+        Speaks::Web,
+        "--engine event --accept own --multi-accept on",
+    ),
+    ("weft thread", Speaks::Web, "--engine thread"),
+    ("weft cache", Speaks::Cache, MANY),
+    ("weft cache epoll", Speaks::Cache, "--io=epoll -c 17000"),
+    ("weft cache event", Speaks::Cache, "--engine=event -c 17000"),
+    (
+        "weft cache thread",
+        Speaks::Cache,
+        "--engine=thread -c 4000",
+    ),
+];
+
+/// The dispatchers of `weft serve --engine event`, each a subject `event NAME`.
+pub const DISPATCHERS: &[&str] = &[
+    "select",
+    "poll",
+    "fdm",
+    "lap",
+    "rtsig",
+    "epoll",
+    "epoll-edge",
+    "uring",
+];
+
+/// All forms of a weft binary as servers. `prefix` goes before their names, so that two builds can
+/// be told apart.
+pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
+    let version = version_of(binary, "--version");
+    let form = |name: &str, kind: &str, protocol, words: &str| {
+        let fixed = match protocol {
+            Speaks::Web => {
+                "serve {root} --listen 127.0.0.1:{port} --workers 1 --access-log off".to_owned()
             }
-            _ => error,
-        })?;
-        if !built.status.success() {
-            let said = String::from_utf8_lossy(&built.stderr);
-            let said = said.lines().take(3).collect::<Vec<_>>().join("; ");
-            return Err(io::Error::other(format!(
-                "{} does not build: {said}",
-                self.name()
-            )));
+            Speaks::Cache => format!("cache {CACHE_FLAGS}"),
+        };
+        let words = fixed.split(' ').chain(words.split_whitespace());
+        Subject {
+            name: format!("{prefix}{name}"),
+            kind: kind.to_owned(),
+            version: version.clone(),
+            start: Start::Server(ServerForm {
+                program: binary.to_owned(),
+                arguments: words.map(str::to_owned).collect(),
+                config: None,
+                protocol,
+            }),
         }
-        if self != PeerRuntime::Go {
-            fs::copy(folder.join("target/release/peer"), program)?;
-        }
-        Ok(())
+    };
+    let forms = WEFT_FORMS
+        .iter()
+        .map(|&(name, protocol, words)| form(name, name, protocol, words));
+    let dispatchers = DISPATCHERS.iter().map(|name| {
+        let words = format!("--engine event --dispatcher {name} --max-connections 8000");
+        form(
+            &format!("event {name}"),
+            &format!("event {name}"),
+            Speaks::Web,
+            &words,
+        )
+    });
+    forms.chain(dispatchers).collect()
+}
+
+/// A server of the user's: `NAME=COMMAND {port} {root}`.
+///
+/// # Errors
+/// A sentence that says what is wrong with it.
+pub fn custom(text: &str) -> Result<Subject, String> {
+    let (name, command) = text.split_once('=').unwrap_or_default();
+    let mut words = command.split_whitespace().map(str::to_owned);
+    let program = words
+        .next()
+        .filter(|_| !name.is_empty() && command.contains("{port}"));
+    let Some(program) = program else {
+        return Err(format!(
+            "'{text}': want NAME=COMMAND with {{port}}, and {{root}} if it serves files"
+        ));
+    };
+    let program = in_path(&program).ok_or_else(|| format!("'{program}' is not installed"))?;
+    Ok(Subject {
+        name: name.to_owned(),
+        kind: "custom".to_owned(),
+        version: String::new(),
+        start: Start::Server(ServerForm {
+            program,
+            arguments: words.collect(),
+            config: None,
+            protocol: match command.contains("{root}") {
+                true => Speaks::Web,
+                false => Speaks::Cache,
+            },
+        }),
+    })
+}
+
+/// The program of this name or path. Servers often lie in `sbin`, which users do not have in PATH.
+pub fn in_path(program: &str) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| path.is_file();
+    if program.contains('/') {
+        return fs::canonicalize(program).ok().filter(is_program);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(program)).find(is_program)
+}
+
+/// The first word that looks like a version in what a program says of itself.
+pub fn version_of(program: &Path, flag: &str) -> String {
+    let Ok(said) = Command::new(program).arg(flag).output() else {
+        return String::new();
+    };
+    let said = [said.stdout, said.stderr].concat();
+    first_version(&String::from_utf8_lossy(&said)).unwrap_or_default()
+}
+
+fn first_version(text: &str) -> Option<String> {
+    let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || ".-+".contains(c)));
+    // v2.6.2, go1.26.0
+    let digits = |word: &str| {
+        word.trim_start_matches(|c: char| c.is_ascii_alphabetic())
+            .to_owned()
+    };
+    let is_version =
+        |word: &String| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    words.by_ref().map(digits).find(is_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        let found = |text| first_version(text).unwrap_or_default();
+        assert_eq!(found("nginx version: nginx/1.22.1\n"), "1.22.1");
+        assert_eq!(
+            found("lighttpd/1.4.69 (ssl) - a light and fast webserver"),
+            "1.4.69"
+        );
+        assert_eq!(found("v2.6.2 h1:abc"), "2.6.2");
+        assert_eq!(found("memcached 1.6.18"), "1.6.18");
+        assert_eq!(found("go version go1.26.0 linux/amd64"), "1.26.0");
+        assert_eq!(found("no version here"), "");
+    }
+
+    #[test]
+    fn a_users_server_is_a_name_and_a_command_with_a_port() {
+        let made = custom("mine=sh -c {port} {root}").unwrap();
+        let Start::Server(server) = made.start else {
+            panic!("a server");
+        };
+        assert_eq!(server.protocol, Speaks::Web);
+        let argv = server
+            .argv(2001, Path::new("/site"), Path::new("/tmp"))
+            .unwrap();
+        assert_eq!(argv[1..], ["-c", "2001", "/site"].map(OsString::from));
+        assert!(custom("mine=sh -c").unwrap_err().contains("{port}"));
+        assert!(custom("sh {port}").is_err());
+        assert!(
+            custom("a=no-such-program {port}")
+                .unwrap_err()
+                .contains("not installed")
+        );
     }
 }

@@ -1,218 +1,372 @@
 //! `weft lab`: the laboratory's experiments, with this program as one of the subjects.
 
+mod args;
 mod programs;
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ::lab::catalog::{self, CATALOG};
-use ::lab::{Effort, Experiment, PeerRuntime, Subject};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ::lab::compare::{Comparison, NEW, OLD};
+use ::lab::{
+    Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report, RunError,
+    Setting, Start, Subject, Work, samples_file,
+};
+use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use crate::Failure;
-
-/// What was typed.
-pub(crate) enum LabCommand {
-    /// Say what there is.
-    List,
-    /// Run experiments.
-    Run(Run),
-    /// Be a subject.
-    Program {
-        name: String,
-        parameters: Vec<String>,
-    },
-}
-
-/// How to run which experiments.
-pub(crate) struct Run {
-    names: Vec<String>,
-    quick: bool,
-    json: bool,
-    strict: bool,
-    repetitions: Option<u32>,
-    peers: Option<Vec<String>>,
-    folder: Option<PathBuf>,
-}
-
-/// The subcommand, as clap sees it.
-pub(crate) fn command() -> Command {
-    let flag = |name: &'static str, help| {
-        Arg::new(name)
-            .long(name)
-            .action(ArgAction::SetTrue)
-            .help(help)
-    };
-    let run = Command::new("run")
-        .about("Run experiments and print their tables")
-        .arg(
-            Arg::new("name")
-                .value_name("EXPERIMENT")
-                .num_args(1..)
-                .required(true)
-                .help("As `weft lab list` names them, or `rt` for all that begin with rt-"),
-        )
-        .arg(flag("quick", "Fewer cells and shorter samples: a quick look"))
-        .arg(flag("json", "Print JSON, one report a line, with every sample"))
-        .arg(flag("strict", "Exit with 1 when something does not come out as expected"))
-        .arg(
-            Arg::new("repeat")
-                .long("repeat")
-                .value_name("N")
-                .value_parser(value_parser!(u32).range(1..=1000))
-                .help("Samples of each cell on each subject [default: 5; 1 with --quick]"),
-        )
-        .arg(
-            Arg::new("peers")
-                .long("peers")
-                .value_name("NAMES")
-                .value_delimiter(',')
-                .help("Which of go, tokio, may, threads to measure beside weft, or none [default: those that build]"),
-        )
-        .arg(
-            Arg::new("folder")
-                .long("folder")
-                .value_name("DIR")
-                .value_parser(value_parser!(PathBuf))
-                .help("Where peers are built and kept [default: weft/peers in the user's cache folder]"),
-        );
-    let program = Command::new("program")
-        .hide(true)
-        .arg(Arg::new("name").required(true))
-        .arg(Arg::new("parameter").num_args(0..));
-    Command::new("lab")
-        .about("Experiments: what threading runtimes cost, and which threads they leave behind")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommands([
-            Command::new("list").about("List the experiments"),
-            run,
-            program,
-        ])
-}
-
-/// What clap has found.
-pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
-    let (name, matches) = matches.subcommand().expect("clap demands a command");
-    let many = |id: &str| {
-        let values = matches.get_many::<String>(id);
-        values.map(|values| values.cloned().collect::<Vec<_>>())
-    };
-    match name {
-        "list" => LabCommand::List,
-        "program" => LabCommand::Program {
-            name: many("name").expect("clap demands it").remove(0),
-            parameters: many("parameter").unwrap_or_default(),
-        },
-        _ => LabCommand::Run(Run {
-            names: many("name").expect("clap demands it"),
-            quick: matches.get_flag("quick"),
-            json: matches.get_flag("json"),
-            strict: matches.get_flag("strict"),
-            repetitions: matches.get_one("repeat").copied(),
-            peers: many("peers"),
-            folder: matches.get_one("folder").cloned(),
-        }),
-    }
-}
-
-/// What the long help says behind the options.
-pub(crate) const SECTIONS: crate::args::Sections = &[
-    (
-        "Examples",
-        "weft lab list\n\
-         weft lab run rt-yield --quick\n\
-         weft lab run rt --json > rt.json\n\
-         weft lab run rt-transfer --peers go,tokio",
-    ),
-    (
-        "What is printed",
-        "A table of medians with (least–greatest) of all repetitions, and each expectation with\n\
-         the figures that decided it. Subjects take turns, so that a slow minute hits all alike.\n\
-         Peers are other people's runtimes; their programs are built where a tool chain is found.",
-    ),
-];
+use args::{Compare, Measuring, Run};
+pub(crate) use args::{LabCommand, SECTIONS, asked, command};
 
 pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure> {
     match asked {
-        LabCommand::List => {
-            for experiment in CATALOG {
-                writeln!(out, "{:<14} {}", experiment.name, experiment.about)?;
-            }
-            Ok(())
-        }
+        LabCommand::List => list(out),
+        LabCommand::Servers => servers(out),
         LabCommand::Program { name, parameters } => {
-            let sample = programs::run(&name, &parameters).map_err(Failure::Usage)?;
-            serde_json::to_writer(&mut *out, &sample).map_err(io::Error::from)?;
+            let output = programs::run(&name, &parameters).map_err(Failure::Usage)?;
+            serde_json::to_writer(&mut *out, &output).map_err(io::Error::from)?;
             writeln!(out)?;
             out.flush()?;
             // Fibers that are still running belong to no run any more.
             std::process::exit(0);
         }
+        LabCommand::Guard { journal } => Ok(::lab::guard(&journal)?),
         LabCommand::Run(run) => run_experiments(&run, out),
+        LabCommand::Report { folder, write } => report(&folder, write.as_deref(), out),
+        LabCommand::Compare(compare) => compare_builds(&compare, out),
     }
+}
+
+fn list(out: &mut impl Write) -> Result<(), Failure> {
+    let is_root = rustix::process::geteuid().is_root();
+    for experiment in CATALOG {
+        let needs_root = matches!(
+            experiment.work,
+            Work::Server {
+                limits_memory: true,
+                ..
+            }
+        );
+        let note = if needs_root && !is_root {
+            " (needs root)"
+        } else {
+            ""
+        };
+        writeln!(out, "{:<14} {}{note}", experiment.name, experiment.about)?;
+    }
+    Ok(())
+}
+
+fn servers(out: &mut impl Write) -> Result<(), Failure> {
+    for known in KNOWN {
+        let found = match known.find() {
+            Some(subject) => subject.version,
+            None => format!("not installed: apt-get install {}", known.package),
+        };
+        writeln!(out, "{:<16} {found}", known.name)?;
+    }
+    for (name, tool, flag) in [
+        ("go", "go", "version"),
+        ("tokio, may", "cargo", "--version"),
+    ] {
+        let found = match ::lab::in_path(tool) {
+            Some(program) => format!("built with {tool} {}", ::lab::version_of(&program, flag)),
+            None => format!("{tool} is not installed"),
+        };
+        writeln!(out, "{name:<16} {found}")?;
+    }
+    Ok(())
 }
 
 fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let experiments = chosen(&run.names)?;
-    let subjects = subjects(run)?;
-    let options = Effort {
-        quick: run.quick,
-        repetitions: run.repetitions.unwrap_or(if run.quick { 1 } else { 5 }),
+    let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
+    let has_servers = has(|work| matches!(work, Work::Server { .. }));
+    let mut subjects = Vec::new();
+    if has(|work| matches!(work, Work::Program)) {
+        subjects.extend(runtimes(run)?);
+    }
+    let weft = match &run.measuring.weft {
+        Some(weft) => fs::canonicalize(weft)
+            .map_err(|error| Failure::Usage(format!("{}: {error}", weft.display())))?,
+        None => std::env::current_exe()?,
     };
-    let is_terminal = io::stderr().is_terminal();
+    if has_servers {
+        subjects.extend(::lab::weft_forms(&weft, ""));
+        subjects.extend(KNOWN.iter().filter_map(::lab::Known::find));
+        for custom in &run.custom {
+            subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);
+        }
+    }
+    if let Some(names) = &run.subjects {
+        only(&mut subjects, names)?;
+    }
+    let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
     let mut as_expected = true;
-    for (at, experiment) in experiments.into_iter().enumerate() {
-        let report = ::lab::run(experiment, &subjects, options, &mut |progress| {
-            if is_terminal {
-                let (done, total) = (progress.done + 1, progress.total);
-                let (name, cell, subject) = (experiment.name, progress.cell, progress.subject);
-                // Progress that cannot be shown is no failure.
-                let _ = write!(
-                    io::stderr(),
-                    "\r\x1b[K[{done}/{total}] {name} · {cell} · {subject}"
-                );
+    for (at, experiment) in experiments.iter().enumerate() {
+        let Some(recorded) = lab.measure(experiment, &subjects, run.effort())? else {
+            continue;
+        };
+        let report = Report::new(experiment, &recorded);
+        as_expected &= report.is_as_expected();
+        write!(out, "{}{report}", if at > 0 { "\n" } else { "" })?;
+        out.flush()?;
+        if lab.is_stopped() {
+            break;
+        }
+    }
+    drop_place(&mut lab);
+    report(&run.measuring.folder, None, out)?;
+    match (lab.is_stopped(), run.strict && !as_expected) {
+        (true, _) => Err(Failure::Shown(130)),
+        (_, true) => Err(Failure::Shown(1)),
+        _ => Ok(()),
+    }
+}
+
+/// What is left behind is removed now, not at the end of the process.
+fn drop_place(lab: &mut Laboratory) {
+    lab.place = None;
+}
+
+/// Where experiments are run.
+struct Laboratory {
+    folder: PathBuf,
+    generator: PathBuf,
+    place: Option<LabPlace>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Laboratory {
+    /// Takes the place, if servers are measured. From then on Ctrl-C ends a run in good order, and
+    /// a second one ends it at once.
+    fn new(
+        measuring: &Measuring,
+        generator: PathBuf,
+        has_servers: bool,
+    ) -> Result<Laboratory, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        }
+        let mut guard = Command::new(std::env::current_exe()?);
+        guard.args(["lab", "guard"]);
+        let place = match has_servers {
+            true => Some(LabPlace::take(&measuring.scratch, Some(guard))?),
+            false => None,
+        };
+        if let Some(swept) = place
+            .as_ref()
+            .map(LabPlace::swept)
+            .filter(|&swept| swept > 0)
+        {
+            say(&format!(
+                "removed what {swept} laboratories that were killed had left"
+            ));
+        }
+        Ok(Laboratory {
+            folder: measuring.folder.clone(),
+            generator,
+            place,
+            stop,
+        })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Runs an experiment; `None`, and a sentence, if it cannot be measured here.
+    fn measure(
+        &mut self,
+        experiment: &'static Experiment,
+        subjects: &[Subject],
+        effort: Effort,
+    ) -> Result<Option<Recorded>, Failure> {
+        let name = experiment.name;
+        let lacks = self.place.as_ref().and_then(LabPlace::lacks_memory_groups);
+        if matches!(
+            experiment.work,
+            Work::Server {
+                limits_memory: true,
+                ..
             }
-        });
+        ) && let Some(why) = lacks
+        {
+            say(&format!("{name} is left out: {why}"));
+            return Ok(None);
+        }
+        let is_terminal = io::stderr().is_terminal();
+        let mut progress = |progress: &Progress<'_>| show_progress(name, progress, is_terminal);
+        let mut setting = Setting {
+            place: self.place.as_mut(),
+            generator: &self.generator,
+            stop: &self.stop,
+            progress: &mut progress,
+        };
+        let file = samples_file(&self.folder, name);
+        let recorded = ::lab::run(experiment, subjects, effort, &mut setting, &file);
         if is_terminal {
+            // Progress that cannot be shown is no failure.
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
-        let report = report.map_err(|error| Failure::Running(error.to_string()))?;
-        as_expected &= report.is_as_expected();
-        if run.json {
-            serde_json::to_writer(&mut *out, &report).map_err(io::Error::from)?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{}{report}", if at > 0 { "\n" } else { "" })?;
+        match recorded {
+            Ok(recorded) => Ok(Some(recorded)),
+            Err(RunError::Unfit(why)) => {
+                say(&format!("{name} is left out: {why}"));
+                Ok(None)
+            }
+            Err(RunError::System(error)) => Err(Failure::Running(format!("{name}: {error}"))),
         }
-        out.flush()?;
     }
-    match run.strict && !as_expected {
-        true => Err(Failure::Shown(1)),
-        false => Ok(()),
+}
+
+fn show_progress(name: &str, progress: &Progress<'_>, is_terminal: bool) {
+    let (done, total) = (progress.done + 1, progress.total);
+    let (cell, subject) = (progress.cell, progress.subject);
+    let left = progress.left.map_or(String::new(), |left| {
+        let seconds = left.as_secs();
+        format!(" · {} min {:02} s to go", seconds / 60, seconds % 60)
+    });
+    let line = format!("[{done}/{total}] {name} · {cell} · {subject}{left}");
+    // Progress that cannot be shown is no failure.
+    if is_terminal {
+        let _ = write!(io::stderr(), "\r\x1b[K{line}");
+    } else if progress.done.is_multiple_of((total / 10).max(1)) {
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+}
+
+fn say(sentence: &str) {
+    let _ = writeln!(io::stderr(), "weft lab: {sentence}");
+}
+
+/// Makes the page of all experiments that have samples in the folder, and fills a document.
+fn report(folder: &Path, document: Option<&Path>, out: &mut impl Write) -> Result<(), Failure> {
+    let mut recorded = Vec::new();
+    for experiment in CATALOG {
+        if let Some(one) = Recorded::read(&samples_file(folder, experiment.name))? {
+            recorded.push((*experiment, one));
+        }
+    }
+    if recorded.is_empty() {
+        let folder = folder.display();
+        return Err(Failure::Usage(format!(
+            "there are no samples in {folder}: weft lab run makes them"
+        )));
+    }
+    let reports: Vec<Report<'_>> = recorded
+        .iter()
+        .map(|(experiment, one)| Report::new(experiment, one))
+        .collect();
+    let page = folder.join("report.html");
+    fs::write(&page, ::lab::html(&reports))?;
+    writeln!(out, "\nreport: {}", page.display())?;
+    let Some(document) = document else {
+        return Ok(());
+    };
+    let mut text = fs::read_to_string(document)?;
+    for report in &reports {
+        text = fill(&text, report.experiment.name, &report.markdown());
+    }
+    Ok(fs::write(document, text)?)
+}
+
+/// Puts a text between `<!-- begin: lab NAME -->` and `<!-- end: lab NAME -->`, if they are there.
+fn fill(document: &str, name: &str, text: &str) -> String {
+    let (begin, end) = (
+        format!("<!-- begin: lab {name} -->"),
+        format!("<!-- end: lab {name} -->"),
+    );
+    match (document.find(&begin), document.find(&end)) {
+        (Some(from), Some(to)) if from < to => {
+            let head = &document[..from + begin.len()];
+            format!("{head}\n{text}\n{}", &document[to..])
+        }
+        _ => document.to_owned(),
+    }
+}
+
+fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
+    let experiments = chosen(&compare.experiments)?;
+    let mut subjects = Vec::new();
+    for (build, prefix) in [(&compare.old, OLD), (&compare.new, NEW)] {
+        let build = fs::canonicalize(build)
+            .map_err(|error| Failure::Usage(format!("{}: {error}", build.display())))?;
+        let forms = ::lab::weft_forms(&build, prefix);
+        subjects.extend(
+            forms
+                .into_iter()
+                .filter(|form| compare.forms.contains(&form.kind)),
+        );
+    }
+    let generator = fs::canonicalize(&compare.new)?;
+    let mut lab = Laboratory::new(&compare.measuring, generator, true)?;
+    let mut comparison = Comparison {
+        limit: compare.limit,
+        ..Comparison::default()
+    };
+    for experiment in experiments {
+        if let Some(recorded) = lab.measure(experiment, &subjects, compare.effort())? {
+            comparison.add(experiment, &recorded.rows(experiment));
+        }
+        if lab.is_stopped() {
+            break;
+        }
+    }
+    write!(out, "{comparison}")?;
+    out.flush()?;
+    match (lab.is_stopped(), comparison.is_no_loss()) {
+        (true, _) => Err(Failure::Shown(130)),
+        (_, false) => Err(Failure::Shown(1)),
+        _ => Ok(()),
     }
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     let mut chosen = Vec::new();
     for name in names {
-        match catalog::find(name) {
-            Some(experiment) => chosen.push(experiment),
-            None if name == "rt" => chosen.extend(CATALOG),
-            None => {
-                let names = CATALOG.map(|experiment| experiment.name).join(", ");
-                return Err(Failure::Usage(format!(
-                    "no experiment is called '{name}'; there are {names}, and rt for all of them"
-                )));
-            }
+        let found = catalog::chosen(name);
+        if found.is_empty() {
+            let names: Vec<_> = CATALOG.iter().map(|experiment| experiment.name).collect();
+            return Err(Failure::Usage(format!(
+                "no experiment is called '{name}'; there are {}, and rt, web, cache and all for many",
+                names.join(", ")
+            )));
         }
+        chosen.extend(found);
     }
     Ok(chosen)
 }
 
-fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
+/// Keeps the subjects of these names, in the names' order of the catalogue.
+fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !subjects.iter().any(|subject| subject.name == **name))
+    {
+        let there: Vec<_> = subjects
+            .iter()
+            .map(|subject| subject.name.as_str())
+            .collect();
+        return Err(Failure::Usage(format!(
+            "no subject is called '{unknown}'; there are {}",
+            there.join(", ")
+        )));
+    }
+    subjects.retain(|subject| names.contains(&subject.name));
+    Ok(())
+}
+
+/// weft's fibers, and runtimes of others that build here.
+fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     let program = std::env::current_exe()?;
     let variants = [
         ("weft", "pinned"),
@@ -223,9 +377,12 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
         .map(|(name, variant)| Subject {
             name: name.to_owned(),
             kind: variant.to_owned(),
-            program: program.clone(),
-            arguments: ["lab", "program"].map(OsString::from).into(),
-            parameters: vec![format!("mode={variant}").into()],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            start: Start::Program {
+                program: program.clone(),
+                arguments: ["lab", "program"].map(OsString::from).into(),
+                parameters: vec![format!("mode={variant}").into()],
+            },
         })
         .into();
     let folder = match &run.folder {
@@ -244,14 +401,10 @@ fn subjects(run: &Run) -> Result<Vec<Subject>, Failure> {
     for peer in PeerRuntime::ALL.into_iter().filter(is_wanted) {
         match peer.build(&folder) {
             Ok(peers) => subjects.extend(peers),
-            Err(error) if run.peers.is_none() => {
-                writeln!(io::stderr(), "without {}: {error}", peer.name())?;
-            }
+            Err(error) if run.peers.is_none() => say(&format!("without {}: {error}", peer.name())),
             Err(error) => {
-                return Err(Failure::Running(format!(
-                    "cannot measure {}: {error}",
-                    peer.name()
-                )));
+                let name = peer.name();
+                return Err(Failure::Running(format!("cannot measure {name}: {error}")));
             }
         }
     }
@@ -276,4 +429,54 @@ fn peers_folder() -> Result<PathBuf, Failure> {
     cache.map(|cache| cache.join("weft/peers")).ok_or_else(|| {
         Failure::Usage("there is no HOME to build peers in: say where with --folder DIR".to_owned())
     })
+}
+
+impl Run {
+    fn effort(&self) -> Effort {
+        let measuring = &self.measuring;
+        let default_seconds = if self.quick { 0.3 } else { 1.0 };
+        Effort {
+            quick: self.quick,
+            repetitions: measuring
+                .repetitions
+                .unwrap_or(if self.quick { 3 } else { 5 }),
+            seconds: measuring.seconds(default_seconds),
+            budget: self.budget,
+            resume: self.resume,
+        }
+    }
+}
+
+impl Compare {
+    fn effort(&self) -> Effort {
+        Effort {
+            quick: self.quick,
+            repetitions: self.measuring.repetitions.unwrap_or(9),
+            seconds: self.measuring.seconds(0.8),
+            budget: None,
+            resume: false,
+        }
+    }
+}
+
+impl Measuring {
+    fn seconds(&self, default: f64) -> f64 {
+        self.sample.as_ref().map_or(default, Duration::as_secs_f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_filled_between_its_markers_and_left_alone_without_them() {
+        let text = "a\n<!-- begin: lab x -->\nold\n<!-- end: lab x -->\nb\n";
+        let filled = fill(text, "x", "new");
+        assert_eq!(
+            filled,
+            "a\n<!-- begin: lab x -->\nnew\n<!-- end: lab x -->\nb\n"
+        );
+        assert_eq!(fill(text, "y", "new"), text);
+    }
 }

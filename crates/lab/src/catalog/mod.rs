@@ -1,66 +1,97 @@
 //! Every experiment, one file each.
 
-mod churn;
-mod cycle;
-mod hand_over;
-mod idle;
-mod imbalance;
-mod locality;
-mod memory;
-mod spawn;
-mod sync;
-mod transfer;
-mod yield_;
+mod cache;
+mod rt;
+mod web;
 
-use crate::run::{Cell, Experiment};
+use crate::experiment::Experiment;
 
 /// All experiments, in the order in which they are listed.
-pub const CATALOG: [&Experiment; 12] = [
-    &yield_::YIELD,
-    &cycle::CYCLE,
-    &churn::CHURN,
-    &locality::LOCALITY,
-    &transfer::TRANSFER,
-    &memory::MEMORY,
-    &spawn::SPAWN,
-    &sync::SYNC,
-    &hand_over::HAND_OVER,
-    &hand_over::WAKE,
-    &idle::IDLE,
-    &imbalance::IMBALANCE,
+pub const CATALOG: &[&Experiment] = &[
+    &web::rows::WEB_ROWS,
+    &web::idle::WEB_IDLE,
+    &web::cold::WEB_COLD,
+    &cache::rows::CACHE_ROWS,
+    &cache::latency::CACHE_LATENCY,
+    &cache::memory::CACHE_MEMORY,
+    &rt::yield_::YIELD,
+    &rt::cycle::CYCLE,
+    &rt::churn::CHURN,
+    &rt::locality::LOCALITY,
+    &rt::transfer::TRANSFER,
+    &rt::memory::MEMORY,
+    &rt::spawn::SPAWN,
+    &rt::sync::SYNC,
+    &rt::hand_over::HAND_OVER,
+    &rt::hand_over::WAKE,
+    &rt::idle::IDLE,
+    &rt::imbalance::IMBALANCE,
 ];
 
 /// The experiment of this name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
     CATALOG
-        .into_iter()
+        .iter()
+        .copied()
         .find(|experiment| experiment.name == name)
 }
 
-/// The four cells of the thesis's figures: one and two processors, many fibers for each and one for
-/// each.
-fn four_cells(program: &'static str, quick: bool) -> Vec<Cell> {
-    let processors: &[u64] = if quick { &[1] } else { &[1, 2] };
-    let cells = processors.iter().flat_map(|&processors| {
-        [("many", 100), ("few", 1)].map(|(how_many, per_processor)| Cell {
-            label: label(processors, how_many),
-            program,
-            parameters: vec![
-                ("processors", processors),
-                ("threads", per_processor * processors),
-                ("spots", (per_processor * processors).div_ceil(2)),
-            ],
-        })
-    });
-    cells.collect()
+/// The experiments of this name, or of this family: `rt`, `web`, `cache`, `all`.
+pub fn chosen(name: &str) -> Vec<&'static Experiment> {
+    let belongs = |experiment: &&&Experiment| {
+        let family = experiment.name.split('-').next();
+        name == experiment.name || Some(name) == family || name == "all"
+    };
+    CATALOG.iter().filter(belongs).copied().collect()
 }
 
-fn label(processors: u64, how_many: &str) -> String {
-    match processors {
-        1 => format!("1 processor, {how_many}"),
-        more => format!("{more} processors, {how_many}"),
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::experiment::{Breadth, Figure, Work};
+
+    #[test]
+    fn every_experiment_can_be_read_run_and_drawn() {
+        let mut names = BTreeSet::new();
+        for experiment in CATALOG {
+            let name = experiment.name;
+            assert!(names.insert(name), "two are called {name}");
+            assert!(
+                experiment.page.split("\n\n").count() >= 3,
+                "{name}: question, set-up, reading"
+            );
+            assert!(!experiment.figures.is_empty(), "{name} has no figure");
+            for quick in [false, true] {
+                let cells = (experiment.cells)(&Breadth {
+                    quick,
+                    peak_per_s: Some(100_000.0),
+                });
+                let labels: BTreeSet<_> = cells.iter().map(|cell| &cell.label).collect();
+                assert_eq!(labels.len(), cells.len(), "{name}: labels tell cells apart");
+                for figure in experiment.figures {
+                    let measure = match figure {
+                        Figure::Bars { measure } => measure,
+                        Figure::Lines { measure, over, .. } => {
+                            assert!(cells.iter().all(|cell| cell.parameter(over).is_some()));
+                            measure
+                        }
+                    };
+                    assert!(*measure < experiment.measures.len(), "{name}");
+                }
+                if let Work::Server { scaled_by, .. } = experiment.work {
+                    assert!(scaled_by.is_none_or(|kind| experiment.subjects.contains(&kind)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn families_are_chosen_by_their_name() {
+        assert_eq!(chosen("rt").len(), 12);
+        assert_eq!(chosen("rt-yield").len(), 1);
+        assert_eq!(chosen("all").len(), CATALOG.len());
+        assert!(chosen("y").is_empty());
     }
 }
-
-/// The fibers that are to be left behind.
-const PEERS: &[&str] = &["go", "tokio", "may"];

@@ -1,7 +1,7 @@
 //! The thesis's programs on fibers: what `weft lab` runs as the subject `weft`, each in a process
 //! of its own.
 //!
-//! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Sample`]. The same
+//! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Output`]. The same
 //! programs on other runtimes lie in `crates/lab/peers`.
 
 mod primitives;
@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::lab::Sample;
+use ::lab::Output;
 use fiber::sync::Semaphore;
 use fiber::{Builder, Fiber, Flow, Runtime, Steps};
 
@@ -21,7 +21,7 @@ use fiber::{Builder, Fiber, Flow, Runtime, Steps};
 ///
 /// # Errors
 /// What is wrong with its name or parameters.
-pub(super) fn run(name: &str, parameters: &[String]) -> Result<Sample, String> {
+pub(super) fn run(name: &str, parameters: &[String]) -> Result<Output, String> {
     let parameters = Parameters::parse(parameters)?;
     match name {
         "yield" => yields(&parameters),
@@ -104,7 +104,7 @@ impl Parameters {
 
     /// Lets the fibers run for a while and counts what they did. They are left behind: the process
     /// ends.
-    fn time(&self, start: Instant, total: &Total) -> Sample {
+    fn time(&self, start: Instant, total: &Total) -> Output {
         thread::sleep(Duration::from_millis(self.get("ms", 1000)));
         let (ops, elapsed) = (total.ops.load(Ordering::Relaxed), start.elapsed());
         total.is_over.store(true, Ordering::Relaxed);
@@ -112,8 +112,8 @@ impl Parameters {
     }
 }
 
-fn sample(ops: u64, elapsed: Duration) -> Sample {
-    Sample {
+fn sample(ops: u64, elapsed: Duration) -> Output {
+    Output {
         ops,
         seconds: elapsed.as_secs_f64(),
         end_seconds: None,
@@ -170,7 +170,7 @@ impl Random {
     }
 }
 
-fn yields(parameters: &Parameters) -> Result<Sample, String> {
+fn yields(parameters: &Parameters) -> Result<Output, String> {
     struct Yielding(Batch);
     impl Steps for Yielding {
         fn begin(&mut self) -> Flow {
@@ -249,7 +249,7 @@ impl Steps for Place {
     }
 }
 
-fn cycle(parameters: &Parameters) -> Result<Sample, String> {
+fn cycle(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let link = |_| Link {
         has_token: AtomicBool::new(false),
@@ -289,7 +289,7 @@ fn cycle(parameters: &Parameters) -> Result<Sample, String> {
     Ok(parameters.time(start, &total))
 }
 
-fn churn(parameters: &Parameters) -> Result<Sample, String> {
+fn churn(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let count = parameters.get("spots", 50) as usize;
     let spots: Arc<Vec<_>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
@@ -322,7 +322,7 @@ struct Seat {
     data: AtomicPtr<Vec<AtomicU64>>,
 }
 
-fn locality(parameters: &Parameters) -> Result<Sample, String> {
+fn locality(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let (threads, processors) = (parameters.threads(), parameters.get("processors", 1));
     let words = parameters.get("words", 100) as usize;
@@ -467,7 +467,7 @@ impl Steps for Member {
     }
 }
 
-fn transfer(parameters: &Parameters) -> Result<Sample, String> {
+fn transfer(parameters: &Parameters) -> Result<Output, String> {
     let runtime = parameters.runtime()?;
     let count = parameters.threads() as usize;
     let round = Arc::new(Round {
@@ -522,7 +522,7 @@ fn transfer(parameters: &Parameters) -> Result<Sample, String> {
     Ok(sample(ops, elapsed))
 }
 
-fn memory(parameters: &Parameters) -> Result<Sample, String> {
+fn memory(parameters: &Parameters) -> Result<Output, String> {
     struct Parked(Arc<AtomicU64>, Arc<AtomicBool>);
     impl Steps for Parked {
         fn begin(&mut self) -> Flow {
@@ -572,7 +572,7 @@ fn memory(parameters: &Parameters) -> Result<Sample, String> {
     if left > 0 {
         return Err(format!("{left} fibers did not end"));
     }
-    Ok(Sample {
+    Ok(Output {
         end_seconds: Some(start.elapsed().as_secs_f64()),
         resident_bytes: Some(resident),
         virtual_bytes: Some(virtual_),

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::lab::Sample;
+use ::lab::Output;
 use fiber::net::{self, Input};
 use fiber::sync::{Mutex, mpmc, mpsc};
 use fiber::{Builder, Fiber, Flow, Runtime, Source, Steps};
@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Batch, Mode, Parameters, Total, sample};
 
 /// One fiber starts others that do nothing, `at_once` of them, and joins them.
-pub(super) fn spawn(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn spawn(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let (at_once, mut batch) = (parameters.get("at_once", 1), Batch::of(&total));
     let start = Instant::now();
@@ -40,7 +40,7 @@ pub(super) fn spawn(parameters: &Parameters) -> Result<Sample, String> {
 }
 
 /// An uncontended lock.
-pub(super) fn mutex(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn mutex(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let mut batch = Batch::of(&total);
     let start = Instant::now();
@@ -57,7 +57,7 @@ pub(super) fn mutex(parameters: &Parameters) -> Result<Sample, String> {
 }
 
 /// From one fiber to another, the one on the first processor, the other on the last.
-pub(super) fn channel(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn channel(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let (sender, receiver) = mpsc::sync_channel(parameters.get("bound", 128) as usize);
     let mut batch = Batch::of(&total);
@@ -77,7 +77,7 @@ pub(super) fn channel(parameters: &Parameters) -> Result<Sample, String> {
 }
 
 /// Four that send and four that receive, half of them on each processor.
-pub(super) fn crowd(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn crowd(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let (sender, receiver) = mpmc::bounded(parameters.get("bound", 128) as usize);
     let start = Instant::now();
@@ -118,7 +118,7 @@ struct Side {
 /// Two fibers on two processors hand a ball to each other: how long it is on its way. Either both
 /// processors have something else to do besides, and are always awake; or each fiber keeps the ball
 /// for a while, until the other processor has fallen asleep.
-pub(super) fn hand_over(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn hand_over(parameters: &Parameters) -> Result<Output, String> {
     let is_awake = parameters.get("awake", 0) != 0;
     let keep = Duration::from_micros(parameters.get("keep_us", 0));
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
@@ -179,7 +179,7 @@ fn bind_to_cpu(at: usize) {
 }
 
 /// CPU time of the process while its fibers sleep, each for `period_ms` again and again.
-pub(super) fn idle(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let (count, period_ms) = (
         parameters.get("threads", 0),
@@ -207,7 +207,7 @@ pub(super) fn idle(parameters: &Parameters) -> Result<Sample, String> {
     thread::sleep(Duration::from_millis(parameters.get("ms", 1000)));
     let cpu = cpu_time() - cpu_before;
     let woken = total.ops.load(Ordering::Relaxed) - before;
-    Ok(Sample {
+    Ok(Output {
         cpu_seconds: Some(cpu.as_secs_f64()),
         ..sample(woken, start.elapsed())
     })
@@ -220,7 +220,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Conversations that have all begun on the first processor: each request is some computing.
-pub(super) fn imbalance(parameters: &Parameters) -> Result<Sample, String> {
+pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
     struct Computing {
         stream: net::UnixStream,
         rounds: u64,

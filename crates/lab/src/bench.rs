@@ -1,0 +1,559 @@
+//! Servers under measurement: started, awaited, asked by generators on the other core, read, and
+//! stopped.
+//!
+//! ```text
+//!   start ──▶ ready ──▶ warm ──▶ measured ──▶ drained ──▶ stopped
+//!   a fresh   answers   the generator says    it ends,    killed, with
+//!   port      anything  when; the server's    is alive    all its processes
+//!                       clocks are read
+//!                       all the while
+//! ```
+//!
+//! The server's CPU time is read fifty times a second with the time of day beside it. The generator
+//! says when it began to measure and for how long; the readings around these two moments give what
+//! the server used between them. So warming up and setting up connections are not part of any
+//! figure, and no server needs to help.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use load::Outcome;
+
+use crate::busy::Usage;
+use crate::place::{LabPlace, Launched, ServerLimits, Side, processes, sys};
+use crate::sample::{Noise, Sample};
+use crate::subject::{Speaks, Start, Subject};
+
+/// How long a server may take until it answers.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a reply to a question of the laboratory's own may take.
+const REPLY_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a generator may take beyond its time.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How often clocks are read.
+const READ_EVERY: Duration = Duration::from_millis(20);
+
+/// Why there is no sample.
+#[derive(Debug)]
+pub enum Fault {
+    /// This sample failed; the sentence says how.
+    Failed(String),
+    /// The user wants to stop.
+    Stopped,
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Failed(error.to_string())
+    }
+}
+
+/// Where samples of servers are taken.
+pub struct Bench<'a> {
+    pub(crate) place: &'a mut LabPlace,
+    /// The weft that generates the load.
+    pub(crate) generator: &'a Path,
+    /// How long a sample is measured.
+    pub(crate) seconds: f64,
+    /// Set when the user wants to stop.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Bench<'_> {
+    /// A folder that is made once in a run, and then found.
+    pub(crate) fn folder(
+        &mut self,
+        name: &str,
+        make: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
+        let folder = self.place.scratch().join(name);
+        if !folder.exists() {
+            fs::create_dir(&folder)?;
+            make(&folder)?;
+        }
+        Ok(folder)
+    }
+
+    /// Starts a server over a folder and waits until it answers.
+    pub(crate) fn start(
+        &mut self,
+        subject: &Subject,
+        root: &Path,
+        limits: ServerLimits,
+    ) -> Result<Running, Fault> {
+        let Start::Server(server) = &subject.start else {
+            return Err(Fault::Failed(format!("{} is no server", subject.name)));
+        };
+        let port = self.place.port()?;
+        let scratch = self.place.scratch().to_owned();
+        let log = scratch.join("server.log");
+        let argv = server.argv(port, root, &scratch)?;
+        let mut running = Running {
+            launched: self.place.launch(Side::Server, &argv, &log, limits)?,
+            port,
+            log,
+            pids: Vec::new(),
+        };
+        let greeting: &[u8] = match server.protocol {
+            Speaks::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+            Speaks::Cache => b"version\r\n",
+        };
+        // An answer, for a connection alone says little: nginx listens before it has a worker.
+        let deadline = Instant::now() + START_PATIENCE;
+        while !running.answers(greeting) {
+            self.go_on()?;
+            if running.launched.ended()?.is_some() || Instant::now() > deadline {
+                let (name, words) = (&subject.name, running.last_words());
+                return Err(Fault::Failed(format!("{name} does not answer: {words}")));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        running.pids = running.family();
+        Ok(running)
+    }
+
+    /// Lets generators ask, all at once, and reads the meters meanwhile. Each entry is what comes
+    /// after `weft load`, without durations.
+    pub(crate) fn drive(
+        &mut self,
+        server: &mut Running,
+        loads: &[Vec<String>],
+    ) -> Result<Driven, Fault> {
+        let mut generators = Vec::new();
+        let (mut readings, usage) = (vec![server.read()?], Usage::now());
+        let read_before = server.storage_read_bytes();
+        for (at, words) in loads.iter().enumerate() {
+            generators.push(self.generate(at, words)?);
+        }
+        let deadline = Instant::now() + Duration::from_secs_f64(self.seconds + 5.0) + END_PATIENCE;
+        loop {
+            thread::sleep(READ_EVERY);
+            self.go_on()?;
+            readings.push(server.read()?);
+            let mut is_over = true;
+            for generator in &mut generators {
+                is_over &= generator.launched.ended()?.is_some();
+            }
+            if is_over {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(Fault::Failed(
+                    "the generator did not end in time".to_owned(),
+                ));
+            }
+        }
+        let own = readings[readings.len() - 1]
+            .cpu
+            .saturating_sub(readings[0].cpu);
+        let others = usage
+            .zip(Usage::now())
+            .map(|(before, now)| before.shares_since(&now, own));
+        let (others_percent, steal_percent) = others.unwrap_or_default();
+        let read_bytes = server.storage_read_bytes().saturating_sub(read_before);
+        server.check()?;
+        let outcomes: Result<Vec<Outcome>, Fault> =
+            generators.iter().map(Generator::outcome).collect();
+        let outcomes = outcomes?;
+        let window = Window::of(&readings, &outcomes[0])?;
+        let generators_delay: f64 = outcomes.iter().map(generator_delay_percent).sum();
+        Ok(Driven {
+            noise: Noise {
+                run_delay_percent: window.delay_percent() + generators_delay,
+                others_percent,
+                steal_percent,
+            },
+            outcomes,
+            window,
+            read_bytes,
+        })
+    }
+
+    fn generate(&mut self, at: usize, words: &[String]) -> Result<Generator, Fault> {
+        let scratch = self.place.scratch();
+        let (log, json) = (
+            scratch.join(format!("load-{at}.log")),
+            scratch.join(format!("load-{at}.json")),
+        );
+        let _ = fs::remove_file(&json);
+        let duration = format!("{}ms", (self.seconds * 1000.0) as u64);
+        let mut argv: Vec<OsString> = vec![self.generator.into(), "load".into()];
+        argv.extend(words.iter().map(OsString::from));
+        argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
+        argv.extend([duration.into(), "--json".into(), json.clone().into()]);
+        let launched = self
+            .place
+            .launch(Side::Generator, &argv, &log, ServerLimits::default())?;
+        Ok(Generator {
+            launched,
+            log,
+            json,
+        })
+    }
+
+    /// Runs a generator to its end, for what it does and not for what it measures.
+    pub(crate) fn prepare(&mut self, words: &[String]) -> Result<(), Fault> {
+        let mut generator = self.generate(9, words)?;
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            self.go_on()?;
+            match generator.launched.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(_) => return Err(Fault::Failed(tail(&generator.log))),
+                None if Instant::now() > deadline => {
+                    return Err(Fault::Failed("preparing did not end in time".to_owned()));
+                }
+                None => thread::sleep(READ_EVERY),
+            }
+        }
+    }
+
+    /// An error once the user wants to stop.
+    pub(crate) fn go_on(&self) -> Result<(), Fault> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(Fault::Stopped),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A server that answers.
+pub(crate) struct Running {
+    launched: Launched,
+    pub(crate) port: u16,
+    log: PathBuf,
+    pids: Vec<u32>,
+}
+
+/// The server's clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: SystemTime,
+    cpu: Duration,
+    delay_ns: u64,
+}
+
+impl Running {
+    /// `http://127.0.0.1:PORT/PATH`
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    pub(crate) fn connect(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(REPLY_PATIENCE))?;
+        stream.set_write_timeout(Some(REPLY_PATIENCE))?;
+        Ok(stream)
+    }
+
+    fn answers(&self, greeting: &[u8]) -> bool {
+        let ask = || -> io::Result<bool> {
+            let mut stream = self.connect()?;
+            stream.write_all(greeting)?;
+            Ok(stream.read(&mut [0])? > 0)
+        };
+        ask().unwrap_or(false)
+    }
+
+    /// Asks for a file and compares every byte of what comes.
+    pub(crate) fn verify(&self, path: &str, body: &[u8]) -> Result<(), Fault> {
+        let mut stream = self.connect()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;
+        read_reply(&mut BufReader::new(stream), path, body)
+    }
+
+    /// Resident memory of all its processes, page tables included.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, Fault> {
+        let each = self.pids.iter().map(|&pid| processes::resident_bytes(pid));
+        let sum: Option<u64> = each.sum();
+        sum.ok_or_else(|| Fault::Failed("a process of the server is gone".to_owned()))
+    }
+
+    fn storage_read_bytes(&self) -> u64 {
+        let each = self
+            .pids
+            .iter()
+            .filter_map(|&pid| processes::storage_read_bytes(pid));
+        each.sum()
+    }
+
+    /// Its processes are still those that it had when it began to answer.
+    pub(crate) fn check(&mut self) -> Result<(), Fault> {
+        let now = self.family();
+        match now == self.pids {
+            true => Ok(()),
+            false => {
+                let (before, words) = (&self.pids, self.last_words());
+                Err(Fault::Failed(format!(
+                    "the server's processes {before:?} became {now:?}: {words}"
+                )))
+            }
+        }
+    }
+
+    fn family(&self) -> Vec<u32> {
+        let members = processes::of_sessions(&[self.launched.pid()]);
+        let alive = members.iter().filter(|process| !process.is_zombie);
+        alive.map(|process| process.pid).collect()
+    }
+
+    fn read(&self) -> Result<Reading, Fault> {
+        let mut reading = Reading {
+            at: SystemTime::now(),
+            cpu: Duration::ZERO,
+            delay_ns: 0,
+        };
+        for &pid in &self.pids {
+            let time = sys::cpu_time(pid)
+                .map_err(|error| Fault::Failed(format!("process {pid} of the server: {error}")))?;
+            reading.cpu += time;
+            reading.delay_ns += processes::run_delay_ns(pid);
+        }
+        Ok(reading)
+    }
+
+    fn last_words(&self) -> String {
+        tail(&self.log)
+    }
+}
+
+/// Reads one reply, which must be the file.
+pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> Result<(), Fault> {
+    let mut status = String::new();
+    stream.read_line(&mut status)?;
+    let mut length = None;
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line)? == 0 {
+            return Err(Fault::Failed(format!("{path}: the reply ends in its head")));
+        }
+        if line.trim_end().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse::<usize>().ok();
+        }
+    }
+    if !status.starts_with("HTTP/1.1 200 ") {
+        return Err(Fault::Failed(format!("{path}: {}", status.trim_end())));
+    }
+    let mut read = vec![
+        0;
+        length
+            .filter(|&length| length == body.len())
+            .unwrap_or_default()
+    ];
+    stream.read_exact(&mut read)?;
+    match read == body {
+        true => Ok(()),
+        false => Err(Fault::Failed(format!(
+            "{path}: the body is not the file's {} bytes (length {length:?})",
+            body.len()
+        ))),
+    }
+}
+
+struct Generator {
+    launched: Launched,
+    log: PathBuf,
+    json: PathBuf,
+}
+
+impl Generator {
+    fn outcome(&self) -> Result<Outcome, Fault> {
+        let text = fs::read(&self.json).unwrap_or_default();
+        let document = serde_json::from_slice(&text)
+            .map_err(|_| Fault::Failed(format!("the generator: {}", tail(&self.log))))?;
+        Outcome::from_json(document).map_err(Fault::Failed)
+    }
+}
+
+fn generator_delay_percent(outcome: &Outcome) -> f64 {
+    let threads = &outcome.generator.threads;
+    let share = |thread: &load::outcome::ThreadUse| {
+        100.0 * thread.run_delay.as_secs_f64() / thread.elapsed.as_secs_f64().max(1e-9)
+    };
+    threads.iter().map(share).fold(0.0, f64::max)
+}
+
+/// What the server used while the generator measured.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    lasts: Duration,
+    cpu_s: f64,
+    delay_s: f64,
+}
+
+impl Window {
+    fn of(readings: &[Reading], outcome: &Outcome) -> Result<Window, Fault> {
+        let (begin, end) = (outcome.began, outcome.began + outcome.elapsed);
+        let moments = read_at(readings, begin).zip(read_at(readings, end));
+        let (before, after) = moments.ok_or_else(|| {
+            Fault::Failed("the clock was set while a sample was taken".to_owned())
+        })?;
+        Ok(Window {
+            lasts: outcome.elapsed,
+            cpu_s: after.0 - before.0,
+            delay_s: after.1 - before.1,
+        })
+    }
+
+    fn delay_percent(&self) -> f64 {
+        100.0 * self.delay_s / self.lasts.as_secs_f64().max(1e-9)
+    }
+}
+
+/// CPU time and delay at a moment, in seconds, on the line between the readings around it.
+fn read_at(readings: &[Reading], at: SystemTime) -> Option<(f64, f64)> {
+    let after = readings.iter().position(|reading| reading.at >= at)?;
+    let (before, after) = (readings[after.checked_sub(1)?], readings[after]);
+    let between = after.at.duration_since(before.at).ok()?.as_secs_f64();
+    let part = at.duration_since(before.at).ok()?.as_secs_f64() / between.max(1e-9);
+    let on_line = |from: f64, to: f64| from + (to - from) * part;
+    Some((
+        on_line(before.cpu.as_secs_f64(), after.cpu.as_secs_f64()),
+        on_line(before.delay_ns as f64 / 1e9, after.delay_ns as f64 / 1e9),
+    ))
+}
+
+/// What generators and meters say.
+pub(crate) struct Driven {
+    pub(crate) outcomes: Vec<Outcome>,
+    window: Window,
+    noise: Noise,
+    pub(crate) read_bytes: u64,
+}
+
+impl Driven {
+    /// A fault if anything at all went wrong: then the figures are not of the work that was asked.
+    pub(crate) fn sound(self) -> Result<Driven, Fault> {
+        for outcome in &self.outcomes {
+            let errors = outcome.total.errors;
+            if errors.total() > 0 {
+                let named = errors.named().into_iter().filter(|(_, count)| *count > 0);
+                let named: Vec<_> = named
+                    .map(|(name, count)| format!("{count} {name}"))
+                    .collect();
+                return Err(Fault::Failed(named.join(", ")));
+            }
+            if outcome.total.replies() == 0 {
+                return Err(Fault::Failed("no request was answered".to_owned()));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The figures that every experiment with a server has.
+    pub(crate) fn sample(&self) -> Sample {
+        let outcome = &self.outcomes[0];
+        let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
+        let rates = self.outcomes.iter().map(Outcome::achieved_rate_per_s);
+        let rate: f64 = rates.sum();
+        let figures = load::report::figures(outcome);
+        let latency = figures.latency_us.intended;
+        let asked = figures.intended.max(figures.sent).max(1);
+        let failed = (figures.errors["total"] + figures.missed).min(asked);
+        let replies = (rate * seconds).max(1.0);
+        let values = [
+            ("cpu_us", self.window.cpu_s * 1e6 / replies),
+            ("rate_per_s", rate),
+            ("busy_percent", 100.0 * self.window.cpu_s / seconds),
+            ("p50_us", latency.p50),
+            ("p99_us", latency.p99),
+            ("p99.9_us", latency.p99_9),
+            ("mean_us", latency.mean),
+            ("error_percent", 100.0 * failed as f64 / asked as f64),
+            ("generator_cpu_us", figures.generator.cpu_us_per_reply),
+            (
+                "generator_limited",
+                f64::from(u8::from(figures.generator_limited)),
+            ),
+            ("lag_p99_us", figures.lag_us.p99),
+        ];
+        let histogram = outcome_histogram(outcome);
+        Sample {
+            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+            histograms: histogram.into_iter().collect(),
+            noise: self.noise,
+        }
+    }
+}
+
+/// The distribution of response times, as the generator encoded it.
+fn outcome_histogram(outcome: &Outcome) -> Option<(String, String)> {
+    let document = outcome.without_intervals().to_json();
+    let class = document.get("total")?.get("classes")?.get(0)?;
+    Some((
+        "response_ns".to_owned(),
+        class.get("response_ns")?.as_str()?.to_owned(),
+    ))
+}
+
+/// The last lines of a log, as one.
+fn tail(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().rev().take(4).collect();
+    match lines.is_empty() {
+        true => "it said nothing".to_owned(),
+        false => lines.into_iter().rev().collect::<Vec<_>>().join(" / "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_between_two_readings_is_on_the_line_between_them() {
+        let start = SystemTime::UNIX_EPOCH;
+        let reading = |ms: u64, cpu_ms: u64| Reading {
+            at: start + Duration::from_millis(ms),
+            cpu: Duration::from_millis(cpu_ms),
+            delay_ns: cpu_ms * 1_000_000,
+        };
+        let readings = [reading(0, 100), reading(20, 120), reading(40, 130)];
+        let cpu_at = |ms| {
+            let (cpu, delay) = read_at(&readings, start + Duration::from_millis(ms))?;
+            assert_eq!(cpu, delay);
+            Some((cpu * 1e6).round() / 1e3)
+        };
+        assert_eq!(cpu_at(10), Some(110.0));
+        assert_eq!(cpu_at(20), Some(120.0));
+        assert_eq!(cpu_at(30), Some(125.0));
+        // Outside of what was read.
+        assert_eq!((cpu_at(0), cpu_at(41)), (None, None));
+    }
+
+    #[test]
+    fn a_reply_is_right_or_the_sample_fails() {
+        let read = |reply: &str| {
+            let result = read_reply(&mut reply.as_bytes(), "/a", b"body");
+            result.map_err(|fault| match fault {
+                Fault::Failed(why) => why,
+                Fault::Stopped => unreachable!("no user"),
+            })
+        };
+        assert_eq!(
+            read("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"),
+            Ok(())
+        );
+        let wrong = read("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nBODY").unwrap_err();
+        assert!(wrong.contains("not the file's 4 bytes"), "{wrong}");
+        let short = read("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbod").unwrap_err();
+        assert!(short.contains("length Some(3)"), "{short}");
+        assert!(
+            read("HTTP/1.1 404 Not Found\r\n\r\n")
+                .unwrap_err()
+                .contains("404")
+        );
+        assert!(read("HTTP/1.1 200 OK\r\n").unwrap_err().contains("head"));
+    }
+}

@@ -1,0 +1,253 @@
+//! The machine card: what this machine is and how fast its parts are right now, so that two
+//! reports can be compared.
+
+use std::fs;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// What a machine is, and what its parts cost. Taken in about half a second.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Card {
+    /// `AMD EPYC, 2 cores, Linux 6.18.44`.
+    pub machine: String,
+    /// A multiplication, an addition and a shift that wait for each other.
+    pub compute_ns: f64,
+    /// A read from a place in 64 MiB that the one before it told.
+    pub memory_ns: f64,
+    /// getppid(2).
+    pub system_call_ns: f64,
+    /// From one thread to another and back, through two pipes' worth of socket, on one core.
+    pub switch_ns: f64,
+    /// A byte to and fro over TCP on the loopback.
+    pub loopback_ns: f64,
+    /// Processes that wanted a core lately, from /proc/loadavg.
+    pub load_average: f64,
+}
+
+impl Card {
+    /// Measures this machine.
+    pub fn take() -> Card {
+        Card {
+            machine: machine(),
+            compute_ns: compute_ns(),
+            memory_ns: memory_ns(),
+            system_call_ns: system_call_ns(),
+            switch_ns: switch_ns().unwrap_or(0.0),
+            loopback_ns: loopback_ns().unwrap_or(0.0),
+            load_average: load_average(),
+        }
+    }
+
+    /// Names and figures, for tables.
+    pub fn figures(&self) -> [(&'static str, &'static str, f64); 6] {
+        [
+            ("compute step", "ns", self.compute_ns),
+            ("memory, 64 MiB at random", "ns", self.memory_ns),
+            ("system call", "ns", self.system_call_ns),
+            ("thread to thread and back", "ns", self.switch_ns),
+            ("loopback, to and fro", "ns", self.loopback_ns),
+            ("load average", "", self.load_average),
+        ]
+    }
+}
+
+/// The least of some short tries: what disturbs makes slower and never faster.
+fn least(mut once: impl FnMut() -> f64) -> f64 {
+    (0..5).map(|_| once()).fold(f64::INFINITY, f64::min)
+}
+
+fn per_step(steps: u32, work: impl FnOnce()) -> f64 {
+    let began = Instant::now();
+    work();
+    began.elapsed().as_nanos() as f64 / f64::from(steps)
+}
+
+fn compute_ns() -> f64 {
+    const STEPS: u32 = 4_000_000;
+    least(|| {
+        per_step(STEPS, || {
+            let mut state = black_box(1_u64);
+            for _ in 0..STEPS {
+                state = state
+                    .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                    .wrapping_add(state >> 33);
+            }
+            black_box(state);
+        })
+    })
+}
+
+fn memory_ns() -> f64 {
+    const WORDS: usize = 64 * 1024 * 1024 / 8;
+    const STEPS: u32 = 200_000;
+    // One cycle over all places: a multiplier of 1 more than a multiple of 4 and an odd increment
+    // make a generator modulo a power of two of full period (Knuth, 3.2.1.2).
+    let next = |at: usize| {
+        at.wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f)
+            % WORDS
+    };
+    let places: Vec<usize> = (0..WORDS).map(next).collect();
+    let mut at = 0;
+    least(|| {
+        per_step(STEPS, || {
+            for _ in 0..STEPS {
+                at = places[at];
+            }
+            at = black_box(at);
+        })
+    })
+}
+
+fn system_call_ns() -> f64 {
+    const STEPS: u32 = 100_000;
+    least(|| {
+        per_step(STEPS, || {
+            for _ in 0..STEPS {
+                black_box(rustix::process::getppid());
+            }
+        })
+    })
+}
+
+fn switch_ns() -> std::io::Result<f64> {
+    let (near, far) = UnixStream::pair()?;
+    to_and_fro(near, far, true)
+}
+
+fn loopback_ns() -> std::io::Result<f64> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    to_and_fro(near, far, false)
+}
+
+/// A byte goes to another thread and back; with `one_core` both are on the same one.
+fn to_and_fro<S>(mut near: S, mut far: S, one_core: bool) -> std::io::Result<f64>
+where
+    S: Read + Write + Send + 'static,
+{
+    const STEPS: u32 = 2_000;
+    let work = move || -> std::io::Result<f64> {
+        if one_core {
+            let mut cpus = rustix::thread::CpuSet::new();
+            let usable = rustix::thread::sched_getaffinity(None)?;
+            let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&core| usable.is_set(core));
+            cpus.set(first.unwrap_or(0));
+            rustix::thread::sched_setaffinity(None, &cpus)?;
+        }
+        // It inherits the core.
+        let echo = thread::spawn(move || {
+            let mut byte = [0];
+            while far.read_exact(&mut byte).is_ok() && far.write_all(&byte).is_ok() {}
+        });
+        let mut byte = [1];
+        let mut failed = None;
+        let figure = least(|| {
+            per_step(STEPS, || {
+                for _ in 0..STEPS {
+                    if let Err(error) = near
+                        .write_all(&byte)
+                        .and_then(|()| near.read_exact(&mut byte))
+                    {
+                        failed = Some(error);
+                        return;
+                    }
+                }
+            })
+        });
+        drop(near);
+        let _ = echo.join();
+        failed.map_or(Ok(figure), Err)
+    };
+    // A thread of its own, so that the pinning ends with it.
+    thread::spawn(work)
+        .join()
+        .map_err(|_| std::io::Error::other("a thread panicked"))?
+}
+
+fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ')
+        .next()
+        .and_then(|first| first.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// `AMD EPYC, 2 cores, Linux 6.18.44`.
+pub(crate) fn machine() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = cpus
+            .lines()
+            .find(|line| line.split([':', '\t']).next() == Some(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let model = field("model name").unwrap_or_else(|| "unknown processor".to_owned());
+    // Virtual machines call many processors by one name.
+    let number = field("model").map_or(String::new(), |number| format!(" model {number}"));
+    let virtual_ = match cpus.contains(" hypervisor") {
+        true => " (virtual)",
+        false => "",
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy().into_owned();
+    format!("{model}{number}{virtual_}, {cores} cores, Linux {release}")
+}
+
+/// `2026-11-22 08:40`, in UTC.
+pub fn date_of(unix_s: u64) -> String {
+    // Days to a date, by eras of 400 years that begin on 1 March (H. Hinnant, "chrono-compatible
+    // low-level date algorithms").
+    let days = unix_s / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let time = Duration::from_secs(unix_s % 86_400).as_secs();
+    format!(
+        "{year}-{month:02}-{day:02} {:02}:{:02}",
+        time / 3600,
+        time % 3600 / 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date_of(0), "1970-01-01 00:00");
+        assert_eq!(date_of(951_782_400), "2000-02-29 00:00");
+        assert_eq!(date_of(1_795_338_000), "2026-11-22 09:00");
+    }
+
+    #[test]
+    fn a_card_has_all_its_figures() {
+        let card = Card::take();
+        assert!(card.machine.contains(" cores, Linux "), "{}", card.machine);
+        let figures = card.figures();
+        assert!(
+            figures.iter().all(|(_, _, figure)| *figure >= 0.0),
+            "{figures:?}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! `cache-latency`: throughput and tail latency of caches over the offered rate, the thesis's two
+//! figures.
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::place::ServerLimits;
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
+    name: "cache-latency",
+    about: "requests per second and p99 of caches over the offered rate, to beyond saturation",
+    page: "\
+How many requests per second does a cache follow, and how long do clients wait meanwhile?
+
+The thesis compares memcached (event loops, connections dealt out to threads) with versions that run
+a fiber for each connection, at target rates up to 800,000 per second from other machines. Here the
+server has one core and the generator the other, so the rates are parts of what memcached reaches in
+a closed loop on this machine. Requests arrive at random (Poisson) over 256 connections, 3 of 100
+are sets. Latency counts from the time at which a request was due, whether or not the generator or a
+connection was free then.
+
+In the first figure a server that follows lies on the dotted diagonal; where its line leaves the
+diagonal it is saturated. In the second, lower is better; the axis is logarithmic. Bands go from the
+least to the greatest sample.",
+    measures: &[
+        Measure::RATE,
+        Measure::P99,
+        Measure::P50,
+        Measure::P999,
+        Measure::CPU_US,
+    ],
+    cells,
+    subjects: &[
+        "weft cache",
+        "weft cache epoll",
+        "weft cache event",
+        "weft cache thread",
+        "memcached",
+    ],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: Some("memcached"),
+    },
+    figures: &[
+        lines(0, false, true),
+        lines(1, true, false),
+        lines(3, true, false),
+    ],
+    expectations,
+};
+
+const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
+    Figure::Lines {
+        measure,
+        over: "rate",
+        axis: "offered requests per second",
+        log,
+        diagonal,
+        panels: None,
+    }
+}
+
+/// Percent of the peak.
+const SHARES: &[u64] = &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 130];
+
+fn cells(scope: &Breadth) -> Vec<Cell> {
+    let peak = scope.peak_per_s.unwrap_or(100_000.0);
+    let shares = SHARES
+        .iter()
+        .filter(|&&share| !scope.quick || [30, 70, 110].contains(&share));
+    let cells = shares.map(|&share| {
+        let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
+        Cell::new(
+            label(share),
+            "cache",
+            [("rate", rate), ("share", share), ("connections", 256)],
+        )
+    });
+    cells.collect()
+}
+
+fn label(share: u64) -> String {
+    format!("{share} % of the peak")
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let folder = bench.folder("nothing", |_| Ok(()))?;
+    let mut server = bench.start(subject, &folder, ServerLimits::default())?;
+    let mut load = super::load(cell, server.port);
+    load.extend(["--populate", "--warm-up", "400ms"].map(str::to_owned));
+    if let Some(rate) = cell.parameter("rate") {
+        let rate = rate.max(1000).to_string();
+        load.extend(["--rate", &rate, "--arrivals", "poisson"].map(str::to_owned));
+    }
+    // Beyond saturation requests fail, and that is the figure.
+    Ok(bench.drive(&mut server, &[load])?.sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let at = label(70);
+    let (p99, rate) = (rows.by(&Measure::P99), rows.by(&Measure::RATE));
+    let low = p99.near(&at, "weft cache", 0.8, "memcached");
+    let saturated = rate.beats(&label(110), "weft cache", &["memcached"], 1.0);
+    low.into_iter().chain(saturated).collect()
+}

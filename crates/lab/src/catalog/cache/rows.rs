@@ -1,0 +1,109 @@
+//! `cache-rows`: what a request costs each cache.
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::place::ServerLimits;
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const CACHE_ROWS: Experiment = Experiment {
+    name: "cache-rows",
+    about: "CPU per request of caches: connections, depth, writes, sizes, hot keys",
+    page: "\
+What does a core have to give for one answer of a cache?
+
+Each cache has one core and one thread; the generator has the other core and asks as fast as it is
+answered. Keys have 30 bytes, values 200, 3 of 100 commands are sets, and all keys are there, unless
+the cell says otherwise. Depth is the number of commands under way on one connection.
+
+Lower bars are better. At depth 1 every command is a receive and a send. At depth 16 memcached 1.6
+sends the reply of each text get by itself, and batches those of meta commands; weft sends all
+replies of a turn together. So both protocols have a cell at depth 16: the ratio of one alone would
+tell half of it.",
+    measures: &[
+        Measure::CPU_US,
+        Measure::RATE,
+        Measure::BUSY,
+        Measure::P50,
+        Measure::P99,
+    ],
+    cells,
+    subjects: &[
+        "weft cache",
+        "weft cache epoll",
+        "weft cache event",
+        "weft cache thread",
+        "memcached",
+    ],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: None,
+    },
+    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    expectations,
+};
+
+type Parameters = &'static [(&'static str, u64)];
+
+/// Label, parameters, and what memcached should cost by what weft does.
+const ROWS: &[(&str, Parameters, f64)] = &[
+    ("16 connections", &[("connections", 16)], 1.2),
+    ("64 connections", &[], 1.2),
+    ("256 connections", &[("connections", 256)], 1.2),
+    ("1,024 connections", &[("connections", 1024)], 1.2),
+    ("15,360 connections", &[("connections", 15_360)], 1.2),
+    ("64 connections, depth 16", &[("depth", 16)], 6.0),
+    (
+        "64 connections, depth 16, meta",
+        &[("depth", 16), ("meta", 1)],
+        1.7,
+    ),
+    (
+        "1,024 connections, depth 16",
+        &[("connections", 1024), ("depth", 16)],
+        6.0,
+    ),
+    (
+        "1,024 connections, depth 16, meta",
+        &[("connections", 1024), ("depth", 16), ("meta", 1)],
+        1.7,
+    ),
+    ("50 % sets", &[("sets", 50)], 1.0),
+    ("one key takes a fifth", &[("hot", 1)], 1.0),
+    ("values of 4,096 B", &[("value", 4096)], 1.0),
+    ("values of 102,400 B", &[("value", 102_400)], 1.0),
+    ("100 keys in a get", &[("keys_per_get", 100)], 2.0),
+];
+
+fn cells(scope: &Breadth) -> Vec<Cell> {
+    let quick = [
+        "64 connections",
+        "64 connections, depth 16",
+        "64 connections, depth 16, meta",
+    ];
+    let rows = ROWS
+        .iter()
+        .filter(|(label, ..)| !scope.quick || quick.contains(label));
+    rows.map(|&(label, parameters, _)| Cell::new(label, "cache", parameters))
+        .collect()
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let folder = bench.folder("nothing", |_| Ok(()))?;
+    let mut server = bench.start(subject, &folder, ServerLimits::default())?;
+    let mut load = super::load(cell, server.port);
+    load.extend(["--populate", "--warm-up", "400ms"].map(str::to_owned));
+    Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::CPU_US);
+    let each = ROWS
+        .iter()
+        .filter_map(|&(label, _, times)| judge.beats(label, "weft cache", &["memcached"], times));
+    each.collect()
+}

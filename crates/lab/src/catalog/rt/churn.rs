@@ -1,0 +1,39 @@
+//! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Which one is woken
+//! cannot be foreseen, and is on another processor half of the time.
+
+use super::{BARS, ahead, four_cells};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const CHURN: Experiment = Experiment {
+    name: "rt-churn",
+    about: "each fiber posts a semaphore at random and waits for it",
+    page: PAGE,
+    measures: &[Measure::NANOS_PER_OPERATION],
+    cells,
+    subjects: &["pinned", "migratable", "go", "tokio", "may"],
+    work: Work::Program,
+    figures: BARS,
+    expectations,
+};
+
+const PAGE: &str = "\
+What does waking cost when nothing can be foreseen?
+
+There are half as many semaphores as fibers. Each fiber takes one at random, posts it and waits for
+it, so another fiber is woken, which with two processors is on the other one half of the time.
+
+Lower bars are better.";
+
+fn cells(scope: &Breadth) -> Vec<Cell> {
+    // With one fiber and one semaphore there is none to wake.
+    let mut cells = four_cells("churn", scope);
+    cells.retain(|cell| cell.label.ends_with("many"));
+    cells
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::NANOS_PER_OPERATION);
+    ahead(judge, &["1 processor, many", "2 processors, many"])
+}

@@ -1,0 +1,58 @@
+//! `rt-idle`: what a process costs in which all fibers sleep.
+
+use super::BARS;
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const IDLE: Experiment = Experiment {
+    name: "rt-idle",
+    about: "CPU time while there is nothing to do, or 100,000 fibers sleep on timers",
+    page: PAGE,
+    measures: &[Measure::CPU_PERCENT],
+    cells,
+    subjects: &["pinned", "go", "tokio"],
+    work: Work::Program,
+    figures: BARS,
+    expectations,
+};
+
+const PAGE: &str = "\
+What does a process cost while it has nothing to do?
+
+Nothing runs, or 100,000 fibers sleep on timers that are spread evenly over a minute or over ten
+seconds. The figure is the CPU time of the whole process.
+
+Lower bars are better: an idle server should let its machine sleep.";
+
+const NO_FIBERS: &str = "no fibers";
+const MINUTE: &str = "100,000, each wakes every 60 s";
+const SECONDS: &str = "100,000, each wakes every 10 s";
+
+fn cells(scope: &Breadth) -> Vec<Cell> {
+    let ms = if scope.quick { 1_000 } else { 10_000 };
+    let programs = [
+        (NO_FIBERS, 0, 1),
+        (MINUTE, 100_000, 60_000),
+        (SECONDS, 100_000, 10_000),
+    ];
+    let cells = programs.map(|(label, threads, period_ms)| {
+        let sizes = [("threads", threads), ("period_ms", period_ms)];
+        Cell::new(
+            label,
+            "idle",
+            [&[("ms", ms), ("processors", 2)][..], &sizes].concat(),
+        )
+    });
+    cells.into()
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::CPU_PERCENT);
+    vec![
+        // A wake-up a second costs some 10 µs: 0.001 %. One that polls every 10 ms costs 0.1 %.
+        judge.at_most(NO_FIBERS, "weft", 0.02),
+        judge.at_most(MINUTE, "weft", 1.0),
+        judge.at_most(SECONDS, "weft", 1.0),
+    ]
+}

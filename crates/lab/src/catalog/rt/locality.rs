@@ -1,0 +1,53 @@
+//! `rt-locality`: each fiber works on an array, sits down in a random single seat, and wakes
+//! the one that sat there; with sharing, the two exchange their arrays. What moving fibers, or
+//! data, between processors costs.
+
+use super::{BARS, ahead, label};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
+    name: "rt-locality",
+    about: "each fiber touches its array and takes another fiber's seat",
+    page: PAGE,
+    measures: &[Measure::NANOS_PER_OPERATION],
+    cells,
+    subjects: &["pinned", "migratable", "go", "tokio", "may"],
+    work: Work::Program,
+    figures: BARS,
+    expectations,
+};
+
+const PAGE: &str = "\
+What does it cost when fibers, or their data, move between processors?
+
+Each fiber writes ten words of an array of a hundred, sits down in a random seat for one, and wakes
+the fiber that sat there. With sharing the two exchange their arrays, so data moves however fibers
+are scheduled; without it a runtime that keeps fibers where they are keeps the data as well.
+
+Lower bars are better.";
+
+fn cells(scope: &Breadth) -> Vec<Cell> {
+    let processors: &[u64] = if scope.quick { &[2] } else { &[1, 2] };
+    let cells = processors.iter().flat_map(|&processors| {
+        [("no sharing", 0), ("sharing", 1)].map(|(how, share)| {
+            let sizes = [("processors", processors), ("threads", 100 * processors)];
+            let work = [("words", 100), ("touched", 10), ("share", share)];
+            Cell::new(
+                label(processors, how),
+                "locality",
+                [&sizes[..], &work].concat(),
+            )
+        })
+    });
+    cells.collect()
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::NANOS_PER_OPERATION);
+    ahead(
+        judge,
+        &["2 processors, no sharing", "2 processors, sharing"],
+    )
+}

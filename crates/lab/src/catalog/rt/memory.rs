@@ -1,0 +1,64 @@
+//! `rt-memory`: fibers that are parked. What each costs, and how long it takes to start and end
+//! them all.
+
+use super::BARS;
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const MEMORY: Experiment = Experiment {
+    name: "rt-memory",
+    about: "resident memory of a parked fiber",
+    page: PAGE,
+    measures: &[Measure::BYTES_PER_THREAD],
+    cells,
+    subjects: &["pinned", "steps", "go", "tokio", "may"],
+    work: Work::Program,
+    figures: BARS,
+    expectations,
+};
+
+const PAGE: &str = "\
+How much memory does a fiber cost that waits?
+
+So many fibers are started, each waits, and the growth of resident memory is divided by their
+number. may fails at 100,000: it maps each stack by itself, and a process may have 65,530 mappings
+(vm.max_map_count), which is a limit of the kernel.
+
+Lower bars are better.";
+
+fn cells(scope: &Breadth) -> Vec<Cell> {
+    let counts = [
+        ("10,000", 10_000),
+        ("100,000", 100_000),
+        (MILLION, 1_000_000),
+    ];
+    let counts = if scope.quick {
+        &counts[..1]
+    } else {
+        &counts[..]
+    };
+    let cells = counts
+        .iter()
+        .map(|&(label, count)| Cell::new(label, "memory", [("processors", 1), ("threads", count)]));
+    cells.collect()
+}
+
+const MILLION: &str = "1,000,000";
+
+/// How long starting them all takes.
+const START: Measure = Measure {
+    name: "start_s",
+    title: "time to start all",
+    unit: "s",
+    of: |_, values| values.get("seconds").copied(),
+    ..Measure::BYTES_PER_THREAD
+};
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    const KIB: f64 = 1024.0;
+    let memory = rows
+        .by(&Measure::BYTES_PER_THREAD)
+        .at_most(MILLION, "weft", 4.3 * KIB);
+    vec![memory, rows.by(&START).at_most(MILLION, "weft", 10.0)]
+}

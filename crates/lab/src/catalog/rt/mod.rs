@@ -1,0 +1,62 @@
+//! Threading runtimes: what a switch costs, and which fibers are left behind. The first five come
+//! from the doctoral thesis on C∀'s runtime (T. Delisle, University of Waterloo, 2022).
+
+pub(super) mod churn;
+pub(super) mod cycle;
+pub(super) mod hand_over;
+pub(super) mod idle;
+pub(super) mod imbalance;
+pub(super) mod locality;
+pub(super) mod memory;
+pub(super) mod spawn;
+pub(super) mod sync;
+pub(super) mod transfer;
+pub(super) mod yield_;
+
+use crate::expect::{Expectation, Judge};
+use crate::experiment::{Breadth, Cell, Figure};
+
+/// The runtimes of others.
+const PEERS: &[&str] = &["go", "tokio", "may"];
+
+const BARS: &[Figure] = &[Figure::Bars { measure: 0 }];
+
+/// The four cells of the thesis's figures: one and two processors, many fibers for each and one for
+/// each.
+fn four_cells(program: &'static str, scope: &Breadth) -> Vec<Cell> {
+    let processors: &[u64] = if scope.quick { &[1] } else { &[1, 2] };
+    let cells = processors.iter().flat_map(|&processors| {
+        [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
+            let threads = per_processor * processors;
+            let parameters = [
+                ("processors", processors),
+                ("threads", threads),
+                ("spots", threads.div_ceil(2)),
+            ];
+            Cell::new(label(processors, how_many), program, parameters)
+        })
+    });
+    cells.collect()
+}
+
+const FOUR: [&str; 4] = [
+    "1 processor, many",
+    "1 processor, few",
+    "2 processors, many",
+    "2 processors, few",
+];
+
+fn label(processors: u64, how_many: &str) -> String {
+    match processors {
+        1 => format!("1 processor, {how_many}"),
+        more => format!("{more} processors, {how_many}"),
+    }
+}
+
+/// That weft's pinned fibers are ahead of all peers in these cells.
+fn ahead(judge: Judge<'_>, cells: &[&str]) -> Vec<Expectation> {
+    cells
+        .iter()
+        .filter_map(|cell| judge.beats(cell, "weft", PEERS, 1.0))
+        .collect()
+}

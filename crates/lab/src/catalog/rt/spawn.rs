@@ -1,0 +1,43 @@
+//! `rt-spawn`: what it costs to start a fiber that does nothing and to join it.
+
+use super::{BARS, ahead};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const SPAWN: Experiment = Experiment {
+    name: "rt-spawn",
+    about: "one fiber starts others that do nothing, and joins them",
+    page: PAGE,
+    measures: &[Measure::NANOS],
+    cells,
+    subjects: &["pinned", "go", "tokio", "may", "threads"],
+    work: Work::Program,
+    figures: BARS,
+    expectations,
+};
+
+const PAGE: &str = "\
+What does it cost to start a fiber that does nothing, and to wait for its end?
+
+One fiber starts others, one at a time or a hundred at a time, and joins them.
+
+Lower bars are better.";
+
+const ONE: &str = "1 processor, one at a time";
+const HUNDRED: &str = "1 processor, 100 at a time";
+
+fn cells(_: &Breadth) -> Vec<Cell> {
+    let cell =
+        |label, at_once| Cell::new(label, "spawn", [("processors", 1), ("at_once", at_once)]);
+    vec![cell(ONE, 1), cell(HUNDRED, 100)]
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::NANOS);
+    let limits = [ONE, HUNDRED].map(|cell| judge.at_most(cell, "weft", 300.0));
+    limits
+        .into_iter()
+        .chain(ahead(judge, &[ONE, HUNDRED]))
+        .collect()
+}

@@ -1,0 +1,182 @@
+//! `web-cold`: files that are not in memory, beside a few that are and must not suffer.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Better, Cell, Experiment, Figure, Measure, Work};
+use crate::place::{ServerLimits, drop_from_page_cache, filesystem_of};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
+    name: "web-cold",
+    about: "a file set three times the memory, and whether requests for hot files wait for the disk",
+    page: "\
+Do clients that ask for what is in memory wait while others ask for what is on the disk?
+
+4,000 files of 64 KiB are asked for one after the other by 16 connections, while 4 connections ask
+for 16 files of 4 KiB. The server and the page cache that it fills live in a memory group of 80 MB,
+a third of the set, and before each sample the page cache is emptied. The thesis asked this and left
+it open (2.5 GB of memory where 25 would be needed): the set is scaled so that a sample takes a
+second.
+
+Of \"cold\" and \"hot\" replies more is better, of the hot p99 less. A server that reads a cold file
+inside its only loop makes the hot requests wait for the disk: that is \"nginx\". \"nginx threads\" has
+auxiliary threads for files. Above 100 % a server reads more from the disk than it sends.",
+    measures: &[HOT_P99, COLD, HOT, HOT_P50, FROM_DISK, Measure::BUSY],
+    cells: |_| vec![Cell::new(CELL, "cold", [])],
+    subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
+    work: Work::Server {
+        take,
+        limits_memory: true,
+        queues_by_itself: true,
+        scaled_by: None,
+    },
+    figures: &[
+        Figure::Bars { measure: 0 },
+        Figure::Bars { measure: 1 },
+        Figure::Bars { measure: 2 },
+        Figure::Bars { measure: 4 },
+    ],
+    expectations,
+};
+
+const CELL: &str = "80 MB of memory";
+const COLD_FILES: usize = 4000;
+const COLD_BYTES: usize = 64 * 1024;
+const HOT_FILES: usize = 16;
+const HOT_BYTES: usize = 4096;
+/// A third of the file set, for the server and the page cache that it fills.
+const MEMORY_BYTES: u64 = 80_000_000;
+/// In memory, or layered over something else: no disk to wait for.
+const NOT_A_DISK: &[&str] = &["tmpfs", "ramfs", "overlay"];
+
+const COLD: Measure = Measure {
+    name: "cold_per_s",
+    title: "replies of cold files",
+    of: |_, values| values.get("cold_per_s").copied(),
+    ..Measure::RATE
+};
+const HOT: Measure = Measure {
+    name: "hot_per_s",
+    title: "replies of hot files",
+    of: |_, values| values.get("hot_per_s").copied(),
+    ..Measure::RATE
+};
+const HOT_P50: Measure = Measure {
+    name: "hot_p50_us",
+    title: "median latency of hot files",
+    of: |_, values| values.get("hot_p50_us").copied(),
+    ..Measure::P50
+};
+const HOT_P99: Measure = Measure {
+    name: "hot_p99_us",
+    title: "p99 latency of hot files",
+    of: |_, values| values.get("hot_p99_us").copied(),
+    ..Measure::P99
+};
+const FROM_DISK: Measure = Measure {
+    name: "from_disk_percent",
+    title: "read from disk, of the cold bytes",
+    unit: "%",
+    better: Better::Less,
+    of: |_, values| values.get("from_disk_percent").copied(),
+};
+
+fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = bench.folder("cold", make)?;
+    let kind = filesystem_of(&site).unwrap_or_else(|| "unknown".to_owned());
+    if NOT_A_DISK.contains(&kind.as_str()) {
+        let site = site.display();
+        let what = format!("{site} lies on {kind}: name a folder on a disk with --scratch");
+        return Err(Fault::Failed(what));
+    }
+    drop_from_page_cache(&paths(&site))?;
+    let limits = ServerLimits {
+        memory_bytes: Some(MEMORY_BYTES),
+        signals: None,
+    };
+    let mut server = bench.start(subject, &site, limits)?;
+    // This also warms the hot ones.
+    for file in 0..HOT_FILES {
+        let body = super::body((COLD_FILES + file) as u64, HOT_BYTES);
+        server.verify(&format!("/hot/{file:04}.html"), &body)?;
+    }
+    let load = |kind: &str, connections: usize| {
+        let list = site.join(format!("{kind}.paths")).display().to_string();
+        let words = [
+            "http",
+            &server.url("/"),
+            "--paths",
+            &list,
+            "--popularity",
+            "sequential",
+        ];
+        let mut words = words.map(str::to_owned).to_vec();
+        words.extend(["--connections".to_owned(), connections.to_string()]);
+        words
+    };
+    let loads = [load("hot", 4), load("cold", 16)];
+    let driven = bench.drive(&mut server, &loads)?.sound()?;
+    let mut sample = driven.sample();
+    let [hot, cold] = [0, 1].map(|at| load::report::figures(&driven.outcomes[at]));
+    let cold_bytes = (cold.replies * COLD_BYTES as u64).max(1) as f64;
+    let values = [
+        ("hot_per_s", hot.achieved_rate_per_s),
+        ("cold_per_s", cold.achieved_rate_per_s),
+        ("hot_p50_us", hot.latency_us.raw.p50),
+        ("hot_p99_us", hot.latency_us.raw.p99),
+        (
+            "from_disk_percent",
+            100.0 * driven.read_bytes as f64 / cold_bytes,
+        ),
+    ];
+    sample
+        .values
+        .extend(values.map(|(name, value)| (name.to_owned(), value)));
+    Ok(sample)
+}
+
+/// The cold and the hot files, and lists of their paths.
+fn make(site: &Path) -> io::Result<()> {
+    for (kind, first, count, bytes) in [
+        ("cold", 0, COLD_FILES, COLD_BYTES),
+        ("hot", COLD_FILES, HOT_FILES, HOT_BYTES),
+    ] {
+        fs::create_dir(site.join(kind))?;
+        let mut list = String::new();
+        for file in 0..count {
+            let path = format!("/{kind}/{file:04}.html");
+            fs::write(
+                site.join(&path[1..]),
+                super::body((first + file) as u64, bytes),
+            )?;
+            list.push_str(&path);
+            list.push('\n');
+        }
+        fs::write(site.join(format!("{kind}.paths")), list)?;
+    }
+    // Only clean pages can be taken out of the page cache.
+    rustix::fs::sync();
+    Ok(())
+}
+
+fn paths(site: &Path) -> Vec<PathBuf> {
+    let of =
+        |kind: &'static str, count| (0..count).map(move |file| format!("{kind}/{file:04}.html"));
+    let all = of("cold", COLD_FILES).chain(of("hot", HOT_FILES));
+    all.map(|path| site.join(path)).collect()
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let reference = &["nginx threads"];
+    let by = |measure, times| rows.by(measure).beats(CELL, "weft", reference, times);
+    [by(&COLD, 1.1), by(&HOT, 4.0), by(&HOT_P99, 2.5)]
+        .into_iter()
+        .flatten()
+        .collect()
+}

@@ -1,0 +1,332 @@
+//! Expectations: what should come out, with a margin, and able to fail.
+
+use serde::Serialize;
+
+use crate::experiment::{Better, Measure};
+use crate::rows::{Rows, show};
+
+/// Two figures that differ by less are equal: identical programs differ by as much on a virtual
+/// machine.
+const MARGIN: f64 = 0.08;
+
+/// Something that should have come out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Expectation {
+    /// `yield at 1 processor takes at most 30 ns`.
+    pub says: String,
+    /// Whether it did.
+    pub verdict: Judgement,
+    /// The figures that decided.
+    pub because: String,
+    /// The cell that it is about.
+    pub cell: String,
+}
+
+/// How an expectation came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judgement {
+    /// As expected.
+    Met,
+    /// Within the margin of it.
+    Equal,
+    /// Not as expected.
+    Failed,
+    /// The rows for it are missing.
+    NotMeasured,
+}
+
+impl Judgement {
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Judgement::Met => "as expected",
+            Judgement::Equal => "about equal",
+            Judgement::Failed => "NOT AS EXPECTED",
+            Judgement::NotMeasured => "not measured",
+        }
+    }
+
+    /// Of a quotient that should be 1 at most.
+    fn of(quotient: f64) -> Judgement {
+        if quotient <= 1.0 {
+            Judgement::Met
+        } else if quotient <= 1.0 + MARGIN {
+            Judgement::Equal
+        } else {
+            Judgement::Failed
+        }
+    }
+}
+
+/// Judges rows by one measure.
+#[derive(Clone, Copy)]
+pub struct Judge<'a> {
+    rows: &'a Rows,
+    measure: &'a Measure,
+}
+
+impl Rows {
+    /// Judges by this measure.
+    pub fn by<'a>(&'a self, measure: &'a Measure) -> Judge<'a> {
+        Judge {
+            rows: self,
+            measure,
+        }
+    }
+}
+
+impl Judge<'_> {
+    /// That the median is at most `limit`.
+    pub fn at_most(&self, cell: &str, subject: &str, limit: f64) -> Expectation {
+        let unit = self.measure.unit;
+        self.expectation(
+            cell,
+            format!("{subject}, {cell}: at most {} {unit}", plain(limit)),
+            self.is_there(cell, subject)
+                .then(|| match self.median(cell, subject) {
+                    Some(median) if median <= limit => Judgement::Met,
+                    _ => Judgement::Failed,
+                }),
+            self.show(cell, subject),
+        )
+    }
+
+    /// That the median is at least `limit`.
+    pub fn at_least(&self, cell: &str, subject: &str, limit: f64) -> Expectation {
+        let unit = self.measure.unit;
+        self.expectation(
+            cell,
+            format!("{subject}, {cell}: at least {} {unit}", plain(limit)),
+            self.is_there(cell, subject)
+                .then(|| match self.median(cell, subject) {
+                    Some(median) if median >= limit => Judgement::Met,
+                    _ => Judgement::Failed,
+                }),
+            self.show(cell, subject),
+        )
+    }
+
+    /// That the subject is `times` as good as the best of `others` that take part. None if none of
+    /// them does.
+    pub fn beats(
+        &self,
+        cell: &str,
+        subject: &str,
+        others: &[&str],
+        times: f64,
+    ) -> Option<Expectation> {
+        let asked: Vec<&str> = others
+            .iter()
+            .copied()
+            .filter(|other| self.rows.has_subject(other))
+            .collect();
+        if asked.is_empty() {
+            return None;
+        }
+        let ours = self.median(cell, subject);
+        // A subject that failed was not beaten.
+        let there: Vec<&str> = asked
+            .iter()
+            .copied()
+            .filter(|other| self.has_samples(cell, other))
+            .collect();
+        // One without a figure has been beaten: it never came to an end.
+        let quotients = there
+            .iter()
+            .map(|other| match (ours, self.median(cell, other)) {
+                (Some(ours), Some(theirs)) => times * self.worse_by(ours, theirs),
+                (Some(_), None) => 0.0,
+                (None, _) => f64::INFINITY,
+            });
+        let worst = quotients.fold(0.0, f64::max);
+        let is_measured = self.is_there(cell, subject) && !there.is_empty();
+        let figures = asked.iter().map(|other| {
+            let ratio = self.rows.ratio(self.measure, cell, subject, other);
+            let ratio = ratio.map_or(String::new(), |ratio| {
+                format!(
+                    ", ratio {:.2}, of the best {:.2}",
+                    ratio.medians, ratio.best
+                )
+            });
+            format!("{other} {}{ratio}", self.show(cell, other))
+        });
+        let figures = figures.collect::<Vec<_>>().join("; ");
+        let names = asked.join(", ");
+        let says = match times == 1.0 {
+            true => format!("{subject}, {cell}: ahead of {names}"),
+            false => format!(
+                "{subject}, {cell}: {} times as good as {names}",
+                plain(times)
+            ),
+        };
+        Some(self.expectation(
+            cell,
+            says,
+            is_measured.then(|| Judgement::of(worst)),
+            format!("{}; {figures}", self.show(cell, subject)),
+        ))
+    }
+
+    /// That the subject is at most `factor` times what another one is. None if that takes no part.
+    pub fn near(&self, cell: &str, subject: &str, factor: f64, other: &str) -> Option<Expectation> {
+        if !self.rows.has_subject(other) {
+            return None;
+        }
+        let both = self.median(cell, subject).zip(self.median(cell, other));
+        let is_there = self.is_there(cell, subject) && self.has_samples(cell, other);
+        Some(self.expectation(
+            cell,
+            format!("{subject}, {cell}: at most {} times {other}", plain(factor)),
+            is_there.then(|| match both {
+                Some((ours, theirs)) => Judgement::of(ours / (factor * theirs)),
+                None => Judgement::Failed,
+            }),
+            format!(
+                "{}; {other} {}",
+                self.show(cell, subject),
+                self.show(cell, other)
+            ),
+        ))
+    }
+
+    /// That a cell's median is at most `factor` times another cell's.
+    pub fn within(&self, cell: &str, of: &str, subject: &str, factor: f64) -> Expectation {
+        let both = self.median(cell, subject).zip(self.median(of, subject));
+        self.expectation(
+            cell,
+            format!("{subject}, {cell}: at most {} times {of}", plain(factor)),
+            both.map(|(here, there)| Judgement::of(here / (factor * there))),
+            format!(
+                "{} against {}",
+                self.show(cell, subject),
+                self.show(of, subject)
+            ),
+        )
+    }
+
+    fn expectation(
+        &self,
+        cell: &str,
+        says: String,
+        verdict: Option<Judgement>,
+        because: String,
+    ) -> Expectation {
+        Expectation {
+            cell: cell.to_owned(),
+            says,
+            verdict: verdict.unwrap_or(Judgement::NotMeasured),
+            because,
+        }
+    }
+
+    /// How much worse one figure is than another.
+    fn worse_by(&self, ours: f64, theirs: f64) -> f64 {
+        match self.measure.better {
+            Better::More => theirs / ours,
+            _ => ours / theirs,
+        }
+    }
+
+    fn is_there(&self, cell: &str, subject: &str) -> bool {
+        let row = self.rows.find(cell, subject);
+        row.is_some_and(|row| !row.is_absent && row.samples.len() + row.failures.len() > 0)
+    }
+
+    fn has_samples(&self, cell: &str, subject: &str) -> bool {
+        self.rows
+            .find(cell, subject)
+            .is_some_and(|row| !row.samples.is_empty())
+    }
+
+    fn median(&self, cell: &str, subject: &str) -> Option<f64> {
+        Some(self.rows.spread(self.measure, cell, subject)?.median)
+    }
+
+    fn show(&self, cell: &str, subject: &str) -> String {
+        match (self.is_there(cell, subject), self.median(cell, subject)) {
+            (false, _) => "not measured".to_owned(),
+            (true, None) if !self.has_samples(cell, subject) => "failed".to_owned(),
+            (true, None) => "never".to_owned(),
+            (true, Some(median)) => show(median),
+        }
+    }
+}
+
+/// A number that a person chose.
+fn plain(number: f64) -> String {
+    let text = format!("{number:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::rows;
+
+    #[test]
+    fn expectations_know_never_and_missing_and_a_margin() {
+        let rows = rows(&[
+            ("a", &[Some(1.0)]),
+            ("near a", &[Some(1.05)]),
+            ("b", &[Some(2.0)]),
+            ("n", &[None, None]),
+            ("absent", &[]),
+        ]);
+        let judge = rows.by(&Measure::CPU_US);
+        let beats = |of: &str, others: &[&str]| judge.beats("c", of, others, 1.0).unwrap().verdict;
+        assert_eq!(beats("a", &["b", "n", "absent"]), Judgement::Met);
+        assert_eq!(beats("near a", &["a", "b"]), Judgement::Equal);
+        assert_eq!(beats("b", &["a", "n"]), Judgement::Failed);
+        assert_eq!(beats("n", &["a"]), Judgement::Failed);
+        assert_eq!(beats("a", &["absent"]), Judgement::NotMeasured);
+        assert!(judge.beats("c", "a", &["gone"], 1.0).is_none());
+        let twice = |of| judge.beats("c", of, &["b"], 2.0).unwrap().verdict;
+        assert_eq!(
+            (twice("a"), twice("near a")),
+            (Judgement::Met, Judgement::Equal)
+        );
+        assert_eq!(judge.at_most("c", "b", 1.5).verdict, Judgement::Failed);
+        assert_eq!(judge.at_most("c", "n", 1.5).verdict, Judgement::Failed);
+        assert_eq!(
+            judge.at_most("c", "gone", 1.5).verdict,
+            Judgement::NotMeasured
+        );
+        assert_eq!(judge.at_least("c", "b", 1.5).verdict, Judgement::Met);
+        assert_eq!(
+            judge.near("c", "b", 1.9, "a").unwrap().verdict,
+            Judgement::Equal
+        );
+        assert_eq!(
+            judge.within("gone", "c", "a", 2.0).verdict,
+            Judgement::NotMeasured
+        );
+    }
+
+    #[test]
+    fn of_rates_the_greater_one_is_ahead() {
+        let rows = rows(&[("a", &[Some(200.0)]), ("b", &[Some(100.0)])]);
+        let measure = Measure {
+            better: Better::More,
+            ..Measure::CPU_US
+        };
+        let judge = rows.by(&measure);
+        let verdict = |of, by| judge.beats("c", of, &[by], 1.5).unwrap().verdict;
+        assert_eq!(
+            (verdict("a", "b"), verdict("b", "a")),
+            (Judgement::Met, Judgement::Failed)
+        );
+    }
+
+    #[test]
+    fn the_reason_names_the_figures() {
+        let rows = rows(&[
+            ("a", &[Some(1.0), Some(2.0), Some(3.0)]),
+            ("b", &[Some(4.0)]),
+        ]);
+        let judge = rows.by(&Measure::CPU_US);
+        let made = judge.beats("c", "a", &["b", "gone"], 1.0).unwrap();
+        assert_eq!(made.says, "a, c: ahead of b");
+        assert_eq!(made.because, "2.00; b 4.00, ratio 0.50, of the best 0.25");
+    }
+}

@@ -1,0 +1,265 @@
+//! What an experiment is: cells, subjects, measures, a figure, and what is expected.
+
+use std::collections::BTreeMap;
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+/// What is measured, on which subjects, and what comes out if all is well.
+pub struct Experiment {
+    /// `rt-yield`.
+    pub name: &'static str,
+    /// One line: what it does.
+    pub about: &'static str,
+    /// What a reader should know who has not read the papers: the question, the papers' set-up,
+    /// what is scaled here and why, and how to read the figure. Paragraphs, without markup.
+    pub page: &'static str,
+    /// What is reported of each sample. The first one decides.
+    pub measures: &'static [Measure],
+    /// Where it is measured.
+    pub cells: fn(&Breadth) -> Vec<Cell>,
+    /// Which kinds of subjects take part: see [`Subject::kind`].
+    pub subjects: &'static [&'static str],
+    /// How a sample is taken.
+    pub work: Work,
+    /// How it is drawn.
+    pub figures: &'static [Figure],
+    /// Judges the rows.
+    pub expectations: fn(&Rows) -> Vec<Expectation>,
+}
+
+/// How a sample is taken.
+#[derive(Clone, Copy)]
+pub enum Work {
+    /// A process that does the cell's program and prints what came out.
+    Program,
+    /// A server that is started, asked, and stopped.
+    Server {
+        /// Takes a sample.
+        take: fn(&mut Bench<'_>, &Cell, &Subject) -> Result<Sample, Fault>,
+        /// Whether servers' memory is limited, which needs root and a memory group.
+        limits_memory: bool,
+        /// Whether a server is noisy by itself: its own threads wait for the core, so only what
+        /// other programs used tells a bad sample.
+        queues_by_itself: bool,
+        /// The kind of subject whose greatest rate in a closed loop scales the cells.
+        scaled_by: Option<&'static str>,
+    },
+}
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Breadth {
+    /// Fewer cells.
+    pub quick: bool,
+    /// Requests per second that the machine allows, if the experiment is [scaled](Work::Server).
+    pub peak_per_s: Option<f64>,
+}
+
+/// One combination of parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// For tables: `2 processors, many fibers`.
+    pub label: String,
+    /// Which program the subject runs; for servers, what is asked.
+    pub program: &'static str,
+    /// Its parameters.
+    pub parameters: Vec<(&'static str, u64)>,
+}
+
+impl Cell {
+    /// A cell.
+    pub fn new(
+        label: impl Into<String>,
+        program: &'static str,
+        parameters: impl Into<Vec<(&'static str, u64)>>,
+    ) -> Cell {
+        Cell {
+            label: label.into(),
+            program,
+            parameters: parameters.into(),
+        }
+    }
+
+    /// A parameter's value.
+    pub fn parameter(&self, name: &str) -> Option<u64> {
+        let found = self.parameters.iter().find(|(key, _)| *key == name);
+        found.map(|&(_, value)| value)
+    }
+
+    /// A parameter's value, or what it is where it does not matter.
+    pub(crate) fn get(&self, name: &str, default: u64) -> u64 {
+        self.parameter(name).unwrap_or(default)
+    }
+}
+
+/// The figures that a sample brought, by name.
+pub type Values = BTreeMap<String, f64>;
+
+/// A figure that is reported of each sample.
+#[derive(Clone, Copy)]
+pub struct Measure {
+    /// Its name in files: `cpu_us`.
+    pub name: &'static str,
+    /// In words, for axes: `server CPU per request`.
+    pub title: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What a subject is praised for.
+    pub better: Better,
+    /// The figure of a sample; `None` if it has none, because nothing was done in time.
+    pub of: fn(&Cell, &Values) -> Option<f64>,
+}
+
+/// Which of two figures is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Times and costs.
+    Less,
+    /// Rates.
+    More,
+    /// It is context.
+    Neither,
+}
+
+/// A drawing in the report.
+#[derive(Clone, Copy, Debug)]
+pub enum Figure {
+    /// A group of bars for each cell, a bar for each subject, with a line from least to greatest.
+    Bars {
+        /// Which measure.
+        measure: usize,
+    },
+    /// A line for each subject over a parameter of the cells: the median, and a band from least to
+    /// greatest.
+    Lines {
+        /// Which measure.
+        measure: usize,
+        /// Which parameter.
+        over: &'static str,
+        /// The axis in words.
+        axis: &'static str,
+        /// Whether the measure is on a logarithmic axis.
+        log: bool,
+        /// Whether a dotted line shows where the measure is the parameter: achieved is asked.
+        diagonal: bool,
+        /// The parameter of the cells by which there is a panel each, and its words.
+        panels: Option<(&'static str, &'static str)>,
+    },
+}
+
+/// Measures that several experiments have.
+impl Measure {
+    /// Nanoseconds per operation and processor: flat over processors is perfect.
+    pub const NANOS_PER_OPERATION: Measure = Measure {
+        of: |cell, values| {
+            let processors = cell.get("processors", 1) as f64;
+            per_operation(values, 1e9 * processors)
+        },
+        ..less(
+            "ns_per_op",
+            "time per operation and processor",
+            "ns/op/processor",
+        )
+    };
+
+    /// Milliseconds per operation; none if fewer than wanted were done in time.
+    pub const MILLIS_PER_TRANSFER: Measure = Measure {
+        of: |cell, values| {
+            let wanted = cell.get("transfers", 0) as f64;
+            let is_done = *values.get("ops")? >= wanted;
+            is_done.then(|| per_operation(values, 1e3)).flatten()
+        },
+        ..less("ms_per_transfer", "time per transfer", "ms/transfer")
+    };
+
+    /// Resident bytes per thread, page tables included where the program counts them.
+    pub const BYTES_PER_THREAD: Measure = Measure {
+        of: |_, values| Some(values.get("resident_bytes")? / some(*values.get("ops")?)?),
+        ..less("bytes_per_thread", "resident memory", "bytes/thread")
+    };
+
+    /// Nanoseconds from one operation to the next, however many processors take part.
+    pub const NANOS: Measure = Measure {
+        of: |_, values| per_operation(values, 1e9),
+        ..less("ns", "time per operation", "ns/op")
+    };
+
+    /// Microseconds from one operation to the next.
+    pub const MICROS: Measure = Measure {
+        of: |_, values| per_operation(values, 1e6),
+        ..less("us", "time per operation", "µs/op")
+    };
+
+    /// CPU time in percent of one processor's.
+    pub const CPU_PERCENT: Measure = Measure {
+        of: |_, values| Some(100.0 * values.get("cpu_seconds")? / values.get("seconds")?),
+        ..less("cpu_percent", "CPU time", "% of a CPU")
+    };
+
+    /// CPU time that the server used for each reply.
+    pub const CPU_US: Measure = Measure {
+        of: |_, values| values.get("cpu_us").copied(),
+        ..less("cpu_us", "server CPU per request", "µs")
+    };
+
+    /// Good replies per second.
+    pub const RATE: Measure = Measure {
+        of: |_, values| values.get("rate_per_s").copied(),
+        better: Better::More,
+        ..less("rate_per_s", "replies", "per second")
+    };
+
+    /// How much of its core the server used.
+    pub const BUSY: Measure = Measure {
+        of: |_, values| values.get("busy_percent").copied(),
+        better: Better::Neither,
+        ..less("busy_percent", "server's core busy", "%")
+    };
+
+    /// The median latency, from the intended time in an open loop.
+    pub const P50: Measure = Measure {
+        of: |_, values| values.get("p50_us").copied(),
+        ..less("p50_us", "median latency", "µs")
+    };
+
+    /// The 99th percentile.
+    pub const P99: Measure = Measure {
+        of: |_, values| values.get("p99_us").copied(),
+        ..less("p99_us", "p99 latency", "µs")
+    };
+
+    /// The 99.9th percentile.
+    pub const P999: Measure = Measure {
+        of: |_, values| values.get("p99.9_us").copied(),
+        ..less("p99.9_us", "p99.9 latency", "µs")
+    };
+
+    /// Requests that failed, of a hundred.
+    pub const ERRORS: Measure = Measure {
+        of: |_, values| values.get("error_percent").copied(),
+        ..less("error_percent", "requests that failed", "%")
+    };
+}
+
+const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+    Measure {
+        name,
+        title,
+        unit,
+        better: Better::Less,
+        of: |_, _| None,
+    }
+}
+
+fn per_operation(values: &Values, scale: f64) -> Option<f64> {
+    Some(values.get("seconds")? * scale / some(*values.get("ops")?)?)
+}
+
+/// None of nothing.
+fn some(count: f64) -> Option<f64> {
+    (count > 0.0).then_some(count)
+}

@@ -1,0 +1,450 @@
+//! How samples are taken: by turns, fresh each time, again when something disturbed them.
+//!
+//! A round is every cell on every subject. The subjects of a cell take turns, and each round begins
+//! with another one, so that a slow minute of the machine hits all alike. A report gives medians
+//! with least and greatest, and beside each ratio of medians that of the best samples: the medians
+//! of identical programs differ by up to 16 % on virtual machines, the best of nine by 1.5 %.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bench::{Bench, Fault};
+use crate::busy::Usage;
+use crate::card::Card;
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::place::{LabPlace, sys};
+use crate::sample::{Noise, Output, Sample};
+use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, unix_s};
+use crate::subject::{Start, Subject};
+
+/// A sample that takes longer than this is given up; programs end by themselves well before.
+const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How a subject says that it has no such program, because its runtime has nothing of the kind.
+const EXIT_ABSENT: i32 = 3;
+/// A sample that is disturbed by more is taken again.
+const NOISE_PERCENT_MAX: f64 = 8.0;
+/// How often a sample is taken at most.
+const ATTEMPTS_MAX: u32 = 3;
+/// Of all samples of a run, so that a busy machine cannot make it endless.
+const REPEATS_SHARE_MAX: f64 = 0.25;
+
+/// How thorough to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Fewer cells, shorter samples.
+    pub quick: bool,
+    /// Samples of each cell on each subject.
+    pub repetitions: u32,
+    /// How long a sample is measured.
+    pub seconds: f64,
+    /// No round begins that would probably end later than this after the first.
+    pub budget: Option<Duration>,
+    /// Turns that the file has already are not taken again.
+    pub resume: bool,
+}
+
+/// What is about to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// Turns taken.
+    pub done: usize,
+    /// Turns in all.
+    pub total: usize,
+    /// How long the rest will probably take.
+    pub left: Option<Duration>,
+    /// The subject of the next one.
+    pub subject: &'a str,
+    /// And where.
+    pub cell: &'a str,
+}
+
+/// What a run needs.
+pub struct Setting<'a> {
+    /// Where servers are measured; experiments with programs need none.
+    pub place: Option<&'a mut LabPlace>,
+    /// The weft that generates the load.
+    pub generator: &'a Path,
+    /// Set when the user wants to stop.
+    pub stop: &'a AtomicBool,
+    /// Told before every turn.
+    pub progress: &'a mut dyn FnMut(&Progress<'_>),
+}
+
+/// Why nothing was measured.
+#[derive(Debug)]
+pub enum RunError {
+    /// It cannot be measured here; the sentence says why.
+    Unfit(String),
+    /// The samples could not be kept.
+    System(io::Error),
+}
+
+impl From<io::Error> for RunError {
+    fn from(error: io::Error) -> RunError {
+        RunError::System(error)
+    }
+}
+
+/// Takes all samples of an experiment and writes them to `file` as they come. When the user stops
+/// it, what was taken until then is in the file, and `ending` is missing.
+///
+/// # Errors
+/// When this machine has no place for it, or the file cannot be written. What goes wrong in a
+/// sample is recorded.
+pub fn run(
+    experiment: &Experiment,
+    subjects: &[Subject],
+    effort: Effort,
+    setting: &mut Setting<'_>,
+    file: &Path,
+) -> Result<Recorded, RunError> {
+    let subjects: Vec<&Subject> = subjects
+        .iter()
+        .filter(|subject| experiment.is_asked(&subject.kind))
+        .collect();
+    if subjects.is_empty() {
+        let wanted = experiment.subjects.join(", ");
+        return Err(RunError::Unfit(format!(
+            "none of its subjects is there: {wanted}"
+        )));
+    }
+    let mut run = Run {
+        experiment,
+        subjects,
+        effort,
+        noise: Patience::default(),
+        began: Instant::now(),
+        done: 0,
+        skipped: 0,
+    };
+    run.all(setting, file)?;
+    let recorded = Recorded::read(file)?;
+    recorded.ok_or_else(|| RunError::Unfit("nothing was recorded".to_owned()))
+}
+
+impl Experiment {
+    /// Whether a subject of this kind takes part. A server of the user's does wherever servers do.
+    pub fn is_asked(&self, kind: &str) -> bool {
+        let serves = matches!(self.work, Work::Server { .. });
+        self.subjects.contains(&kind) || (serves && kind == "custom")
+    }
+}
+
+struct Run<'a> {
+    experiment: &'a Experiment,
+    subjects: Vec<&'a Subject>,
+    effort: Effort,
+    noise: Patience,
+    began: Instant,
+    done: usize,
+    skipped: usize,
+}
+
+/// How often samples were taken again.
+#[derive(Default)]
+struct Patience {
+    left: u32,
+    repeated: u32,
+    kept: u32,
+}
+
+impl Run<'_> {
+    fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
+        let earlier = match self.effort.resume {
+            true => Recorded::read(file)?.filter(|earlier| self.continues(earlier)),
+            false => None,
+        };
+        let peak_per_s = match &earlier {
+            Some(earlier) => earlier.header.peak_per_s,
+            None => self.peak(setting)?,
+        };
+        let header = self.header(setting, peak_per_s);
+        let mut store = Store::open(file, &header, earlier.is_some())?;
+        let scope = Breadth {
+            quick: self.effort.quick,
+            peak_per_s,
+        };
+        let cells = (self.experiment.cells)(&scope);
+        let usage = Usage::now();
+        for round in 0..self.effort.repetitions {
+            if round > 0 && self.is_budget_spent(round) {
+                break;
+            }
+            for cell in &cells {
+                for turn in 0..self.subjects.len() {
+                    // The first one changes.
+                    let subject = self.subjects[(turn + round as usize) % self.subjects.len()];
+                    self.tell(setting, cells.len(), cell, subject);
+                    if earlier
+                        .as_ref()
+                        .is_some_and(|earlier| earlier.has(&cell.label, &subject.name, round))
+                    {
+                        self.skipped += 1;
+                        continue;
+                    }
+                    let came = match self.turn(setting, &mut store, cell, subject, round)? {
+                        Some(came) => came,
+                        None => return Ok(()),
+                    };
+                    store.turn(record(cell, subject, round, came))?;
+                }
+            }
+        }
+        let shares = usage.zip(Usage::now());
+        store.end(RunEnd {
+            card: Card::take(),
+            took_s: self.began.elapsed().as_secs_f64(),
+            others_percent: shares.map(|(before, now)| 100.0 * before.others_since(&now)),
+            repeated: self.noise.repeated,
+            noisy: self.noise.kept,
+        })?;
+        Ok(())
+    }
+
+    /// A turn: one sample, again while it is noisy. `None` when the user stopped it.
+    fn turn(
+        &mut self,
+        setting: &mut Setting<'_>,
+        store: &mut Store,
+        cell: &Cell,
+        subject: &Subject,
+        round: u32,
+    ) -> io::Result<Option<Came>> {
+        let queues = match self.experiment.work {
+            Work::Server {
+                queues_by_itself, ..
+            } => queues_by_itself,
+            Work::Program => true,
+        };
+        let noise = |sample: &Sample| sample.noise.percent(queues);
+        let mut best: Option<Sample> = None;
+        for attempt in 1..=ATTEMPTS_MAX {
+            let came = self.take(setting, cell, subject);
+            if setting.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let sample = match came {
+                Came::Sample(sample) => sample,
+                // A sample that there is counts more than a failure after it.
+                other => return Ok(Some(best.map_or(other, Came::Sample))),
+            };
+            let (better, worse) = match best.take() {
+                Some(before) if noise(&before) <= noise(&sample) => (before, Some(sample)),
+                Some(before) => (sample, Some(before)),
+                None => (sample, None),
+            };
+            if let Some(worse) = worse {
+                store.turn(record(cell, subject, round, Came::Discarded(worse)))?;
+            }
+            let is_noisy = noise(&better) > NOISE_PERCENT_MAX;
+            let gives_up = attempt == ATTEMPTS_MAX || self.noise.left == 0;
+            if !is_noisy || gives_up {
+                self.noise.kept += u32::from(is_noisy);
+                return Ok(Some(Came::Sample(better)));
+            }
+            self.noise.left -= 1;
+            self.noise.repeated += 1;
+            best = Some(better);
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    fn take(&self, setting: &mut Setting<'_>, cell: &Cell, subject: &Subject) -> Came {
+        let came = match (&self.experiment.work, &mut setting.place) {
+            (Work::Program, _) => return self.program(setting.stop, cell, subject),
+            (Work::Server { take, .. }, Some(place)) => {
+                let mut bench = Bench {
+                    place,
+                    generator: setting.generator,
+                    seconds: self.effort.seconds,
+                    stop: setting.stop,
+                };
+                take(&mut bench, cell, subject)
+            }
+            (Work::Server { .. }, None) => Err(Fault::Failed("there is no place".to_owned())),
+        };
+        match came {
+            Ok(sample) => Came::Sample(sample),
+            Err(Fault::Failed(why)) => Came::Failed(why),
+            Err(Fault::Stopped) => Came::Failed("stopped".to_owned()),
+        }
+    }
+
+    fn program(&self, stop: &AtomicBool, cell: &Cell, subject: &Subject) -> Came {
+        let usage = Usage::now();
+        let came = program(stop, cell, subject, self.effort.seconds);
+        let came = came.unwrap_or_else(|error| Came::Failed(error.to_string()));
+        let shares = usage
+            .zip(Usage::now())
+            .map(|(before, now)| before.shares_since(&now, Duration::ZERO));
+        let (others_percent, steal_percent) = shares.unwrap_or_default();
+        match came {
+            Came::Sample(sample) => Came::Sample(Sample {
+                noise: Noise {
+                    run_delay_percent: 0.0,
+                    others_percent,
+                    steal_percent,
+                },
+                ..sample
+            }),
+            other => other,
+        }
+    }
+
+    /// What the machine allows, where cells are scaled by that: the greatest rate of a subject.
+    fn peak(&mut self, setting: &mut Setting<'_>) -> Result<Option<f64>, RunError> {
+        let Work::Server {
+            scaled_by: Some(kind),
+            ..
+        } = self.experiment.work
+        else {
+            return Ok(None);
+        };
+        let subject = self.subjects.iter().find(|subject| subject.kind == kind);
+        let subject = *subject.unwrap_or(&self.subjects[0]);
+        let cell = Cell::new("as fast as it goes", "peak", []);
+        self.tell(setting, 1, &cell, subject);
+        match self.take(setting, &cell, subject) {
+            Came::Sample(sample) => Ok((Measure::RATE.of)(&cell, &sample.values)),
+            Came::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", subject.name))),
+            _ => Ok(None),
+        }
+    }
+
+    fn header(&self, setting: &Setting<'_>, peak_per_s: Option<f64>) -> Header {
+        let is_there = |kind: &&&str| !self.subjects.iter().any(|subject| subject.kind == **kind);
+        let missing = self.experiment.subjects.iter().filter(is_there);
+        let place = setting.place.as_ref();
+        Header {
+            experiment: self.experiment.name.to_owned(),
+            began_unix_s: unix_s(),
+            quick: self.effort.quick,
+            repetitions: self.effort.repetitions,
+            seconds: self.effort.seconds,
+            peak_per_s,
+            place: place.map_or("any core".to_owned(), |place| place.words()),
+            lacks: place.map_or(Vec::new(), |place| place.lacks()),
+            subjects: self
+                .subjects
+                .iter()
+                .map(|&subject| subject.into())
+                .collect(),
+            missing: missing.map(|&kind| kind.to_owned()).collect(),
+            card: Card::take(),
+        }
+    }
+
+    /// Whether this run measures what an earlier one did.
+    fn continues(&self, earlier: &Recorded) -> bool {
+        let subjects = self.subjects.iter().map(|&subject| subject.into());
+        earlier.header.quick == self.effort.quick
+            && earlier.header.seconds == self.effort.seconds
+            && earlier.header.subjects == subjects.collect::<Vec<_>>()
+    }
+
+    fn is_budget_spent(&self, rounds: u32) -> bool {
+        let spent = self.began.elapsed();
+        self.effort
+            .budget
+            .is_some_and(|budget| spent + spent / rounds > budget)
+    }
+
+    fn tell(&mut self, setting: &mut Setting<'_>, cells: usize, cell: &Cell, subject: &Subject) {
+        let total = cells * self.subjects.len() * self.effort.repetitions as usize;
+        if self.done == 0 {
+            self.noise.left = (total as f64 * REPEATS_SHARE_MAX) as u32;
+        }
+        let taken = self.done - self.skipped;
+        let left = (taken > 0).then(|| {
+            let each = self.began.elapsed() / taken as u32;
+            each * (total.saturating_sub(self.done)) as u32
+        });
+        (setting.progress)(&Progress {
+            done: self.done,
+            total,
+            left,
+            subject: &subject.name,
+            cell: &cell.label,
+        });
+        self.done += 1;
+    }
+}
+
+fn record(cell: &Cell, subject: &Subject, round: u32, came: Came) -> Record {
+    Record {
+        cell: cell.label.clone(),
+        subject: subject.name.clone(),
+        round,
+        came,
+    }
+}
+
+/// Runs a program to its end and reads what it prints.
+fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> io::Result<Came> {
+    let Start::Program {
+        program,
+        arguments,
+        parameters,
+    } = &subject.start
+    else {
+        return Err(io::Error::other(format!("{} is a server", subject.name)));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).arg(cell.program);
+    let milliseconds = (seconds * 1000.0) as u64;
+    // A cell's own time counts.
+    let fixed = [("ms", milliseconds)].into_iter();
+    for (name, value) in fixed.chain(cell.parameters.iter().copied()) {
+        command.arg(format!("{name}={value}"));
+    }
+    command.args(parameters).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // It dies with this process.
+    sys::settle(&mut command, sys::Settling::default());
+    let mut child = command.spawn().map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot start {}: {error}", program.display()),
+        )
+    })?;
+    let deadline = Instant::now() + SAMPLE_TIMEOUT;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > deadline || stop.load(Ordering::Relaxed) {
+            child.kill()?;
+            child.wait()?;
+            let limit = SAMPLE_TIMEOUT.as_secs();
+            return Ok(Came::Failed(format!("did not end in {limit} s")));
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    // What they print fits into the pipes.
+    let (mut out, mut errors) = (String::new(), String::new());
+    child
+        .stdout
+        .take()
+        .expect("piped")
+        .read_to_string(&mut out)?;
+    child
+        .stderr
+        .take()
+        .expect("piped")
+        .read_to_string(&mut errors)?;
+    if status.code() == Some(EXIT_ABSENT) {
+        return Ok(Came::Absent);
+    }
+    if !status.success() {
+        let first = errors.lines().next().unwrap_or_default();
+        return Ok(Came::Failed(format!("{status}: {first}")));
+    }
+    Ok(match serde_json::from_str::<Output>(out.trim()) {
+        Ok(output) => Came::Sample(output.into()),
+        Err(error) => Came::Failed(format!("printed {:?}: {error}", out.trim())),
+    })
+}

@@ -1,0 +1,347 @@
+//! Where samples are taken: a core for each side, a network of its own, priority, memory groups,
+//! scratch folders. All of it is undone when the laboratory ends, however it ends.
+//!
+//! Without root there are the cores and the scratch folder; [`LabPlace::lacks`] says what is
+//! missing.
+
+mod group;
+mod journal;
+pub(crate) mod processes;
+pub(crate) mod sys;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
+
+use group::MemoryGroups;
+use journal::Journal;
+pub use journal::guard;
+
+/// Ports of servers lie below the clients' range: a connection left in TIME_WAIT must never hold
+/// the port that the next server wants.
+const SERVER_PORTS: std::ops::Range<u16> = 2001..10_000;
+
+/// Settings of the network that belongs to the laboratory.
+const SYSCTLS: &[(&str, &str)] = &[
+    // bbr paces with timers; on loopback that turned one server's 168,000 requests/s into 75,000.
+    // cubic cannot be chosen inside a new namespace, reno can.
+    ("ipv4/tcp_congestion_control", "reno"),
+    ("ipv4/ip_local_port_range", "10240 65000"),
+    ("core/somaxconn", "16384"),
+    ("ipv4/tcp_max_syn_backlog", "16384"),
+    // A connection for every request uses up 25,000 ports a second; both make them free again.
+    ("ipv4/tcp_tw_reuse", "1"),
+    ("ipv4/tcp_max_tw_buckets", "4096"),
+];
+
+/// The two sides of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What is measured.
+    Server,
+    /// What asks.
+    Generator,
+}
+
+/// What a server is not to have in plenty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServerLimits {
+    /// Memory, page cache included.
+    pub memory_bytes: Option<u64>,
+    /// Signals that may be queued.
+    pub signals: Option<u64>,
+}
+
+/// Where samples are taken.
+pub struct LabPlace {
+    // In the order in which they go: the journal kills what uses the folder.
+    journal: Journal,
+    scratch: PathBuf,
+    cores: [usize; 2],
+    is_first: bool,
+    has_network: bool,
+    groups: Result<MemoryGroups, String>,
+    ports: std::ops::Range<u16>,
+    swept: usize,
+}
+
+impl LabPlace {
+    /// Takes the place: finds and removes what a laboratory that was killed has left, makes a
+    /// scratch folder below `scratch`, and starts the guard. As root, this thread moves into a
+    /// network of its own: nothing that needs the machine's network comes after this.
+    ///
+    /// `guard` is the command that runs [`guard()`] on the journal whose path is its last argument.
+    ///
+    /// # Errors
+    /// Too few cores, or a folder that cannot be written.
+    pub fn take(scratch: &Path, guard: Option<Command>) -> io::Result<LabPlace> {
+        let cores = two_cores()?;
+        // What a server's first process leaves behind becomes ours: to be waited for, and counted.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        let is_root = rustix::process::geteuid().is_root();
+        let (mut journal, swept) = Journal::begin(&journals(is_root))?;
+        let scratch = scratch.join(format!("weft-lab-{}", std::process::id()));
+        journal.note_folder(&scratch)?;
+        fs::create_dir_all(&scratch)?;
+        if let Some(mut guard) = guard {
+            // Not in the terminal's group: Ctrl-C is not for it.
+            std::os::unix::process::CommandExt::process_group(&mut guard, 0);
+            guard
+                .arg(journal.path())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            guard.stderr(Stdio::null()).spawn()?;
+        }
+        if is_root {
+            enter_own_network()?;
+        }
+        raise_file_limit()?;
+        let groups = match is_root {
+            true => MemoryGroups::find(),
+            false => Err("memory groups need root".to_owned()),
+        };
+        Ok(LabPlace {
+            journal,
+            scratch,
+            cores,
+            is_first: is_root,
+            has_network: is_root,
+            groups,
+            ports: SERVER_PORTS,
+            swept,
+        })
+    }
+
+    /// What is missing here, in sentences, with what that does to the figures.
+    pub fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if !self.is_first {
+            lacks.push(
+                "without root, other programs get the cores as well: figures are noisier"
+                    .to_owned(),
+            );
+        }
+        if !self.has_network {
+            lacks.push(
+                "without root, the machine's own loopback is used: its congestion control and \
+                 packet filters are part of the figures"
+                    .to_owned(),
+            );
+        }
+        lacks
+    }
+
+    /// Why no server's memory can be limited here, if so.
+    pub fn lacks_memory_groups(&self) -> Option<&str> {
+        self.groups.as_ref().err().map(String::as_str)
+    }
+
+    /// How many laboratories that were killed have been swept up after.
+    pub fn swept(&self) -> usize {
+        self.swept
+    }
+
+    /// What it is, for reports.
+    pub fn words(&self) -> String {
+        let [server, generator] = self.cores;
+        let network = match self.has_network {
+            true => "a network namespace of its own (loopback, reno)",
+            false => "the machine's loopback",
+        };
+        format!("server on core {server}, generator on core {generator}, {network}")
+    }
+
+    /// A folder that goes away again. Other users may read it: servers drop privileges.
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// A port that no server had before.
+    ///
+    /// # Errors
+    /// When there are no more, after eight thousand.
+    pub fn port(&mut self) -> io::Result<u16> {
+        let port = self.ports.next();
+        port.ok_or_else(|| io::Error::other("no server port is left: start again with --resume"))
+    }
+
+    /// Starts a program on its side's core, with its standard output and errors in `log`.
+    ///
+    /// # Errors
+    /// When it cannot be started, or not be limited.
+    pub fn launch(
+        &mut self,
+        side: Side,
+        argv: &[OsString],
+        log: &Path,
+        limits: ServerLimits,
+    ) -> io::Result<Launched> {
+        let [program, arguments @ ..] = argv else {
+            return Err(io::Error::other("there is no program to start"));
+        };
+        let log = File::create(log)?;
+        let group = match limits.memory_bytes {
+            Some(bytes) => Some(self.make_group(bytes)?),
+            None => None,
+        };
+        let procs = match &group {
+            Some(group) => {
+                let file = File::options()
+                    .write(true)
+                    .open(group.join("cgroup.procs"))?;
+                Some(OwnedFd::from(file))
+            }
+            None => None,
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log);
+        let settling = sys::Settling {
+            core: Some(self.cores[side as usize]),
+            first: self.is_first,
+            group: procs,
+            signals_max: limits.signals,
+        };
+        sys::settle(&mut command, settling);
+        let child = command.spawn().map_err(|error| {
+            let program = program.display();
+            io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
+        })?;
+        self.journal.note_session(child.id())?;
+        Ok(Launched { child, group })
+    }
+
+    fn make_group(&mut self, limit_bytes: u64) -> io::Result<PathBuf> {
+        let groups = self
+            .groups
+            .as_mut()
+            .map_err(|why| io::Error::other(why.clone()))?;
+        let group = groups.name();
+        self.journal.note_group(&group)?;
+        groups.make(&group, limit_bytes)?;
+        Ok(group)
+    }
+}
+
+/// A program that was launched. It is killed, with its whole session, when this goes.
+pub struct Launched {
+    child: Child,
+    group: Option<PathBuf>,
+}
+
+impl Launched {
+    /// Its number, and that of its session.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its exit status, once it has ended.
+    ///
+    /// # Errors
+    /// None that happen to a child of one's own.
+    pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
+        self.child.try_wait()
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        let members = processes::of_sessions(&[self.pid()]);
+        journal::kill_all(&members);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // The others are this process's children now, unless they were waited for already.
+        for member in members
+            .iter()
+            .filter_map(|one| Pid::from_raw(one.pid as i32))
+        {
+            let _ = rustix::process::waitpid(Some(member), WaitOptions::empty());
+        }
+        if let Some(group) = &self.group {
+            // What remains is in the journal.
+            let _ = journal::remove_group(group);
+        }
+    }
+}
+
+/// Takes files out of the page cache; only clean pages go, so they are synced first.
+///
+/// # Errors
+/// A file that cannot be opened.
+pub(crate) fn drop_from_page_cache(files: &[PathBuf]) -> io::Result<()> {
+    for path in files {
+        let file = File::open(path)?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+/// The type of the file system that holds `path`: ext4, tmpfs, overlay…
+pub(crate) fn filesystem_of(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        Some((words.next()?, words.next()?))
+    });
+    // A later mount hides an earlier one at the same point, and max_by_key takes the last.
+    let above = mounts.filter(|(point, _)| path.starts_with(point));
+    above
+        .max_by_key(|(point, _)| point.len())
+        .map(|(_, kind)| kind.to_owned())
+}
+
+/// The first two cores that this process may use.
+fn two_cores() -> io::Result<[usize; 2]> {
+    let usable = rustix::thread::sched_getaffinity(None)?;
+    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| usable.is_set(core));
+    match (cores.next(), cores.next()) {
+        (Some(server), Some(generator)) => Ok([server, generator]),
+        _ => Err(io::Error::other(
+            "two cores are needed, one for the server and one for the generator",
+        )),
+    }
+}
+
+fn enter_own_network() -> io::Result<()> {
+    sys::leave_network()?;
+    sys::raise_loopback()?;
+    for (name, value) in SYSCTLS {
+        let path = Path::new("/proc/sys/net").join(name);
+        fs::write(&path, value).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("{} = {value}: {error}", path.display()),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn raise_file_limit() -> io::Result<()> {
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    Ok(rustix::process::setrlimit(Resource::Nofile, all)?)
+}
+
+/// Where laboratories of this user keep their journals.
+fn journals(is_root: bool) -> PathBuf {
+    if is_root {
+        return PathBuf::from("/run/weft-lab");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) => PathBuf::from(folder).join("weft-lab"),
+        None => {
+            let user = rustix::process::getuid().as_raw();
+            std::env::temp_dir().join(format!("weft-lab-of-{user}"))
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What /proc says of processes.
+
+use std::fs;
+
+/// A line of /proc/PID/stat, as far as it is needed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) is_zombie: bool,
+    session: u32,
+    start_ticks: u64,
+}
+
+/// The processes of some sessions, by their numbers.
+pub(crate) fn of_sessions(leaders: &[u32]) -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut members: Vec<_> = numbers
+        .filter_map(read)
+        .filter(|process| leaders.contains(&process.session))
+        .collect();
+    members.sort_by_key(|process| process.pid);
+    members
+}
+
+/// When a process began; `None` if there is none of this number.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    Some(read(pid)?.start_ticks)
+}
+
+fn read(pid: u32) -> Option<Process> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// proc_pid_stat(5)
+fn parse(pid: u32, stat: &str) -> Option<Process> {
+    // The name may hold spaces and parentheses; behind it comes field 3.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Process {
+        pid,
+        is_zombie: matches!(field(3)?, "Z" | "X"),
+        session: field(6)?.parse().ok()?,
+        start_ticks: field(22)?.parse().ok()?,
+    })
+}
+
+/// How long the threads of a process were ready and had no core, in nanoseconds: the second field
+/// of schedstat.
+pub(crate) fn run_delay_ns(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let delays = threads.filter_map(|thread| {
+        // One that has ended meanwhile is left out.
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    delays.sum()
+}
+
+/// Resident memory of a process, its page tables included: they grow with what is mapped.
+pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some(kib(&rollup, "Rss:")? * 1024 + kib(&status, "VmPTE:")? * 1024)
+}
+
+/// Bytes that a process made the disk read: hits of the page cache are not among them. proc(5)
+pub(crate) fn storage_read_bytes(pid: u32) -> Option<u64> {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    kib(&io, "read_bytes:")
+}
+
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_what_separates_fields() {
+        let line = "42 (a) R (b) S 1 42 7 0 -1 4194560 0 0 0 0 10 20 30 20 0 0 1 0 5555 0 0";
+        let found = parse(42, line).unwrap();
+        let expected = Process {
+            pid: 42,
+            is_zombie: false,
+            session: 7,
+            start_ticks: 5555,
+        };
+        assert_eq!(found, expected);
+        assert_eq!(parse(42, "42 (a) Z 1 42"), None);
+    }
+
+    #[test]
+    fn this_process_is_in_its_session() {
+        let me = std::process::id();
+        let session = read(me).unwrap().session;
+        assert!(
+            of_sessions(&[session])
+                .iter()
+                .any(|process| process.pid == me)
+        );
+        assert!(resident_bytes(me).unwrap() > 0);
+        assert!(storage_read_bytes(me).is_some());
+    }
+}

@@ -1,0 +1,127 @@
+//! Calls that the standard library and rustix do not make safe, and the only unsafe code of this
+//! crate.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, Signal};
+use rustix::thread::{CpuSet, UnshareFlags};
+
+/// What a child does to itself between `fork` and `exec`.
+#[derive(Default)]
+pub(crate) struct Settling {
+    /// The one core that it may use.
+    pub(crate) core: Option<usize>,
+    /// It goes ahead of everything else on that core, where this process may ask for that.
+    pub(crate) first: bool,
+    /// Opened for writing: `cgroup.procs` of the group that it joins.
+    pub(crate) group: Option<OwnedFd>,
+    /// The number of signals that may be queued for it.
+    pub(crate) signals_max: Option<u64>,
+}
+
+/// Lets `command` settle when it is started: a session of its own, death with this process, one
+/// core, priority, limits.
+pub(crate) fn settle(command: &mut Command, settling: Settling) {
+    let parent = rustix::process::getpid();
+    let cpus = settling.core.map(|core| {
+        let mut cpus = CpuSet::new();
+        cpus.set(core);
+        cpus
+    });
+    let autogroup = CString::new("/proc/self/autogroup").expect("no NUL");
+    let child = move || {
+        rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have died before it was told to: then no signal comes. prctl(2)
+        if rustix::process::getppid() != Some(parent) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        if let Some(cpus) = &cpus {
+            rustix::thread::sched_setaffinity(None, cpus)?;
+        }
+        let files = rustix::process::getrlimit(Resource::Nofile);
+        let all = Rlimit {
+            current: files.maximum,
+            maximum: files.maximum,
+        };
+        rustix::process::setrlimit(Resource::Nofile, all)?;
+        if let Some(signals) = settling.signals_max {
+            let limit = Rlimit {
+                current: Some(signals),
+                maximum: Some(signals),
+            };
+            rustix::process::setrlimit(Resource::Sigpending, limit)?;
+        }
+        if settling.first {
+            // Both: with sched_autogroup_enabled a nice value counts only inside a session, and the
+            // session's own between sessions. sched(7)
+            rustix::process::setpriority_process(None, -20)?;
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            if let Ok(file) = rustix::fs::open(autogroup.as_c_str(), flags, Mode::empty()) {
+                let _ = rustix::io::write(&file, b"-20");
+            }
+        }
+        if let Some(group) = &settling.group {
+            // 0 is the process that writes. cgroups(7)
+            rustix::io::write(group, b"0")?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe functions may be called, because another
+    // thread may have held a lock at the fork. The closure makes system calls on values that were
+    // made before; it neither allocates nor locks. (An `ErrorKind` is stored in place.)
+    unsafe { command.pre_exec(child) };
+}
+
+/// Moves this thread, and the children that it starts, into a network of its own.
+pub(super) fn leave_network() -> io::Result<()> {
+    // SAFETY: the flag is not `FILES`: descriptors stay shared between threads.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+    Ok(())
+}
+
+/// `ip link set lo up`
+pub(super) fn raise_loopback() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
+    // SAFETY: all zeros are a valid `ifreq`, which is plain old data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads an `ifreq`, which lives until after the call. netdevice(7)
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// CPU time of a process: all its threads, the kernel's helpers among them and those that have
+/// ended.
+pub(crate) fn cpu_time(process: u32) -> io::Result<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let process = process as libc::pid_t;
+    // SAFETY: both calls write to variables of the right type that live until after them.
+    let failed = unsafe {
+        match libc::clock_getcpuclockid(process, &raw mut clock) {
+            0 => libc::clock_gettime(clock, &raw mut time) != 0,
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    match failed {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+    }
+}

@@ -1,0 +1,253 @@
+//! The report as one HTML file that needs no network: figures, tables, verdicts, method, machine,
+//! and the raw samples.
+
+use std::fmt::Write as _;
+
+use super::Report;
+use super::svg::{draw, escape};
+use crate::card::Card;
+use crate::expect::Judgement;
+use crate::experiment::{Better, Measure};
+use crate::rows::show_row;
+
+const STYLE: &str = include_str!("page.css");
+
+/// Lets readers take the raw samples out of the page, without a server.
+const SCRIPT: &str = "document.querySelectorAll('button[data-of]').forEach(b=>b.onclick=()=>{\
+const n=b.dataset.of,t=document.getElementById('raw-'+n).textContent,a=document.createElement('a');\
+a.href=URL.createObjectURL(new Blob([t],{type:'application/json'}));a.download=n+'.json';a.click()})";
+
+/// All reports as one page.
+pub fn html(reports: &[Report<'_>]) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>weft lab: report</title><style>{STYLE}</style></head><body>\n\
+         <h1>weft lab: report</h1>\n{}<nav><ol>",
+        summary(reports)
+    );
+    for report in reports {
+        let (name, about) = (report.experiment.name, escape(report.experiment.about));
+        let _ = write!(page, "<li><a href=\"#{name}\">{name}</a>: {about}</li>");
+    }
+    page.push_str("</ol></nav>\n");
+    for report in reports {
+        section(&mut page, report);
+    }
+    let _ = writeln!(page, "<script>{SCRIPT}</script></body></html>");
+    page
+}
+
+fn summary(reports: &[Report<'_>]) -> String {
+    let count = |verdict| {
+        let all = reports.iter().flat_map(|report| &report.expectations);
+        all.filter(|expectation| expectation.verdict == verdict)
+            .count()
+    };
+    let machine = reports
+        .first()
+        .map_or("", |report| &report.recorded.header.card.machine);
+    format!(
+        "<p class=\"about\">{} of {} expectations came out as expected, {} are about equal, {} \
+         failed, {} were not measured. {}.</p>\n\
+         <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
+         parentheses. A ratio says how many times better or worse than the first subject; the one of \
+         the best samples is steadier on a machine with neighbours.</p>",
+        count(Judgement::Met),
+        reports
+            .iter()
+            .map(|report| report.expectations.len())
+            .sum::<usize>(),
+        count(Judgement::Equal),
+        count(Judgement::Failed),
+        count(Judgement::NotMeasured),
+        escape(machine)
+    )
+}
+
+fn section(page: &mut String, report: &Report<'_>) {
+    let experiment = report.experiment;
+    let (name, about) = (experiment.name, escape(experiment.about));
+    let _ = write!(
+        page,
+        "<section id=\"{name}\"><h2>{name}</h2><p class=\"about\">{about}</p>"
+    );
+    for paragraph in experiment.page.split("\n\n") {
+        let _ = write!(page, "<p>{}</p>", escape(paragraph));
+    }
+    let warnings = report.warnings();
+    if !warnings.is_empty() {
+        page.push_str("<div class=\"notes\">");
+        for warning in warnings {
+            let _ = write!(page, "<p>{}</p>", escape(&warning));
+        }
+        page.push_str("</div>");
+    }
+    for figure in experiment.figures {
+        let (svg, title) = draw(report, figure);
+        let title = escape(&title);
+        let _ = write!(
+            page,
+            "<figure><figcaption>{title}</figcaption>{svg}</figure>"
+        );
+    }
+    verdicts(page, report);
+    let [first, others @ ..] = experiment.measures else {
+        unreachable!("an experiment measures something");
+    };
+    table(page, report, first);
+    if !others.is_empty() {
+        page.push_str("<details><summary>All other figures</summary>");
+        others
+            .iter()
+            .for_each(|measure| table(page, report, measure));
+        page.push_str("</details>");
+    }
+    method(page, report);
+    page.push_str("</section>\n");
+}
+
+fn verdicts(page: &mut String, report: &Report<'_>) {
+    if report.expectations.is_empty() {
+        return;
+    }
+    page.push_str("<h3>What was expected</h3><ul class=\"verdicts\">");
+    for expectation in &report.expectations {
+        let class = match expectation.verdict {
+            Judgement::Met => "met",
+            Judgement::Equal => "equal",
+            Judgement::Failed => "failed",
+            Judgement::NotMeasured => "not_measured",
+        };
+        let (words, says) = (expectation.verdict.words(), escape(&expectation.says));
+        let because = escape(&expectation.because);
+        let _ = write!(
+            page,
+            "<li><b class=\"{class}\">{words}</b> {says}<small>{because}</small></li>"
+        );
+    }
+    page.push_str("</ul>");
+}
+
+fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
+    let subjects = report.rows.subjects();
+    let (title, unit) = (escape(measure.title), escape(measure.unit));
+    let _ = write!(
+        page,
+        "<h3>{title}, {unit}</h3><div class=\"scroll\"><table><thead><tr><th></th>"
+    );
+    for subject in &subjects {
+        let _ = write!(page, "<th>{}</th>", escape(subject));
+    }
+    page.push_str("</tr></thead><tbody>");
+    for cell in report.rows.cells() {
+        let _ = write!(page, "<tr><td>{}</td>", escape(&cell.label));
+        for subject in &subjects {
+            let shown = show_row(report.rows.find(&cell.label, subject), measure);
+            let ratio = report
+                .rows
+                .ratio(measure, &cell.label, subject, subjects[0]);
+            let ratio =
+                ratio.filter(|_| *subject != subjects[0] && measure.better != Better::Neither);
+            let ratio = ratio.map_or(String::new(), |ratio| {
+                format!(
+                    "<small>× {:.2}, of the best {:.2}</small>",
+                    ratio.medians, ratio.best
+                )
+            });
+            let _ = write!(page, "<td>{}{ratio}</td>", escape(&shown));
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table></div>");
+}
+
+fn method(page: &mut String, report: &Report<'_>) {
+    let header = &report.recorded.header;
+    let _ = write!(
+        page,
+        "<details><summary>How it was measured</summary><p>{}</p>\
+         <p>Each sample is a fresh process. The subjects of a cell take turns, and each round begins \
+         with another one. A sample that other programs disturbed for more than 8 % of the time is \
+         taken again, up to two times. {} samples in all.</p>\
+         <div class=\"scroll\"><table class=\"words\"><thead><tr><th>subject</th><th>version</th>\
+         <th>command</th></tr></thead><tbody>",
+        escape(&report.receipt()),
+        report.samples()
+    );
+    for subject in &header.subjects {
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
+            escape(&subject.name),
+            escape(&subject.version),
+            escape(&subject.command)
+        );
+    }
+    page.push_str("</tbody></table></div>");
+    machine(
+        page,
+        &header.card,
+        report.recorded.ending.as_ref().map(|ending| &ending.card),
+    );
+    let raw = serde_json::json!({"run": header, "turns": report.recorded.turns});
+    // The only text that would end the element.
+    let raw = raw.to_string().replace("</", "<\\/");
+    let name = report.experiment.name;
+    let _ = write!(
+        page,
+        "<p><button data-of=\"{name}\">Save the raw samples</button></p></details>\
+         <script type=\"application/json\" id=\"raw-{name}\">{raw}</script>"
+    );
+}
+
+fn machine(page: &mut String, before: &Card, after: Option<&Card>) {
+    page.push_str(
+        "<h3>The machine, before and after</h3><div class=\"scroll\"><table><thead><tr><th></th>\
+         <th>before</th><th>after</th></tr></thead><tbody>",
+    );
+    for (at, (name, unit, figure)) in before.figures().into_iter().enumerate() {
+        let after = after.map(|card| crate::rows::show(card.figures()[at].2));
+        let (before, after) = (
+            crate::rows::show(figure),
+            after.unwrap_or_else(|| "–".to_owned()),
+        );
+        let _ = write!(
+            page,
+            "<tr><td>{name} {unit}</td><td>{before}</td><td>{after}</td></tr>"
+        );
+    }
+    page.push_str("</tbody></table></div>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Recorded;
+    use crate::store::tests::header;
+
+    #[test]
+    fn a_page_needs_no_network_and_names_cannot_break_it() {
+        let mut header = header();
+        header.subjects[0].name = "a<b>&\"c\"</script>".to_owned();
+        header.place = "</script><script>alert(1)".to_owned();
+        let recorded = Recorded {
+            header,
+            turns: Vec::new(),
+            ending: None,
+        };
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let page = html(&[Report::new(experiment, &recorded)]);
+        assert!(
+            !page.contains("http:") && !page.contains("https:"),
+            "{page}"
+        );
+        assert_eq!(
+            page.matches("</script>").count(),
+            2,
+            "one of data, one of code"
+        );
+        assert!(page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
+        assert!(page.contains("interrupted: this is what was found until then"));
+    }
+}

@@ -1,0 +1,169 @@
+//! What came out, for people: a table on the terminal, Markdown for documents, and one HTML file.
+
+mod html;
+mod svg;
+mod text;
+
+pub use html::html;
+
+use crate::expect::{Expectation, Judgement};
+use crate::experiment::Experiment;
+use crate::rows::Rows;
+use crate::store::{Came, Recorded};
+
+/// Above this, the machine was not ours.
+const OTHERS_PERCENT_MAX: f64 = 5.0;
+
+/// All of an experiment.
+pub struct Report<'a> {
+    /// What it is.
+    pub experiment: &'static Experiment,
+    /// What was recorded.
+    pub recorded: &'a Recorded,
+    /// Cell by cell, subject by subject.
+    pub rows: Rows,
+    /// What should have come out, and whether it did.
+    pub expectations: Vec<Expectation>,
+}
+
+impl<'a> Report<'a> {
+    /// The report of a file of samples.
+    pub fn new(experiment: &'static Experiment, recorded: &'a Recorded) -> Report<'a> {
+        let rows = recorded.rows(experiment);
+        let mut expectations = (experiment.expectations)(&rows);
+        // A quick run has fewer cells.
+        expectations.retain(|expectation| rows.has_cell(&expectation.cell));
+        Report {
+            experiment,
+            recorded,
+            rows,
+            expectations,
+        }
+    }
+
+    /// Whether all that could be judged came out as expected.
+    pub fn is_as_expected(&self) -> bool {
+        !self
+            .expectations
+            .iter()
+            .any(|expectation| expectation.verdict == Judgement::Failed)
+    }
+
+    /// What makes the figures less than they seem, in sentences.
+    fn warnings(&self) -> Vec<String> {
+        let header = &self.recorded.header;
+        let mut warnings = Vec::new();
+        match &self.recorded.ending {
+            None => warnings.push("interrupted: this is what was found until then".to_owned()),
+            Some(ending) => {
+                if let Some(others) = ending
+                    .others_percent
+                    .filter(|&part| part > OTHERS_PERCENT_MAX)
+                {
+                    warnings.push(format!(
+                        "the machine was busy: others used {others:.0} % of its processors \
+                         meanwhile; do not trust the figures"
+                    ));
+                }
+                if ending.noisy > 0 {
+                    warnings.push(format!(
+                        "{} noisy samples were kept, because taking them again did not help",
+                        ending.noisy
+                    ));
+                }
+            }
+        }
+        if header.quick {
+            warnings.push("a quick run: fewer cells, and short samples".to_owned());
+        }
+        let samples = self
+            .rows
+            .all()
+            .iter()
+            .map(|row| row.samples.len() + row.failures.len());
+        let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
+        if fewest < 5 {
+            warnings.push(format!(
+                "only {fewest} of each: too few samples to tell small differences"
+            ));
+        }
+        warnings.extend(header.lacks.iter().cloned());
+        if !header.missing.is_empty() {
+            warnings.push(format!("not there: {}", header.missing.join(", ")));
+        }
+        warnings.extend(self.failures());
+        warnings
+    }
+
+    /// What failed, a sentence for each subject and reason.
+    fn failures(&self) -> Vec<String> {
+        let mut found: Vec<(&str, &str, usize, Vec<&str>)> = Vec::new();
+        for row in self.rows.all() {
+            for why in &row.failures {
+                let (subject, cell) = (row.subject.as_str(), row.cell.label.as_str());
+                match found
+                    .iter_mut()
+                    .find(|known| known.0 == subject && known.1 == why)
+                {
+                    Some((_, _, count, cells)) => {
+                        *count += 1;
+                        if !cells.contains(&cell) {
+                            cells.push(cell);
+                        }
+                    }
+                    None => found.push((subject, why, 1, vec![cell])),
+                }
+            }
+        }
+        let sentences = found.into_iter().map(|(subject, why, count, cells)| {
+            let samples = if count == 1 { "sample" } else { "samples" };
+            format!(
+                "{subject} failed in {count} {samples} ({}): {why}",
+                cells.join("; ")
+            )
+        });
+        sentences.collect()
+    }
+
+    /// When, where and how it was measured: one sentence.
+    fn receipt(&self) -> String {
+        let header = &self.recorded.header;
+        let date = crate::card::date_of(header.began_unix_s);
+        let mut versions: Vec<(&str, &str)> = Vec::new();
+        for subject in &header.subjects {
+            let name = subject.name.split(' ').next().unwrap_or_default();
+            if !subject.version.is_empty() && !versions.iter().any(|(known, _)| *known == name) {
+                versions.push((name, &subject.version));
+            }
+        }
+        let versions: Vec<_> = versions
+            .into_iter()
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        let rounds = header.repetitions;
+        let repeated = self
+            .recorded
+            .ending
+            .as_ref()
+            .map_or(0, |ending| ending.repeated);
+        let (machine, place, seconds) = (&header.card.machine, &header.place, header.seconds);
+        let mut parts = vec![format!("Measured {date} UTC on {machine}")];
+        if !versions.is_empty() {
+            parts.push(versions.join(", "));
+        }
+        parts.push(format!(
+            "{rounds} rounds, subjects by turns, {seconds} s each"
+        ));
+        parts.push(format!("{repeated} noisy samples taken again"));
+        parts.push(place.clone());
+        format!("{}.", parts.join("; "))
+    }
+
+    /// How many samples were taken in all, those that were discarded included.
+    fn samples(&self) -> usize {
+        let turns = self.recorded.turns.iter();
+        turns
+            .filter(|turn| matches!(turn.came, Came::Sample(_) | Came::Discarded(_)))
+            .count()
+    }
+}

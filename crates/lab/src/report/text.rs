@@ -1,0 +1,186 @@
+//! Reports for terminals, and for documents in Markdown.
+
+use std::fmt;
+
+use super::Report;
+use crate::experiment::Measure;
+use crate::rows::show_row;
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let experiment = self.experiment;
+        writeln!(f, "{}: {}", experiment.name, experiment.about)?;
+        writeln!(f, "{}", self.recorded.header.card.machine)?;
+        // The others are in the page.
+        for measure in experiment.measures.iter().take(2) {
+            writeln!(
+                f,
+                "\n{} ({}), median (least–greatest):\n",
+                measure.title, measure.unit
+            )?;
+            write_table(f, &self.table(measure))?;
+        }
+        writeln!(f)?;
+        for expectation in &self.expectations {
+            let (verdict, says) = (expectation.verdict.words(), &expectation.says);
+            writeln!(f, "{verdict}: {says} ({})", expectation.because)?;
+        }
+        for warning in self.warnings() {
+            writeln!(f, "note: {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Report<'_> {
+    /// The report as Markdown, for a document.
+    pub fn markdown(&self) -> String {
+        let mut parts = vec![self.receipt()];
+        for measure in self.experiment.measures.iter().take(2) {
+            let mut table = self.table(measure);
+            table[0][0] = format!("{}, {}", measure.title, measure.unit);
+            let rule = vec!["---".to_owned(); table[0].len()];
+            table.insert(1, rule);
+            let lines = table.iter().map(|line| format!("| {} |", line.join(" | ")));
+            parts.push(lines.collect::<Vec<_>>().join("\n"));
+        }
+        let expectations = self.expectations.iter().map(|expectation| {
+            let (verdict, says) = (expectation.verdict.words(), &expectation.says);
+            format!("- {verdict}: {says} ({})", expectation.because)
+        });
+        let notes = self
+            .warnings()
+            .into_iter()
+            .map(|warning| format!("- note: {warning}"));
+        let list: Vec<_> = expectations.chain(notes).collect();
+        parts.push(list.join("\n"));
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n\n")
+    }
+
+    /// A header, and a line for each cell: with few cells a line for each subject instead, so that
+    /// it fits a terminal.
+    fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
+        let (cells, subjects) = (self.rows.cells(), self.rows.subjects());
+        let at = |cell: &str, subject: &str| show_row(self.rows.find(cell, subject), measure);
+        let mut table = Vec::new();
+        if cells.len() < subjects.len() {
+            let header = cells.iter().map(|cell| cell.label.clone());
+            table.push([String::new()].into_iter().chain(header).collect());
+            for subject in subjects {
+                let line = cells.iter().map(|cell| at(&cell.label, subject));
+                table.push([subject.to_owned()].into_iter().chain(line).collect());
+            }
+        } else {
+            let header = subjects.iter().map(|&subject| subject.to_owned());
+            table.push([String::new()].into_iter().chain(header).collect());
+            for cell in cells {
+                let line = subjects.iter().map(|subject| at(&cell.label, subject));
+                table.push([cell.label.clone()].into_iter().chain(line).collect());
+            }
+        }
+        table
+    }
+}
+
+fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result {
+    let width = |column: usize| {
+        let widths = table.iter().map(|line| line[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..table[0].len()).map(width).collect();
+    for (at, line) in table.iter().enumerate() {
+        for (column, text) in line.iter().enumerate() {
+            let width = widths[column];
+            match column {
+                0 => write!(f, "| {text:<width$} |")?,
+                _ => write!(f, " {text:>width$} |")?,
+            }
+        }
+        writeln!(f)?;
+        if at == 0 {
+            let dashes = widths.iter().map(|&width| "-".repeat(width));
+            writeln!(f, "| {} |", dashes.collect::<Vec<_>>().join(" | "))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Report;
+    use crate::sample::Sample;
+    use crate::store::tests::header;
+    use crate::store::{Came, Record, Recorded, RunEnd};
+
+    fn recorded(others_percent: f64) -> Recorded {
+        let mut header = header();
+        let mut go = header.subjects[0].clone();
+        (go.name, go.version) = ("go".to_owned(), String::new());
+        header.subjects.push(go);
+        let turn = |subject: &str, round, came| Record {
+            cell: "1 processor, many".to_owned(),
+            subject: subject.to_owned(),
+            round,
+            came,
+        };
+        let sample = |seconds| {
+            let values = [("ops", 1e9), ("seconds", seconds), ("ms", 1.0)];
+            Came::Sample(Sample {
+                values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+                ..Sample::default()
+            })
+        };
+        Recorded {
+            header,
+            turns: vec![
+                turn("weft", 0, sample(20.0)),
+                turn("weft", 1, sample(40.0)),
+                turn("weft", 1, Came::Discarded(Sample::default())),
+                turn("go", 0, Came::Failed("it died".to_owned())),
+            ],
+            ending: Some(RunEnd {
+                card: crate::Card::default(),
+                took_s: 1.0,
+                others_percent: Some(others_percent),
+                repeated: 1,
+                noisy: 0,
+            }),
+        }
+    }
+
+    /// Seen: what was not measured was said to be `never`, and a report from a machine full of
+    /// other work looked like any other.
+    #[test]
+    fn a_report_says_what_was_not_measured_and_on_what_machine() {
+        let recorded = recorded(50.0);
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let text = Report::new(experiment, &recorded).to_string();
+        for line in [
+            "| 1 processor, many | 40.0 (20.0–40.0) |       failed |",
+            "not measured: weft, 1 processor, many: ahead of go (40.0; go failed)",
+            "| 1 processor, few  |     not measured | not measured |",
+            "NOT AS EXPECTED: weft, 1 processor, many: at most 30 ns/op/processor (40.0)",
+            "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",
+            "note: not there: go",
+            "note: go failed in 1 sample (1 processor, many): it died",
+            "note: only 1 of each: too few samples",
+        ] {
+            assert!(text.contains(line), "{line}\nis not in\n{text}");
+        }
+        // A quick run has no cells with two processors, and no expectations of them.
+        assert!(!text.contains("2 processors"), "{text}");
+        assert!(!Report::new(experiment, &recorded).is_as_expected());
+    }
+
+    #[test]
+    fn markdown_has_a_receipt_a_table_and_verdicts() {
+        let recorded = recorded(0.0);
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let text = Report::new(experiment, &recorded).markdown();
+        assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
+        assert!(text.contains("; weft 1.0; 2 rounds, subjects by turns, 0.5 s each; 1 noisy"));
+        assert!(text.contains("| time per operation and processor, ns/op/processor | weft | go |"));
+        assert!(text.contains("\n- NOT AS EXPECTED: weft, 1 processor, many: at most 30 ns"));
+    }
+}

@@ -1,0 +1,314 @@
+//! Samples by cell and subject, and what is made of them.
+
+use crate::experiment::{Better, Cell, Measure};
+use crate::sample::Sample;
+
+/// One cell on one subject.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The cell.
+    pub cell: Cell,
+    /// The subject's name.
+    pub subject: String,
+    /// What was taken, by turns.
+    pub samples: Vec<Sample>,
+    /// Samples that failed, and why.
+    pub failures: Vec<String>,
+    /// The subject has no such program.
+    pub is_absent: bool,
+}
+
+impl Row {
+    pub(crate) fn new(cell: &Cell, subject: &str) -> Row {
+        Row {
+            cell: cell.clone(),
+            subject: subject.to_owned(),
+            samples: Vec::new(),
+            failures: Vec::new(),
+            is_absent: false,
+        }
+    }
+
+    /// Median, least and greatest of a measure; `None` if more than half of the samples have no
+    /// figure.
+    pub fn spread(&self, measure: &Measure) -> Option<Spread> {
+        let all = self
+            .samples
+            .iter()
+            .map(|sample| (measure.of)(&self.cell, &sample.values));
+        let mut figures: Vec<f64> = all.flatten().collect();
+        figures.sort_by(f64::total_cmp);
+        let without = self.samples.len() - figures.len() + self.failures.len();
+        let count = figures.len() + without;
+        // A figure that is not there is worse than any.
+        let at = match measure.better {
+            Better::More => (count / 2).checked_sub(without)?,
+            _ => count / 2,
+        };
+        Some(Spread {
+            median: *figures.get(at)?,
+            least: *figures.first()?,
+            greatest: *figures.last()?,
+            count: figures.len(),
+        })
+    }
+}
+
+/// Median and band.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+    /// Of how many.
+    pub count: usize,
+}
+
+impl Spread {
+    /// The best figure: two runs of one thing agree in it better than in the median, because what
+    /// disturbs makes slower and never faster.
+    pub fn best(&self, better: Better) -> f64 {
+        match better {
+            Better::More => self.greatest,
+            _ => self.least,
+        }
+    }
+}
+
+/// All rows of an experiment.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    rows: Vec<Row>,
+}
+
+impl Rows {
+    /// Rows for all cells on all subjects.
+    pub(crate) fn new(cells: &[Cell], subjects: &[String]) -> Rows {
+        let rows = cells
+            .iter()
+            .flat_map(|cell| subjects.iter().map(|subject| Row::new(cell, subject)));
+        Rows {
+            rows: rows.collect(),
+        }
+    }
+
+    /// Cell by cell, subject by subject.
+    pub fn all(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The row of a cell and a subject.
+    pub fn find(&self, cell: &str, subject: &str) -> Option<&Row> {
+        let mut rows = self.rows.iter();
+        rows.find(|row| row.cell.label == cell && row.subject == subject)
+    }
+
+    pub(crate) fn find_mut(&mut self, cell: &str, subject: &str) -> Option<&mut Row> {
+        let mut rows = self.rows.iter_mut();
+        rows.find(|row| row.cell.label == cell && row.subject == subject)
+    }
+
+    /// Subjects in their order.
+    pub fn subjects(&self) -> Vec<&str> {
+        let mut subjects: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !subjects.contains(&row.subject.as_str()) {
+                subjects.push(&row.subject);
+            }
+        }
+        subjects
+    }
+
+    /// Cells in their order.
+    pub fn cells(&self) -> Vec<&Cell> {
+        let mut cells: Vec<&Cell> = Vec::new();
+        for row in &self.rows {
+            if cells.last().is_none_or(|last| last.label != row.cell.label) {
+                cells.push(&row.cell);
+            }
+        }
+        cells
+    }
+
+    pub(crate) fn has_cell(&self, label: &str) -> bool {
+        self.rows.iter().any(|row| row.cell.label == label)
+    }
+
+    /// Whether the subject takes part at all.
+    pub(crate) fn has_subject(&self, subject: &str) -> bool {
+        self.rows.iter().any(|row| row.subject == subject)
+    }
+
+    /// The spread of a row that is there.
+    pub fn spread(&self, measure: &Measure, cell: &str, subject: &str) -> Option<Spread> {
+        self.find(cell, subject)?.spread(measure)
+    }
+
+    /// A subject's figure by another's in the same cell: of the medians, and of the best samples.
+    pub fn ratio(&self, measure: &Measure, cell: &str, of: &str, by: &str) -> Option<Ratio> {
+        let (of, by) = (
+            self.spread(measure, cell, of)?,
+            self.spread(measure, cell, by)?,
+        );
+        let better = measure.better;
+        Some(Ratio {
+            medians: of.median / by.median,
+            best: of.best(better) / by.best(better),
+        })
+    }
+}
+
+/// One figure by another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// Of the medians.
+    pub medians: f64,
+    /// Of the best samples.
+    pub best: f64,
+}
+
+/// A figure as people read it: three digits, and thousands set apart.
+pub fn show(figure: f64) -> String {
+    let size = figure.abs();
+    if size >= 1000.0 {
+        return grouped(figure);
+    }
+    match size {
+        _ if size >= 100.0 => format!("{figure:.0}"),
+        _ if size >= 10.0 => format!("{figure:.1}"),
+        _ if size >= 1.0 || size == 0.0 => format!("{figure:.2}"),
+        _ => format!("{figure:.3}"),
+    }
+}
+
+fn grouped(figure: f64) -> String {
+    let digits = format!("{:.0}", figure.abs());
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    match figure < 0.0 {
+        true => format!("-{text}"),
+        false => text,
+    }
+}
+
+/// What stands in a table for a row: a median with its band, or why there is none.
+pub(crate) fn show_row(row: Option<&Row>, measure: &Measure) -> String {
+    let Some(row) = row.filter(|row| !row.is_absent) else {
+        return "–".to_owned();
+    };
+    match row.spread(measure) {
+        Some(spread) if spread.count > 1 => {
+            let (median, least, greatest) = (
+                show(spread.median),
+                show(spread.least),
+                show(spread.greatest),
+            );
+            format!("{median} ({least}–{greatest})")
+        }
+        Some(spread) => show(spread.median),
+        None if !row.failures.is_empty() => "failed".to_owned(),
+        None if row.samples.is_empty() => "not measured".to_owned(),
+        None => "never".to_owned(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Rows of one cell "c": a subject and what its samples measured; `None` is never.
+    pub(crate) fn rows(of: &[(&str, &[Option<f64>])]) -> Rows {
+        let cell = Cell::new("c", "p", []);
+        let rows = of.iter().map(|(subject, figures)| {
+            let samples = figures.iter().map(|figure| {
+                let values = figure.map(|figure| ("cpu_us".to_owned(), figure));
+                Sample {
+                    values: values.into_iter().collect(),
+                    ..Sample::default()
+                }
+            });
+            Row {
+                samples: samples.collect(),
+                ..Row::new(&cell, subject)
+            }
+        });
+        Rows {
+            rows: rows.collect(),
+        }
+    }
+
+    const LESS: Measure = Measure::CPU_US;
+    const MORE: Measure = Measure {
+        better: Better::More,
+        ..Measure::CPU_US
+    };
+
+    #[test]
+    fn a_median_needs_half_of_the_samples_and_what_is_missing_is_the_worst() {
+        let median = |measure: &Measure, figures: &[Option<f64>]| {
+            let rows = rows(&[("s", figures)]);
+            rows.spread(measure, "c", "s").map(|spread| spread.median)
+        };
+        assert_eq!(median(&LESS, &[Some(9.0), Some(1.0), Some(2.0)]), Some(2.0));
+        assert_eq!(median(&LESS, &[Some(1.0), None, Some(2.0)]), Some(2.0));
+        assert_eq!(median(&MORE, &[Some(1.0), None, Some(2.0)]), Some(1.0));
+        assert_eq!(median(&LESS, &[Some(1.0), None, None]), None);
+        assert_eq!(median(&MORE, &[Some(1.0), None, None]), None);
+        assert_eq!(median(&LESS, &[]), None);
+    }
+
+    #[test]
+    fn the_best_sample_is_the_least_time_or_the_greatest_rate() {
+        let rows = rows(&[
+            ("a", &[Some(2.0), Some(4.0), Some(6.0)]),
+            ("b", &[Some(1.0), Some(2.0), Some(3.0)]),
+        ]);
+        let ratio = |measure| rows.ratio(measure, "c", "a", "b").unwrap();
+        assert_eq!(
+            ratio(&LESS),
+            Ratio {
+                medians: 2.0,
+                best: 2.0
+            }
+        );
+        assert_eq!(
+            rows.spread(&MORE, "c", "b").unwrap().best(Better::More),
+            3.0
+        );
+        assert_eq!(rows.ratio(&LESS, "c", "a", "gone"), None);
+    }
+
+    #[test]
+    fn figures_have_three_digits_and_groups() {
+        let shown = [
+            0.0412,
+            0.5,
+            1.234,
+            12.34,
+            123.4,
+            1234.0,
+            1_234_567.0,
+            -1234.0,
+        ]
+        .map(show);
+        let expected = [
+            "0.041",
+            "0.500",
+            "1.23",
+            "12.3",
+            "123",
+            "1,234",
+            "1,234,567",
+            "-1,234",
+        ];
+        assert_eq!(shown, expected);
+    }
+}

@@ -1,0 +1,91 @@
+//! A sample: what one start of one subject in one cell brought.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Values;
+
+/// What a program that is a subject prints, as one line of JSON.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Output {
+    /// Operations done.
+    pub ops: u64,
+    /// How long that took.
+    pub seconds: f64,
+    /// How long ending took, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_seconds: Option<f64>,
+    /// Growth of resident memory, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_bytes: Option<u64>,
+    /// Growth of address space, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_bytes: Option<u64>,
+    /// CPU time of the whole process, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+}
+
+/// What a sample brought.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Sample {
+    /// Figures by name.
+    pub values: Values,
+    /// Distributions of times in nanoseconds by name: HdrHistogram's V2 encoding, deflated, in
+    /// base64.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub histograms: BTreeMap<String, String>,
+    /// What disturbed it.
+    #[serde(default)]
+    pub noise: Noise,
+}
+
+/// What disturbed a sample, in percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Noise {
+    /// How long server and generator were ready and had no core, of the sample's time.
+    pub run_delay_percent: f64,
+    /// What other programs used of all cores.
+    pub others_percent: f64,
+    /// What the hypervisor gave to others, of all cores.
+    pub steal_percent: f64,
+}
+
+impl Noise {
+    /// The disturbance that counts. Where servers' own threads wait for each other, the run delay
+    /// says nothing of others.
+    pub(crate) fn percent(&self, queues_by_itself: bool) -> f64 {
+        let delay = match queues_by_itself {
+            true => 0.0,
+            false => self.run_delay_percent,
+        };
+        delay.max(self.others_percent).max(self.steal_percent)
+    }
+}
+
+impl From<Output> for Sample {
+    fn from(output: Output) -> Sample {
+        let values = [
+            ("ops", Some(output.ops as f64)),
+            ("seconds", Some(output.seconds)),
+            ("end_seconds", output.end_seconds),
+            (
+                "resident_bytes",
+                output.resident_bytes.map(|bytes| bytes as f64),
+            ),
+            (
+                "virtual_bytes",
+                output.virtual_bytes.map(|bytes| bytes as f64),
+            ),
+            ("cpu_seconds", output.cpu_seconds),
+        ];
+        let there = values
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Sample {
+            values: there.collect(),
+            ..Sample::default()
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Raw samples as JSON lines: a line for the run, one for each sample as soon as it is there, and
+//! one for the end. What was interrupted goes on from there, and a report needs nothing else.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::card::Card;
+use crate::experiment::{Breadth, Experiment};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::{Start, Subject};
+
+/// How a run began.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Header {
+    /// Which experiment.
+    pub experiment: String,
+    /// Seconds since 1970.
+    pub began_unix_s: u64,
+    /// Fewer cells, shorter samples.
+    pub quick: bool,
+    /// Samples of each cell on each subject.
+    pub repetitions: u32,
+    /// How long a sample is measured.
+    pub seconds: f64,
+    /// What the machine allows, where cells are scaled by it.
+    pub peak_per_s: Option<f64>,
+    /// Where it was measured.
+    pub place: String,
+    /// What was missing there, and what that does.
+    pub lacks: Vec<String>,
+    /// What was measured.
+    pub subjects: Vec<SubjectLine>,
+    /// Kinds of subjects that the experiment knows and that were not there.
+    pub missing: Vec<String>,
+    /// The machine at the beginning.
+    pub card: Card,
+}
+
+/// A subject in a file.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct SubjectLine {
+    /// Its name in tables.
+    pub name: String,
+    /// What it says of itself.
+    pub version: String,
+    /// How it was started.
+    pub command: String,
+}
+
+impl From<&Subject> for SubjectLine {
+    fn from(subject: &Subject) -> SubjectLine {
+        SubjectLine {
+            name: subject.name.clone(),
+            version: subject.version.clone(),
+            command: match &subject.start {
+                Start::Server(server) => server.words(),
+                Start::Program { program, .. } => program
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
+            },
+        }
+    }
+}
+
+/// A sample in a file.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Record {
+    /// The cell's label.
+    pub cell: String,
+    /// The subject's name.
+    pub subject: String,
+    /// Which turn, from 0.
+    pub round: u32,
+    /// What came.
+    pub came: Came,
+}
+
+/// What came of a turn.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Came {
+    /// A sample.
+    Sample(Sample),
+    /// A sample that was too noisy and was taken again.
+    Discarded(Sample),
+    /// Nothing, and why.
+    Failed(String),
+    /// Nothing: the subject has no such program.
+    Absent,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct RunEnd {
+    /// The machine at the end.
+    pub card: Card,
+    /// How long it took.
+    pub took_s: f64,
+    /// Which part of the machine others used meanwhile, in percent, where that is known.
+    pub others_percent: Option<f64>,
+    /// Noisy samples that were taken again.
+    pub repeated: u32,
+    /// Noisy samples that were kept, because repeating did not help or was used up.
+    pub noisy: u32,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Run(Header),
+    Turn(Record),
+    End(RunEnd),
+}
+
+/// The file of one experiment, written as samples come.
+pub(crate) struct Store {
+    file: File,
+}
+
+impl Store {
+    /// Begins the file anew, or goes on with it.
+    pub(crate) fn open(path: &Path, header: &Header, goes_on: bool) -> io::Result<Store> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = OpenOptions::new();
+        let file = match goes_on {
+            true => {
+                let file = options.append(true).read(true).open(path)?;
+                let text = fs::read(path)?;
+                // Without the line that was cut off.
+                let whole = text
+                    .iter()
+                    .rposition(|&byte| byte == b'\n')
+                    .map_or(0, |at| at + 1);
+                file.set_len(whole as u64)?;
+                file
+            }
+            false => options.create(true).write(true).truncate(true).open(path)?,
+        };
+        let mut store = Store { file };
+        store.write(&Line::Run(header.clone()))?;
+        Ok(store)
+    }
+
+    pub(crate) fn turn(&mut self, record: Record) -> io::Result<()> {
+        self.write(&Line::Turn(record))
+    }
+
+    pub(crate) fn end(&mut self, ending: RunEnd) -> io::Result<()> {
+        self.write(&Line::End(ending))
+    }
+
+    /// One write for a line: what is cut off by a death is one line, the last.
+    fn write(&mut self, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.file.write_all(&text)
+    }
+}
+
+/// Everything that a file tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// How the last run into this file began.
+    pub header: Header,
+    /// All turns.
+    pub turns: Vec<Record>,
+    /// How the last run ended; `None` if it was interrupted.
+    pub ending: Option<RunEnd>,
+}
+
+impl Recorded {
+    /// Reads a file; `None` if it is not there.
+    ///
+    /// # Errors
+    /// A file that holds something else.
+    pub fn read(path: &Path) -> io::Result<Option<Recorded>> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (mut header, mut turns, mut ending) = (None, Vec::new(), None);
+        // A last line without its end was cut off by the death of the writer.
+        for (at, line) in text.split_inclusive('\n').enumerate() {
+            let Some(line) = line.strip_suffix('\n') else {
+                break;
+            };
+            let line = serde_json::from_str(line).map_err(|error| {
+                let (file, at) = (path.display(), at + 1);
+                io::Error::other(format!("{file}:{at}: no line of weft lab: {error}"))
+            })?;
+            match line {
+                Line::Run(run) => (header, ending) = (Some(run), None),
+                Line::Turn(record) => turns.push(record),
+                Line::End(end) => ending = Some(end),
+            }
+        }
+        Ok(header.map(|header| Recorded {
+            header,
+            turns,
+            ending,
+        }))
+    }
+
+    /// Whether a turn is there already.
+    pub(crate) fn has(&self, cell: &str, subject: &str, round: u32) -> bool {
+        self.turns.iter().any(|turn| {
+            turn.cell == cell
+                && turn.subject == subject
+                && turn.round == round
+                && !matches!(turn.came, Came::Discarded(_))
+        })
+    }
+
+    /// The rows of the experiment that these are the turns of.
+    pub fn rows(&self, experiment: &Experiment) -> Rows {
+        let scope = Breadth {
+            quick: self.header.quick,
+            peak_per_s: self.header.peak_per_s,
+        };
+        let subjects: Vec<String> = self
+            .header
+            .subjects
+            .iter()
+            .map(|subject| subject.name.clone())
+            .collect();
+        let mut rows = Rows::new(&(experiment.cells)(&scope), &subjects);
+        for turn in &self.turns {
+            let Some(row) = rows.find_mut(&turn.cell, &turn.subject) else {
+                continue;
+            };
+            match &turn.came {
+                Came::Sample(sample) => row.samples.push(sample.clone()),
+                Came::Failed(why) => row.failures.push(why.clone()),
+                Came::Absent => row.is_absent = true,
+                Came::Discarded(_) => {}
+            }
+        }
+        rows
+    }
+}
+
+/// The file of an experiment below a folder of results.
+pub fn samples_file(folder: &Path, experiment: &str) -> PathBuf {
+    folder.join("samples").join(format!("{experiment}.jsonl"))
+}
+
+pub(crate) fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn header() -> Header {
+        Header {
+            experiment: "rt-yield".to_owned(),
+            began_unix_s: 1_795_338_000,
+            quick: true,
+            repetitions: 2,
+            seconds: 0.5,
+            peak_per_s: None,
+            place: "here".to_owned(),
+            lacks: Vec::new(),
+            subjects: vec![SubjectLine {
+                name: "weft".to_owned(),
+                version: "1.0".to_owned(),
+                command: "weft".to_owned(),
+            }],
+            missing: vec!["go".to_owned()],
+            card: Card::default(),
+        }
+    }
+
+    fn turn(round: u32, came: Came) -> Record {
+        Record {
+            cell: "1 processor, many".to_owned(),
+            subject: "weft".to_owned(),
+            round,
+            came,
+        }
+    }
+
+    #[test]
+    fn a_file_gives_back_what_was_written_and_forgives_a_line_that_was_cut_off() {
+        let home = tempfile::tempdir().unwrap();
+        let path = samples_file(home.path(), "rt-yield");
+        assert_eq!(Recorded::read(&path).unwrap(), None);
+        let mut store = Store::open(&path, &header(), false).unwrap();
+        let turns = [
+            turn(0, Came::Sample(Sample::default())),
+            turn(1, Came::Discarded(Sample::default())),
+            turn(1, Came::Failed("it died".to_owned())),
+        ];
+        for record in &turns {
+            store.turn(record.clone()).unwrap();
+        }
+        store.file.write_all(b"{\"turn\":{\"cell").unwrap();
+        let recorded = Recorded::read(&path).unwrap().unwrap();
+        assert_eq!(
+            (&recorded.header, &recorded.turns[..]),
+            (&header(), &turns[..])
+        );
+        assert_eq!(recorded.ending, None);
+        let has = |round| recorded.has("1 processor, many", "weft", round);
+        assert_eq!([has(0), has(1), has(2)], [true, true, false]);
+        drop(store);
+        let mut again = Store::open(&path, &header(), true).unwrap();
+        again.turn(turn(2, Came::Absent)).unwrap();
+        assert_eq!(Recorded::read(&path).unwrap().unwrap().turns.len(), 4);
+        let rows = recorded.rows(crate::catalog::find("rt-yield").unwrap());
+        let row = rows.find("1 processor, many", "weft").unwrap();
+        assert_eq!((row.samples.len(), row.failures.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_line_of_something_else_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file");
+        fs::write(&path, "{}\n").unwrap();
+        let error = Recorded::read(&path).unwrap_err().to_string();
+        assert!(error.contains("file:1: no line of weft lab"), "{error}");
+    }
+}

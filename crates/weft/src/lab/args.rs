@@ -1,0 +1,347 @@
+//! The command line of `weft lab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use crate::value;
+
+/// What was typed.
+pub(crate) enum LabCommand {
+    /// Say what there is.
+    List,
+    /// Say which servers of others there are.
+    Servers,
+    /// Run experiments.
+    Run(Run),
+    /// Make the report again.
+    Report {
+        folder: PathBuf,
+        write: Option<PathBuf>,
+    },
+    /// Compare two builds.
+    Compare(Compare),
+    /// Be a subject.
+    Program {
+        name: String,
+        parameters: Vec<String>,
+    },
+    /// Remove what a laboratory leaves, as soon as it is gone.
+    Guard { journal: PathBuf },
+}
+
+/// How samples are taken, by all commands that take some.
+pub(crate) struct Measuring {
+    pub(super) folder: PathBuf,
+    pub(super) scratch: PathBuf,
+    pub(super) repetitions: Option<u32>,
+    pub(super) sample: Option<Duration>,
+    pub(super) weft: Option<PathBuf>,
+}
+
+/// How to run which experiments.
+pub(crate) struct Run {
+    pub(super) names: Vec<String>,
+    pub(super) quick: bool,
+    pub(super) strict: bool,
+    pub(super) resume: bool,
+    pub(super) budget: Option<Duration>,
+    pub(super) subjects: Option<Vec<String>>,
+    pub(super) custom: Vec<String>,
+    pub(super) peers: Option<Vec<String>>,
+    pub(super) folder: Option<PathBuf>,
+    pub(super) measuring: Measuring,
+}
+
+/// Which builds to compare, and how.
+pub(crate) struct Compare {
+    pub(super) old: PathBuf,
+    pub(super) new: PathBuf,
+    pub(super) experiments: Vec<String>,
+    pub(super) forms: Vec<String>,
+    pub(super) limit: f64,
+    pub(super) quick: bool,
+    pub(super) measuring: Measuring,
+}
+
+/// The subcommand, as clap sees it.
+pub(crate) fn command() -> Command {
+    let program = Command::new("program")
+        .hide(true)
+        .arg(Arg::new("name").required(true))
+        .arg(Arg::new("parameter").num_args(0..));
+    let guard = Command::new("guard")
+        .hide(true)
+        .arg(path("journal").required(true));
+    Command::new("lab")
+        .about("Experiments: servers and threading runtimes beside each other, with figures")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([
+            Command::new("list").about("List the experiments"),
+            Command::new("servers").about("List other people's servers, and how to install them"),
+            run(),
+            report(),
+            compare(),
+            program,
+            guard,
+        ])
+}
+
+fn run() -> Command {
+    let command = Command::new("run")
+        .about("Run experiments, print their tables, and make a page with figures")
+        .arg(
+            Arg::new("name")
+                .value_name("EXPERIMENT")
+                .num_args(1..)
+                .required(true)
+                .help(
+                    "As `weft lab list` names them; rt, web or cache for all that begin so; or all",
+                ),
+        )
+        .arg(flag(
+            "quick",
+            "Fewer cells and shorter samples: a quick look",
+        ))
+        .arg(flag(
+            "strict",
+            "Exit with 1 when something does not come out as expected",
+        ))
+        .arg(flag(
+            "resume",
+            "Go on with what was interrupted: samples that are there stay",
+        ))
+        .arg(
+            option(
+                "budget",
+                "TIME",
+                "Begin no round that would end later than this",
+            )
+            .value_parser(value::duration),
+        )
+        .arg(
+            option(
+                "subjects",
+                "NAMES",
+                "Measure only these [default: all that are there]",
+            )
+            .value_delimiter(','),
+        )
+        .arg(
+            option(
+                "subject",
+                "NAME=COMMAND",
+                "Measure this server as well; {port} and {root} stand \
+                 for its port and folder. May be repeated",
+            )
+            .action(ArgAction::Append),
+        )
+        .arg(
+            option(
+                "peers",
+                "NAMES",
+                "Which of go, tokio, may, threads to build and measure, or \
+                 none [default: those that build]",
+            )
+            .value_delimiter(','),
+        )
+        .arg(path("folder").long("folder").value_name("DIR").help(
+            "Where peers are built and kept [default: weft/peers in the user's cache folder]",
+        ))
+        .arg(
+            path("weft")
+                .long("weft")
+                .value_name("FILE")
+                .help("The weft that serves and generates the load [default: this one]"),
+        );
+    measuring(
+        command,
+        "Samples of each cell on each subject [default: 5; 3 with --quick]",
+    )
+}
+
+fn report() -> Command {
+    Command::new("report")
+        .about("Make the page of figures again from the samples in a folder")
+        .arg(results())
+        .arg(
+            path("write")
+                .long("write")
+                .value_name("FILE")
+                .help("Fill this document between its markers, <!-- begin: lab NAME -->"),
+        )
+}
+
+fn compare() -> Command {
+    let command = Command::new("compare")
+        .about("Compare two builds of weft by turns: exit code 1 if the new one is dearer")
+        .arg(
+            path("old")
+                .value_name("OLD")
+                .required(true)
+                .help("The build before"),
+        )
+        .arg(
+            path("new")
+                .value_name("NEW")
+                .required(true)
+                .help("The build after; it makes the load"),
+        )
+        .arg(
+            option(
+                "experiments",
+                "NAMES",
+                "Which experiments' cells [default: web-rows,cache-rows]",
+            )
+            .value_delimiter(','),
+        )
+        .arg(
+            option(
+                "forms",
+                "NAMES",
+                "Which forms of weft [default: weft,weft epoll,weft cache]",
+            )
+            .value_delimiter(','),
+        )
+        .arg(
+            option(
+                "limit",
+                "RATIO",
+                "The greatest ratio of the best samples [default: 1.02]",
+            )
+            .value_parser(value_parser!(f64)),
+        )
+        .arg(flag("quick", "Fewer cells"));
+    measuring(command, "Samples of each cell on each build [default: 9]")
+}
+
+fn measuring(command: Command, repeat: &'static str) -> Command {
+    command
+        .arg(option("repeat", "N", repeat).value_parser(value_parser!(u32).range(1..=1000)))
+        .arg(option("sample", "TIME", "How long a sample is measured").value_parser(value::timeout))
+        .arg(
+            path("scratch")
+                .long("scratch")
+                .value_name("DIR")
+                .help("Where files are that servers serve; on a disk [default: /var/tmp]"),
+        )
+        .arg(results().long("out"))
+}
+
+fn results() -> Arg {
+    path("out")
+        .value_name("DIR")
+        .help("Where samples and report.html are [default: weft-lab]")
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
+}
+
+fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+fn path(name: &'static str) -> Arg {
+    Arg::new(name).value_parser(value_parser!(PathBuf))
+}
+
+/// What clap has found.
+pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
+    let (name, matches) = matches.subcommand().expect("clap demands a command");
+    let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+    match name {
+        "list" => LabCommand::List,
+        "servers" => LabCommand::Servers,
+        "program" => LabCommand::Program {
+            name: many(matches, "name").expect("clap demands it").remove(0),
+            parameters: many(matches, "parameter").unwrap_or_default(),
+        },
+        "guard" => LabCommand::Guard {
+            journal: file("journal").expect("clap demands it"),
+        },
+        "report" => LabCommand::Report {
+            folder: file("out").unwrap_or_else(|| RESULTS.into()),
+            write: file("write"),
+        },
+        "compare" => LabCommand::Compare(Compare {
+            old: file("old").expect("clap demands it"),
+            new: file("new").expect("clap demands it"),
+            experiments: many(matches, "experiments").unwrap_or_else(|| texts(&COMPARED)),
+            forms: many(matches, "forms").unwrap_or_else(|| texts(&FORMS)),
+            limit: matches.get_one("limit").copied().unwrap_or(1.02),
+            quick: matches.get_flag("quick"),
+            measuring: Measuring::asked(matches, None),
+        }),
+        _ => LabCommand::Run(Run {
+            names: many(matches, "name").expect("clap demands it"),
+            quick: matches.get_flag("quick"),
+            strict: matches.get_flag("strict"),
+            resume: matches.get_flag("resume"),
+            budget: matches.get_one("budget").copied(),
+            subjects: many(matches, "subjects"),
+            custom: many(matches, "subject").unwrap_or_default(),
+            peers: many(matches, "peers"),
+            folder: file("folder"),
+            measuring: Measuring::asked(matches, file("weft")),
+        }),
+    }
+}
+
+const RESULTS: &str = "weft-lab";
+const COMPARED: [&str; 2] = ["web-rows", "cache-rows"];
+const FORMS: [&str; 3] = ["weft", "weft epoll", "weft cache"];
+
+fn texts(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn many(matches: &ArgMatches, id: &str) -> Option<Vec<String>> {
+    let values = matches.get_many::<String>(id);
+    values.map(|values| values.cloned().collect())
+}
+
+impl Measuring {
+    fn asked(matches: &ArgMatches, weft: Option<PathBuf>) -> Measuring {
+        let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+        Measuring {
+            folder: file("out").unwrap_or_else(|| RESULTS.into()),
+            scratch: file("scratch").unwrap_or_else(|| "/var/tmp".into()),
+            repetitions: matches.get_one("repeat").copied(),
+            sample: matches.get_one("sample").copied(),
+            weft,
+        }
+    }
+}
+
+/// What the long help says behind the options.
+pub(crate) const SECTIONS: crate::args::Sections = &[
+    (
+        "Examples",
+        "weft lab list\n\
+         weft lab run rt-yield --quick\n\
+         sudo weft lab run web-rows\n\
+         sudo weft lab run cache --budget 20m\n\
+         sudo weft lab run web-rows --subject 'mine=/opt/my-server --port {port} {root}'\n\
+         sudo weft lab compare /tmp/weft-before target/release/weft",
+    ),
+    (
+        "What comes out",
+        "A table of medians with (least–greatest), each expectation with the figures that decided\n\
+         it, and weft-lab/report.html with figures, method and machine. Every sample is a line of\n\
+         weft-lab/samples/EXPERIMENT.jsonl. Subjects take turns, so that a slow minute hits all\n\
+         alike; a sample that others disturbed is taken again.",
+    ),
+    (
+        "Root",
+        "As root, servers run in a network of their own, ahead of everything else, and their memory\n\
+         can be limited. Without root there are the cores, and the report says what that does.\n\
+         Whatever ends it, the laboratory leaves no process, network, group or folder behind.",
+    ),
+];

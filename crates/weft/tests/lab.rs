@@ -1,0 +1,191 @@
+//! `weft lab`: what it leaves behind, which is nothing, however it ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Everything here takes a few seconds; a machine may be that much slower.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A laboratory with folders of its own, that measures this weft.
+struct Lab {
+    home: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        Lab {
+            home: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(["lab", "run"]).args(words);
+        command.arg("--out").arg(self.home.path().join("results"));
+        command.arg("--scratch").arg(self.home.path());
+        command.env("XDG_RUNTIME_DIR", self.home.path().join("run"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts one that measures for long, and waits until its server and generator are there.
+    fn start(&self) -> Running {
+        let words = [
+            "web-rows",
+            "--quick",
+            "--subjects",
+            "weft",
+            "--sample",
+            "50s",
+        ];
+        let child = self.command(&words).spawn().unwrap();
+        let scratch = self.home.path().join(format!("weft-lab-{}", child.id()));
+        let running = Running { child, scratch };
+        wait_until("server and generator run", || running.users().len() >= 2);
+        running
+    }
+}
+
+struct Running {
+    child: Child,
+    scratch: PathBuf,
+}
+
+impl Running {
+    /// The processes that have something of the laboratory's folder in their command line.
+    fn users(&self) -> Vec<u32> {
+        processes_with(&self.scratch.display().to_string())
+    }
+
+    fn guard(&self) -> Vec<u32> {
+        processes_with("guard")
+            .into_iter()
+            .filter(|&pid| command_line(pid).ends_with(&format!("/{}\0", self.child.id())))
+            .collect()
+    }
+
+    fn assert_nothing_is_left(&self) {
+        wait_until("nothing is left", || {
+            self.users().is_empty() && !self.scratch.exists() && self.guard().is_empty()
+        });
+    }
+
+    fn end(mut self) -> Output {
+        wait_until("the laboratory ends", || {
+            self.child.try_wait().unwrap().is_some()
+        });
+        self.child.wait_with_output().unwrap()
+    }
+}
+
+fn processes_with(text: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&pid| command_line(pid).contains(text))
+        .collect()
+}
+
+fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn ctrl_c_ends_a_run_in_good_order_and_leaves_nothing() {
+    let lab = Lab::new();
+    let running = lab.start();
+    signal(running.child.id(), Signal::INT);
+    running.assert_nothing_is_left();
+    let output = running.end();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(text.contains("note: interrupted"), "{text}");
+    assert!(lab.home.path().join("results/report.html").exists());
+}
+
+#[test]
+fn kill_9_leaves_nothing() {
+    let lab = Lab::new();
+    let mut running = lab.start();
+    signal(running.child.id(), Signal::KILL);
+    running.child.wait().unwrap();
+    running.assert_nothing_is_left();
+}
+
+#[test]
+fn the_next_start_removes_what_a_lab_left_that_was_killed_with_its_guard() {
+    let lab = Lab::new();
+    let mut running = lab.start();
+    for guard in running.guard() {
+        signal(guard, Signal::KILL);
+    }
+    signal(running.child.id(), Signal::KILL);
+    running.child.wait().unwrap();
+    let next = lab.command(&["web-idle", "--quick", "--subjects", "weft", "--repeat", "1"]);
+    let output = wait_for(next);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    running.assert_nothing_is_left();
+}
+
+#[test]
+fn a_run_makes_a_page_and_goes_on_where_it_was_interrupted() {
+    let lab = Lab::new();
+    let words = [
+        "web-idle",
+        "--quick",
+        "--subjects",
+        "weft,weft event",
+        "--repeat",
+    ];
+    let first = wait_for(lab.command(&[&words[..], &["1"]].concat()));
+    assert!(
+        first.status.success(),
+        "{}",
+        String::from_utf8_lossy(&first.stderr)
+    );
+    let file = lab.home.path().join("results/samples/web-idle.jsonl");
+    let turns = |file: &Path| {
+        fs::read_to_string(file)
+            .unwrap()
+            .matches("{\"turn\":")
+            .count()
+    };
+    assert_eq!(turns(&file), 2);
+    let again = wait_for(lab.command(&[&words[..], &["2", "--resume"]].concat()));
+    let text = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(again.status.success(), "{text}");
+    assert_eq!(turns(&file), 4, "two of the first run, two more");
+    assert!(text.contains("| weft event |"), "{text}");
+    let page = fs::read_to_string(lab.home.path().join("results/report.html")).unwrap();
+    assert!(page.contains("<svg ") && page.contains("web-idle"));
+}
+
+fn wait_for(mut command: Command) -> Output {
+    let child = command.spawn().unwrap();
+    let scratch = PathBuf::new();
+    Running { child, scratch }.end()
+}

@@ -1,0 +1,53 @@
+"""The laboratory with real servers beside ours, in a network of its own and with memory groups."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+from world import check, expect, expect_equal, wait_for
+
+CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory")
+
+
+def lab(world, *words):
+    return [world.binary, "lab", *words, "--out", world.scratch / "results", "--scratch", "/var/tmp"]
+
+
+def left_of(pid):
+    """What a laboratory of this process id has left: processes, folders, memory groups."""
+    folder = f"/var/tmp/weft-lab-{pid}"
+    processes = subprocess.run(["pgrep", "-f", folder], capture_output=True, text=True).stdout.split()
+    groups = [group for root in CGROUPS for group in pathlib.Path(root).glob(f"weft-lab-{pid}-*")]
+    journal = pathlib.Path("/run/weft-lab", str(pid))
+    return [*processes, *groups, *(path for path in (pathlib.Path(folder), journal) if path.exists())]
+
+
+@check(limit_s=100)
+def the_lab_measures_other_peoples_servers_beside_ours(world):
+    words = ["run", "web-rows", "--quick", "--repeat", "1", "--sample", "200ms"]
+    table = world.output_of(*lab(world, *words, "--subjects", "weft,nginx sendfile,lighttpd"), seconds=90).decode()
+    for subject in ("weft", "nginx sendfile", "lighttpd"):
+        expect(f"| {subject} " in table, f"no line of {subject} in {table}")
+    expect("failed" not in table, f"a sample failed: {table}")
+    page = (world.scratch / "results/report.html").read_text()
+    expect("<svg " in page and "nginx 1." in page, "a page without figures or versions")
+    lines = (world.scratch / "results/samples/web-rows.jsonl").read_text().splitlines()
+    samples = [line["turn"]["came"]["sample"] for line in map(json.loads, lines) if "sample" in line.get("turn", {}).get("came", {})]
+    expect_equal("samples", len(samples), 9)
+    expect(all(sample["values"]["cpu_us"] > 0 and sample["histograms"] for sample in samples), "a sample without figures")
+
+
+@check(limit_s=100)
+def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
+    words = ["run", "web-cold", "--quick", "--sample", "80s", "--subjects", "nginx threads"]
+    process = subprocess.Popen(lab(world, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        # Master, worker, two generators.
+        wait_for("server and generators run", lambda: len(left_of(process.pid)) >= 6, seconds=60)
+        expect(any("weft-lab" in str(one) and "cgroup" in str(one) for one in left_of(process.pid)), "no memory group")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    wait_for("nothing is left", lambda: not left_of(process.pid), seconds=20)

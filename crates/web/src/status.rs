@@ -1,31 +1,5 @@
 //! The statuses that this server answers with.
 
-/// RFC 9110 15, those that a static site needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Status {
-    Ok,
-    NoContent,
-    PartialContent,
-    MovedPermanently,
-    NotModified,
-    BadRequest,
-    Forbidden,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    PreconditionFailed,
-    ContentTooLarge,
-    UriTooLong,
-    RangeNotSatisfiable,
-    ExpectationFailed,
-    FieldsTooLarge,
-    InternalServerError,
-    NotImplemented,
-    ServiceUnavailable,
-    VersionNotSupported,
-}
-
 /// One row for each status: its number, what counters call it, and its status line.
 struct Row {
     code: u16,
@@ -35,72 +9,57 @@ struct Row {
     sentence: &'static str,
 }
 
-macro_rules! row {
-    ($code:literal $reason:literal, $sentence:literal) => {
-        Row {
+macro_rules! statuses {
+    ($($name:ident $code:literal $reason:literal $sentence:literal)*) => {
+        /// RFC 9110 15, those that a static site needs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Status {
+            $($name),*
+        }
+
+        /// In the order of [`Status`].
+        const ROWS: [Row; Status::COUNT] = [$(Row {
             code: $code,
             label: concat!("status=\"", $code, "\""),
             line: concat!("HTTP/1.1 ", $code, " ", $reason, "\r\n"),
             sentence: $sentence,
+        }),*];
+
+        impl Status {
+            /// How many there are.
+            pub(crate) const COUNT: usize = [$($code),*].len();
+
+            /// Every status, in the order of its number.
+            pub(crate) const ALL: [Status; Status::COUNT] = [$(Status::$name),*];
         }
     };
 }
 
-/// In the order of [`Status`].
-const ROWS: [Row; Status::COUNT] = [
-    row!(200 "OK", ""),
-    row!(204 "No Content", ""),
-    row!(206 "Partial Content", ""),
-    row!(301 "Moved Permanently", "This page has moved, and your browser was told where to."),
-    row!(304 "Not Modified", ""),
-    row!(400 "Bad Request", "The server could not make sense of this request."),
-    row!(403 "Forbidden", "The server may not show this."),
-    row!(404 "Not Found", "There is nothing at this address."),
-    row!(405 "Method Not Allowed", "Files can only be read here: with GET and HEAD."),
-    row!(408 "Request Timeout", "The request took too long to arrive."),
-    row!(412 "Precondition Failed", "The file has changed since the version that the request names."),
-    row!(413 "Content Too Large", "The request carries more than the server takes."),
-    row!(414 "URI Too Long", "The address is longer than the server takes."),
-    row!(416 "Range Not Satisfiable", "The file has no such part."),
-    row!(417 "Expectation Failed", "The server cannot do what the request expects of it."),
-    row!(431 "Request Header Fields Too Large", "The request's header is longer than the server takes."),
-    row!(500 "Internal Server Error", "The server failed; the request may be good."),
-    row!(501 "Not Implemented", "The server does not know how to do this."),
-    row!(503 "Service Unavailable", "The server is busy. Please try again soon."),
-    row!(505 "HTTP Version Not Supported", "The server supports HTTP/1.0 and HTTP/1.1."),
-];
+statuses! {
+    Ok 200 "OK" ""
+    NoContent 204 "No Content" ""
+    PartialContent 206 "Partial Content" ""
+    MovedPermanently 301 "Moved Permanently" "This page has moved, and your browser was told where to."
+    NotModified 304 "Not Modified" ""
+    BadRequest 400 "Bad Request" "The server could not make sense of this request."
+    Forbidden 403 "Forbidden" "The server may not show this."
+    NotFound 404 "Not Found" "There is nothing at this address."
+    MethodNotAllowed 405 "Method Not Allowed" "Files can only be read here: with GET and HEAD."
+    RequestTimeout 408 "Request Timeout" "The request took too long to arrive."
+    PreconditionFailed 412 "Precondition Failed" "The file has changed since the version that the request names."
+    ContentTooLarge 413 "Content Too Large" "The request carries more than the server takes."
+    UriTooLong 414 "URI Too Long" "The address is longer than the server takes."
+    RangeNotSatisfiable 416 "Range Not Satisfiable" "The file has no such part."
+    ExpectationFailed 417 "Expectation Failed" "The server cannot do what the request expects of it."
+    FieldsTooLarge 431 "Request Header Fields Too Large" "The request's header is longer than the server takes."
+    InternalServerError 500 "Internal Server Error" "The server failed; the request may be good."
+    NotImplemented 501 "Not Implemented" "The server does not know how to do this."
+    ServiceUnavailable 503 "Service Unavailable" "The server is busy. Please try again soon."
+    VersionNotSupported 505 "HTTP Version Not Supported" "The server supports HTTP/1.0 and HTTP/1.1."
+}
 
 impl Status {
-    /// How many there are.
-    pub(crate) const COUNT: usize = 20;
-
-    /// Every status, in the order of its number.
-    pub(crate) const ALL: [Status; Status::COUNT] = {
-        use Status::*;
-        [
-            Ok,
-            NoContent,
-            PartialContent,
-            MovedPermanently,
-            NotModified,
-            BadRequest,
-            Forbidden,
-            NotFound,
-            MethodNotAllowed,
-            RequestTimeout,
-            PreconditionFailed,
-            ContentTooLarge,
-            UriTooLong,
-            RangeNotSatisfiable,
-            ExpectationFailed,
-            FieldsTooLarge,
-            InternalServerError,
-            NotImplemented,
-            ServiceUnavailable,
-            VersionNotSupported,
-        ]
-    };
-
     fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }

@@ -12,70 +12,62 @@ pub(crate) use target::Target;
 
 use crate::status::Status;
 
-/// Why a request is refused after which nothing more can be read: we no longer know where the next
-/// one begins, or do not want to. The reply is [`status`](Refusal::status), and the connection
-/// closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Refusal {
-    BlankLines,
-    BareLineFeed,
-    ControlByte,
-    RequestLine,
-    RequestLineTooLong,
-    Version,
-    VersionUnsupported,
-    Target,
-    FieldName,
-    FieldFolded,
-    FieldCount,
-    HeadTooLong,
-    HostMissing,
-    HostRepeated,
-    HostInvalid,
-    ContentLength,
-    TransferEncoding,
-    TransferEncodingUnknown,
-    LengthAndEncoding,
-    BodyTooLong,
-    Chunk,
-    ChunkExtensions,
-    Trailer,
-    TrailersTooLong,
+macro_rules! refusals {
+    ($($kind:ident $name:literal)*) => {
+        /// Why a request is refused after which nothing more can be read: we no longer know where
+        /// the next one begins, or do not want to. The reply is [`status`](Refusal::status), and
+        /// the connection closes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Refusal {
+            $($kind),*
+        }
+
+        impl Refusal {
+            /// Every kind, in the order of its number.
+            pub(crate) const ALL: [Refusal; [$($name),*].len()] = [$(Refusal::$kind),*];
+
+            /// In a word, for the log.
+            pub(crate) fn name(self) -> &'static str {
+                [$($name),*][self as usize]
+            }
+
+            /// The label of its counter, as Prometheus text.
+            pub(crate) fn label(self) -> &'static str {
+                [$(concat!("kind=\"", $name, "\"")),*][self as usize]
+            }
+        }
+    };
+}
+
+refusals! {
+    BlankLines "blank_lines"
+    BareLineFeed "bare_line_feed"
+    ControlByte "control_byte"
+    RequestLine "request_line"
+    RequestLineTooLong "request_line_too_long"
+    Version "version"
+    VersionUnsupported "version_unsupported"
+    Target "target"
+    FieldName "field_name"
+    FieldFolded "field_folded"
+    FieldCount "field_count"
+    HeadTooLong "head_too_long"
+    HostMissing "host_missing"
+    HostRepeated "host_repeated"
+    HostInvalid "host_invalid"
+    ContentLength "content_length"
+    TransferEncoding "transfer_encoding"
+    TransferEncodingUnknown "transfer_encoding_unknown"
+    LengthAndEncoding "length_and_encoding"
+    BodyTooLong "body_too_long"
+    Chunk "chunk"
+    ChunkExtensions "chunk_extensions"
+    Trailer "trailer"
+    TrailersTooLong "trailers_too_long"
 }
 
 impl Refusal {
-    /// Every kind, in the order of its number.
-    pub(crate) const ALL: [Refusal; 24] = {
-        use Refusal::*;
-        [
-            BlankLines,
-            BareLineFeed,
-            ControlByte,
-            RequestLine,
-            RequestLineTooLong,
-            Version,
-            VersionUnsupported,
-            Target,
-            FieldName,
-            FieldFolded,
-            FieldCount,
-            HeadTooLong,
-            HostMissing,
-            HostRepeated,
-            HostInvalid,
-            ContentLength,
-            TransferEncoding,
-            TransferEncodingUnknown,
-            LengthAndEncoding,
-            BodyTooLong,
-            Chunk,
-            ChunkExtensions,
-            Trailer,
-            TrailersTooLong,
-        ]
-    };
-
     /// The reply.
     pub(crate) fn status(self) -> Status {
         match self {
@@ -87,43 +79,6 @@ impl Refusal {
             Refusal::TransferEncodingUnknown => Status::NotImplemented,
             Refusal::BodyTooLong => Status::ContentTooLarge,
             _ => Status::BadRequest,
-        }
-    }
-
-    /// In a word, for the log.
-    pub(crate) fn name(self) -> &'static str {
-        self.label()
-            .trim_start_matches("kind=\"")
-            .trim_end_matches('"')
-    }
-
-    /// The label of its counter, as Prometheus text.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Refusal::BlankLines => r#"kind="blank_lines""#,
-            Refusal::BareLineFeed => r#"kind="bare_line_feed""#,
-            Refusal::ControlByte => r#"kind="control_byte""#,
-            Refusal::RequestLine => r#"kind="request_line""#,
-            Refusal::RequestLineTooLong => r#"kind="request_line_too_long""#,
-            Refusal::Version => r#"kind="version""#,
-            Refusal::VersionUnsupported => r#"kind="version_unsupported""#,
-            Refusal::Target => r#"kind="target""#,
-            Refusal::FieldName => r#"kind="field_name""#,
-            Refusal::FieldFolded => r#"kind="field_folded""#,
-            Refusal::FieldCount => r#"kind="field_count""#,
-            Refusal::HeadTooLong => r#"kind="head_too_long""#,
-            Refusal::HostMissing => r#"kind="host_missing""#,
-            Refusal::HostRepeated => r#"kind="host_repeated""#,
-            Refusal::HostInvalid => r#"kind="host_invalid""#,
-            Refusal::ContentLength => r#"kind="content_length""#,
-            Refusal::TransferEncoding => r#"kind="transfer_encoding""#,
-            Refusal::TransferEncodingUnknown => r#"kind="transfer_encoding_unknown""#,
-            Refusal::LengthAndEncoding => r#"kind="length_and_encoding""#,
-            Refusal::BodyTooLong => r#"kind="body_too_long""#,
-            Refusal::Chunk => r#"kind="chunk""#,
-            Refusal::ChunkExtensions => r#"kind="chunk_extensions""#,
-            Refusal::Trailer => r#"kind="trailer""#,
-            Refusal::TrailersTooLong => r#"kind="trailers_too_long""#,
         }
     }
 }

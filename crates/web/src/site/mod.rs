@@ -120,6 +120,11 @@ impl Moment {
 /// For the sketch: what a file in memory weighs, about.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
+/// Rows of a name, what it says, and a value.
+macro_rules! rows {
+    ($($name:literal $help:literal $value:expr;)*) => { [$(($name, $help, $value)),*] };
+}
+
 impl Site {
     /// Opens the root, compiles the rules, and reads the error pages.
     ///
@@ -187,114 +192,30 @@ impl Site {
         let counts = &self.counts;
         let ledger = self.ledger();
         let of = |count: &AtomicU64| count.load(Relaxed);
-        [
-            (
-                "site_paths",
-                "Paths that the table knows.",
-                ledger.paths() as u64,
-            ),
-            (
-                "site_files_open",
-                "Files that are held open.",
-                ledger.files_open() as u64,
-            ),
-            (
-                "site_memory_files",
-                "Files whose bytes are in memory.",
-                ledger.memory.len() as u64,
-            ),
-            (
-                "site_memory_bytes",
-                "Bytes of files in memory.",
-                ledger.memory.used(),
-            ),
-            (
-                "site_page_cache_files",
-                "Files that are served through the page cache.",
-                ledger.pages.len() as u64,
-            ),
-            (
-                "site_page_cache_bytes",
-                "Bytes of files that are served through the page cache.",
-                ledger.pages.used(),
-            ),
-            (
-                "site_hits_total",
-                "Requests answered from the table.",
-                self.table.hits(),
-            ),
-            (
-                "site_misses_total",
-                "Requests that the table could not answer at once.",
-                of(&counts.misses),
-            ),
-            (
-                "site_would_block_total",
-                "Of these, those that had to wait for the disk.",
-                of(&counts.would_block),
-            ),
-            (
-                "site_not_found_total",
-                "Requests for paths where there is nothing.",
-                of(&counts.not_found),
-            ),
-            (
-                "site_rechecks_total",
-                "Looks at whether a known file has changed.",
-                of(&counts.rechecks),
-            ),
-            (
-                "site_changed_total",
-                "Of these, those that found a change.",
-                of(&counts.changed),
-            ),
-            (
-                "site_out_of_descriptors_total",
-                "Files that could not be opened because no descriptor was left (EMFILE, ENFILE).",
-                of(&counts.out_of_descriptors),
-            ),
-            (
-                "site_memory_admitted_total",
-                "Files taken into memory.",
-                ledger.memory.admitted,
-            ),
-            (
-                "site_memory_refused_total",
-                "Files not taken into memory, because others there are asked for more often.",
-                ledger.memory.refused,
-            ),
-            (
-                "site_memory_evicted_total",
-                "Files that left memory for others.",
-                ledger.memory.evicted,
-            ),
-            (
-                "site_page_cache_admitted_total",
-                "Files let into the page cache.",
-                ledger.pages.admitted,
-            ),
-            (
-                "site_page_cache_refused_total",
-                "Files kept out of the page cache, because others there are asked for more often.",
-                ledger.pages.refused,
-            ),
-            (
-                "site_page_cache_evicted_total",
-                "Files that left the page cache for others.",
-                ledger.pages.evicted,
-            ),
-            (
-                "site_files_closed_total",
-                "Files closed to make room for others.",
-                ledger.files_closed,
-            ),
-            (
-                "site_paths_dropped_total",
-                "Paths forgotten to make room for others.",
-                ledger.paths_dropped,
-            ),
-        ]
-        .into_iter()
+        let rows = rows! {
+            "site_paths" "Paths that the table knows." ledger.paths() as u64;
+            "site_files_open" "Files that are held open." ledger.files_open() as u64;
+            "site_memory_files" "Files whose bytes are in memory." ledger.memory.len() as u64;
+            "site_memory_bytes" "Bytes of files in memory." ledger.memory.used();
+            "site_page_cache_files" "Files that are served through the page cache." ledger.pages.len() as u64;
+            "site_page_cache_bytes" "Bytes of files that are served through the page cache." ledger.pages.used();
+            "site_hits_total" "Requests answered from the table." self.table.hits();
+            "site_misses_total" "Requests that the table could not answer at once." of(&counts.misses);
+            "site_would_block_total" "Of these, those that had to wait for the disk." of(&counts.would_block);
+            "site_not_found_total" "Requests for paths where there is nothing." of(&counts.not_found);
+            "site_rechecks_total" "Looks at whether a known file has changed." of(&counts.rechecks);
+            "site_changed_total" "Of these, those that found a change." of(&counts.changed);
+            "site_out_of_descriptors_total" "Files that could not be opened because no descriptor was left (EMFILE, ENFILE)." of(&counts.out_of_descriptors);
+            "site_memory_admitted_total" "Files taken into memory." ledger.memory.admitted;
+            "site_memory_refused_total" "Files not taken into memory, because others there are asked for more often." ledger.memory.refused;
+            "site_memory_evicted_total" "Files that left memory for others." ledger.memory.evicted;
+            "site_page_cache_admitted_total" "Files let into the page cache." ledger.pages.admitted;
+            "site_page_cache_refused_total" "Files kept out of the page cache, because others there are asked for more often." ledger.pages.refused;
+            "site_page_cache_evicted_total" "Files that left the page cache for others." ledger.pages.evicted;
+            "site_files_closed_total" "Files closed to make room for others." ledger.files_closed;
+            "site_paths_dropped_total" "Paths forgotten to make room for others." ledger.paths_dropped;
+        };
+        rows.into_iter()
     }
 
     fn answer(&self, lookup: &Lookup<'_>, moment: Moment, blocking: Blocking) -> Found {

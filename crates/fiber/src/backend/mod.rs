@@ -176,9 +176,16 @@ impl Backend {
     }
 
     /// Before the processor's thread ends: asks the kernel to let go of everything.
-    pub(crate) fn begin_shut_down(&self, counters: &Counters, doorbell: &Doorbell) {
+    pub(crate) fn begin_shut_down(&self, doorbell: &Doorbell) {
         if let Backend::Uring(uring) = self {
-            uring.begin_shut_down(counters, doorbell);
+            uring.begin_shut_down(doorbell);
+        }
+    }
+
+    /// One attempt at that, and what it has brought.
+    pub(crate) fn shut_down_turn(&self, counters: &Counters, completed: &mut Vec<Completed>) {
+        if let Backend::Uring(uring) = self {
+            uring.shut_down_turn(counters, completed);
         }
     }
 

@@ -14,7 +14,8 @@ mod retire;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::backend::{BackendKind, Wait};
+use crate::backend::{BackendKind, Completed, Wait};
+use crate::base::counters::Counters;
 use crate::base::stamp;
 use crate::base::topology::{last_level_cache, thread_id};
 use crate::io::end;
@@ -71,9 +72,12 @@ impl Processor {
 
     /// Hands over operations, collects completions, and makes their fibers ready.
     fn enter_backend(&self, wait: Wait) {
+        self.take_completed(|counters, completed| self.backend.turn(counters, wait, completed));
+    }
+
+    fn take_completed(&self, turn: impl FnOnce(&Counters, &mut Vec<Completed>)) {
         let mut completed = self.completed.borrow_mut();
-        self.backend
-            .turn(&self.shared().counters, wait, &mut completed);
+        turn(&self.shared().counters, &mut completed);
         for &completed in &*completed {
             end::take(self, completed);
         }
@@ -82,12 +86,12 @@ impl Processor {
 
     /// Takes back what the kernel may still write to; waits for a second at most.
     fn shut_down_backend(&self) {
-        let shared = self.shared();
-        self.backend
-            .begin_shut_down(&shared.counters, &shared.doorbell);
+        self.backend.begin_shut_down(&self.shared().doorbell);
         let deadline = Instant::now() + Duration::from_secs(1);
         while self.backend.is_shutting_down() && Instant::now() < deadline {
-            self.enter_backend(Wait::For(Some(Duration::from_millis(10))));
+            self.take_completed(|counters, completed| {
+                self.backend.shut_down_turn(counters, completed);
+            });
         }
     }
 

@@ -366,38 +366,37 @@ mod models {
         });
     }
 
-    #[test]
-    fn two_pushes_reach_two_processors_although_wakes_are_suppressed() {
-        check(|| {
+    /// What processor 0 does, while a thread brings something and processor 1 works.
+    fn check_between(brings: fn(&World), does: fn(&World)) {
+        check(move || {
             let world = World::new();
-            let (pusher, second) = (Arc::clone(&world), Arc::clone(&world));
+            let (bringer, second) = (Arc::clone(&world), Arc::clone(&world));
             let threads = [
-                thread::spawn(move || {
-                    pusher.push();
-                    pusher.push();
-                }),
+                thread::spawn(move || brings(&bringer)),
                 thread::spawn(move || second.work_one(1)),
             ];
-            world.work_one(0);
+            does(&world);
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
         });
     }
 
+    fn push_and_send(world: &World) {
+        world.push();
+        world.send();
+    }
+
+    #[test]
+    fn two_pushes_reach_two_processors_although_wakes_are_suppressed() {
+        let push_twice = |world: &World| (0..2).for_each(|_| world.push());
+        check_between(push_twice, |world| world.work_one(0));
+    }
+
     /// Mail and work at once: processor 0 waits for both, processor 1 for work.
     #[test]
     fn mail_and_work_at_once_lose_neither() {
-        check(|| {
-            let world = World::new();
-            let (sender, second) = (Arc::clone(&world), Arc::clone(&world));
-            let threads = [
-                thread::spawn(move || {
-                    sender.push();
-                    sender.send();
-                }),
-                thread::spawn(move || second.work_one(1)),
-            ];
+        check_between(push_and_send, |world| {
             let mut took = false;
             while !world.mail.load(Ordering::Relaxed) {
                 took |= world.rest(0);
@@ -406,9 +405,6 @@ mod models {
             if took {
                 world.push(); // The other waits for it, and may sleep by now.
             }
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
         });
     }
 
@@ -416,16 +412,7 @@ mod models {
     /// meanwhile reaches processor 1, and the mail processor 0.
     #[test]
     fn a_processor_that_goes_swallows_no_wake_up() {
-        check(|| {
-            let world = World::new();
-            let (sender, second) = (Arc::clone(&world), Arc::clone(&world));
-            let threads = [
-                thread::spawn(move || {
-                    sender.push();
-                    sender.send();
-                }),
-                thread::spawn(move || second.work_one(1)),
-            ];
+        check_between(push_and_send, |world| {
             if world.rest(0) {
                 world.push(); // Handed over: it takes none.
             }
@@ -433,9 +420,6 @@ mod models {
                 world.rest_for_mail();
                 thread::yield_now();
             }
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
         });
     }
 }

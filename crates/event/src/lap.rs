@@ -382,7 +382,7 @@ mod tests {
             let Lap {
                 hot, cold, places, ..
             } = &mut self.lap;
-            assert_eq!(places.len(), hot.len() + cold.len());
+            assert_eq!(places.iter().count(), hot.len() + cold.len());
             for (set, is_hot) in [(hot, true), (cold, false)] {
                 assert_eq!(set.fds.len(), set.entries.len());
                 for (at, polled) in set.fds.iter().enumerate() {

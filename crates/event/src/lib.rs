@@ -55,6 +55,7 @@
 
 #![warn(missing_docs)]
 
+mod bitmaps;
 mod epoll;
 mod fdm;
 mod interest;

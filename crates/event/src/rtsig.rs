@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use libc::pollfd;
 use rustix::io::Errno;
 
+use crate::bitmaps::Bitmaps;
 use crate::signals::{Next, Queue, Signal, disarm};
 use crate::table::Table;
 use crate::{Dispatcher, Interest, Readiness, Ready, Token, Trigger, sys};
@@ -275,29 +276,13 @@ impl RtSig {
     }
 
     fn select_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let highest = self.watched.iter().last().map(|(fd, _)| fd);
-        let words = highest.map_or(0, |fd| fd as usize / 64 + 1);
-        let (mut reads, mut writes) = (vec![0_u64; words], vec![0_u64; words]);
-        let mut asked = Vec::with_capacity(self.watched.len());
+        let mut asked = Bitmaps::default();
         for (fd, watched) in self.watched.iter() {
-            let (word, bit) = (fd as usize / 64, 1 << (fd % 64));
-            if watched.events & libc::POLLIN != 0 {
-                reads[word] |= bit;
-            }
-            if watched.events & libc::POLLOUT != 0 {
-                writes[word] |= bit;
-            }
-            asked.push((fd, word, bit));
+            let wants = |event| watched.events & event != 0;
+            asked.set(fd, wants(libc::POLLIN), wants(libc::POLLOUT));
         }
-        sys::select(&mut reads, &mut writes, Some(Duration::ZERO))?;
-        for (fd, word, bit) in asked {
-            let mut readiness = Readiness::default();
-            if reads[word] & bit != 0 {
-                readiness |= Readiness::READABLE;
-            }
-            if writes[word] & bit != 0 {
-                readiness |= Readiness::WRITABLE;
-            }
+        asked.select(Some(Duration::ZERO))?;
+        for (fd, readiness) in asked.iter() {
             self.report(fd, readiness, ready);
         }
         Ok(())

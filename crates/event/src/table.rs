@@ -8,15 +8,11 @@ use rustix::io::Errno;
 /// A table by descriptor number. The kernel hands out the lowest free number, so it is dense.
 pub(crate) struct Table<T> {
     rows: Vec<Option<T>>,
-    watched: usize,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Table<T> {
-        Table {
-            rows: Vec::new(),
-            watched: 0,
-        }
+        Table { rows: Vec::new() }
     }
 }
 
@@ -31,7 +27,6 @@ impl<T> Table<T> {
             return Err(Errno::EXIST.into());
         }
         self.rows[at] = Some(row);
-        self.watched += 1;
         Ok(())
     }
 
@@ -48,13 +43,7 @@ impl<T> Table<T> {
     pub(crate) fn remove(&mut self, fd: RawFd) -> io::Result<T> {
         let at = usize::try_from(fd).ok();
         let row = at.and_then(|at| self.rows.get_mut(at)?.take());
-        let row = row.ok_or(Errno::NOENT)?;
-        self.watched -= 1;
-        Ok(row)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.watched
+        Ok(row.ok_or(Errno::NOENT)?)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RawFd, &T)> {

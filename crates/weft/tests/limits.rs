@@ -4,6 +4,9 @@
 //!
 //! The limit on connections is in `engines.rs`, and with few descriptors in `tests/system`.
 
+#[macro_use]
+mod every_engine;
+
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,77 +14,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use event::{Mechanism, Overflow};
-use fiber::BackendChoice;
 use serve::access_log::{AccessLog, Options, Target};
 use serve::counters::Closed;
-use serve::engine::{Accept, EventOptions};
 use serve::limits::Limits;
 use serve::listen::{Address, bind};
 use serve::{Engine, Server, Settings};
 use session::{Opening, Phase};
 use web::{Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 
-/// Makes a test of each limit on each engine.
-macro_rules! on_each_engine {
-    ($limits:tt $($name:ident: $engine:expr;)*) => {
-        $(on_one_engine! { $name, $engine, $limits })*
-    };
-}
-
-macro_rules! on_one_engine {
-    ($name:ident, $engine:expr, { $($limit:ident)* }) => {
-        mod $name {
-            $(#[test] fn $limit() { super::$limit(&{ use super::*; $engine }) })*
-        }
-    };
-}
-
-on_each_engine! {
-    {
-        requests_that_are_too_long_are_refused
-        too_many_ranges_are_answered_with_the_whole
-        a_path_as_long_as_a_line_may_be_is_looked_up
-        slow_clients_end_in_every_phase
-        clients_that_take_too_little_are_cut
-        more_connections_than_fibers_are_served_in_turn
-        pipelined_requests_that_are_not_read_wait
-        memory_open_files_and_paths_stay_within_their_budgets
-        a_huge_directory_is_listed_up_to_its_limit
-        a_log_that_nobody_reads_holds_up_no_request
-    }
-    fiber_uring: fibers(BackendChoice::Uring);
-    fiber_epoll: fibers(BackendChoice::Epoll);
-    thread: Engine::Thread;
-    event_select: events(Mechanism::Select, Accept::Own);
-    event_poll: events(Mechanism::Poll, Accept::Own);
-    event_fdm: events(Mechanism::Fdm, Accept::Own);
-    event_lap: events(Mechanism::Lap, Accept::Own);
-    event_rtsig: events(Mechanism::RtSig(Overflow::Poll), Accept::Own);
-    event_rtsig_select: events(Mechanism::RtSig(Overflow::Select), Accept::Own);
-    event_rtsig_signalfd: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Own);
-    event_epoll: events(Mechanism::Epoll, Accept::Own);
-    event_epoll_edge: events(Mechanism::EpollEdge, Accept::Own);
-    event_uring: events(Mechanism::Uring, Accept::Own);
-    event_dealt: events(Mechanism::EpollEdge, Accept::Dealt);
-    event_level_dealt: events(Mechanism::Epoll, Accept::Dealt);
-}
-
-fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
-    Engine::Event(EventOptions {
-        loops: 2,
-        dispatcher,
-        accept,
-        accepts_many: true,
-        has_file_threads: true,
-    })
-}
-
-fn fibers(backend: BackendChoice) -> Engine {
-    Engine::Fiber {
-        processors: 2,
-        backend,
-    }
+on_every_engine! {
+    requests_that_are_too_long_are_refused
+    too_many_ranges_are_answered_with_the_whole
+    a_path_as_long_as_a_line_may_be_is_looked_up
+    slow_clients_end_in_every_phase
+    clients_that_take_too_little_are_cut
+    more_connections_than_fibers_are_served_in_turn
+    pipelined_requests_that_are_not_read_wait
+    memory_open_files_and_paths_stay_within_their_budgets
+    a_huge_directory_is_listed_up_to_its_limit
+    a_log_that_nobody_reads_holds_up_no_request
 }
 
 /// Clients that misbehave at once.

@@ -1,0 +1,66 @@
+//! Every engine over everything that it can stand on, for the suites that all of them pass.
+
+pub(crate) use event::{Mechanism, Overflow};
+pub(crate) use fiber::BackendChoice;
+pub(crate) use serve::Engine;
+pub(crate) use serve::engine::Accept;
+use serve::engine::EventOptions;
+
+/// Makes a test of each of these functions on each engine, with which it is called.
+macro_rules! on_every_engine {
+    ($($test:ident)*) => {
+        on_each_engine! {
+            { $($test)* }
+            fiber_uring: fibers(1, BackendChoice::Uring);
+            fiber_uring_two_processors: fibers(2, BackendChoice::Uring);
+            fiber_epoll: fibers(2, BackendChoice::Epoll);
+            thread: Engine::Thread;
+            event_select: events(Mechanism::Select, Accept::Own);
+            event_poll: events(Mechanism::Poll, Accept::Own);
+            event_fdm: events(Mechanism::Fdm, Accept::Own);
+            event_lap: events(Mechanism::Lap, Accept::Own);
+            event_rtsig: events(Mechanism::RtSig(Overflow::Poll), Accept::Own);
+            event_rtsig_select: events(Mechanism::RtSig(Overflow::Select), Accept::Own);
+            event_rtsig_signalfd: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Own);
+            event_epoll: events(Mechanism::Epoll, Accept::Own);
+            event_epoll_edge: events(Mechanism::EpollEdge, Accept::Own);
+            event_uring: events(Mechanism::Uring, Accept::Own);
+            event_dealt: events(Mechanism::EpollEdge, Accept::Dealt);
+            event_level_dealt: events(Mechanism::Epoll, Accept::Dealt);
+        }
+    };
+}
+
+macro_rules! on_each_engine {
+    ($tests:tt $($name:ident: $engine:expr;)*) => {
+        $(on_one_engine! { $name, $engine, $tests })*
+    };
+}
+
+macro_rules! on_one_engine {
+    ($name:ident, $engine:expr, { $($test:ident)* }) => {
+        mod $name {
+            #[allow(unused_imports, reason = "each engine needs some of them")]
+            use crate::every_engine::*;
+
+            $(#[test] fn $test() { super::$test(&$engine) })*
+        }
+    };
+}
+
+pub(crate) fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
+    Engine::Event(EventOptions {
+        loops: 2,
+        dispatcher,
+        accept,
+        accepts_many: dispatcher != Mechanism::Poll && accept == Accept::Own,
+        has_file_threads: accept == Accept::Own,
+    })
+}
+
+pub(crate) fn fibers(processors: usize, backend: BackendChoice) -> Engine {
+    Engine::Fiber {
+        processors,
+        backend,
+    }
+}

@@ -56,6 +56,20 @@ impl Default for Engine {
     }
 }
 
+impl Engine {
+    /// Binds what the engine wants beside `listeners`. Call it before the process becomes another
+    /// user, because that one may not be allowed to; a server does it at its start otherwise.
+    ///
+    /// # Errors
+    /// What the kernel says to new sockets.
+    pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
+        match self {
+            Engine::Event(options) => event::prepare(options, listeners),
+            Engine::Fiber { .. } | Engine::Thread => Ok(()),
+        }
+    }
+}
+
 /// An engine at work. Dropping it ends its threads.
 pub(crate) enum Running {
     Fiber(Fibers),

@@ -141,8 +141,8 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .derived("own")
             .help("How connections come to event loops")
             .more(
-                "With --engine event. Loops share a socket that was inherited, and a Unix socket, \
-                 even with own.",
+                "With --engine event. What comes to a socket that was inherited, or to a Unix \
+                 socket, is dealt even with own.",
             ),
         Setting::new("multi-accept")
             .chooses(ON_OFF, |config: &mut C, text| {

@@ -12,13 +12,15 @@
 //!
 //! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a thread that does
 //! nothing else ([`Accept::Dealt`]). A connection stays with its loop. `worker` (the loop) ·
-//! `connection`, `wire` (what it goes on with) · `doors`, `dealer` (how connections come in) ·
-//! `mailbox` (what other threads have for it) · `counters`.
+//! `connection`, `wire` (what it goes on with) · `entrance`, `doors`, `gate`, `dealer` (how
+//! connections come in) · `mailbox` (what other threads have for it) · `counters`.
 
 mod connection;
 mod counters;
 mod dealer;
 mod doors;
+mod entrance;
+mod gate;
 mod mailbox;
 #[cfg(test)]
 mod tests;
@@ -26,9 +28,9 @@ mod wire;
 mod worker;
 
 use std::io;
-use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -37,6 +39,7 @@ use event::{Dispatcher, Mechanism};
 use session::{Opening, Session};
 
 use super::admission::{Admission, Start};
+use super::pool::REFUSERS;
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
@@ -44,6 +47,7 @@ use crate::tls::Tls;
 use counters::LoopCounters;
 use dealer::Dealer;
 use doors::Doors;
+use gate::Gate;
 use mailbox::{Bell, Mailbox};
 use worker::{DOORS, Worker};
 
@@ -81,8 +85,8 @@ impl Default for EventOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// Each loop accepts from a socket of its own, and the kernel spreads connections over them
-    /// (`SO_REUSEPORT`): nginx's way. An inherited socket and a Unix socket are shared by all
-    /// loops.
+    /// (`SO_REUSEPORT`): nginx's way. What comes to an inherited socket and to a Unix socket, which
+    /// cannot be split, is dealt.
     Own,
     /// One thread accepts and deals them out in turn: memcached's way.
     Dealt,
@@ -101,6 +105,7 @@ pub(crate) struct Events {
     shared: Arc<Shared>,
     gate: Arc<Gate>,
     loops: Vec<Arc<Loop>>,
+    dealer: Option<Arc<Loop>>,
     threads: Vec<JoinHandle<()>>,
     /// A Unix socket's file goes when its `Bound` does.
     bound: Vec<Bound>,
@@ -119,53 +124,21 @@ struct House<O> {
 /// Opens the dispatcher of a loop, on the thread that it belongs to.
 type OpenDispatcher = Box<dyn Fn() -> io::Result<Box<dyn Dispatcher>> + Send + Sync>;
 
-/// What is known of one loop elsewhere.
+/// What is known elsewhere of one loop, or of the dealer.
 struct Loop {
     bell: Bell,
-    /// How many connections it may have, if it accepts them itself.
-    connections_max: usize,
+    /// There is room for a connection, for which it has waited.
+    has_room: AtomicBool,
     counters: LoopCounters,
 }
 
-/// Connections that come in and go out, over all loops.
-struct Gate {
-    /// Those that were accepted and have not ended.
-    open: AtomicUsize,
-    is_closing: AtomicBool,
-    /// Threads that still accept.
-    accepting: AtomicUsize,
-    /// Wakes the dealer, which waits for room at the limit of connections.
-    bell: Bell,
-    dealer_waits: AtomicBool,
-}
-
-impl Gate {
-    fn new(accepting: usize) -> io::Result<Gate> {
-        Ok(Gate {
-            open: AtomicUsize::new(0),
-            is_closing: AtomicBool::new(false),
-            accepting: AtomicUsize::new(accepting),
+impl Loop {
+    fn new() -> io::Result<Arc<Loop>> {
+        Ok(Arc::new(Loop {
             bell: Bell::new()?,
-            dealer_waits: AtomicBool::new(false),
-        })
-    }
-
-    /// Whether listeners are to be closed.
-    fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Relaxed)
-    }
-
-    /// A thread has closed its listeners.
-    fn has_closed(&self) {
-        self.accepting.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// A connection has ended.
-    fn has_ended(&self) {
-        self.open.fetch_sub(1, Ordering::SeqCst);
-        if self.dealer_waits.swap(false, Ordering::SeqCst) {
-            self.bell.ring();
-        }
+            has_room: AtomicBool::new(false),
+            counters: LoopCounters::default(),
+        }))
     }
 }
 
@@ -205,16 +178,22 @@ impl Events {
             carriers,
         } = start;
         let shared = Arc::clone(&admission.shared);
-        let connections_max = shared.limits.connections_max;
-        let connections_max = carriers.unwrap_or(connections_max).min(connections_max);
-        // A loop without room would let those wait for ever that come to its socket.
-        options.loops = options.loops.clamp(1, connections_max.max(1));
+        options.loops = options.loops.max(1);
         let tls = listeners.iter().map(|bound| bound.tls.clone()).collect();
-        let (mut doors, accepting) = match options.accept {
-            Accept::Own => (share(&mut listeners, options.loops)?, options.loops),
-            Accept::Dealt => (share(&mut listeners, 1)?, 1),
+        prepare(&options, &mut listeners)?;
+        let (own, dealt) = divide(&options, &listeners)?;
+        if own.iter().all(Vec::is_empty) {
+            options.accept = Accept::Dealt;
+        }
+        let connections_max = shared.limits.connections_max;
+        let connections_max = carriers.map_or(connections_max, |few| few.min(connections_max));
+        let refusers = match admission.has_refusal() {
+            true => REFUSERS,
+            false => 0,
         };
-        let gate = Arc::new(Gate::new(accepting)?);
+        let accepting = own.iter().chain([&dealt]).filter(|it| !it.is_empty());
+        let open_max = connections_max.saturating_add(refusers);
+        let gate = Arc::new(Gate::new(open_max, accepting.count()));
         let house = Arc::new(House {
             admission,
             options: options.clone(),
@@ -226,31 +205,25 @@ impl Events {
             shared,
             gate,
             loops: Vec::new(),
+            dealer: None,
             threads: Vec::new(),
             bound: listeners,
             options,
         };
         let mut mailboxes = Vec::new();
-        for at in 0..events.options.loops {
-            let own = Arc::new(Loop {
-                bell: Bell::new()?,
-                connections_max: nth_share(connections_max, events.options.loops, at),
-                counters: LoopCounters::default(),
-            });
+        for (at, sockets) in own.into_iter().enumerate() {
+            let own = Loop::new()?;
             let mailbox = Arc::new(Mailbox::new(Arc::clone(&own)));
             mailboxes.push(Arc::clone(&mailbox));
             events.loops.push(Arc::clone(&own));
-            let doors = match events.options.accept {
-                Accept::Own => mem::take(&mut doors[at]),
-                Accept::Dealt => Vec::new(),
-            };
-            let (house, doors) = (Arc::clone(&house), Doors::new(doors, DOORS));
+            let (house, doors) = (Arc::clone(&house), Doors::new(sockets, DOORS));
             let make = move || Worker::new(house, own, mailbox, doors);
             events.spawn(format!("loop {at}"), make, Worker::run)?;
         }
-        if let Accept::Dealt = events.options.accept {
-            let doors = Doors::new(mem::take(&mut doors[0]), DOORS);
-            let make = move || Dealer::new(house, mailboxes, doors, connections_max);
+        if !dealt.is_empty() {
+            let (own, doors) = (Loop::new()?, Doors::new(dealt, DOORS));
+            events.dealer = Some(Arc::clone(&own));
+            let make = move || Dealer::new(house, own, mailboxes, doors);
             events.spawn("dealer".to_owned(), make, Dealer::run)?;
         }
         Ok(events)
@@ -270,7 +243,13 @@ impl Events {
                 Err(error) => (None, Err(error)),
             };
             let _ = made.send(told);
-            it.map(run);
+            let Some(it) = it else { return };
+            // Sessions that panic are caught before. Connections and a listen queue that nothing
+            // serves are worse than no server.
+            if catch_unwind(AssertUnwindSafe(|| run(it))).is_err() {
+                eprintln!("an event loop panicked, which is a mistake of the engine's");
+                std::process::abort();
+            }
         })?;
         self.threads.push(thread);
         is_made.recv().map_err(io::Error::other)?
@@ -312,24 +291,24 @@ impl Events {
         &self.bound
     }
 
-    /// The server has come to another stage of its life.
+    /// The server has come to another stage of its life, or is to accept no more.
     pub(crate) fn wake(&self) {
-        self.loops.iter().for_each(|one| one.bell.ring());
+        let all = self.loops.iter().chain(&self.dealer);
+        all.for_each(|one| one.bell.ring());
     }
 
     /// Closes the listeners of the loops, and waits until that is done.
     pub(crate) fn stop_accepting(&self) {
-        self.gate.is_closing.store(true, Ordering::Relaxed);
-        self.gate.bell.ring();
+        self.gate.close();
         self.wake();
         let deadline = Instant::now() + CLOSE_PATIENCE;
-        while self.gate.accepting.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+        while !self.gate.are_all_closed() && Instant::now() < deadline {
             thread::sleep(CLOSE_STEP);
         }
     }
 
     pub(crate) fn connection_count(&self) -> usize {
-        self.gate.open.load(Ordering::SeqCst)
+        self.gate.open()
     }
 
     /// The loops cut their connections: the stage says so.
@@ -344,8 +323,7 @@ impl Drop for Events {
     fn drop(&mut self) {
         // If it could not be started, this ends what was.
         self.shared.stage.cut();
-        self.gate.is_closing.store(true, Ordering::Relaxed);
-        self.gate.bell.ring();
+        self.gate.close();
         self.wake();
         for thread in self.threads.drain(..) {
             // A session may own the last handle on its server.
@@ -357,34 +335,36 @@ impl Drop for Events {
     }
 }
 
-/// What each of so many loops listens on: a socket of its own where that can be, which is added to
-/// `listeners`, so that a drain finds it; else the same one.
-fn share(listeners: &mut Vec<Bound>, loops: usize) -> io::Result<Vec<Vec<(usize, OwnedFd)>>> {
-    let mut doors: Vec<Vec<_>> = (0..loops).map(|_| Vec::new()).collect();
-    for number in 0..listeners.len() {
-        for (at, doors) in doors.iter_mut().enumerate() {
-            let sibling = match at {
-                0 => None,
-                // Once the process has become another user, the kernel lets it join no group of its
-                // former one, and bind no port below 1024. The loops share the socket then.
-                _ => listeners[number]
-                    .sibling()
-                    .or_else(|error| match error.kind() {
-                        io::ErrorKind::PermissionDenied | io::ErrorKind::AddrInUse => Ok(None),
-                        _ => Err(error),
-                    })?,
-            };
-            let bound = sibling.as_ref().unwrap_or(&listeners[number]);
-            let socket = bound.as_fd().try_clone_to_owned()?;
-            rustix::io::ioctl_fionbio(&socket, true)?;
-            doors.push((number, socket));
-            listeners.extend(sibling);
-        }
+/// Binds what the loops accept from beside the listeners.
+///
+/// # Errors
+/// What the kernel says to new sockets.
+pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Result<()> {
+    match options.accept {
+        Accept::Own => (listeners.iter_mut()).try_for_each(|bound| bound.split(options.loops)),
+        Accept::Dealt => Ok(()),
     }
-    Ok(doors)
 }
 
-/// How many of `all` fall to the one with this number.
-fn nth_share(all: usize, parts: usize, nth: usize) -> usize {
-    all / parts + usize::from(nth < all % parts)
+/// Sockets that a thread accepts from, each with the number of its listener.
+type Sockets = Vec<(usize, OwnedFd)>;
+
+/// What each loop accepts from, and what the dealer does: all that the loops cannot have a socket
+/// of each. Shared by them, it would wake them all for every connection, and with real-time
+/// signals, which go to one thread, all but one never.
+fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Sockets>, Sockets)> {
+    let mut own: Vec<_> = (0..options.loops).map(|_| Vec::new()).collect();
+    let mut dealt = Vec::new();
+    for (number, bound) in listeners.iter().enumerate() {
+        let is_own = options.accept == Accept::Own && bound.sockets().count() >= options.loops;
+        for (at, socket) in bound.sockets().enumerate() {
+            let socket = socket.try_clone_to_owned()?;
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            match is_own {
+                true => own[at % options.loops].push((number, socket)),
+                false => dealt.push((number, socket)),
+            }
+        }
+    }
+    Ok((own, dealt))
 }

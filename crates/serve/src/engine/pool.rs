@@ -27,7 +27,7 @@ const SPARE_MIN: usize = 32;
 const SPARE_MAX: usize = 128;
 
 /// Carriers beyond the limit of connections, for those that are told that there is no room.
-const REFUSERS: usize = 32;
+pub(super) const REFUSERS: usize = 32;
 
 /// How long being refused may take: a fresh socket's buffer takes the line at once.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);

@@ -58,7 +58,8 @@ impl<S: Session, T: Stream> Serving<S, T> {
                 // The descriptor first, then the count: what counts connections may count
                 // descriptors too.
                 let shared = Arc::clone(driver.carriage.shared());
-                self.driver = None;
+                // So is a session whose destructor panics.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.driver = None));
                 shared.counters.closed(closed);
                 false
             }

@@ -21,6 +21,8 @@ pub struct Bound {
     pub address: Address,
     /// The socket, listening, close-on-exec, blocking, with `TCP_NODELAY` where that exists.
     pub socket: OwnedFd,
+    /// More sockets at the address, with queues of their own; see [`split`](Bound::split).
+    pub(super) siblings: Vec<OwnedFd>,
     #[expect(dead_code, reason = "kept for its drop, which removes the file")]
     pub(super) file: Option<SocketFile>,
     pub(super) is_inherited: bool,
@@ -41,7 +43,7 @@ impl Bound {
     ///
     /// # Errors
     /// What `setsockopt(2)` reports.
-    pub(crate) fn stop_queueing(&self) -> io::Result<()> {
+    pub(crate) fn stop_queueing(socket: BorrowedFd<'_>) -> io::Result<()> {
         const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
         const SYN: u32 = 0x02;
         let instruction = |code: u32, jf, k| libc::sock_filter {
@@ -63,7 +65,7 @@ impl Bound {
         // SAFETY: the program is as long as it says; the kernel checks and copies it.
         let result = unsafe {
             libc::setsockopt(
-                self.socket.as_raw_fd(),
+                socket.as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_ATTACH_FILTER,
                 (&raw const program).cast(),
@@ -154,6 +156,7 @@ impl Bound {
         Ok(Bound {
             address: self.address.clone(),
             socket,
+            siblings: Vec::new(),
             file: None,
             is_inherited: self.is_inherited,
             backlog: self.backlog,

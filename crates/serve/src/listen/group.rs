@@ -2,15 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::{Address, Bound};
 
 impl Bound {
-    /// Another socket that listens at the same address: the kernel spreads connections over it and
-    /// this one by their hash (`SO_REUSEPORT`, socket(7)). `None` where that cannot be: on a Unix
-    /// socket, and on one that was inherited, which is not ours alone.
+    /// Listens with so many sockets at the address: the kernel spreads connections over them by
+    /// their hash (`SO_REUSEPORT`, socket(7)). It goes on with one where that cannot be: on a Unix
+    /// socket, on one that was inherited, which is not ours alone, and once the process has become
+    /// another user, which the kernel lets join no group of the former one. So it comes before
+    /// that. A second call adds what is missing.
     ///
     /// The first socket of an address was bound without the option, so a port that another process
     /// holds was found taken. From now on processes of the same user may join, as with every server
@@ -18,13 +21,34 @@ impl Bound {
     ///
     /// # Errors
     /// What `bind(2)` and `listen(2)` report.
-    pub(crate) fn sibling(&self) -> io::Result<Option<Bound>> {
+    pub(crate) fn split(&mut self, count: usize) -> io::Result<()> {
         let Address::Tcp(address) = self.address else {
-            return Ok(None);
+            return Ok(());
         };
         if self.is_inherited {
-            return Ok(None);
+            return Ok(());
         }
+        while self.sockets().count() < count {
+            match self.sibling(address) {
+                Ok(socket) => self.siblings.push(socket),
+                Err(error) => {
+                    return match error.kind() {
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::AddrInUse => Ok(()),
+                        _ => Err(error),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All that listen at the address.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let all = [&self.socket].into_iter().chain(&self.siblings);
+        all.map(AsFd::as_fd)
+    }
+
+    fn sibling(&self, address: SocketAddr) -> io::Result<OwnedFd> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -41,14 +65,7 @@ impl Bound {
         }
         rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, self.backlog.0)?;
-        Ok(Some(Bound {
-            address: self.address.clone(),
-            socket,
-            file: None,
-            is_inherited: false,
-            backlog: self.backlog,
-            tls: self.tls.clone(),
-        }))
+        Ok(socket)
     }
 }
 
@@ -59,25 +76,27 @@ mod tests {
     use super::*;
     use crate::listen::bind;
 
-    fn accepted(bound: &Bound) -> usize {
-        rustix::io::ioctl_fionbio(bound, true).unwrap();
-        std::iter::from_fn(|| rustix::net::accept(bound).ok()).count()
+    fn accepted(socket: BorrowedFd<'_>) -> usize {
+        rustix::io::ioctl_fionbio(socket, true).unwrap();
+        std::iter::from_fn(|| rustix::net::accept(socket).ok()).count()
     }
 
     #[test]
-    fn siblings_share_the_connections_of_their_address() {
+    fn the_sockets_of_an_address_share_its_connections() {
         const CLIENTS: usize = 100;
-        let first = bind(&"127.0.0.1:0".parse().unwrap(), None)
+        let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
             .unwrap()
             .remove(0);
-        let Address::Tcp(address) = first.address else {
+        let Address::Tcp(address) = bound.address else {
             panic!("not a TCP address")
         };
-        let siblings = [(); 3].map(|()| first.sibling().unwrap().expect("on TCP"));
+        bound.split(2).unwrap();
+        bound.split(4).unwrap();
+        assert_eq!(bound.sockets().count(), 4);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
-        let shares: Vec<_> = siblings.iter().chain([&first]).map(accepted).collect();
+        let shares: Vec<_> = bound.sockets().map(accepted).collect();
         assert_eq!(shares.iter().sum::<usize>(), CLIENTS, "{shares:?}");
         // By a hash: all on one socket out of four would be 4 to the power of -99.
         assert!(shares.iter().all(|share| *share < CLIENTS), "{shares:?}");
@@ -85,10 +104,11 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_has_no_siblings() {
+    fn a_unix_socket_stays_one() {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("unix:{}", directory.path().join("socket").display());
-        let bound = bind(&address.parse().unwrap(), None).unwrap();
-        assert!(bound[0].sibling().unwrap().is_none());
+        let mut bound = bind(&address.parse().unwrap(), None).unwrap().remove(0);
+        bound.split(4).unwrap();
+        assert_eq!(bound.sockets().count(), 1);
     }
 }

@@ -116,6 +116,7 @@ fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
         bound: Bound {
             address,
             socket,
+            siblings: Vec::new(),
             file: None,
             is_inherited: true,
             backlog: Backlog::from(None),

@@ -118,6 +118,7 @@ pub(super) fn try_bind(address: SocketAddr, backlog: Backlog) -> rustix::io::Res
     Ok(Bound {
         address: Address::Tcp(address),
         socket,
+        siblings: Vec::new(),
         file: None,
         is_inherited: false,
         backlog,

@@ -31,6 +31,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
     Ok(Bound {
         address,
         socket,
+        siblings: Vec::new(),
         file: Some(file),
         is_inherited: false,
         backlog,

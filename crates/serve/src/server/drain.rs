@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Server;
 use crate::carriage::DRAIN_GRACE;
-use crate::listen::Address;
+use crate::listen::{Address, Bound};
 
 /// How long the connections in the listen queue may take to be accepted: those whose handshake is
 /// not over yet, and, on a busy machine or at the limit of connections, those that are in it.
@@ -62,9 +62,10 @@ impl Server {
         };
         // First no more get into the queue, because what is in it at the close is reset; then time
         // for those in it.
-        let queues = || ours().filter(|bound| matches!(bound.address, Address::Tcp(_)));
-        for bound in queues() {
-            let _ = bound.stop_queueing();
+        let tcp = || ours().filter(|bound| matches!(bound.address, Address::Tcp(_)));
+        let queues = || tcp().flat_map(Bound::sockets);
+        for socket in queues() {
+            let _ = Bound::stop_queueing(socket);
         }
         let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);
         thread::sleep(QUEUE_PATIENCE.min(self.shared.limits.drain_deadline));
@@ -74,8 +75,8 @@ impl Server {
             thread::sleep(DRAIN_STEP);
         }
         self.running.stop_accepting();
-        for bound in ours() {
-            let _ = rustix::net::shutdown(bound, rustix::net::Shutdown::Both);
+        for socket in ours().flat_map(Bound::sockets) {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
 }

@@ -65,7 +65,8 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         bound.tls = tls.clone().filter(|_| is_tcp);
     }
     let bind = |others: &[Bound]| bind_all(config, tls.as_ref(), others);
-    let listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
+    let mut listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
+    config.common.engine().prepare(&mut listeners)?;
     let datagrams = bind_datagrams(config)?;
     if listeners.is_empty() && datagrams.is_empty() {
         return Err(Failure::Usage(

@@ -70,6 +70,7 @@ pub(crate) fn prepare(
         let is_tcp = matches!(bound.address, Address::Tcp(_));
         bound.tls = tls.clone().filter(|_| is_tcp);
     }
+    config.common.engine().prepare(&mut listeners)?;
     let admin = bind_all(&config.common.admin, &[])?;
     let pid_file = config
         .common

@@ -96,19 +96,23 @@ impl Doors {
         self.doors.len()
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
     /// Whether there is something to accept, as far as is known.
     pub(super) fn has_some(&self) -> bool {
-        self.state == State::Open && self.doors.iter().any(|door| door.has_some)
+        self.is_open() && self.doors.iter().any(|door| door.has_some)
+    }
+
+    /// The same of one of them.
+    pub(super) fn has_some_at(&self, at: usize) -> bool {
+        self.doors[at].has_some
     }
 
     /// Takes a connection from the queue of one of them.
     pub(super) fn accept(&mut self, at: usize, names_peers: bool) -> Came {
-        let Some(door) = self.doors.get_mut(at).filter(|door| door.has_some) else {
-            return Came::Nothing;
-        };
-        if self.state != State::Open {
-            return Came::Nothing;
-        }
+        let door = &mut self.doors[at];
         match accept(door.socket.as_fd(), names_peers) {
             Ok(Some((socket, peer))) => Came::Connection(Accepted {
                 socket,
@@ -128,20 +132,15 @@ impl Doors {
         self.doors[at].has_some &= !self.is_level;
     }
 
-    /// Lets connections wait in the queue until [`has_room`](Doors::has_room). Says whether that is
-    /// news.
-    pub(super) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) -> bool {
-        let is_news = self.state == State::Open;
-        if is_news {
-            self.pause(State::Full, dispatcher);
-        }
-        is_news
+    /// Lets connections wait in the queue until [`has_room`](Doors::has_room).
+    pub(super) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) {
+        self.pause(State::Full, dispatcher);
     }
 
     /// A connection has ended.
-    pub(super) fn has_room(&mut self, dispatcher: &mut dyn Dispatcher) {
+    pub(super) fn has_room(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if self.state == State::Full {
-            self.go_on(dispatcher);
+            self.go_on(now, dispatcher);
         }
     }
 
@@ -159,7 +158,7 @@ impl Doors {
 
     pub(super) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if self.rest_until().is_some_and(|until| until <= now) {
-            self.go_on(dispatcher);
+            self.go_on(now, dispatcher);
         }
     }
 
@@ -173,13 +172,12 @@ impl Doors {
         }
     }
 
-    fn go_on(&mut self, dispatcher: &mut dyn Dispatcher) {
+    fn go_on(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         self.state = State::Open;
         for door in &mut self.doors {
-            // It was watched before, so the kernel had the memory; if it has none now, a connection
-            // that ends tries again.
+            // The kernel may have no memory for it just now.
             if door.watch(dispatcher).is_err() {
-                self.state = State::Full;
+                self.state = State::Resting(now + REST);
             }
             // Nothing is reported of what came before the pause if reports are by edge.
             door.has_some = true;

@@ -1,8 +1,10 @@
 //! Faults of a dispatcher, which cost time or a connection that is counted, and never one in
 //! silence.
 
+mod peers;
+
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::BorrowedFd;
 
 use event::{Interest, Overflow, Ready, Token, Trigger};
@@ -27,6 +29,7 @@ struct Calls {
     waits: u64,
     failed_waits: u64,
     adds: u64,
+    door_adds: u64,
     reports: u64,
 }
 
@@ -44,6 +47,8 @@ struct Faults {
     wait_fails: u64,
     /// Every so many-th connection cannot be watched.
     add_fails: Option<(u64, Errno)>,
+    /// So often a listener cannot be watched again.
+    door_adds_fail: u64,
     /// Every so many-th report of a connection is lost, as a real-time signal may be.
     loses: u64,
 }
@@ -51,6 +56,12 @@ struct Faults {
 impl Dispatcher for Faulty {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let is_connection = token.0 < DOORS;
+        if (DOORS..u64::MAX).contains(&token.0) {
+            self.calls.door_adds += 1;
+            if (2..2 + self.faults.door_adds_fail).contains(&self.calls.door_adds) {
+                return Err(Errno::NOMEM.into());
+            }
+        }
         match self.faults.add_fails {
             Some((every, errno)) if is_connection && is_nth(&mut self.calls.adds, every) => {
                 Err(errno.into())
@@ -106,38 +117,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Serves clients that exchange lines. Whatever the faults are, no client waits for ever, and each
 /// that was not served is counted with a reason.
 fn serve(mechanism: Mechanism, faults: Faults) -> Outcome {
-    let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-    let Address::Tcp(address) = bound[0].address else {
-        panic!("not a TCP address")
-    };
     // A lost report is made up for when the wait is over.
     let limits = Limits {
         head_timeout: Duration::from_millis(500),
         idle_timeout: Duration::from_millis(500),
         ..Limits::default()
     };
-    let shared = Arc::new(Shared::new(limits, None));
-    let options = EventOptions {
-        loops: 2,
-        dispatcher: mechanism,
-        accept: Accept::Own,
-        accepts_many: true,
-        has_file_threads: true,
-    };
-    let start = Start {
-        admission: Admission::new(Arc::clone(&shared), false, |_: Opening<'_>| Echo),
-        listeners: bound,
-        carriers: None,
-    };
-    let open = move || {
-        let (real, calls) = (mechanism.open()?, Calls::default());
-        Ok(Box::new(Faulty {
-            real,
-            faults,
-            calls,
-        }) as Box<dyn Dispatcher>)
-    };
-    let events = Events::start_over(options, start, Box::new(open)).unwrap();
+    let (events, shared, address) = start_faulty(mechanism, faults, 2, limits);
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| thread::spawn(move || converse(TcpStream::connect(address).unwrap())))
         .collect();
@@ -163,6 +149,40 @@ fn serve(mechanism: Mechanism, faults: Faults) -> Outcome {
         errors,
         counted,
     }
+}
+
+/// A server over a dispatcher with faults.
+fn start_faulty(
+    mechanism: Mechanism,
+    faults: Faults,
+    loops: usize,
+    limits: Limits,
+) -> (Events, Arc<Shared>, SocketAddr) {
+    let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let Address::Tcp(address) = bound[0].address else {
+        panic!("not a TCP address")
+    };
+    let shared = Arc::new(Shared::new(limits, None));
+    let options = EventOptions {
+        loops,
+        dispatcher: mechanism,
+        ..EventOptions::default()
+    };
+    let start = Start {
+        admission: Admission::new(Arc::clone(&shared), false, |_: Opening<'_>| Echo),
+        listeners: bound,
+        carriers: None,
+    };
+    let open = move || {
+        let (real, calls) = (mechanism.open()?, Calls::default());
+        Ok(Box::new(Faulty {
+            real,
+            faults,
+            calls,
+        }) as Box<dyn Dispatcher>)
+    };
+    let events = Events::start_over(options, start, Box::new(open)).unwrap();
+    (events, shared, address)
 }
 
 #[test]
@@ -234,9 +254,7 @@ fn loops_hear_of_the_end_whenever_it_comes() {
             let options = EventOptions {
                 loops: 4,
                 dispatcher: Mechanism::Poll,
-                accept: Accept::Own,
-                accepts_many: true,
-                has_file_threads: true,
+                ..EventOptions::default()
             };
             let events = Events::start(options, start).unwrap();
             // The loops are busy with one piece of news when the next one comes.

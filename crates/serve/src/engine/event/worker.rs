@@ -6,7 +6,7 @@
 //!  └────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 
-mod entrance;
+mod lifetime;
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Ready, Token, Trigger};
 use fiber::{Tick, Wheel};
-use session::{Opening, Session};
+use session::{Now, Opening, Session};
 use slab::Slab;
 
 use super::connection::{Connection, Desk, Waits};
 use super::doors::Doors;
+use super::entrance::Entrance;
 use super::mailbox::{Letter, Mailbox};
 use super::{House, Loop};
 use crate::clock;
@@ -54,7 +55,7 @@ pub(super) struct Worker<S, O> {
     own: Arc<Loop>,
     dispatcher: Box<dyn Dispatcher>,
     is_level: bool,
-    doors: Doors,
+    entrance: Entrance,
     connections: Slab<Box<Connection<S>>>,
     /// How many connections there have been: the half of a name that tells it from others at the
     /// same place.
@@ -82,12 +83,18 @@ where
         house: Arc<House<O>>,
         own: Arc<Loop>,
         mailbox: Arc<Mailbox<S>>,
-        mut doors: Doors,
+        doors: Doors,
     ) -> io::Result<Worker<S, O>> {
         let mut dispatcher = (house.open_dispatcher)()?;
-        let is_level = dispatcher.trigger() == Trigger::Level;
+        let is_level = match dispatcher.trigger() {
+            Trigger::Level => true,
+            Trigger::Edge => false,
+            // It would cost a call for each report, and has nothing to offer for it.
+            Trigger::OneShot => return Err(io::ErrorKind::Unsupported.into()),
+        };
         dispatcher.add(own.bell.as_fd(), Token(BELL), Interest::READ.pinned())?;
-        doors.open(&mut *dispatcher)?;
+        let mut entrance = Entrance::new(doors, &house, Arc::clone(&own));
+        entrance.open(&mut *dispatcher)?;
         let desk = Desk {
             now: clock::now(),
             room: vec![0; ROOM_LEN],
@@ -100,7 +107,7 @@ where
             own,
             dispatcher,
             is_level,
-            doors,
+            entrance,
             connections: Slab::new(),
             serial: 0,
             desk,
@@ -115,7 +122,7 @@ where
 
     /// Serves until the server is over and the last connection has ended.
     pub(super) fn run(mut self) {
-        while !(self.stage == CUTTING && self.doors.are_closed() && self.connections.is_empty()) {
+        while !(self.stage == CUTTING && self.entrance.is_closed() && self.connections.is_empty()) {
             self.wait();
             self.hear_reports();
             // After the bell, which is among the reports, was made ready to ring again.
@@ -141,12 +148,12 @@ where
 
     /// For how long nothing happens unless something is reported.
     fn patience(&self) -> Option<Duration> {
-        if !self.turns.is_empty() || self.doors.has_some() {
+        if !self.turns.is_empty() || self.entrance.has_some() {
             return Some(Duration::ZERO);
         }
         let expiry = self.timers.next_expiry();
         let expiry = expiry.map(|tick| self.start() + Duration::from_nanos(tick << TICK_SHIFT));
-        let next = [expiry, self.doors.rest_until()]
+        let next = [expiry, self.entrance.rest_until()]
             .into_iter()
             .flatten()
             .min();
@@ -159,9 +166,10 @@ where
 
     /// Whether the server drains or is over.
     fn hear_news(&mut self) {
-        let is_closing = self.house.gate.is_closing();
-        if is_closing && !self.doors.are_closed() {
-            self.doors.close(&mut *self.dispatcher);
+        if self.house.gate.is_closing() && !self.entrance.is_closed() {
+            if let Some(accepted) = self.entrance.close(&mut *self.dispatcher) {
+                self.welcome(accepted);
+            }
             self.house.gate.has_closed();
         }
         let stage = self.house.admission.shared.stage.get();
@@ -170,12 +178,10 @@ where
         }
         let places: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
         for at in places {
-            let (connection, now) = (&mut self.connections[at], self.desk.now);
-            match stage {
+            self.tell(at, |connection, now| match stage {
                 DRAINING => connection.carriage.drain(now),
                 _ => connection.carriage.cut(now),
-            }
-            self.go_on(at);
+            });
         }
     }
 
@@ -184,7 +190,7 @@ where
         for Ready { token, readiness } in reports.drain(..) {
             match token.0 {
                 BELL => self.own.bell.reset(),
-                name @ DOORS.. => self.doors.is_ready(name),
+                name @ DOORS.. => self.entrance.is_ready(name),
                 name => {
                     let Some(at) = self.place_of(name) else {
                         continue; // It has ended in this turn.
@@ -213,13 +219,14 @@ where
                 Letter::Accepted(accepted) => self.welcome(accepted),
                 Letter::Worked(name, job) => {
                     let Some(at) = self.place_of(name) else {
-                        continue; // It was cut meanwhile.
+                        // The connection was cut meanwhile.
+                        drop_session(job);
+                        continue;
                     };
                     match job {
-                        Some(job) => {
-                            self.connections[at].carriage.worked(job, self.desk.now);
-                            self.go_on(at);
-                        }
+                        Some(job) => self.tell(at, |connection, now| {
+                            connection.carriage.worked(job, now);
+                        }),
                         None => self.end(at, Closed::Error),
                     }
                 }
@@ -227,11 +234,11 @@ where
                     let Some(at) = self.place_of(name) else {
                         continue;
                     };
-                    let connection = &mut self.connections[at];
-                    if let Err(error) = connection.wire.has_read(piece) {
-                        connection.carriage.failed(&error, self.desk.now);
-                    }
-                    self.go_on(at);
+                    self.tell(at, |connection, now| {
+                        if let Err(error) = connection.wire.has_read(piece) {
+                            connection.carriage.failed(&error, now);
+                        }
+                    });
                 }
             }
         }
@@ -284,9 +291,17 @@ where
     }
 
     /// Goes on with a connection until it waits, and sees to it that it is heard of then.
+    #[inline]
     fn go_on(&mut self, at: usize) {
+        self.tell(at, |_, _| ());
+    }
+
+    /// Tells a connection something, and goes on with it.
+    #[inline]
+    fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>, Now)) {
         let (connection, desk) = (&mut self.connections[at], &mut self.desk);
         let driven = catch_unwind(AssertUnwindSafe(|| {
+            told(connection, desk.now);
             connection.drive(desk, &self.house.admission)
         }));
         // A session that panics is our mistake, and ends this connection only: the hook has
@@ -298,7 +313,13 @@ where
             }
             Waits::Room { until } => {
                 self.arm(at, until);
-                self.watch(at, Interest::WRITE)
+                let was_watched = self.connections[at].watched.is_some();
+                let is_heard_of = self.watch(at, Interest::WRITE);
+                if !was_watched && self.misses_room() {
+                    self.connections[at].wire.try_again();
+                    self.queue(at);
+                }
+                is_heard_of
             }
             Waits::Time { until } => {
                 self.arm(at, until);
@@ -317,6 +338,12 @@ where
             self.own.counters.errors.add(1);
             self.end(at, Closed::Error);
         }
+    }
+
+    /// Whether a write has to fail while the socket is watched, or its room may not be reported: so
+    /// it is with real-time signals on Unix sockets, and a connection is watched after that write.
+    fn misses_room(&self) -> bool {
+        !self.is_level && !self.dispatcher.tells_end()
     }
 
     fn queue(&mut self, at: usize) {
@@ -374,4 +401,9 @@ where
         let since = time.saturating_duration_since(self.house.admission.shared.start);
         u64::try_from(since.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
     }
+}
+
+/// Drops what holds a session, whose destructor may panic: the hook has reported it.
+fn drop_session(holder: impl Sized) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(holder)));
 }

@@ -1,0 +1,137 @@
+//! Where connections come in, for one thread: its doors, and the gate that they lead to.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use event::Dispatcher;
+
+use super::doors::{Came, Doors};
+use super::gate::Gate;
+use super::mailbox::Accepted;
+use super::{House, Loop};
+use crate::counters::AcceptError;
+use crate::engine::admission::Admission;
+
+/// See the [module page](self).
+pub(super) struct Entrance {
+    doors: Doors,
+    gate: Arc<Gate>,
+    own: Arc<Loop>,
+    accepts_per_turn: usize,
+    /// It was accepted when another thread took the last place. It is the next one to come in.
+    held: Option<Accepted>,
+    /// Which door has its turn, and how many came in by it.
+    door: usize,
+    came: usize,
+    /// It waited for room, and was called.
+    was_called: bool,
+}
+
+impl Entrance {
+    pub(super) fn new<O>(doors: Doors, house: &House<O>, own: Arc<Loop>) -> Entrance {
+        Entrance {
+            doors,
+            gate: Arc::clone(&house.gate),
+            own,
+            accepts_per_turn: house.accepts_per_turn(),
+            held: None,
+            door: 0,
+            came: 0,
+            was_called: false,
+        }
+    }
+
+    /// Begins to watch the doors.
+    ///
+    /// # Errors
+    /// What the dispatcher says.
+    pub(super) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+        self.doors.open(dispatcher)
+    }
+
+    /// The door with this name is reported.
+    pub(super) fn is_ready(&mut self, name: u64) {
+        self.doors.is_ready(name);
+    }
+
+    /// Whether there is something to accept, as far as is known.
+    pub(super) fn has_some(&self) -> bool {
+        self.doors.has_some()
+    }
+
+    pub(super) fn rest_until(&self) -> Option<Instant> {
+        self.doors.rest_until()
+    }
+
+    /// Begins a turn, in which a bounded number comes in by each door.
+    pub(super) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        (self.door, self.came) = (0, 0);
+        self.doors.end_rest(now, dispatcher);
+        if self.own.has_room.load(Ordering::Acquire) {
+            self.own.has_room.store(false, Ordering::Relaxed);
+            self.was_called = true;
+            self.doors.has_room(now, dispatcher);
+        }
+    }
+
+    /// The next one that comes in, in this turn. It is counted as open.
+    pub(super) fn next<O>(
+        &mut self,
+        now: Instant,
+        dispatcher: &mut dyn Dispatcher,
+        admission: &Admission<O>,
+    ) -> Option<Accepted> {
+        let counters = &admission.shared.counters;
+        while self.door < self.doors.count() && self.doors.is_open() {
+            if self.came >= self.accepts_per_turn || !self.doors.has_some_at(self.door) {
+                self.doors.is_served(self.door);
+                (self.door, self.came) = (self.door + 1, 0);
+                continue;
+            }
+            if !self.gate.has_room_for(&self.own) {
+                self.doors.is_full(dispatcher);
+                counters.accept_paused();
+                self.was_called = false;
+                return None;
+            }
+            let came = match self.held.take() {
+                Some(held) => Came::Connection(held),
+                None => self.doors.accept(self.door, admission.names_peers()),
+            };
+            match came {
+                Came::Connection(accepted) => {
+                    self.came += 1;
+                    if self.gate.enter() {
+                        return Some(accepted);
+                    }
+                    self.held = Some(accepted);
+                }
+                Came::Nothing => {}
+                Came::Error(error) if counters.accept_failed(&error) == AcceptError::Aborted => {
+                    self.came += 1;
+                }
+                Came::Error(_) => {
+                    counters.accept_paused();
+                    self.doors.rest(now, dispatcher);
+                }
+            }
+        }
+        if std::mem::take(&mut self.was_called) {
+            self.gate.pass_on();
+        }
+        None
+    }
+
+    /// Closes the doors for good. One that has come through is let in.
+    pub(super) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
+        self.doors.close(dispatcher);
+        let held = self.held.take();
+        held.inspect(|_| self.gate.force())
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.doors.are_closed()
+    }
+}

@@ -77,12 +77,15 @@ pub(crate) enum Running {
     Event(Events),
 }
 
+/// What holds the connections of each.
 macro_rules! each {
-    ($self:ident, $engine:ident => $call:expr) => {
+    ($self:ident, $holder:ident => $call:expr) => {
         match $self {
-            Running::Fiber($engine) => $call,
-            Running::Thread($engine) => $call,
-            Running::Event($engine) => $call,
+            Running::Fiber(Fibers {
+                carriers: $holder, ..
+            }) => $call,
+            Running::Thread(Threads { carriers: $holder }) => $call,
+            Running::Event($holder) => $call,
         }
     };
 }
@@ -106,7 +109,11 @@ impl Running {
 
     /// A few words for people: what runs, on what and why.
     pub(crate) fn describe(&self) -> String {
-        each!(self, engine => engine.describe())
+        match self {
+            Running::Fiber(fibers) => fibers.describe(),
+            Running::Thread(threads) => threads.describe(),
+            Running::Event(events) => events.describe(),
+        }
     }
 
     /// What it is doing now, for people: lines, each with its end.
@@ -138,7 +145,7 @@ impl Running {
 
     /// The sockets that it listens on.
     pub(crate) fn listeners(&self) -> &[Bound] {
-        each!(self, engine => engine.listeners())
+        each!(self, holder => holder.listeners())
     }
 
     /// Says that the server has begun to drain, to an engine whose connections do not look for
@@ -151,20 +158,20 @@ impl Running {
 
     /// Ends all waits for connections; the sockets stay.
     pub(crate) fn stop_accepting(&self) {
-        each!(self, engine => engine.stop_accepting());
+        each!(self, holder => holder.stop_accepting());
     }
 
     /// Connections open now.
     pub(crate) fn connection_count(&self) -> usize {
-        each!(self, engine => engine.connection_count())
+        each!(self, holder => holder.connection_count())
     }
 
     /// Closes the connections that have been idle for long enough, so much time after the server's
     /// start.
     pub(crate) fn close_idle(&self, after_start: Duration) {
         match self {
-            Running::Fiber(fibers) => fibers.close_idle(after_start),
-            Running::Thread(threads) => threads.close_idle(after_start),
+            Running::Fiber(fibers) => fibers.carriers.close_idle(after_start),
+            Running::Thread(threads) => threads.carriers.close_idle(after_start),
             // Its carriages have timers that do.
             Running::Event(_) => {}
         }
@@ -172,6 +179,6 @@ impl Running {
 
     /// Cuts all connections. Says how many there were.
     pub(crate) fn cut(&self) -> usize {
-        each!(self, engine => engine.cut())
+        each!(self, holder => holder.cut())
     }
 }

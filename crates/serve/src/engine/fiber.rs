@@ -10,13 +10,12 @@ use fiber::{BackendChoice, Flow, ProcessorCounters, Runtime, Source, Steps};
 use session::{Now, Opening, Session};
 
 use super::admission::Start;
-use super::pool::AcceptPool;
+use super::pool::{self, AcceptPool, Carriers};
 use super::serving::{self, Serving};
 use crate::blocking::Driver;
 use crate::clock;
 use crate::listen::{Address, Bound};
 use crate::metrics::MetricsWriter;
-use crate::registry::Connections;
 use crate::stream::FiberStream;
 
 /// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one,
@@ -24,12 +23,9 @@ use crate::stream::FiberStream;
 const STALL_THRESHOLD: Duration = Duration::from_secs(1);
 
 pub(crate) struct Fibers {
-    connections: Arc<Connections>,
-    listeners: Vec<Arc<Listener>>,
     backend_asked: BackendChoice,
     runtime: Runtime,
-    /// A Unix socket's file goes when its `Bound` does.
-    bound: Vec<Bound>,
+    pub(super) carriers: Carriers<Listener>,
 }
 
 impl Fibers {
@@ -49,21 +45,17 @@ impl Fibers {
             .backend(backend)
             .stall_detector(STALL_THRESHOLD)
             .start()?;
-        let listeners = start.listeners.iter().map(Listener::new);
-        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         let workers = runtime.processor_count();
-        let (pool, bound) = AcceptPool::new(start, &listeners, workers, usize::MAX);
+        let (pool, carriers) = AcceptPool::new(start, Listener::new, workers, usize::MAX)?;
         pool.start(|point| {
             let carrier = Carrier::new(&pool, point);
             runtime.spawn_steps_with(carrier.builder(), carrier);
             Ok(())
         })?;
         Ok(Fibers {
-            connections: Arc::clone(&pool.connections),
-            listeners,
             backend_asked: backend,
             runtime,
-            bound,
+            carriers,
         })
     }
 
@@ -112,26 +104,6 @@ impl Fibers {
 
     pub(crate) fn runtime(&self) -> &Runtime {
         &self.runtime
-    }
-
-    pub(crate) fn listeners(&self) -> &[Bound] {
-        &self.bound
-    }
-
-    pub(crate) fn stop_accepting(&self) {
-        self.listeners.iter().for_each(|listener| listener.close());
-    }
-
-    pub(crate) fn connection_count(&self) -> usize {
-        self.connections.count()
-    }
-
-    pub(crate) fn close_idle(&self, after_start: Duration) {
-        self.connections.close_idle(after_start);
-    }
-
-    pub(crate) fn cut(&self) -> usize {
-        self.connections.cut()
     }
 }
 
@@ -238,18 +210,18 @@ where
 }
 
 /// A listener that fibers accept from.
-enum Listener {
+pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Listener {
-    fn new(bound: &Bound) -> io::Result<Arc<Listener>> {
+    fn new(bound: &Bound) -> io::Result<Listener> {
         let fd: OwnedFd = bound.as_fd().try_clone_to_owned()?;
-        Ok(Arc::new(match &bound.address {
+        Ok(match &bound.address {
             Address::Unix { .. } => Listener::Unix(fd.into()),
             _ => Listener::Tcp(fd.into()),
-        }))
+        })
     }
 
     fn accept(&self) -> io::Result<FiberStream> {
@@ -258,7 +230,9 @@ impl Listener {
             Listener::Unix(listener) => listener.accept().map(FiberStream::Unix),
         }
     }
+}
 
+impl pool::Listener for Listener {
     fn close(&self) {
         match self {
             Listener::Tcp(listener) => listener.close(),

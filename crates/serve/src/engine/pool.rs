@@ -46,6 +46,45 @@ pub(crate) struct AcceptPool<L, O> {
     is_fixed: bool,
 }
 
+/// What is known elsewhere of a pool at work.
+pub(crate) struct Carriers<L> {
+    connections: Arc<Connections>,
+    listeners: Vec<Arc<L>>,
+    /// A Unix socket's file goes when its `Bound` does.
+    bound: Vec<Bound>,
+}
+
+/// A pool, and what is known of it elsewhere.
+type Made<L, O> = (Arc<AcceptPool<L, O>>, Carriers<L>);
+
+/// A listener that carriers wait on.
+pub(crate) trait Listener {
+    /// Ends all waits.
+    fn close(&self);
+}
+
+impl<L: Listener> Carriers<L> {
+    pub(crate) fn listeners(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    pub(crate) fn stop_accepting(&self) {
+        self.listeners.iter().for_each(|listener| listener.close());
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.count()
+    }
+
+    pub(crate) fn close_idle(&self, after_start: Duration) {
+        self.connections.close_idle(after_start);
+    }
+
+    pub(crate) fn cut(&self) -> usize {
+        self.connections.cut()
+    }
+}
+
 /// One listener on one worker: where carriers wait. In cache lines of its own (two, which x86
 /// prefetches together).
 #[repr(align(128))]
@@ -60,19 +99,24 @@ pub(crate) struct AcceptPoint<L> {
 }
 
 impl<L, O> AcceptPool<L, O> {
-    /// A pool for all workers, without carriers. `listeners` are what they accept from, one for
-    /// each that is bound.
+    /// A pool for all workers, without carriers, which accept from what `listen` makes of each
+    /// socket that is bound.
+    ///
+    /// # Errors
+    /// Those of `listen`.
     pub(crate) fn new(
         start: Start<O>,
-        listeners: &[Arc<L>],
+        listen: impl Fn(&Bound) -> io::Result<L>,
         workers: usize,
         carriers_max: usize,
-    ) -> (Arc<AcceptPool<L, O>>, Vec<Bound>) {
+    ) -> io::Result<Made<L, O>> {
         let Start {
             admission,
             listeners: bound,
             carriers,
         } = start;
+        let listeners = bound.iter().map(|bound| listen(bound).map(Arc::new));
+        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         let limits = &admission.shared.limits;
         let carriers_max = limits.connections_max.min(carriers_max);
         let refusers = limits.refusal.map_or(0, |_| REFUSERS);
@@ -100,7 +144,12 @@ impl<L, O> AcceptPool<L, O> {
             is_fixed: carriers.is_some(),
             admission,
         };
-        (Arc::new(pool), bound)
+        let carriers = Carriers {
+            connections: Arc::clone(&pool.connections),
+            listeners,
+            bound,
+        };
+        Ok((Arc::new(pool), carriers))
     }
 
     pub(crate) fn point(&self, index: usize) -> &AcceptPoint<L> {

@@ -4,18 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use session::{Opening, Session};
 
 use super::admission::Start;
-use super::pool::AcceptPool;
+use super::pool::{self, AcceptPool, Carriers};
 use super::serving::{self, Serving};
 use crate::blocking::converse;
 use crate::listen::Bound;
-use crate::registry::Connections;
 use crate::stream::ThreadStream;
 
 /// A kernel thread costs some 20 KiB and a place in the scheduler; beyond these, fibers are the
@@ -26,10 +24,7 @@ pub const THREADS_MAX: usize = 8192;
 const STACK_SIZE: usize = 256 * 1024;
 
 pub(crate) struct Threads {
-    connections: Arc<Connections>,
-    listeners: Vec<Arc<Listener>>,
-    /// A Unix socket's file goes when its `Bound` does.
-    bound: Vec<Bound>,
+    pub(super) carriers: Carriers<Listener>,
 }
 
 impl Threads {
@@ -40,41 +35,15 @@ impl Threads {
         S: Session + 'static,
         O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
     {
-        let listeners = start.listeners.iter().map(Listener::new);
-        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         // A thread belongs to no worker. One accepts at a time, so one list of connections is
         // enough.
-        let (pool, bound) = AcceptPool::new(start, &listeners, 1, THREADS_MAX);
+        let (pool, carriers) = AcceptPool::new(start, Listener::new, 1, THREADS_MAX)?;
         pool.start(|point| spawn(&pool, point))?;
-        Ok(Threads {
-            connections: Arc::clone(&pool.connections),
-            listeners,
-            bound,
-        })
+        Ok(Threads { carriers })
     }
 
     pub(crate) fn describe(&self) -> String {
         "a kernel thread for each connection".to_owned()
-    }
-
-    pub(crate) fn listeners(&self) -> &[Bound] {
-        &self.bound
-    }
-
-    pub(crate) fn stop_accepting(&self) {
-        self.listeners.iter().for_each(|listener| listener.close());
-    }
-
-    pub(crate) fn connection_count(&self) -> usize {
-        self.connections.count()
-    }
-
-    pub(crate) fn close_idle(&self, after_start: Duration) {
-        self.connections.close_idle(after_start);
-    }
-
-    pub(crate) fn cut(&self) -> usize {
-        self.connections.cut()
     }
 }
 
@@ -110,22 +79,22 @@ where
 
 /// A listener that kernel threads accept from. One of them waits for the socket or the end, the
 /// others for that one: `poll(2)` would wake them all for every connection.
-struct Listener {
+pub(super) struct Listener {
     fd: OwnedFd,
     end: OwnedFd,
     turn: Mutex<()>,
 }
 
 impl Listener {
-    fn new(bound: &Bound) -> io::Result<Arc<Listener>> {
+    fn new(bound: &Bound) -> io::Result<Listener> {
         let fd = bound.as_fd().try_clone_to_owned()?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Listener {
+        Ok(Listener {
             fd,
             end,
             turn: Mutex::new(()),
-        }))
+        })
     }
 
     fn accept(&self) -> io::Result<ThreadStream> {
@@ -149,7 +118,9 @@ impl Listener {
             }
         }
     }
+}
 
+impl pool::Listener for Listener {
     fn close(&self) {
         // Never read, so it stays readable for all.
         let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());

@@ -58,6 +58,37 @@ fn number(stats: &str, name: &str) -> u64 {
 }
 
 #[test]
+fn a_line_of_many_keys_finds_them_all_wherever_its_pieces_end() {
+    let service = service();
+    let mut session = open(&service);
+    let count = 3_000;
+    let (mut line, mut values) = ("get".to_owned(), String::new());
+    for number in 0..count {
+        ask(&mut session, &format!("set key-{number} 0 0 1\r\nv\r\n"));
+        line += &format!(" key-{number}");
+        values += &format!("VALUE key-{number} 0 1\r\nv\r\n");
+    }
+    line += "\r\n";
+    for piece_len in [8_193, 8_200, 8_201, 8_202, 8_203, 8_204, 8_205, 20_000] {
+        let (mut said, mut held) = (String::new(), Vec::new());
+        for piece in line.as_bytes().chunks(piece_len) {
+            held.extend_from_slice(piece);
+            loop {
+                let mut out = Outbox::new();
+                let received = session.receive(&held, test_now(), &mut out);
+                held.drain(..received.used);
+                said += &take(&mut out);
+                if received.next != Next::Flush {
+                    break;
+                }
+            }
+        }
+        assert!(said == format!("{values}END\r\n"), "pieces of {piece_len}");
+        assert_eq!(held, b"");
+    }
+}
+
+#[test]
 fn a_get_of_many_large_values_stops_when_the_outbox_is_full() {
     let service = service();
     let mut session = open(&service);

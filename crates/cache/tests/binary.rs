@@ -329,6 +329,14 @@ fn behind_a_password_file_nothing_is_done_before_the_password() {
 }
 
 #[test]
+fn statistics_can_be_reset() {
+    const STAT: u8 = 0x10;
+    let unknown = reply(STAT, 1, &[], "", NOT_FOUND, 0);
+    check(&[Request::new(STAT, "reset")], &[done(STAT, 0)]);
+    check(&[Request::new(STAT, "resets")], &[unknown]);
+}
+
+#[test]
 fn the_protocol_may_be_bound() {
     let ascii = Settings {
         binding: Binding::Ascii,

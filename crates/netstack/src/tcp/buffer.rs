@@ -1,0 +1,206 @@
+//! Rings of bytes, for applications that cannot produce their bytes again, and for bytes that came
+//! and were not read yet.
+//!
+//! ```text
+//!   stream offset   ···  start ──────────── end                start + capacity
+//!   ring            [ ···│ held             │ room                     │ ··· ]
+//!   index                start % capacity
+//! ```
+//!
+//! Both take their memory when the first byte comes, and give it back when they are asked to.
+
+/// What was written and is not acknowledged: bytes are copied in once, and read for each
+/// transmission.
+#[derive(Clone, Debug)]
+pub struct SendBuffer {
+    ring: Ring,
+    len: usize,
+}
+
+impl SendBuffer {
+    /// Holds at most `capacity` bytes.
+    pub fn new(capacity: usize) -> SendBuffer {
+        SendBuffer {
+            ring: Ring::new(capacity),
+            len: 0,
+        }
+    }
+
+    /// Takes as many of `bytes` as fit, and says how many.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room());
+        let end = self.ring.start + self.len as u64;
+        self.ring.put(end, &bytes[..taken]);
+        self.len += taken;
+        taken
+    }
+
+    /// How many bytes fit.
+    pub fn room(&self) -> usize {
+        self.ring.capacity - self.len
+    }
+
+    /// Copies the bytes from stream offset `offset` on to `room`.
+    ///
+    /// # Panics
+    ///
+    /// If the buffer does not hold them: they were released, or never written.
+    pub fn copy(&self, offset: u64, room: &mut [u8]) {
+        let (start, end) = (self.ring.start, self.ring.start + self.len as u64);
+        let wanted_end = offset + room.len() as u64;
+        assert!(
+            start <= offset && wanted_end <= end,
+            "{offset}..{wanted_end} of {start}..{end}"
+        );
+        let (front, back) = self.ring.slices(offset, room.len());
+        room[..front.len()].copy_from_slice(front);
+        room[front.len()..].copy_from_slice(back);
+    }
+
+    /// All before stream offset `to` is acknowledged.
+    pub fn release(&mut self, to: u64) {
+        let released = (to.saturating_sub(self.ring.start) as usize).min(self.len);
+        self.ring.start += released as u64;
+        self.len -= released;
+    }
+
+    /// The stream offset behind the last byte that was written.
+    pub fn end(&self) -> u64 {
+        self.ring.start + self.len as u64
+    }
+
+    /// Gives its memory back, if it holds nothing.
+    pub fn shrink(&mut self) {
+        if self.len == 0 {
+            self.ring.bytes = Box::default();
+        }
+    }
+}
+
+/// What came and was not read: segments are put where they belong, in any order.
+#[derive(Clone, Debug)]
+pub struct ReceiveBuffer {
+    ring: Ring,
+}
+
+impl ReceiveBuffer {
+    /// Holds at most `capacity` bytes: as many as the connection's window.
+    pub fn new(capacity: usize) -> ReceiveBuffer {
+        ReceiveBuffer {
+            ring: Ring::new(capacity),
+        }
+    }
+
+    /// Puts `bytes` at stream offset `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If they lie outside of the window: the connection never says so.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
+        let (start, end) = (self.ring.start, offset + bytes.len() as u64);
+        assert!(
+            start <= offset && end <= start + self.ring.capacity as u64,
+            "{offset}..{end} in a window of {} at {start}",
+            self.ring.capacity
+        );
+        self.ring.put(offset, bytes);
+    }
+
+    /// The first `len` bytes, in two pieces if they lie around the end of the ring. `len` is
+    /// [`super::Connection::readable_len`].
+    pub fn peek(&self, len: usize) -> (&[u8], &[u8]) {
+        self.ring.slices(self.ring.start, len)
+    }
+
+    /// Drops the first `len` bytes.
+    pub fn consume(&mut self, len: usize) {
+        self.ring.start += len as u64;
+    }
+
+    /// Gives its memory back. The caller knows that nothing is held, in order or out of it.
+    pub fn shrink(&mut self) {
+        self.ring.bytes = Box::default();
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Ring {
+    bytes: Box<[u8]>,
+    capacity: usize,
+    /// The stream offset of the first byte that is held.
+    start: u64,
+}
+
+impl Ring {
+    fn new(capacity: usize) -> Ring {
+        Ring {
+            bytes: Box::default(),
+            capacity,
+            start: 0,
+        }
+    }
+
+    fn put(&mut self, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; self.capacity].into();
+        }
+        let at = (offset % self.capacity as u64) as usize;
+        let front_len = bytes.len().min(self.capacity - at);
+        let (front, back) = bytes.split_at(front_len);
+        self.bytes[at..at + front_len].copy_from_slice(front);
+        self.bytes[..back.len()].copy_from_slice(back);
+    }
+
+    fn slices(&self, offset: u64, len: usize) -> (&[u8], &[u8]) {
+        if len == 0 {
+            return (&[], &[]);
+        }
+        let at = (offset % self.capacity as u64) as usize;
+        let front_len = len.min(self.capacity - at);
+        (&self.bytes[at..at + front_len], &self.bytes[..len - front_len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_round_the_ring_and_come_out_in_order() {
+        let mut buffer = SendBuffer::new(7);
+        let mut written = 0_u8;
+        for _ in 0..20 {
+            let bytes: Vec<u8> = (written..written + 5).collect();
+            assert_eq!(buffer.write(&bytes), 5);
+            let offset = buffer.end() - 5;
+            let mut again = [0; 5];
+            buffer.copy(offset, &mut again);
+            assert_eq!(again[..], bytes[..]);
+            buffer.release(offset + 5);
+            written += 5;
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_taken() {
+        let mut buffer = SendBuffer::new(4);
+        assert_eq!(buffer.write(b"abcdef"), 4);
+        assert_eq!(buffer.write(b"ef"), 0);
+        buffer.release(1);
+        assert_eq!(buffer.write(b"ef"), 1);
+    }
+
+    #[test]
+    fn segments_are_put_where_they_belong() {
+        let mut buffer = ReceiveBuffer::new(8);
+        buffer.put(4, b"efgh");
+        buffer.put(0, b"abcd");
+        assert_eq!(buffer.peek(8), (&b"abcdefgh"[..], &b""[..]));
+        buffer.consume(6);
+        buffer.put(8, b"ijklmn");
+        assert_eq!(buffer.peek(8), (&b"gh"[..], &b"ijklmn"[..]));
+    }
+}

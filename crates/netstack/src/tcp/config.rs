@@ -1,0 +1,130 @@
+//! What a connection is started with. Each limit has a name; what it does when it is met stands
+//! here, and what counts it is in [`super::TcpCounters`].
+
+use std::time::Duration;
+
+use super::rtt::RtoLimits;
+
+/// How the congestion window grows and shrinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// RFC 5681 and 6582.
+    NewReno,
+    /// RFC 9438.
+    #[default]
+    Cubic,
+}
+
+/// Probes of a connection on which nothing happens. RFC 9293 3.8.4
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe. The RFC asks for two hours or more by default.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// So many unanswered probes end the connection.
+    pub probes_max: u8,
+}
+
+impl Default for KeepAlive {
+    fn default() -> KeepAlive {
+        KeepAlive {
+            idle: Duration::from_secs(7200),
+            interval: Duration::from_secs(75),
+            probes_max: 9,
+        }
+    }
+}
+
+/// Shared by the connections of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpConfig {
+    /// What we tell the peer that we take: the MTU less the IP and TCP headers. RFC 9293 3.7.1
+    pub mss: u16,
+    /// What is sent to a peer that says nothing: 536 over IPv4, 1220 over IPv6.
+    /// RFC 9293 3.7.1, MUST-15
+    pub mss_default: u16,
+    /// Bytes that a connection holds until they are read. The window that is offered.
+    pub receive_capacity: u32,
+    /// RFC 7323 2
+    pub has_window_scale: bool,
+    /// RFC 7323 3
+    pub has_timestamps: bool,
+    /// RFC 2018
+    pub has_sack: bool,
+    /// Which algorithm.
+    pub congestion: CongestionControl,
+    /// In segments. RFC 6928: ten.
+    pub initial_window_segments: u16,
+    /// Hold a short segment back while data is unacknowledged. RFC 9293 3.7.4
+    pub has_nagle: bool,
+    /// How long an acknowledgement waits for data to travel with: less than 0.5 s.
+    /// RFC 9293 3.8.6.3, MUST-40
+    pub ack_delay: Duration,
+    /// So many first acknowledgements are not delayed, for the peer's window to grow.
+    pub quick_acks: u8,
+    /// Limits of the retransmission time-out.
+    pub rto: RtoLimits,
+    /// Data that is not acknowledged for so long ends the connection. RFC 9293 3.8.3 (R2): at
+    /// least 100 seconds.
+    pub user_timeout: Duration,
+    /// As that, for the SYN of an active open. RFC 9293 3.8.3, MUST-23: at least three minutes.
+    pub connect_timeout: Duration,
+    /// As that, for the answer to a SYN.
+    pub accept_timeout: Duration,
+    /// How long FIN-WAIT-2 lasts once the application has no more interest. Not of the RFC; it is
+    /// in common use, against peers that never close.
+    pub fin_wait_2_timeout: Duration,
+    /// Twice the maximum segment lifetime. RFC 9293 3.4.2: four minutes; one is what is in use.
+    pub time_wait: Duration,
+    /// Off unless asked for. RFC 9293 3.8.4, MUST-25
+    pub keep_alive: Option<KeepAlive>,
+    /// Challenge acknowledgements in [`CHALLENGE_PERIOD`]; beyond it they are left out and counted.
+    /// RFC 5961 7
+    pub challenge_acks_max: u8,
+    /// The time between acknowledgements of empty segments that lie outside of the window; without
+    /// it two confused ends can answer each other for ever.
+    pub out_of_window_ack_interval: Duration,
+}
+
+/// See [`TcpConfig::challenge_acks_max`].
+pub const CHALLENGE_PERIOD: Duration = Duration::from_secs(5);
+
+impl Default for TcpConfig {
+    fn default() -> TcpConfig {
+        TcpConfig {
+            mss: 1460,
+            mss_default: 536,
+            receive_capacity: 64 << 10,
+            has_window_scale: true,
+            has_timestamps: true,
+            has_sack: true,
+            congestion: CongestionControl::default(),
+            initial_window_segments: 10,
+            has_nagle: true,
+            ack_delay: Duration::from_millis(40),
+            quick_acks: 16,
+            rto: RtoLimits {
+                initial: Duration::from_secs(1),
+                min: Duration::from_millis(200),
+                max: Duration::from_secs(60),
+            },
+            user_timeout: Duration::from_secs(300),
+            connect_timeout: Duration::from_secs(180),
+            accept_timeout: Duration::from_secs(60),
+            fin_wait_2_timeout: Duration::from_secs(60),
+            time_wait: Duration::from_secs(60),
+            keep_alive: None,
+            challenge_acks_max: 10,
+            out_of_window_ack_interval: Duration::from_millis(500),
+        }
+    }
+}
+
+impl TcpConfig {
+    /// The shift with which [`TcpConfig::receive_capacity`] fits into 16 bits. RFC 7323 2.3
+    pub(crate) fn receive_shift(&self) -> u8 {
+        let bits = u32::BITS - self.receive_capacity.leading_zeros();
+        bits.saturating_sub(16).min(14) as u8
+    }
+}

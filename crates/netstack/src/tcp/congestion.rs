@@ -1,0 +1,372 @@
+//! The congestion window.
+//!
+//! [`Congestion`] is told what was acknowledged, and when data was lost; it keeps `cwnd` and
+//! `ssthresh`, in bytes. Growth is one of two algorithms; the reduction after a loss is paced by
+//! [`RateReduction`], so that one segment leaves for about each that arrives.
+//!
+//! ```text
+//!   cwnd     ssthresh ─────────────╮   loss: ssthresh = beta · flight
+//!    │     ╱ slow start            ╰─▶ recovery: PRR brings cwnd down to ssthresh
+//!    │    ╱  cwnd += acknowledged      avoidance: NewReno a segment a round trip,
+//!    │   ╱                                        CUBIC along C·(t−K)³ + w_max
+//!    └────────────────────────────▶ t
+//! ```
+
+use std::time::Duration;
+
+use super::config::CongestionControl;
+use crate::time::Instant;
+
+/// The smallest threshold, in segments. RFC 5681 3.1 (4)
+const SSTHRESH_SEGMENTS_MIN: u64 = 2;
+
+/// More than a scaled window can ever allow; keeps the sums far from their ends.
+const CWND_MAX: u64 = 1 << 31;
+
+/// RFC 9438 4.2 and 4.6
+const CUBIC_C: f64 = 0.4;
+const CUBIC_BETA: f64 = 0.7;
+
+/// The window and what it grows by.
+#[derive(Clone, Copy, Debug)]
+pub struct Congestion {
+    control: CongestionControl,
+    cwnd: u64,
+    ssthresh: u64,
+    mss: u64,
+    initial: u64,
+    /// Part of a byte or of a segment that the window has grown by in avoidance.
+    credit: f64,
+    cubic: Cubic,
+}
+
+/// RFC 9438 4.1, in segments.
+#[derive(Clone, Copy, Debug)]
+struct Cubic {
+    w_max: f64,
+    k: f64,
+    /// The window of Reno in the same place. RFC 9438 4.3
+    w_est: f64,
+    cwnd_prior: f64,
+    /// When avoidance began; never if it has not.
+    epoch: Instant,
+}
+
+impl Congestion {
+    /// With an initial window of so many segments. RFC 6928 2
+    pub fn new(control: CongestionControl, mss: u16, initial_segments: u16) -> Congestion {
+        let mss = u64::from(mss);
+        let segments = u64::from(initial_segments);
+        // RFC 6928 2, formula (1), with ten in the place of the number asked for.
+        let initial = (segments * mss).min((2 * mss).max(segments * 1460));
+        Congestion {
+            control,
+            cwnd: initial,
+            ssthresh: CWND_MAX,
+            mss,
+            initial,
+            credit: 0.0,
+            cubic: Cubic {
+                w_max: 0.0,
+                k: 0.0,
+                w_est: 0.0,
+                cwnd_prior: 0.0,
+                epoch: Instant::NEVER,
+            },
+        }
+    }
+
+    /// How many bytes may be under way.
+    pub fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+
+    /// Below it the window doubles in a round trip.
+    pub fn ssthresh(&self) -> u64 {
+        self.ssthresh
+    }
+
+    /// RFC 5681 3.1
+    pub fn is_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// The path takes smaller segments than was thought. The window stays as it is in bytes, but
+    /// for one that would be less than a segment. RFC 5681 4.1 has nothing on this.
+    pub fn set_mss(&mut self, mss: u16) {
+        self.mss = u64::from(mss);
+        self.cwnd = self.cwnd.max(self.mss);
+    }
+
+    /// A SYN was lost: the first window is one segment. RFC 5681 3.1
+    pub fn syn_was_lost(&mut self) {
+        self.cwnd = self.mss;
+    }
+
+    /// `acked` bytes more are acknowledged, by a window that was full.
+    pub fn on_ack(&mut self, now: Instant, acked: u64, srtt: Option<Duration>) {
+        let mut acked = acked;
+        if self.is_slow_start() {
+            // RFC 3465 without its limit of two segments: a peer that merges segments
+            // acknowledges many with one.
+            let grown = (self.cwnd + acked).min(self.ssthresh.max(self.cwnd));
+            acked -= grown - self.cwnd;
+            self.cwnd = grown.min(CWND_MAX);
+            if acked == 0 {
+                return;
+            }
+        }
+        let grown = match self.control {
+            CongestionControl::NewReno => self.reno_growth(acked),
+            CongestionControl::Cubic => self.cubic_growth(now, acked, srtt),
+        };
+        self.credit += grown;
+        let whole = self.credit.floor().max(0.0);
+        self.credit -= whole;
+        self.cwnd = (self.cwnd + whole as u64).min(CWND_MAX);
+    }
+
+    /// A segment for each window. RFC 5681 3.1 (3), RFC 3465 2.1
+    fn reno_growth(&self, acked: u64) -> f64 {
+        self.mss as f64 * acked as f64 / self.cwnd as f64
+    }
+
+    /// RFC 9438 4.2 to 4.5, in bytes.
+    fn cubic_growth(&mut self, now: Instant, acked: u64, srtt: Option<Duration>) -> f64 {
+        let mss = self.mss as f64;
+        let cwnd = self.cwnd as f64 / mss;
+        let acked = acked as f64 / mss;
+        let cubic = &mut self.cubic;
+        if cubic.epoch == Instant::NEVER {
+            cubic.epoch = now;
+            cubic.w_est = cwnd;
+            if cubic.w_max > cwnd {
+                cubic.k = cube_root((cubic.w_max - cwnd) / CUBIC_C);
+            } else {
+                cubic.w_max = cwnd;
+                cubic.k = 0.0;
+            }
+        }
+        let window_at = |seconds: f64| {
+            let from_k = seconds - cubic.k;
+            CUBIC_C * from_k * from_k * from_k + cubic.w_max
+        };
+        let t = now.since(cubic.epoch).as_secs_f64();
+        let srtt = srtt.unwrap_or_default().as_secs_f64();
+        // RFC 9438 4.3: as fast as Reno with the same reduction, then as Reno.
+        let alpha = match cubic.w_est < cubic.cwnd_prior {
+            true => 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA),
+            false => 1.0,
+        };
+        cubic.w_est += alpha * acked / cwnd;
+        if window_at(t) < cubic.w_est {
+            return (cubic.w_est - cwnd).max(0.0) * mss;
+        }
+        let target = window_at(t + srtt).clamp(cwnd, 1.5 * cwnd);
+        (target - cwnd) / cwnd * acked * mss
+    }
+
+    /// The window was not full: the curve must not run ahead of it. RFC 9438 5.8
+    pub fn on_ack_while_limited_elsewhere(&mut self) {
+        self.cubic.epoch = Instant::NEVER;
+    }
+
+    /// Data was lost, with `flight` bytes under way: the threshold falls, and the caller brings the
+    /// window down to it.
+    pub fn on_loss(&mut self, flight: u64) {
+        let mss = self.mss as f64;
+        let ssthresh = match self.control {
+            CongestionControl::NewReno => flight / 2,
+            CongestionControl::Cubic => (flight as f64 * CUBIC_BETA) as u64,
+        };
+        let cwnd = self.cwnd as f64 / mss;
+        // RFC 9438 4.7: a flow that did not come back to its last maximum leaves room for others.
+        self.cubic.cwnd_prior = cwnd;
+        self.cubic.w_max = match cwnd < self.cubic.w_max {
+            true => cwnd * (1.0 + CUBIC_BETA) / 2.0,
+            false => cwnd,
+        };
+        self.cubic.epoch = Instant::NEVER;
+        self.credit = 0.0;
+        self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * self.mss);
+    }
+
+    /// The retransmission timer has expired: one segment. RFC 5681 3.1 (4)
+    pub fn on_timeout(&mut self) {
+        self.cwnd = self.mss;
+        self.credit = 0.0;
+    }
+
+    /// Recovery is over. RFC 6937 3
+    pub fn end_recovery(&mut self) {
+        self.cwnd = self.ssthresh;
+    }
+
+    /// Rate reduction says how many bytes may be under way.
+    pub fn set_cwnd(&mut self, cwnd: u64) {
+        self.cwnd = cwnd.clamp(self.mss, CWND_MAX);
+    }
+
+    /// Nothing was sent for a time-out: what was known of the path is old. RFC 5681 4.1
+    pub fn restart_after_idle(&mut self) {
+        self.cwnd = self.cwnd.min(self.initial);
+        self.cubic.epoch = Instant::NEVER;
+    }
+}
+
+/// By Newton's iteration: only sums, products and quotients, which are the same bits on every
+/// machine, where the `cbrt` of a system's library need not be.
+fn cube_root(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    // A power of two near the root: a third of the exponent.
+    let exponent = ((x.to_bits() >> 52) as i64 - 1023) / 3;
+    let mut root = f64::from_bits(((exponent + 1023) as u64) << 52);
+    for _ in 0..8 {
+        root = (2.0 * root + x / (root * root)) / 3.0;
+    }
+    root
+}
+
+/// Proportional rate reduction: for each byte delivered in recovery, ssthresh / flight bytes leave.
+/// RFC 6937 3, with the slow-start reduction bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateReduction {
+    delivered: u64,
+    out: u64,
+    /// Bytes under way when recovery began (RecoverFS).
+    flight: u64,
+}
+
+impl RateReduction {
+    /// Recovery begins with `flight` bytes under way.
+    pub fn new(flight: u64) -> RateReduction {
+        RateReduction {
+            delivered: 0,
+            out: 0,
+            flight: flight.max(1),
+        }
+    }
+
+    /// `delivered` bytes more have arrived, and `pipe` are under way: the window until the next
+    /// acknowledgement.
+    pub fn on_delivered(&mut self, delivered: u64, pipe: u64, ssthresh: u64, mss: u64) -> u64 {
+        self.delivered += delivered;
+        let may_send = if pipe > ssthresh {
+            let due = (u128::from(self.delivered) * u128::from(ssthresh))
+                .div_ceil(u128::from(self.flight)) as u64;
+            due.saturating_sub(self.out)
+        } else {
+            let limit = self.delivered.saturating_sub(self.out).max(delivered) + mss;
+            limit.min(ssthresh - pipe)
+        };
+        pipe + may_send
+    }
+
+    /// `len` bytes have left.
+    pub fn on_sent(&mut self, len: u64) {
+        self.out += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u16 = 1000;
+
+    #[test]
+    fn the_initial_window_is_ten_segments_or_so_many_bytes() {
+        let initial = |mss| Congestion::new(CongestionControl::NewReno, mss, 10).cwnd();
+        assert_eq!(initial(536), 5360);
+        assert_eq!(initial(1460), 14600);
+        assert_eq!(initial(8960), 17920);
+    }
+
+    #[test]
+    fn slow_start_doubles_and_avoidance_adds_a_segment_a_round_trip() {
+        let mut window = Congestion::new(CongestionControl::NewReno, MSS, 10);
+        for _ in 0..10 {
+            window.on_ack(Instant::START, 1000, None);
+        }
+        assert_eq!(window.cwnd(), 20_000);
+        window.on_loss(20_000);
+        window.end_recovery();
+        assert_eq!((window.cwnd(), window.ssthresh()), (10_000, 10_000));
+        for _ in 0..10 {
+            window.on_ack(Instant::START, 1000, None);
+        }
+        assert!(
+            (10_900..=11_000).contains(&window.cwnd()),
+            "{}",
+            window.cwnd()
+        );
+    }
+
+    #[test]
+    fn a_timeout_leaves_one_segment_and_the_threshold_at_least_two() {
+        let mut window = Congestion::new(CongestionControl::NewReno, MSS, 10);
+        window.on_loss(1000);
+        window.on_timeout();
+        assert_eq!((window.cwnd(), window.ssthresh()), (1000, 2000));
+    }
+
+    #[test]
+    fn cubic_comes_back_to_its_maximum_after_k_seconds() {
+        let mut window = Congestion::new(CongestionControl::Cubic, MSS, 1000);
+        window.on_loss(1_000_000);
+        window.end_recovery();
+        assert_eq!(window.cwnd(), 700_000);
+        // K = cbrt(300 / 0.4) = 9.086 s; acknowledgements of a whole window each 100 ms.
+        let srtt = Some(Duration::from_millis(100));
+        let mut now = Instant::START;
+        let mut cwnd_before = window.cwnd();
+        for _ in 0..91 {
+            window.on_ack(now, window.cwnd(), srtt);
+            assert!(window.cwnd() >= cwnd_before);
+            cwnd_before = window.cwnd();
+            now += Duration::from_millis(100);
+        }
+        let near = 980_000..1_020_000;
+        assert!(near.contains(&window.cwnd()), "{}", window.cwnd());
+    }
+
+    #[test]
+    fn cubic_is_never_slower_than_reno_where_windows_are_small() {
+        let mut window = Congestion::new(CongestionControl::Cubic, MSS, 10);
+        window.on_loss(10_000);
+        window.end_recovery();
+        let mut now = Instant::START;
+        for _ in 0..200 {
+            window.on_ack(now, window.cwnd(), Some(Duration::from_millis(1)));
+            now += Duration::from_millis(1);
+        }
+        assert!(window.cwnd() > 100_000, "{}", window.cwnd());
+    }
+
+    #[test]
+    fn the_cube_root_is_one() {
+        for x in [1e-9, 0.001, 0.5, 1.0, 2.0, 7.0, 27.0, 750.0, 1e6, 1e15] {
+            let root = cube_root(x);
+            assert!((root * root * root / x - 1.0).abs() < 1e-12, "{x}: {root}");
+        }
+        assert_eq!(cube_root(0.0), 0.0);
+    }
+
+    #[test]
+    fn rate_reduction_lets_ssthresh_over_flight_leave() {
+        let mut reduction = RateReduction::new(20_000);
+        let (mut pipe, mut sent) = (19_000, 0);
+        for _ in 0..10 {
+            pipe -= 1000;
+            let cwnd = reduction.on_delivered(1000, pipe, 10_000, 1000);
+            while cwnd - pipe >= 1000 {
+                pipe += 1000;
+                sent += 1000;
+                reduction.on_sent(1000);
+            }
+        }
+        assert_eq!(sent, 5000, "half of what was delivered");
+    }
+}

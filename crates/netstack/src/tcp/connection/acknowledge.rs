@@ -1,0 +1,365 @@
+//! What a segment says of what we sent: RFC 9293 3.10.7.4, fifth, and all that has grown on it.
+//!
+//! ```text
+//!   ACK, SACK blocks ─▶ flight: arrived, newly lost ─▶ phase ─▶ cwnd
+//!
+//!            losses                      all before `end` acknowledged
+//!   Open ───────────▶ Recovery{end} ───────────────────────────────────▶ Open     RFC 6675, 6582
+//!     │                   │  rate reduction brings cwnd to ssthresh                RFC 6937
+//!     └── rto ─▶ Loss{end} ◀─┘  slow start from one segment           ──▶ Open     RFC 5681, 6298
+//! ```
+
+use std::time::Duration;
+
+use super::super::config::TcpConfig;
+use super::super::congestion::RateReduction;
+use super::super::flight::{Arrival, DUP_THRESH, Detection, Echo};
+use super::super::state::{End, TcpState};
+use super::receive::Arriving;
+use super::{Connection, Happened, Phase, Probe, Receipt};
+use crate::time::Instant;
+
+impl Connection {
+    /// False: the segment is dropped.
+    pub(super) fn take_ack(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        ack: u64,
+        arriving: &Arriving<'_>,
+        receipt: &mut Receipt,
+    ) -> bool {
+        let una = self.flight.start();
+        if ack > self.flight.end() || ack + self.snd_wnd_max < una {
+            // RFC 5961 5.2
+            self.challenge(config, now);
+            return false;
+        }
+        let is_window_changed = self.take_window(now, ack, arriving);
+        self.take_delivery(config, now, ack, is_window_changed, arriving);
+        if ack > una {
+            receipt.happened |= Happened::RELEASED;
+            self.after_progress(config, now);
+        }
+        true
+    }
+
+    /// RFC 9293 3.10.7.4: from the latest segment only. Returns whether the window is another.
+    fn take_window(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
+        let is_latest = self.snd_wl1 < arriving.seq
+            || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
+        if ack < self.flight.start() || !is_latest {
+            return false;
+        }
+        let window = u64::from(arriving.segment.window) << self.snd_shift;
+        let is_changed = window != self.snd_wnd;
+        let is_opened = self.snd_wnd == 0 && window > 0;
+        self.snd_wnd = window;
+        self.snd_wnd_max = self.snd_wnd_max.max(window);
+        (self.snd_wl1, self.snd_wl2) = (arriving.seq, ack);
+        if is_opened && self.persist_at != Instant::NEVER {
+            // What was sent as a probe was not taken: it leaves again with the rest.
+            self.persist_at = Instant::NEVER;
+            self.flight.first_is_lost(u64::MAX - self.flight.start());
+            self.is_retransmit_forced = true;
+            self.is_repairing = true;
+        }
+        if self.persist_at != Instant::NEVER {
+            // A peer that answers its probes is alive, however long its window stays closed.
+            // RFC 9293 3.8.6.1, MUST-37
+            self.progress_at = now;
+        }
+        is_changed
+    }
+
+    /// Numbers of an acknowledgement, taken in by the flight alone.
+    pub(super) fn acknowledge_flight(&mut self, now: Instant, ack: u64) -> Arrival {
+        let min_rtt = self.round_trip.min_rtt();
+        self.flight.acknowledge(now, ack, min_rtt, Echo::default())
+    }
+
+    fn take_delivery(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        ack: u64,
+        is_window_changed: bool,
+        arriving: &Arriving<'_>,
+    ) {
+        let una = self.flight.start();
+        let was_limited = una < self.limited_until;
+        let flight_len = self.flight.len();
+        let (echo, echo_rtt) = self.echo_of(now, arriving);
+        let min_rtt = self.round_trip.min_rtt();
+        let has_duplicate = self.take_duplicate_report(ack, arriving);
+
+        let arrival = self.flight.acknowledge(now, ack.max(una), min_rtt, echo);
+        let sacked = self.take_sacks(now, ack, has_duplicate, min_rtt, echo, arriving);
+        if ack > una {
+            self.sample_round_trip(config, now, &arrival, echo_rtt);
+        }
+        let mut delivered = arrival.delivered + sacked;
+        if !self.has_sack {
+            delivered = self.count_duplicate_acks(ack, una, is_window_changed, arriving);
+        }
+        self.resolve_probe(ack, una, has_duplicate, arriving);
+        self.find_losses(now);
+        self.change_phase(now, ack, una, delivered, was_limited, flight_len);
+    }
+
+    /// The peer's echo of our clock: the time that it stands for, and how long ago that is.
+    fn echo_of(&self, now: Instant, arriving: &Arriving<'_>) -> (Echo, Option<Duration>) {
+        let (Some(clock), Some((_, echo))) = (self.timestamps, arriving.segment.options.timestamps)
+        else {
+            return (Echo::default(), None);
+        };
+        let now_ms = now.as_millis();
+        let age_ms = (now_ms as u32).wrapping_add(clock.offset).wrapping_sub(echo);
+        if u64::from(age_ms) > now_ms {
+            return (Echo::default(), None); // Not an echo of ours.
+        }
+        let sent_at = Instant::from_nanos((now_ms - u64::from(age_ms)) * 1_000_000);
+        let rtt = Duration::from_millis(u64::from(age_ms));
+        (Echo { sent_at: Some(sent_at) }, Some(rtt))
+    }
+
+    /// RFC 6298 3: no sample from what was sent twice, unless timestamps tell the two apart.
+    fn sample_round_trip(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        arrival: &Arrival,
+        echo_rtt: Option<Duration>,
+    ) {
+        let by_time = arrival.first_sent_at.filter(|_| !arrival.has_retransmitted);
+        match by_time.map(|sent_at| now.since(sent_at)).or(echo_rtt) {
+            Some(rtt) => self.round_trip.sample(now, rtt, &config.rto),
+            // RFC 6298 5.7 lets the time-out stay doubled until a sample comes. It must not grow
+            // from one loss to the next while data gets through.
+            None if arrival.delivered > 0 => self.round_trip.end_back_off(),
+            None => {}
+        }
+    }
+
+    /// RFC 2883 4: the first block lies before the ACK, or inside of the second.
+    fn take_duplicate_report(&mut self, ack: u64, arriving: &Arriving<'_>) -> bool {
+        let blocks = arriving.segment.options.sacks;
+        let mut places = blocks.as_slice().iter().map(|block| {
+            let left = self.snd.place(block.left, ack);
+            (left, self.snd.place(block.right, ack))
+        });
+        let Some((left, right)) = places.next() else {
+            return false;
+        };
+        let is_inside = |(outer_left, outer_right)| outer_left <= left && right <= outer_right;
+        if !self.has_sack || left >= right || !(right <= ack || places.next().is_some_and(is_inside)) {
+            return false;
+        }
+        self.counters.duplicates_reported += 1;
+        self.flight.duplicate_reported(self.flight.end());
+        true
+    }
+
+    fn take_sacks(
+        &mut self,
+        now: Instant,
+        ack: u64,
+        has_duplicate: bool,
+        min_rtt: Duration,
+        echo: Echo,
+        arriving: &Arriving<'_>,
+    ) -> u64 {
+        if !self.has_sack {
+            return 0;
+        }
+        let blocks = arriving.segment.options.sacks;
+        let fresh = blocks.as_slice().iter().skip(usize::from(has_duplicate));
+        let mut delivered = 0;
+        for block in fresh {
+            let left = self.snd.place(block.left, ack);
+            let right = self.snd.place(block.right, ack);
+            delivered += self.flight.sack(now, left, right, min_rtt, echo);
+        }
+        delivered
+    }
+
+    /// A peer without SACK: each duplicate acknowledgement is a segment that has left the network.
+    /// RFC 5681 3.2, RFC 6582 3.2
+    fn count_duplicate_acks(
+        &mut self,
+        ack: u64,
+        una: u64,
+        is_window_changed: bool,
+        arriving: &Arriving<'_>,
+    ) -> u64 {
+        let mss = self.mss();
+        let is_duplicate = ack == una
+            && !self.flight.is_empty()
+            && !matches!(self.phase, Phase::Loss { .. })
+            && !is_window_changed
+            && arriving.segment.seq_len() == 0;
+        if is_duplicate {
+            self.dup_acks = self.dup_acks.saturating_add(1);
+            let is_third = u64::from(self.dup_acks) == DUP_THRESH;
+            // RFC 6582 3.2 (1): not for what was under way when the last recovery began.
+            if is_third && self.phase == Phase::Open && una > self.recover {
+                self.flight.first_is_lost(mss);
+            }
+            return mss;
+        }
+        if ack <= una {
+            return 0;
+        }
+        let acked = ack - una;
+        let by_duplicates = u64::from(self.dup_acks) * mss;
+        self.dup_acks = match self.phase {
+            Phase::Recovery { end } if ack < end => {
+                // RFC 6582 3.2: a partial acknowledgement. The next hole begins here.
+                self.flight.first_is_lost(mss);
+                self.dup_acks.saturating_sub((acked / mss) as u16)
+            }
+            _ => 0,
+        };
+        // What the duplicates told of is in `acked` again.
+        acked.saturating_sub(by_duplicates).max(mss.min(acked))
+    }
+
+    /// RFC 8985 7.4.2
+    fn resolve_probe(&mut self, ack: u64, una: u64, has_duplicate: bool, arriving: &Arriving<'_>) {
+        let Probe::Out {
+            end,
+            is_retransmission,
+        } = self.probe
+        else {
+            return;
+        };
+        if ack < end {
+            return;
+        }
+        let is_bare_duplicate = ack == una
+            && arriving.segment.seq_len() == 0
+            && arriving.segment.options.sacks.is_empty();
+        if !is_retransmission || has_duplicate || is_bare_duplicate {
+            self.probe = Probe::Idle;
+        } else if ack > end {
+            // The probe has repaired a loss that nothing else told of.
+            self.probe = Probe::Idle;
+            if self.phase == Phase::Open {
+                self.congestion.on_loss(self.congestion.cwnd());
+                self.congestion.end_recovery();
+            }
+        }
+    }
+
+    /// RACK: RFC 8985 6.2
+    pub(super) fn find_losses(&mut self, now: Instant) {
+        self.reorder_at = Instant::NEVER;
+        if !self.has_sack || self.flight.is_empty() {
+            return;
+        }
+        let about = self.detection(now);
+        if let Some(wait) = self.flight.detect_losses(&about) {
+            self.reorder_at = now + wait;
+        }
+    }
+
+    pub(super) fn detection(&self, now: Instant) -> Detection {
+        Detection {
+            now,
+            srtt: self.round_trip.srtt().unwrap_or_default(),
+            min_rtt: self.round_trip.min_rtt(),
+            is_recovering: self.phase != Phase::Open,
+            mss: self.mss(),
+        }
+    }
+
+    fn change_phase(
+        &mut self,
+        now: Instant,
+        ack: u64,
+        una: u64,
+        delivered: u64,
+        was_limited: bool,
+        flight_len: u64,
+    ) {
+        let acked = ack.saturating_sub(una);
+        match self.phase {
+            Phase::Recovery { end } if ack >= end => {
+                self.phase = Phase::Open;
+                self.congestion.end_recovery();
+                self.flight.end_recovery();
+            }
+            Phase::Loss { end } if ack >= end => {
+                self.phase = Phase::Open;
+                self.flight.end_recovery();
+            }
+            _ => {}
+        }
+        if self.phase == Phase::Open && self.flight.lost_len() > 0 && !self.is_repairing {
+            self.enter_recovery(flight_len);
+        }
+        match self.phase {
+            Phase::Recovery { .. } => self.reduce_rate(delivered),
+            _ if acked == 0 => {}
+            _ if was_limited => {
+                self.congestion.on_ack(now, acked, self.round_trip.srtt());
+            }
+            _ => self.congestion.on_ack_while_limited_elsewhere(),
+        }
+    }
+
+    /// RFC 6675 5 (4), RFC 6582 3.2 (2)
+    pub(super) fn enter_recovery(&mut self, flight_len: u64) {
+        self.counters.fast_recoveries += 1;
+        self.phase = Phase::Recovery {
+            end: self.flight.end(),
+        };
+        self.recover = self.flight.end();
+        self.congestion.on_loss(flight_len);
+        self.reduction = RateReduction::new(flight_len);
+        self.is_retransmit_forced = true;
+        // RFC 8985 7.3: no probe in recovery.
+        self.probe_at = Instant::NEVER;
+        self.probe = Probe::Idle;
+    }
+
+    fn reduce_rate(&mut self, delivered: u64) {
+        let pipe = self.pipe();
+        let ssthresh = self.congestion.ssthresh();
+        let mss = self.mss();
+        let cwnd = self.reduction.on_delivered(delivered, pipe, ssthresh, mss);
+        self.congestion.set_cwnd(cwnd);
+    }
+
+    /// Bytes under way. A duplicate acknowledgement of a peer without SACK is a segment that is
+    /// not.
+    pub(super) fn pipe(&self) -> u64 {
+        let left = u64::from(self.dup_acks) * self.mss();
+        self.flight.pipe().saturating_sub(left)
+    }
+
+    /// snd_una has moved.
+    fn after_progress(&mut self, config: &TcpConfig, now: Instant) {
+        self.progress_at = now;
+        self.persist_backoff = 0;
+        self.rto_at = match self.flight.is_empty() {
+            true => Instant::NEVER, // RFC 6298 5.2
+            false => now + self.round_trip.rto(&config.rto), // 5.3
+        };
+        self.arm_probe(now);
+        if !self.is_fin_acknowledged() {
+            return;
+        }
+        match self.state {
+            TcpState::FinWait1 => {
+                self.state = TcpState::FinWait2;
+                if self.is_read_shut {
+                    self.close_at = now + config.fin_wait_2_timeout;
+                }
+            }
+            TcpState::Closing => self.enter_time_wait(),
+            TcpState::LastAck => self.finish_with(End::Closed),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,633 @@
+//! The machine. What it holds, and what its owner asks of it; the work is in its rooms.
+//!
+//! | room | what |
+//! |---|---|
+//! | `receive` | a segment comes in: RFC 9293 3.10.7, in its order |
+//! | `acknowledge` | the part of that which concerns what we sent: losses, windows, round trips |
+//! | `transmit` | the next segment to go out |
+//! | `timers` | deadlines, and what is done at each |
+//!
+//! ```text
+//!   one deadline = the earliest of
+//!     rto_at      retransmission, RFC 6298; in its place persist_at while the peer's window is closed
+//!     probe_at    tail loss probe, RFC 8985 7          reorder_at   RACK's reordering window
+//!     ack_at      delayed acknowledgement              idle_at      keep-alive
+//!     close_at    FIN-WAIT-2 without an owner
+//! ```
+//!
+//! Each is [`Instant::NEVER`] when it is not armed.
+
+mod acknowledge;
+mod receive;
+mod timers;
+mod transmit;
+
+use std::ops::{BitOr, BitOrAssign, Range};
+use std::time::Duration;
+
+use super::config::TcpConfig;
+use super::congestion::{Congestion, RateReduction};
+use super::flight::Flight;
+use super::place::{DATA_AT, Numbering, SYN_AT};
+use super::reassembly::Reassembly;
+use super::rtt::RoundTrip;
+use super::state::{End, TcpState};
+use crate::time::Instant;
+use crate::wire::tcp::{Segment, SeqNumber, TcpOptions};
+
+/// The smallest segments that a peer can make us send: its MSS option is not believed below this.
+/// A header is 40 bytes; peers that ask for less want us to waste ours.
+const SND_MSS_MIN: u16 = 64;
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    state: TcpState,
+    end: Option<End>,
+    local_port: u16,
+    remote_port: u16,
+    is_passive: bool,
+
+    // ---- what we send
+    snd: Numbering,
+    /// snd_una, snd_nxt, and what lies between.
+    flight: Flight,
+    /// Behind the last byte that the application has offered; our FIN stands there.
+    queue_end: u64,
+    is_fin_queued: bool,
+    snd_wnd: u64,
+    snd_wnd_max: u64,
+    snd_wl1: u64,
+    snd_wl2: u64,
+    snd_shift: u8,
+    /// The peer's MSS option and the path's, the smaller of the two; without room for options.
+    snd_mss: u16,
+    is_nodelay: bool,
+    congestion: Congestion,
+    phase: Phase,
+    reduction: RateReduction,
+    /// Acknowledgements below this place are for a window that was full: only those grow it.
+    limited_until: u64,
+    /// Duplicate acknowledgements, of a peer without SACK. RFC 5681 2
+    dup_acks: u16,
+    round_trip: RoundTrip,
+    /// The segment that must leave although cwnd has no room for it: the first of a recovery.
+    is_retransmit_forced: bool,
+    /// What is marked as lost was not lost by congestion.
+    is_repairing: bool,
+    /// What was sent when the last recovery began. RFC 6582 3.2
+    recover: u64,
+    probe: Probe,
+
+    // ---- what we receive
+    rcv: Numbering,
+    rcv_nxt: u64,
+    /// The application has read up to here.
+    rcv_read: u64,
+    /// The right edge of the window, as far as we have ever offered it.
+    rcv_adv: u64,
+    /// The ACK of the last segment that left (Last.ACK.sent).
+    rcv_acked: u64,
+    rcv_shift: u8,
+    receive_capacity: u32,
+    /// The place of the peer's FIN, once it was seen.
+    rcv_fin: Option<u64>,
+    /// The largest payload seen: two of these are acknowledged at once.
+    rcv_mss: u16,
+    reassembly: Reassembly,
+    /// Bytes that came twice, to be reported once. RFC 2883
+    dsack: Option<(u64, u64)>,
+    is_read_shut: bool,
+    has_sack: bool,
+    /// Both ends scale their windows. RFC 7323 2.2
+    is_scaling: bool,
+    timestamps: Option<Clock>,
+
+    // ---- what is due
+    is_ack_due: bool,
+    quick_acks: u8,
+    /// A RST with this sequence number answers a segment that cannot be.
+    reset_due: Option<SeqNumber>,
+    is_abort_due: bool,
+
+    // ---- deadlines
+    rto_at: Instant,
+    probe_at: Instant,
+    reorder_at: Instant,
+    persist_at: Instant,
+    ack_at: Instant,
+    idle_at: Instant,
+    close_at: Instant,
+    persist_backoff: u8,
+    keep_alive_probes: u8,
+    is_keep_alive_due: bool,
+    is_window_probe_due: bool,
+    /// snd_una moved last, or the flight began.
+    progress_at: Instant,
+    sent_at: Instant,
+
+    // ---- limits of what is answered
+    challenges: u8,
+    challenges_since: Instant,
+    /// Not before this.
+    out_of_window_ack_at: Instant,
+
+    counters: TcpCounters,
+}
+
+/// RFC 7323 4.3
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    /// Our clock is this much ahead of the time in milliseconds.
+    offset: u32,
+    /// TS.Recent, and when it came.
+    recent: u32,
+    recent_at: Instant,
+}
+
+/// What the sender believes of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// Fast recovery, until all before `end` is acknowledged. RFC 6675 5
+    Recovery { end: u64 },
+    /// The retransmission timer expired, with this under way. RFC 6298 5
+    Loss { end: u64 },
+}
+
+/// The tail loss probe. RFC 8985 7
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    Idle,
+    /// It leaves with the next transmission.
+    Due,
+    /// It has left; an acknowledgement of `end` tells what became of it.
+    Out {
+        end: u64,
+        is_retransmission: bool,
+    },
+}
+
+/// What became of a segment. A set: see the constants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Happened(u8);
+
+impl Happened {
+    /// Nothing that concerns the owner.
+    pub const NOTHING: Happened = Happened(0);
+    /// The handshake is complete.
+    pub const CONNECTED: Happened = Happened(0x01);
+    /// There is more to read: [`Connection::readable_len`].
+    pub const READABLE: Happened = Happened(0x02);
+    /// The peer has closed, and all that it sent has come.
+    pub const PEER_CLOSED: Happened = Happened(0x04);
+    /// More was acknowledged: [`Connection::released`].
+    pub const RELEASED: Happened = Happened(0x08);
+    /// Both have closed, and we first: the connection's name lives on in TIME-WAIT.
+    pub const TIME_WAIT: Happened = Happened(0x10);
+    /// It is over: [`Connection::end`].
+    pub const ENDED: Happened = Happened(0x20);
+
+    /// Whether all of `other` happened.
+    pub const fn contains(self, other: Happened) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Happened {
+    type Output = Happened;
+
+    fn bitor(self, other: Happened) -> Happened {
+        Happened(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Happened {
+    fn bitor_assign(&mut self, other: Happened) {
+        *self = *self | other;
+    }
+}
+
+/// What a segment brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// What happened.
+    pub happened: Happened,
+    /// The part of the payload to keep.
+    pub placed: Option<Placed>,
+}
+
+/// Bytes of a segment, and where they belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// In the peer's stream.
+    pub offset: u64,
+    /// In the segment's payload.
+    pub range: Range<usize>,
+}
+
+/// A segment to send: its header, and which bytes of the stream follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The payload is empty here, and its bytes are the caller's to add.
+    pub segment: Segment<'static>,
+    /// The first byte of the payload in our stream.
+    pub offset: u64,
+    /// How many bytes follow.
+    pub len: u32,
+    /// If `len` is more, the device cuts it into segments with so many bytes of payload each.
+    pub mss: u16,
+    /// It was sent before.
+    pub is_retransmission: bool,
+}
+
+/// What a connection has counted. Each name says of what there was one more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct TcpCounters {
+    pub segments_received: u64,
+    pub segments_sent: u64,
+    pub retransmissions: u64,
+    pub timeouts: u32,
+    pub fast_recoveries: u32,
+    pub tail_loss_probes: u32,
+    pub window_probes: u32,
+    /// RFC 7323 5: an old timestamp.
+    pub paws_drops: u32,
+    /// Timestamps were agreed on, and it had none.
+    pub missing_timestamps: u32,
+    /// Outside of the window.
+    pub unacceptable: u32,
+    pub challenge_acks: u32,
+    /// Beyond [`TcpConfig::challenge_acks_max`].
+    pub challenge_acks_omitted: u32,
+    /// Beyond [`super::reassembly::RANGES_MAX`].
+    pub reassembly_refused: u32,
+    /// Bytes that the peer was known to have sent before.
+    pub duplicates_received: u32,
+    /// Bytes that the peer says came twice. RFC 2883
+    pub duplicates_reported: u32,
+}
+
+impl Connection {
+    /// An active open: RFC 9293 3.10.1. The SYN leaves with the next [`Connection::transmit`].
+    pub fn connect(
+        config: &TcpConfig,
+        now: Instant,
+        (local_port, remote_port): (u16, u16),
+        iss: SeqNumber,
+        timestamp_offset: u32,
+    ) -> Connection {
+        let mut connection = Connection::new(config, now, iss);
+        (connection.local_port, connection.remote_port) = (local_port, remote_port);
+        connection.state = TcpState::SynSent;
+        connection.timestamps = config.has_timestamps.then_some(Clock {
+            offset: timestamp_offset,
+            recent: 0,
+            recent_at: now,
+        });
+        connection
+    }
+
+    /// A passive open, by the first segment that a listener gets: RFC 9293 3.10.7.2. The caller
+    /// has checked that it is a SYN and neither ACK nor RST. The answer leaves with the next
+    /// [`Connection::transmit`].
+    pub fn accept(
+        config: &TcpConfig,
+        now: Instant,
+        syn: &Segment<'_>,
+        iss: SeqNumber,
+        timestamp_offset: u32,
+    ) -> Connection {
+        let mut connection = Connection::new(config, now, iss);
+        (connection.local_port, connection.remote_port) = (syn.dst_port, syn.src_port);
+        connection.state = TcpState::SynReceived;
+        connection.is_passive = true;
+        connection.timestamps = config.has_timestamps.then_some(Clock {
+            offset: timestamp_offset,
+            recent: 0,
+            recent_at: now,
+        });
+        connection.take_syn(config, now, syn);
+        connection
+    }
+
+    /// A connection whose SYN was remembered in a cookie: `ack` is the segment that completes the
+    /// handshake, and is to be received next. RFC 4987 3.6
+    pub fn from_cookie(
+        config: &TcpConfig,
+        now: Instant,
+        ack: &Segment<'_>,
+        cookie: SeqNumber,
+        options: &TcpOptions,
+        timestamp_offset: u32,
+    ) -> Connection {
+        let syn = Segment {
+            seq: ack.seq - 1,
+            ack: None,
+            options: *options,
+            payload: &[],
+            ..*ack
+        };
+        let mut connection = Connection::accept(config, now, &syn, cookie, timestamp_offset);
+        // The answer to the SYN has left; it was not remembered when.
+        connection.flight.send(now, 1);
+        connection.rcv_acked = connection.rcv_nxt;
+        connection.rcv_adv = connection.rcv_nxt + u64::from(connection.receive_capacity.min(0xffff));
+        connection.is_ack_due = false;
+        connection.rto_at = now + connection.round_trip.rto(&config.rto);
+        connection
+    }
+
+    fn new(config: &TcpConfig, now: Instant, iss: SeqNumber) -> Connection {
+        let congestion = Congestion::new(
+            config.congestion,
+            config.mss_default,
+            config.initial_window_segments,
+        );
+        Connection {
+            state: TcpState::Closed,
+            end: None,
+            local_port: 0,
+            remote_port: 0,
+            is_passive: false,
+            snd: Numbering { initial: iss },
+            flight: Flight::new(SYN_AT),
+            queue_end: DATA_AT,
+            is_fin_queued: false,
+            snd_wnd: 0,
+            snd_wnd_max: 0,
+            snd_wl1: 0,
+            snd_wl2: 0,
+            snd_shift: 0,
+            snd_mss: config.mss_default.min(config.mss),
+            is_nodelay: !config.has_nagle,
+            congestion,
+            phase: Phase::Open,
+            reduction: RateReduction::default(),
+            limited_until: 0,
+            dup_acks: 0,
+            round_trip: RoundTrip::new(&config.rto),
+            is_retransmit_forced: false,
+            is_repairing: false,
+            recover: SYN_AT,
+            probe: Probe::Idle,
+            rcv: Numbering {
+                initial: SeqNumber(0),
+            },
+            rcv_nxt: SYN_AT,
+            rcv_read: DATA_AT,
+            rcv_adv: SYN_AT,
+            rcv_acked: SYN_AT,
+            rcv_shift: 0,
+            receive_capacity: config.receive_capacity,
+            rcv_fin: None,
+            rcv_mss: config.mss_default.min(config.mss),
+            reassembly: Reassembly::default(),
+            dsack: None,
+            is_read_shut: false,
+            has_sack: false,
+            is_scaling: false,
+            timestamps: None,
+            is_ack_due: false,
+            quick_acks: config.quick_acks,
+            reset_due: None,
+            is_abort_due: false,
+            rto_at: Instant::NEVER,
+            probe_at: Instant::NEVER,
+            reorder_at: Instant::NEVER,
+            persist_at: Instant::NEVER,
+            ack_at: Instant::NEVER,
+            idle_at: Instant::NEVER,
+            close_at: Instant::NEVER,
+            persist_backoff: 0,
+            keep_alive_probes: 0,
+            is_keep_alive_due: false,
+            is_window_probe_due: false,
+            progress_at: now,
+            sent_at: now,
+            challenges: 0,
+            challenges_since: now,
+            out_of_window_ack_at: now,
+            counters: TcpCounters::default(),
+        }
+    }
+
+    // ---- what the application does: RFC 9293 3.10.2 to 3.10.5
+
+    /// `len` more bytes are to be sent: their bytes are asked for, by offset, when they leave.
+    ///
+    /// # Panics
+    ///
+    /// After [`Connection::finish`].
+    pub fn queue(&mut self, len: u64) {
+        assert!(!self.is_fin_queued, "bytes behind the end of the stream");
+        self.queue_end += len;
+    }
+
+    /// No more is sent than what is queued: the FIN follows it. RFC 9293 3.10.4
+    pub fn finish(&mut self) {
+        if self.is_fin_queued || self.state == TcpState::Closed {
+            return;
+        }
+        if self.state == TcpState::SynSent {
+            // RFC 9293 3.10.4: the peer knows of nothing.
+            self.finish_with(End::Closed);
+            return;
+        }
+        self.is_fin_queued = true;
+    }
+
+    /// The application reads no more: what still comes is answered with a RST, since it would be
+    /// lost. RFC 9293 3.6.1, MUST-11
+    pub fn shut_read(&mut self, config: &TcpConfig, now: Instant) {
+        self.is_read_shut = true;
+        if self.readable_len() > 0 {
+            // What was received and not read is lost already. RFC 2525 2.17
+            self.abort();
+        } else if self.state == TcpState::FinWait2 {
+            self.close_at = now + config.fin_wait_2_timeout;
+        }
+    }
+
+    /// `len` of the bytes that were readable have been read. An update of the window may be due.
+    ///
+    /// # Panics
+    ///
+    /// If there were not so many.
+    pub fn read(&mut self, len: usize) {
+        let readable = self.readable_len();
+        assert!(len <= readable, "{len} of {readable} bytes read");
+        self.rcv_read += len as u64;
+        // Receiver's silly window avoidance: RFC 9293 3.8.6.2.2.
+        let edge = self.rcv_read + u64::from(self.receive_capacity);
+        let growth = edge.saturating_sub(self.rcv_adv);
+        let step = u64::from(self.rcv_mss).min(u64::from(self.receive_capacity) / 2);
+        let offered = self.rcv_adv.saturating_sub(self.rcv_nxt);
+        if self.state.is_receiving() && growth >= step && offered < growth {
+            self.is_ack_due = true;
+        }
+    }
+
+    /// Ends the connection with a RST. RFC 9293 3.10.5
+    pub fn abort(&mut self) {
+        match self.state {
+            TcpState::Closed => return,
+            TcpState::SynSent | TcpState::TimeWait => {}
+            _ => self.is_abort_due = true,
+        }
+        self.finish_with(End::Aborted);
+    }
+
+    /// Whether short segments leave at once. RFC 9293 3.7.4, MUST-17
+    pub fn set_nodelay(&mut self, is_nodelay: bool) {
+        self.is_nodelay = is_nodelay;
+    }
+
+    // ---- what the network says besides segments
+
+    /// The path takes packets for segments of `mss` bytes at most: RFC 1191, RFC 8201. `quoted` is
+    /// the sequence number in the packet that was too long; a forger does not know one that is
+    /// under way: RFC 5927 7. Returns whether it was believed.
+    pub fn path_takes(&mut self, quoted: SeqNumber, mss: u16) -> bool {
+        if !self.is_under_way(quoted) || mss >= self.snd_mss {
+            return false;
+        }
+        self.snd_mss = mss.max(SND_MSS_MIN);
+        self.congestion.set_mss(self.mss() as u16);
+        // It was not congestion: what was too long leaves again at once, and cwnd stays.
+        self.flight.first_is_lost(u64::MAX - self.flight.start());
+        self.is_retransmit_forced = true;
+        self.is_repairing = true;
+        true
+    }
+
+    /// The network cannot deliver to the peer. RFC 9293 3.9.2.2: an error that may pass is
+    /// ignored; one that will not ends a connection that is not yet open, and no other, since
+    /// anything can forge it (RFC 5927 5.2).
+    pub fn unreachable(&mut self, quoted: SeqNumber, is_hard: bool) -> bool {
+        let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
+        if !is_hard || !is_opening || !self.is_under_way(quoted) {
+            return false;
+        }
+        self.finish_with(End::Unreachable);
+        true
+    }
+
+    fn is_under_way(&self, quoted: SeqNumber) -> bool {
+        let place = self.snd.place(quoted, self.flight.start());
+        (self.flight.start()..self.flight.end()).contains(&place)
+    }
+
+    // ---- what it tells
+
+    /// The state.
+    pub fn state(&self) -> TcpState {
+        self.state
+    }
+
+    /// How it ended, if it has.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// It is over, and owes nothing.
+    pub fn is_done(&self) -> bool {
+        self.state == TcpState::Closed && !self.is_abort_due && self.reset_due.is_none()
+    }
+
+    /// Bytes that came in order and were not read.
+    pub fn readable_len(&self) -> usize {
+        let data_end = self.rcv_fin.map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
+        data_end.saturating_sub(self.rcv_read) as usize
+    }
+
+    /// Bytes of the stream that the peer has acknowledged: they are not asked for again.
+    pub fn released(&self) -> u64 {
+        self.flight.start().clamp(DATA_AT, self.queue_end) - DATA_AT
+    }
+
+    /// Bytes that are queued and were never sent.
+    pub fn unsent_len(&self) -> u64 {
+        self.queue_end.saturating_sub(self.flight.end().max(DATA_AT))
+    }
+
+    /// Nothing came out of order, and all that came was read.
+    pub fn holds_nothing(&self) -> bool {
+        self.reassembly.is_empty() && self.readable_len() == 0
+    }
+
+    /// The peer has closed, and all before its FIN has come.
+    pub fn is_peer_closed(&self) -> bool {
+        self.rcv_fin.is_some_and(|fin| self.rcv_nxt > fin)
+    }
+
+    /// The numbers of a connection that goes to TIME-WAIT: snd_nxt and rcv_nxt.
+    pub fn last_numbers(&self) -> (SeqNumber, SeqNumber) {
+        (
+            self.snd.seq(self.flight.end()),
+            self.rcv.seq(self.rcv_nxt),
+        )
+    }
+
+    /// The peer's last timestamp and our offset, where both agreed on them.
+    pub fn last_timestamps(&self) -> Option<(u32, u32)> {
+        let clock = self.timestamps.as_ref()?;
+        Some((clock.recent, clock.offset))
+    }
+
+    /// Its ports: ours, and the peer's.
+    pub fn ports(&self) -> (u16, u16) {
+        (self.local_port, self.remote_port)
+    }
+
+    /// Bytes that may be under way.
+    pub fn cwnd(&self) -> u64 {
+        self.congestion.cwnd()
+    }
+
+    /// The slow start threshold.
+    pub fn ssthresh(&self) -> u64 {
+        self.congestion.ssthresh()
+    }
+
+    /// The smoothed round-trip time.
+    pub fn srtt(&self) -> Option<Duration> {
+        self.round_trip.srtt()
+    }
+
+    /// The retransmission time-out.
+    pub fn rto(&self, config: &TcpConfig) -> Duration {
+        self.round_trip.rto(&config.rto)
+    }
+
+    /// Bytes that were sent and not acknowledged.
+    pub fn flight_len(&self) -> u64 {
+        self.flight.len()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &TcpCounters {
+        &self.counters
+    }
+
+    // ---- shared by the rooms
+
+    /// Payload of a full segment: what the path takes, without the options that every one has.
+    fn mss(&self) -> u64 {
+        let options = if self.timestamps.is_some() { 12 } else { 0 };
+        u64::from(self.snd_mss - options)
+    }
+
+    /// All that we will ever send is acknowledged, the FIN as well.
+    fn is_fin_acknowledged(&self) -> bool {
+        self.is_fin_queued && self.flight.start() > self.queue_end
+    }
+
+    fn finish_with(&mut self, end: End) {
+        self.state = TcpState::Closed;
+        self.end = Some(end);
+        self.disarm();
+    }
+}

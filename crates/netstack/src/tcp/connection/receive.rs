@@ -1,0 +1,505 @@
+//! A segment comes in: RFC 9293 3.10.7.3 and 3.10.7.4, in the order of the RFC.
+//!
+//! ```text
+//!   timestamps (PAWS) → RST → is it in the window? → SYN → ACK → text → FIN
+//! ```
+//!
+//! RST stands before the window, as RFC 5961 3.2 has it: it is believed at rcv_nxt only. What a
+//! blind attacker could send is answered with a challenge acknowledgement, of which there are only
+//! so many.
+
+use std::time::Duration;
+
+use super::super::config::{CHALLENGE_PERIOD, TcpConfig};
+use super::super::congestion::Congestion;
+use super::super::place::{DATA_AT, Numbering, SYN_AT};
+use super::super::reassembly::Inserted;
+use super::super::state::{End, TcpState};
+use super::{Clock, Connection, Happened, Placed, Probe, Receipt, SND_MSS_MIN};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Segment};
+
+/// After so long a silence a timestamp says nothing: the peer's clock may have gone round.
+/// RFC 7323 5.5
+const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// A segment on its way through the checks. Numbers are places.
+pub(super) struct Arriving<'a> {
+    pub(super) segment: &'a Segment<'a>,
+    /// Of the first byte that is left of it.
+    pub(super) start: u64,
+    /// What is left of the payload, counted from its beginning.
+    payload_from: usize,
+    payload_to: usize,
+    has_fin: bool,
+    /// As it came: for the rule of the window update.
+    pub(super) seq: u64,
+}
+
+impl Connection {
+    /// Takes in a segment of this connection.
+    pub fn receive(&mut self, config: &TcpConfig, now: Instant, segment: &Segment<'_>) -> Receipt {
+        let mut receipt = Receipt::default();
+        if matches!(self.state, TcpState::Closed | TcpState::TimeWait) {
+            return receipt;
+        }
+        self.counters.segments_received += 1;
+        let state_before = self.state;
+        if self.state == TcpState::SynSent {
+            self.receive_in_syn_sent(config, now, segment, &mut receipt);
+        } else {
+            self.receive_synchronized(config, now, segment, &mut receipt);
+        }
+        if self.state != state_before {
+            receipt.happened |= match self.state {
+                TcpState::Closed => Happened::ENDED,
+                TcpState::TimeWait => Happened::TIME_WAIT,
+                _ => Happened::NOTHING,
+            };
+        }
+        receipt
+    }
+
+    /// RFC 9293 3.10.7.3
+    fn receive_in_syn_sent(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        segment: &Segment<'_>,
+        receipt: &mut Receipt,
+    ) {
+        // First the ACK.
+        let ack = segment.ack.map(|ack| self.snd.place(ack, SYN_AT));
+        if let Some(place) = ack
+            && (place <= SYN_AT || place > self.flight.end())
+        {
+            if !segment.flags.contains(Flags::RST) {
+                self.reset_due = segment.ack;
+            }
+            return;
+        }
+        // Second the RST: believed if it acknowledges our SYN.
+        if segment.flags.contains(Flags::RST) {
+            if ack.is_some() {
+                self.finish_with(End::Refused);
+            }
+            return;
+        }
+        // Fourth the SYN; whatever has none is dropped.
+        if !segment.flags.contains(Flags::SYN) {
+            return;
+        }
+        self.take_syn(config, now, segment);
+        if let Some(ack) = ack {
+            self.complete_handshake(config, now, ack);
+            self.snd_wnd = u64::from(segment.window); // Not scaled in a SYN: RFC 7323 2.2.
+            self.snd_wnd_max = self.snd_wnd;
+            (self.snd_wl1, self.snd_wl2) = (SYN_AT, ack);
+            receipt.happened |= Happened::CONNECTED;
+            self.is_ack_due = true;
+            // Text and FIN of a SYN are taken as those of a segment behind it.
+            let mut arriving = Arriving {
+                segment,
+                start: DATA_AT,
+                payload_from: 0,
+                payload_to: segment.payload.len(),
+                has_fin: segment.flags.contains(Flags::FIN),
+                seq: SYN_AT,
+            };
+            self.trim(&mut arriving);
+            self.take_text(config, now, &arriving, receipt);
+            self.take_fin(&arriving, receipt);
+        } else {
+            // Simultaneous open: our SYN leaves again, now with an ACK. Its text is sent again.
+            self.state = TcpState::SynReceived;
+            self.snd_wnd = u64::from(segment.window);
+            self.snd_wnd_max = self.snd_wnd;
+            self.flight.first_is_lost(1);
+            self.is_retransmit_forced = true;
+        }
+    }
+
+    /// Remembers what the peer's SYN says.
+    pub(super) fn take_syn(&mut self, config: &TcpConfig, now: Instant, syn: &Segment<'_>) {
+        self.rcv = Numbering { initial: syn.seq };
+        self.rcv_nxt = DATA_AT;
+        self.rcv_acked = SYN_AT;
+        self.rcv_adv = DATA_AT + u64::from(self.receive_capacity.min(u32::from(u16::MAX)));
+        let options = &syn.options;
+        let told = options.mss.unwrap_or(config.mss_default);
+        self.snd_mss = told.min(config.mss).max(SND_MSS_MIN);
+        self.has_sack = config.has_sack && options.sack_permitted;
+        // RFC 7323 2.2: both scale, or neither does.
+        if let (Some(shift), true) = (options.window_scale, config.has_window_scale) {
+            self.is_scaling = true;
+            self.snd_shift = shift;
+            self.rcv_shift = config.receive_shift();
+        }
+        self.timestamps = match (self.timestamps, options.timestamps) {
+            (Some(clock), Some((value, _))) => Some(Clock {
+                recent: value,
+                recent_at: now,
+                ..clock
+            }),
+            _ => None,
+        };
+        let segments = config.initial_window_segments;
+        self.congestion = Congestion::new(config.congestion, self.mss() as u16, segments);
+    }
+
+    /// Our SYN is acknowledged: ESTABLISHED.
+    fn complete_handshake(&mut self, config: &TcpConfig, now: Instant, ack: u64) {
+        let was_lost = self.counters.retransmissions > 0;
+        let arrival = self.acknowledge_flight(now, ack);
+        match arrival.first_sent_at {
+            Some(sent_at) if !was_lost => {
+                self.round_trip.sample(now, now.since(sent_at), &config.rto);
+            }
+            _ if was_lost && self.counters.timeouts > 0 => {
+                self.round_trip.restart_after_lost_syn();
+                self.congestion.syn_was_lost();
+            }
+            _ => {}
+        }
+        self.state = TcpState::Established;
+        self.phase = super::Phase::Open;
+        self.is_retransmit_forced = false;
+        self.probe = Probe::Idle;
+        self.rto_at = Instant::NEVER;
+        self.progress_at = now;
+        self.arm_idle(config, now);
+    }
+
+    /// RFC 9293 3.10.7.4
+    fn receive_synchronized(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        segment: &Segment<'_>,
+        receipt: &mut Receipt,
+    ) {
+        let is_reset = segment.flags.contains(Flags::RST);
+        let seq = self.rcv.place(segment.seq, self.rcv_nxt);
+        if !is_reset && !self.is_timestamp_right(config, now, segment) {
+            return;
+        }
+        if is_reset {
+            self.receive_reset(config, now, seq);
+            return;
+        }
+        let mut arriving = Arriving {
+            segment,
+            start: seq,
+            payload_from: 0,
+            payload_to: segment.payload.len(),
+            has_fin: segment.flags.contains(Flags::FIN),
+            seq,
+        };
+        let is_syn = segment.flags.contains(Flags::SYN);
+        if self.state == TcpState::SynReceived && is_syn && seq == SYN_AT {
+            self.receive_syn_again(config, now, segment, receipt);
+            return;
+        }
+        // First: is it in the window?
+        if !self.is_acceptable(&arriving) {
+            self.answer_unacceptable(config, now, &arriving);
+            return;
+        }
+        // Fourth: a SYN in the window. RFC 5961 4.2; but a listener's connection that is not open
+        // yet goes back to it.
+        if is_syn {
+            if self.state == TcpState::SynReceived && self.is_passive {
+                self.finish_with(End::Reset);
+            } else {
+                self.challenge(config, now);
+            }
+            return;
+        }
+        self.remember_timestamp(now, segment, seq);
+        self.arm_idle(config, now);
+        self.trim(&mut arriving);
+        // Fifth: whatever has no ACK is dropped.
+        let Some(ack) = segment.ack else {
+            return;
+        };
+        let ack = self.snd.place(ack, self.flight.start());
+        if self.state == TcpState::SynReceived {
+            if ack <= self.flight.start() || ack > self.flight.end() {
+                self.reset_due = segment.ack;
+                return;
+            }
+            self.complete_handshake(config, now, ack);
+            self.snd_wnd = u64::from(segment.window) << self.snd_shift;
+            self.snd_wnd_max = self.snd_wnd;
+            (self.snd_wl1, self.snd_wl2) = (seq, ack);
+            receipt.happened |= Happened::CONNECTED;
+        } else if !self.take_ack(config, now, ack, &arriving, receipt) {
+            return;
+        }
+        if self.state == TcpState::Closed {
+            return;
+        }
+        // Sixth, urgent: there is no urgent mode, its data is as any other.
+        self.take_text(config, now, &arriving, receipt);
+        self.take_fin(&arriving, receipt);
+    }
+
+    /// The peer has sent its SYN again: it did not see our answer, or it is the second half of a
+    /// simultaneous open. RFC 9293 3.5, figure 8
+    fn receive_syn_again(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        segment: &Segment<'_>,
+        receipt: &mut Receipt,
+    ) {
+        let Some(ack) = segment.ack else {
+            self.flight.first_is_lost(1);
+            self.is_retransmit_forced = true;
+            return;
+        };
+        let ack = self.snd.place(ack, self.flight.start());
+        if ack <= self.flight.start() || ack > self.flight.end() {
+            self.reset_due = segment.ack;
+            return;
+        }
+        self.complete_handshake(config, now, ack);
+        self.snd_wnd = u64::from(segment.window);
+        self.snd_wnd_max = self.snd_wnd;
+        (self.snd_wl1, self.snd_wl2) = (SYN_AT, ack);
+        receipt.happened |= Happened::CONNECTED;
+        self.is_ack_due = true;
+    }
+
+    // ---- checks
+
+    /// RFC 7323 5.3 R1, and 3.2 for segments without. False: it is dropped.
+    fn is_timestamp_right(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        segment: &Segment<'_>,
+    ) -> bool {
+        let Some(clock) = self.timestamps else {
+            return true;
+        };
+        let Some((value, _)) = segment.options.timestamps else {
+            self.counters.missing_timestamps += 1;
+            return false;
+        };
+        let is_old = (value.wrapping_sub(clock.recent) as i32) < 0;
+        if is_old && now.since(clock.recent_at) <= TS_RECENT_AGE_MAX {
+            self.counters.paws_drops += 1;
+            self.answer(config, now, segment);
+            return false;
+        }
+        true
+    }
+
+    /// RFC 7323 4.3 (2)
+    fn remember_timestamp(&mut self, now: Instant, segment: &Segment<'_>, seq: u64) {
+        if let Some(clock) = &mut self.timestamps
+            && let Some((value, _)) = segment.options.timestamps
+            && seq <= self.rcv_acked
+        {
+            clock.recent = value;
+            clock.recent_at = now;
+        }
+    }
+
+    /// RFC 5961 3.2
+    fn receive_reset(&mut self, config: &TcpConfig, now: Instant, seq: u64) {
+        if seq == self.rcv_nxt {
+            let is_refused = self.state == TcpState::SynReceived && !self.is_passive;
+            self.finish_with(match is_refused {
+                true => End::Refused,
+                false => End::Reset,
+            });
+        } else if seq > self.rcv_nxt && seq < self.rcv_adv {
+            self.challenge(config, now);
+        } else {
+            self.counters.unacceptable += 1;
+        }
+    }
+
+    /// The four cases of RFC 9293 3.4, table 6.
+    fn is_acceptable(&self, arriving: &Arriving<'_>) -> bool {
+        let len = u64::from(arriving.segment.seq_len());
+        let (start, nxt) = (arriving.start, self.rcv_nxt);
+        let window = nxt..self.rcv_adv.max(nxt);
+        match (len, window.is_empty()) {
+            // A peer that probes a closed window: its ACK counts, its text is cut off.
+            (_, true) => start == nxt,
+            (0, false) => window.contains(&start),
+            (_, false) => window.contains(&start) || window.contains(&(start + len - 1)),
+        }
+    }
+
+    /// RFC 9293 3.10.7.4, first: it is answered and dropped.
+    fn answer_unacceptable(&mut self, config: &TcpConfig, now: Instant, arriving: &Arriving<'_>) {
+        self.counters.unacceptable += 1;
+        let segment = arriving.segment;
+        let end = arriving.start + segment.payload.len() as u64;
+        if !segment.payload.is_empty() && end <= self.rcv_nxt {
+            self.counters.duplicates_received += 1;
+            self.dsack = Some((arriving.start, end));
+        }
+        if segment.flags.contains(Flags::SYN) {
+            self.challenge(config, now);
+            return;
+        }
+        self.arm_idle(config, now);
+        self.answer(config, now, segment);
+    }
+
+    /// Says where we are, unless that was said to an empty segment a moment ago: two ends that find
+    /// each other's empty segments wrong would never stop answering.
+    fn answer(&mut self, config: &TcpConfig, now: Instant, segment: &Segment<'_>) {
+        if segment.seq_len() == 0 {
+            if now < self.out_of_window_ack_at {
+                return;
+            }
+            self.out_of_window_ack_at = now + config.out_of_window_ack_interval;
+        }
+        self.is_ack_due = true;
+    }
+
+    /// RFC 5961 3 to 5: what may be forged is answered with where we are; a peer that means it then
+    /// knows how to say so.
+    pub(super) fn challenge(&mut self, config: &TcpConfig, now: Instant) {
+        if now.since(self.challenges_since) >= CHALLENGE_PERIOD {
+            self.challenges_since = now;
+            self.challenges = 0;
+        }
+        if self.challenges >= config.challenge_acks_max {
+            self.counters.challenge_acks_omitted += 1;
+            return;
+        }
+        self.challenges += 1;
+        self.counters.challenge_acks += 1;
+        self.is_ack_due = true;
+    }
+
+    /// Cuts off what was received before, and what lies beyond the window.
+    fn trim(&mut self, arriving: &mut Arriving<'_>) {
+        let text_len = (arriving.payload_to - arriving.payload_from) as u64;
+        let window_end = self.rcv_adv.max(self.rcv_nxt);
+        let text_end = arriving.start + text_len;
+        if text_end + u64::from(arriving.has_fin) > window_end {
+            let over = text_end.saturating_sub(window_end).min(text_len) as usize;
+            arriving.payload_to -= over;
+            arriving.has_fin = false;
+            self.is_ack_due = true;
+        }
+        if arriving.start < self.rcv_nxt {
+            let known = (self.rcv_nxt - arriving.start) as usize;
+            let known = known.min(arriving.payload_to - arriving.payload_from);
+            if known > 0 {
+                self.counters.duplicates_received += 1;
+                self.dsack = Some((arriving.start, arriving.start + known as u64));
+                self.is_ack_due = true;
+            }
+            arriving.payload_from += known;
+            arriving.start += known as u64;
+        }
+    }
+
+    // ---- text and FIN
+
+    /// RFC 9293 3.10.7.4, seventh.
+    fn take_text(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        arriving: &Arriving<'_>,
+        receipt: &mut Receipt,
+    ) {
+        // Behind the peer's FIN there is nothing, whatever it sends.
+        let fin = self.rcv_fin.unwrap_or(u64::MAX);
+        let len_max = fin.saturating_sub(arriving.start);
+        let len = ((arriving.payload_to - arriving.payload_from) as u64).min(len_max) as usize;
+        let range = arriving.payload_from..arriving.payload_from + len;
+        if range.is_empty() || !self.state.is_receiving() {
+            return;
+        }
+        if self.is_read_shut {
+            // RFC 9293 3.6.1, MUST-11: the data is lost, and the peer is told.
+            self.abort();
+            return;
+        }
+        let (start, end) = (arriving.start, arriving.start + len as u64);
+        self.rcv_mss = self.rcv_mss.max(len.min(usize::from(config.mss)) as u16);
+        if start <= self.rcv_nxt {
+            // A hole that fills is told at once: RFC 5681 4.2.
+            self.is_ack_due |= !self.reassembly.is_empty();
+            self.rcv_nxt = self.reassembly.advance(end).min(fin);
+            receipt.happened |= Happened::READABLE;
+        } else {
+            // So is a hole.
+            self.is_ack_due = true;
+            match self.reassembly.insert(start, end) {
+                Inserted::New => {}
+                Inserted::Duplicate => {
+                    self.counters.duplicates_received += 1;
+                    self.dsack = Some((start, end));
+                    return;
+                }
+                Inserted::Refused => {
+                    self.counters.reassembly_refused += 1;
+                    return;
+                }
+            }
+        }
+        receipt.placed = Some(Placed {
+            offset: start - DATA_AT,
+            range,
+        });
+        self.delay_ack(config, now);
+    }
+
+    /// RFC 9293 3.8.6.3: at least every second full segment is acknowledged at once, and each
+    /// within less than half a second.
+    fn delay_ack(&mut self, config: &TcpConfig, now: Instant) {
+        let unacknowledged = self.rcv_nxt.saturating_sub(self.rcv_acked);
+        if unacknowledged >= 2 * u64::from(self.rcv_mss) || self.quick_acks > 0 {
+            self.is_ack_due = true;
+        } else if self.ack_at == Instant::NEVER {
+            self.ack_at = now + config.ack_delay;
+        }
+    }
+
+    /// RFC 9293 3.10.7.4, eighth: once all before it has come.
+    fn take_fin(&mut self, arriving: &Arriving<'_>, receipt: &mut Receipt) {
+        if self.state == TcpState::Closed {
+            return;
+        }
+        let text_len = (arriving.payload_to - arriving.payload_from) as u64;
+        let place = arriving.start + text_len;
+        if arriving.has_fin && self.rcv_fin.is_none() && place >= self.rcv_nxt {
+            self.rcv_fin = Some(place);
+        }
+        if self.rcv_fin != Some(self.rcv_nxt) {
+            // One that comes again is answered again: RFC 9293 3.10.7.4 for CLOSE-WAIT and later.
+            self.is_ack_due |= arriving.has_fin;
+            return;
+        }
+        self.rcv_nxt += 1;
+        self.rcv_adv = self.rcv_adv.max(self.rcv_nxt);
+        self.is_ack_due = true;
+        receipt.happened |= Happened::PEER_CLOSED;
+        match self.state {
+            TcpState::Established => self.state = TcpState::CloseWait,
+            TcpState::FinWait1 if self.is_fin_acknowledged() => self.enter_time_wait(),
+            TcpState::FinWait1 => self.state = TcpState::Closing,
+            TcpState::FinWait2 => self.enter_time_wait(),
+            _ => {}
+        }
+    }
+
+    /// The owner keeps the name for a while: [`Happened::TIME_WAIT`].
+    pub(super) fn enter_time_wait(&mut self) {
+        self.state = TcpState::TimeWait;
+        self.end = Some(End::Closed);
+        self.disarm();
+    }
+}

@@ -1,0 +1,231 @@
+//! Deadlines, and what is done when one has come.
+
+use std::time::Duration;
+
+use super::super::config::TcpConfig;
+use super::super::state::{End, TcpState};
+use super::{Connection, Happened, Phase, Probe};
+use crate::time::Instant;
+
+/// Before the first sample. RFC 8985 7.2
+const PROBE_WAIT_INITIAL: Duration = Duration::from_secs(1);
+
+/// What the peer may hold its acknowledgement back for. RFC 8985 7.2 (TLP.max_ack_delay)
+const PEER_ACK_DELAY_MAX: Duration = Duration::from_millis(200);
+
+/// A closed window is probed with pauses that double up to this. RFC 9293 3.8.6.1
+const PERSIST_MAX: Duration = Duration::from_secs(60);
+
+impl Connection {
+    /// When to call [`Connection::expire`] next.
+    pub fn deadline(&self) -> Instant {
+        let early = self.rto_at.min(self.probe_at).min(self.reorder_at);
+        let late = self.persist_at.min(self.idle_at).min(self.close_at);
+        early.min(late).min(self.ack_at)
+    }
+
+    /// Does what is due by now. What is to be sent leaves with the next [`Connection::transmit`].
+    pub fn expire(&mut self, config: &TcpConfig, now: Instant) -> Happened {
+        let state_before = self.state;
+        if self.ack_at <= now {
+            self.ack_at = Instant::NEVER;
+            self.is_ack_due = true;
+        }
+        if self.reorder_at <= now {
+            self.on_reordering_timeout(now);
+        }
+        if self.probe_at <= now {
+            self.on_probe_timeout(config, now);
+        }
+        if self.rto_at <= now {
+            self.on_retransmission_timeout(config, now);
+        }
+        if self.persist_at <= now {
+            self.on_persist_timeout(config, now);
+        }
+        if self.idle_at <= now {
+            self.on_idle(config, now);
+        }
+        if self.close_at <= now {
+            self.finish_with(End::Closed);
+        }
+        match self.state == TcpState::Closed && state_before != TcpState::Closed {
+            true => Happened::ENDED,
+            false => Happened::NOTHING,
+        }
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.rto_at = Instant::NEVER;
+        self.probe_at = Instant::NEVER;
+        self.reorder_at = Instant::NEVER;
+        self.persist_at = Instant::NEVER;
+        self.ack_at = Instant::NEVER;
+        self.idle_at = Instant::NEVER;
+        self.close_at = Instant::NEVER;
+    }
+
+    // ---- retransmission: RFC 6298 5
+
+    fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) {
+        self.rto_at = Instant::NEVER;
+        if self.flight.is_empty() {
+            return;
+        }
+        if self.is_given_up(config, now) {
+            return;
+        }
+        if self.snd_wnd == 0 && self.state.is_synchronized() {
+            // The peer has closed its window over what is under way. It is probed, as if nothing
+            // were: RFC 9293 3.8.6, MUST-35.
+            self.arm_persist(config, now);
+            return;
+        }
+        self.counters.timeouts += 1;
+        let is_first = !matches!(self.phase, Phase::Loss { .. });
+        // RFC 5681 3.1 (4): the threshold falls once for one window.
+        if is_first && self.state.is_synchronized() {
+            self.congestion.on_loss(self.flight.len());
+        }
+        let about = self.detection(now);
+        if self.state.is_synchronized() {
+            self.congestion.on_timeout();
+            self.phase = Phase::Loss {
+                end: self.flight.end(),
+            };
+        }
+        if !is_first {
+            // It may have dropped what it said that it has. RFC 2018 8
+            self.flight.forget_sacks();
+        }
+        let is_all = !self.has_sack || !is_first;
+        self.flight.timed_out(&about, is_all);
+        self.recover = self.flight.end();
+        self.is_repairing = false;
+        self.dup_acks = 0;
+        self.is_retransmit_forced = true;
+        self.round_trip.back_off();
+        self.probe = Probe::Idle;
+        self.probe_at = Instant::NEVER;
+        self.reorder_at = Instant::NEVER;
+        self.arm_retransmission(config, now);
+    }
+
+    /// RFC 9293 3.8.3, R2
+    fn is_given_up(&mut self, config: &TcpConfig, now: Instant) -> bool {
+        let is_over = now >= self.progress_at + self.patience(config);
+        if is_over {
+            self.finish_with(End::TimedOut);
+        }
+        is_over
+    }
+
+    fn patience(&self, config: &TcpConfig) -> Duration {
+        match self.state {
+            TcpState::SynSent => config.connect_timeout,
+            TcpState::SynReceived => config.accept_timeout,
+            _ => config.user_timeout,
+        }
+    }
+
+    /// The timer runs while something is under way, and not beyond the end of patience.
+    pub(super) fn arm_retransmission(&mut self, config: &TcpConfig, now: Instant) {
+        let by_rto = now + self.round_trip.rto(&config.rto);
+        let by_patience = self.progress_at + self.patience(config);
+        self.rto_at = by_rto.min(by_patience.max(now));
+    }
+
+    // ---- RACK and the tail loss probe: RFC 8985
+
+    fn on_reordering_timeout(&mut self, now: Instant) {
+        let flight_len = self.flight.len();
+        self.find_losses(now);
+        if self.flight.lost_len() > 0 && self.phase == Phase::Open && !self.is_repairing {
+            self.enter_recovery(flight_len);
+        }
+    }
+
+    /// RFC 8985 7.2: a probe when an acknowledgement is overdue, long before the time-out.
+    pub(super) fn arm_probe(&mut self, now: Instant) {
+        self.probe_at = Instant::NEVER;
+        let may_probe = self.has_sack
+            && self.phase == Phase::Open
+            && self.probe == Probe::Idle
+            && self.state.is_synchronized()
+            && self.flight.sacked_len() == 0
+            && !self.flight.is_empty();
+        if !may_probe {
+            return;
+        }
+        let mut wait = match self.round_trip.srtt() {
+            Some(srtt) => srtt * 2,
+            None => PROBE_WAIT_INITIAL,
+        };
+        if self.flight.len() <= self.mss() && self.round_trip.srtt().is_some() {
+            wait += PEER_ACK_DELAY_MAX;
+        }
+        self.probe_at = (now + wait).min(self.rto_at);
+    }
+
+    fn on_probe_timeout(&mut self, config: &TcpConfig, now: Instant) {
+        self.probe_at = Instant::NEVER;
+        if !self.flight.is_empty() {
+            self.probe = Probe::Due;
+            self.counters.tail_loss_probes += 1;
+            // RFC 8985 7.3: the time-out counts from the probe.
+            self.arm_retransmission(config, now);
+        }
+    }
+
+    // ---- closed windows: RFC 9293 3.8.6.1
+
+    /// Runs while there is something to send that the window holds back, and nothing under way
+    /// whose acknowledgement would tell of a larger one.
+    pub(super) fn arm_persist(&mut self, config: &TcpConfig, now: Instant) {
+        if self.persist_at != Instant::NEVER {
+            return;
+        }
+        let factor = 1_u32 << self.persist_backoff.min(16);
+        let wait = self.round_trip.rto(&config.rto).saturating_mul(factor);
+        self.persist_at = now + wait.min(PERSIST_MAX);
+    }
+
+    fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) {
+        self.persist_at = Instant::NEVER;
+        if self.is_given_up(config, now) {
+            return;
+        }
+        self.is_window_probe_due = true;
+        self.persist_backoff = self.persist_backoff.saturating_add(1);
+        self.arm_persist(config, now);
+    }
+
+    // ---- silence: RFC 9293 3.8.4
+
+    /// The peer has been heard.
+    pub(super) fn arm_idle(&mut self, config: &TcpConfig, now: Instant) {
+        self.keep_alive_probes = 0;
+        let keep_alive = config.keep_alive.filter(|_| self.state.is_synchronized());
+        self.idle_at = keep_alive.map_or(Instant::NEVER, |keep| now + keep.idle);
+    }
+
+    fn on_idle(&mut self, config: &TcpConfig, now: Instant) {
+        self.idle_at = Instant::NEVER;
+        let Some(keep_alive) = config.keep_alive else {
+            return;
+        };
+        // Only while nothing else would find out. MUST-26
+        if !self.flight.is_empty() || self.persist_at != Instant::NEVER {
+            self.idle_at = now + keep_alive.interval;
+            return;
+        }
+        if self.keep_alive_probes >= keep_alive.probes_max {
+            self.is_abort_due = true;
+            self.finish_with(End::TimedOut);
+            return;
+        }
+        self.keep_alive_probes += 1;
+        self.is_keep_alive_due = true;
+        self.idle_at = now + keep_alive.interval;
+    }
+}

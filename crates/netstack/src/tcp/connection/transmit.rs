@@ -1,0 +1,466 @@
+//! The next segment to go out.
+//!
+//! ```text
+//!   a RST that is owed → SYN → lost data → tail loss probe → new data, FIN → window probe
+//!     → keep-alive → ACK
+//! ```
+//!
+//! [`Connection::transmit`] is called until it has nothing more. Any segment carries the
+//! acknowledgement, so the bare one comes last.
+
+use super::super::config::TcpConfig;
+use super::super::place::{DATA_AT, SYN_AT};
+use super::super::state::TcpState;
+use super::{Connection, Outgoing, Phase, Probe};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
+
+impl Connection {
+    /// The next segment, if one is due. `len_max` is the longest payload that the device cuts into
+    /// segments; 0 if it does not.
+    pub fn transmit(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
+        if let Some(seq) = self.reset_due.take() {
+            // RFC 9293 3.10.7.3: a segment that cannot be, with an ACK.
+            return Some(self.reset(seq, None));
+        }
+        if self.is_abort_due {
+            self.is_abort_due = false;
+            let seq = self.snd.seq(self.flight.end());
+            return Some(self.reset(seq, Some(self.rcv.seq(self.rcv_nxt))));
+        }
+        match self.state {
+            TcpState::Closed | TcpState::TimeWait => return None,
+            TcpState::SynSent | TcpState::SynReceived => return self.transmit_syn(config, now),
+            _ => {}
+        }
+        let outgoing = self
+            .transmit_lost(now)
+            .or_else(|| self.transmit_probe(now))
+            .or_else(|| self.transmit_new(config, now, len_max))
+            .or_else(|| self.transmit_window_probe(now))
+            .or_else(|| self.transmit_keep_alive(now))
+            .or_else(|| self.transmit_ack(now))?;
+        self.after_transmit(config, now, &outgoing);
+        Some(outgoing)
+    }
+
+    fn after_transmit(&mut self, config: &TcpConfig, now: Instant, outgoing: &Outgoing) {
+        let has_seq = outgoing.len > 0 || outgoing.segment.flags.contains(Flags::FIN);
+        if !has_seq {
+            return;
+        }
+        self.sent_at = now;
+        if self.persist_at != Instant::NEVER {
+            return; // The window is closed: that timer runs.
+        }
+        if self.rto_at == Instant::NEVER {
+            if !outgoing.is_retransmission {
+                self.progress_at = now;
+            }
+            self.arm_retransmission(config, now); // RFC 6298 5.1
+        }
+        if !outgoing.is_retransmission {
+            self.arm_probe(now);
+        }
+    }
+
+    // ---- the handshake
+
+    fn transmit_syn(&mut self, config: &TcpConfig, now: Instant) -> Option<Outgoing> {
+        let is_first = self.flight.is_empty();
+        if !is_first && self.flight.lost_len() == 0 {
+            return self.transmit_ack(now);
+        }
+        if is_first {
+            self.flight.send(now, 1);
+            self.progress_at = now;
+        } else {
+            self.flight.send_again(now, SYN_AT, 1);
+            self.counters.retransmissions += 1;
+        }
+        self.is_retransmit_forced = false;
+        if self.rto_at == Instant::NEVER {
+            self.arm_retransmission(config, now);
+        }
+        let is_answer = self.state == TcpState::SynReceived;
+        let options = TcpOptions {
+            mss: Some(config.mss),
+            window_scale: self.offered_scale(config, is_answer),
+            sack_permitted: if is_answer { self.has_sack } else { config.has_sack },
+            timestamps: self.stamp(now),
+            ..TcpOptions::NONE
+        };
+        let window = self.receive_capacity.min(u32::from(u16::MAX)) as u16;
+        self.is_ack_due = false;
+        if is_answer {
+            self.rcv_acked = self.rcv_nxt;
+        }
+        self.counters.segments_sent += 1;
+        let segment = Segment {
+            ack: is_answer.then(|| self.rcv.seq(self.rcv_nxt)),
+            flags: Flags::SYN,
+            window, // Never scaled: RFC 7323 2.2.
+            options,
+            ..self.empty(self.snd.seq(SYN_AT))
+        };
+        Some(Outgoing {
+            segment,
+            offset: 0,
+            len: 0,
+            mss: self.mss() as u16,
+            is_retransmission: !is_first,
+        })
+    }
+
+    /// RFC 7323 2.2: the answer has the option if the SYN had it.
+    fn offered_scale(&self, config: &TcpConfig, is_answer: bool) -> Option<u8> {
+        match is_answer {
+            false => config.has_window_scale.then(|| config.receive_shift()),
+            true => self.is_scaling.then_some(self.rcv_shift),
+        }
+    }
+
+    // ---- data
+
+    /// What is lost leaves before what is new. RFC 6675 4, NextSeg (1)
+    fn transmit_lost(&mut self, now: Instant) -> Option<Outgoing> {
+        let (place, len) = self.flight.next_lost(self.payload_max())?;
+        let has_room = self.pipe() + len <= self.congestion.cwnd();
+        if !has_room && !self.is_retransmit_forced {
+            self.limited_until = self.flight.end();
+            return None;
+        }
+        self.is_retransmit_forced = false;
+        Some(self.retransmit(now, place, len))
+    }
+
+    fn retransmit(&mut self, now: Instant, place: u64, len: u64) -> Outgoing {
+        self.flight.send_again(now, place, len);
+        self.counters.retransmissions += 1;
+        if let Phase::Recovery { .. } = self.phase {
+            self.reduction.on_sent(len);
+        }
+        if self.flight.lost_len() == 0 {
+            self.is_repairing = false;
+        }
+        self.segment_of(now, place, len, true)
+    }
+
+    /// RFC 8985 7.3: new data if there is some and the peer takes it, else the last segment.
+    fn transmit_probe(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.probe != Probe::Due {
+            return None;
+        }
+        let end = self.flight.end();
+        let new_len = self.usable_len().min(self.payload_max());
+        let is_new = new_len > 0 && end < self.queue_end;
+        let outgoing = if is_new {
+            self.send_new(now, new_len)
+        } else {
+            let Some((place, len)) = self.flight.last_out(self.payload_max()) else {
+                self.probe = Probe::Idle;
+                return None;
+            };
+            self.retransmit(now, place, len)
+        };
+        self.probe = Probe::Out {
+            end: self.flight.end(),
+            is_retransmission: !is_new,
+        };
+        Some(outgoing)
+    }
+
+    /// Bytes of the queue that the peer's window has room for.
+    fn usable_len(&self) -> u64 {
+        let end = self.flight.end();
+        let edge = self.flight.start() + self.snd_wnd;
+        self.queue_end.min(edge).saturating_sub(end)
+    }
+
+    fn transmit_new(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
+        let end = self.flight.end();
+        let waits = self.queue_end.saturating_sub(end);
+        let has_fin_left = self.is_fin_queued && end <= self.queue_end;
+        if (waits == 0 && !has_fin_left) || self.flight.is_full() {
+            return None;
+        }
+        self.restart_if_idle(config, now);
+        let usable = self.usable_len();
+        let mut len = usable.min(self.burst_len(len_max));
+        if len > 0 {
+            len = self.fit_into_cwnd(len)?;
+        }
+        if waits > 0 && !self.may_send(len, waits) {
+            // What the window holds back is asked for when nothing else would tell that it opens.
+            if self.flight.is_empty() {
+                self.arm_persist(config, now);
+            }
+            return None;
+        }
+        if waits == 0 && self.snd_wnd <= self.flight.len() {
+            // Only the FIN is left, and there is no room for it.
+            if self.flight.is_empty() {
+                self.arm_persist(config, now);
+            }
+            return None;
+        }
+        self.persist_at = Instant::NEVER;
+        Some(self.send_new(now, len))
+    }
+
+    /// The longest payload at once: whole segments, if the device cuts.
+    fn burst_len(&self, len_max: u32) -> u64 {
+        let mss = self.payload_max();
+        (u64::from(len_max) / mss).max(1) * mss
+    }
+
+    /// Whole segments that cwnd has room for; one if nothing is under way.
+    fn fit_into_cwnd(&mut self, len: u64) -> Option<u64> {
+        let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd());
+        let room = cwnd.saturating_sub(pipe);
+        if len <= room {
+            return Some(len);
+        }
+        self.limited_until = self.flight.end();
+        let mss = self.payload_max();
+        let whole = room / mss * mss;
+        match (whole, pipe) {
+            (0, 0) => Some(len.min(mss)),
+            (0, _) => None,
+            _ => Some(whole),
+        }
+    }
+
+    /// Sender's silly window avoidance, RFC 9293 3.8.6.2.1, and Nagle's rule, 3.7.4.
+    fn may_send(&self, len: u64, waits: u64) -> bool {
+        if len == 0 {
+            return false;
+        }
+        let is_full = len >= self.payload_max();
+        let is_all = len == waits;
+        let is_half_window = len >= self.snd_wnd_max / 2;
+        let is_quiet = self.is_nodelay || self.flight.is_empty() || self.is_fin_queued;
+        is_full || ((is_all || is_half_window) && is_quiet)
+    }
+
+    fn send_new(&mut self, now: Instant, len: u64) -> Outgoing {
+        let place = self.flight.end();
+        let is_last = place + len == self.queue_end;
+        let has_fin = self.is_fin_queued && is_last && self.flight.len() + len < self.snd_wnd;
+        let seq_len = len + u64::from(has_fin);
+        self.flight.send(now, seq_len);
+        if let Phase::Recovery { .. } = self.phase {
+            self.reduction.on_sent(seq_len);
+        }
+        if has_fin {
+            self.state = match self.state {
+                TcpState::Established => TcpState::FinWait1,
+                TcpState::CloseWait => TcpState::LastAck,
+                state => state,
+            };
+        }
+        if self.is_ack_due || self.ack_at != Instant::NEVER {
+            // Data goes both ways: the peer's next acknowledgement can wait for data.
+            self.quick_acks = 0;
+        }
+        self.segment_of(now, place, seq_len, false)
+    }
+
+    /// RFC 5681 4.1
+    fn restart_if_idle(&mut self, config: &TcpConfig, now: Instant) {
+        let is_idle = now.since(self.sent_at) > self.round_trip.rto(&config.rto);
+        if self.flight.is_empty() && is_idle {
+            self.congestion.restart_after_idle();
+            self.sent_at = now;
+        }
+    }
+
+    /// RFC 9293 3.8.6.1: one byte, new or again; or what fits, if silly window avoidance has held
+    /// it back for long enough (3.8.6.2.1, 4).
+    fn transmit_window_probe(&mut self, now: Instant) -> Option<Outgoing> {
+        if !self.is_window_probe_due {
+            return None;
+        }
+        self.is_window_probe_due = false;
+        self.counters.window_probes += 1;
+        if !self.flight.is_empty() {
+            self.flight.first_is_lost(1);
+            let place = self.flight.start();
+            return Some(self.retransmit(now, place, 1));
+        }
+        let usable = self.usable_len().min(self.payload_max());
+        if usable > 0 {
+            self.persist_at = Instant::NEVER;
+            return Some(self.send_new(now, usable));
+        }
+        let place = self.flight.end();
+        if place < self.queue_end {
+            self.flight.send(now, 1);
+            return Some(self.segment_of(now, place, 1, false));
+        }
+        if !self.is_fin_queued || place > self.queue_end {
+            self.persist_at = Instant::NEVER;
+            return None;
+        }
+        // The FIN is what is left; it takes the place of the byte.
+        self.flight.send(now, 1);
+        self.state = match self.state {
+            TcpState::Established => TcpState::FinWait1,
+            TcpState::CloseWait => TcpState::LastAck,
+            state => state,
+        };
+        Some(self.segment_of(now, place, 1, false))
+    }
+
+    /// A segment that the peer finds wrong, and therefore answers. RFC 9293 3.8.4
+    fn transmit_keep_alive(&mut self, now: Instant) -> Option<Outgoing> {
+        if !self.is_keep_alive_due {
+            return None;
+        }
+        self.is_keep_alive_due = false;
+        let mut outgoing = self.bare_ack(now);
+        outgoing.segment.seq = self.snd.seq(self.flight.end() - 1);
+        Some(outgoing)
+    }
+
+    fn transmit_ack(&mut self, now: Instant) -> Option<Outgoing> {
+        self.is_ack_due.then(|| self.bare_ack(now))
+    }
+
+    fn bare_ack(&mut self, now: Instant) -> Outgoing {
+        self.quick_acks = self.quick_acks.saturating_sub(1);
+        let place = self.flight.end();
+        self.segment_of(now, place, 0, false)
+    }
+
+    // ---- headers
+
+    /// The segment with `len` sequence numbers from `place` on, with all that a segment says of the
+    /// other direction.
+    fn segment_of(&mut self, now: Instant, place: u64, len: u64, is_again: bool) -> Outgoing {
+        let mss = self.payload_max();
+        let end = place + len;
+        let has_fin = self.is_fin_queued && len > 0 && end > self.queue_end;
+        let data_len = len - u64::from(has_fin);
+        let mut flags = Flags::NONE;
+        if data_len > 0 && place + data_len == self.queue_end {
+            flags |= Flags::PSH;
+        }
+        if has_fin {
+            flags |= Flags::FIN;
+        }
+        let options = TcpOptions {
+            timestamps: self.stamp(now),
+            sacks: self.blocks(),
+            ..TcpOptions::NONE
+        };
+        self.dsack = None;
+        self.is_ack_due = false;
+        self.ack_at = Instant::NEVER;
+        self.rcv_acked = self.rcv_nxt;
+        self.counters.segments_sent += 1;
+        let segment = Segment {
+            ack: Some(self.rcv.seq(self.rcv_nxt)),
+            flags,
+            window: self.offer_window(),
+            options,
+            ..self.empty(self.snd.seq(place))
+        };
+        Outgoing {
+            segment,
+            offset: place.saturating_sub(DATA_AT),
+            len: data_len as u32,
+            mss: mss as u16,
+            is_retransmission: is_again,
+        }
+    }
+
+    fn reset(&mut self, seq: SeqNumber, ack: Option<SeqNumber>) -> Outgoing {
+        self.counters.segments_sent += 1;
+        Outgoing {
+            segment: Segment {
+                ack,
+                flags: Flags::RST,
+                ..self.empty(seq)
+            },
+            offset: 0,
+            len: 0,
+            mss: self.snd_mss,
+            is_retransmission: false,
+        }
+    }
+
+    fn empty(&self, seq: SeqNumber) -> Segment<'static> {
+        Segment {
+            src_port: self.local_port,
+            dst_port: self.remote_port,
+            seq,
+            ack: None,
+            flags: Flags::NONE,
+            window: 0,
+            urgent: 0,
+            options: TcpOptions::NONE,
+            payload: &[],
+        }
+    }
+
+    /// The window as it stands in the header. Its right edge moves by a segment or half of the
+    /// buffer at least (RFC 9293 3.8.6.2.2), and never back, but for what the shift rounds off
+    /// (RFC 7323 2.4).
+    fn offer_window(&mut self) -> u16 {
+        let capacity = u64::from(self.receive_capacity);
+        let step = u64::from(self.rcv_mss).min(capacity / 2);
+        let edge = self.rcv_read + capacity;
+        let edge = match edge >= self.rcv_adv + step {
+            true => edge,
+            false => self.rcv_adv,
+        };
+        let window = edge.saturating_sub(self.rcv_nxt) >> self.rcv_shift;
+        let field = window.min(u64::from(u16::MAX));
+        self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + (field << self.rcv_shift));
+        field as u16
+    }
+
+    /// TSval and TSecr. RFC 7323 3.2
+    fn stamp(&self, now: Instant) -> Option<(u32, u32)> {
+        let clock = self.timestamps.as_ref()?;
+        let value = (now.as_millis() as u32).wrapping_add(clock.offset);
+        Some((value, clock.recent))
+    }
+
+    /// RFC 2018 4, RFC 2883 4: what came twice, then what came last.
+    fn blocks(&self) -> SackBlocks {
+        let mut blocks = SackBlocks::NONE;
+        if !self.has_sack || (self.dsack.is_none() && self.reassembly.is_empty()) {
+            return blocks;
+        }
+        let count_max = match self.timestamps {
+            Some(_) => SackBlocks::COUNT_MAX_WITH_TIMESTAMPS,
+            None => SackBlocks::COUNT_MAX,
+        };
+        let mut around = None;
+        if let Some((left, right)) = self.dsack {
+            let block = |(left, right)| SackBlock {
+                left: self.rcv.seq(left),
+                right: self.rcv.seq(right),
+            };
+            blocks.push(block((left, right)));
+            around = self.reassembly.containing(left, right);
+            if let Some(around) = around {
+                blocks.push(block(around));
+            }
+        }
+        self.reassembly.report(self.rcv, &mut blocks, count_max, around);
+        blocks
+    }
+
+    /// Payload of the next segment: what the path takes, less the options that it will have.
+    /// RFC 9293 3.7.1, MUST-16
+    fn payload_max(&self) -> u64 {
+        let blocks = self.blocks();
+        if blocks.is_empty() {
+            return self.mss();
+        }
+        self.mss() - (4 + 8 * blocks.as_slice().len() as u64)
+    }
+}

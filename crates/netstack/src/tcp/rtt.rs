@@ -1,0 +1,163 @@
+//! Round-trip time, and the retransmission time-out that follows from it. RFC 6298
+//!
+//! The estimator is the RFC's, with its constants. What a sample is, and that a retransmitted
+//! segment gives none (Karn), is decided where acknowledgements are taken in.
+
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// For how long the smallest round-trip time is believed. A route may have changed since.
+const MIN_RTT_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// The estimator's state.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip {
+    /// Smoothed; zero before the first sample.
+    srtt: Duration,
+    rttvar: Duration,
+    /// The time-out before backing off.
+    base: Duration,
+    /// How often it was doubled since the last sample. RFC 6298 5.5
+    backoff: u8,
+    min_rtt: Duration,
+    min_rtt_at: Instant,
+}
+
+/// The limits of the time-out.
+#[derive(Clone, Copy, Debug)]
+pub struct RtoLimits {
+    /// Before the first sample. RFC 6298 2.1: one second.
+    pub initial: Duration,
+    /// RFC 6298 2.4 says one second; 200 ms is what is in use.
+    pub min: Duration,
+    /// RFC 6298 2.5: at least 60 seconds.
+    pub max: Duration,
+}
+
+impl RoundTrip {
+    /// Knows nothing yet.
+    pub fn new(limits: &RtoLimits) -> RoundTrip {
+        RoundTrip {
+            srtt: Duration::ZERO,
+            rttvar: Duration::ZERO,
+            base: limits.initial,
+            backoff: 0,
+            min_rtt: Duration::ZERO,
+            min_rtt_at: Instant::START,
+        }
+    }
+
+    /// Takes a sample. The backing off ends with it: RFC 6298 5.7.
+    pub fn sample(&mut self, now: Instant, rtt: Duration, limits: &RtoLimits) {
+        // A clock that stood still between a segment and its acknowledgement is a short time.
+        let rtt = rtt.max(Duration::from_micros(1));
+        if self.srtt.is_zero() {
+            // RFC 6298 2.2
+            self.srtt = rtt;
+            self.rttvar = rtt / 2;
+        } else {
+            // RFC 6298 2.3, with alpha = 1/8 and beta = 1/4
+            let difference = self.srtt.abs_diff(rtt);
+            self.rttvar = self.rttvar * 3 / 4 + difference / 4;
+            self.srtt = self.srtt * 7 / 8 + rtt / 8;
+        }
+        self.base = (self.srtt + self.rttvar * 4).clamp(limits.min, limits.max);
+        self.backoff = 0;
+        let is_old = now.since(self.min_rtt_at) > MIN_RTT_AGE_MAX;
+        if self.min_rtt.is_zero() || rtt <= self.min_rtt || is_old {
+            self.min_rtt = rtt;
+            self.min_rtt_at = now;
+        }
+    }
+
+    /// The time-out, doubled for each expiry since the last sample.
+    pub fn rto(&self, limits: &RtoLimits) -> Duration {
+        let factor = 1_u32 << self.backoff.min(16);
+        self.base.saturating_mul(factor).min(limits.max)
+    }
+
+    /// RFC 6298 5.5
+    pub fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1);
+    }
+
+    /// Acknowledgements come again, though without a sample.
+    pub fn end_back_off(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// A handshake in which the SYN was lost gives no sample; the data's time-out begins at three
+    /// seconds. RFC 6298 5.7
+    pub fn restart_after_lost_syn(&mut self) {
+        self.base = Duration::from_secs(3);
+        self.backoff = 0;
+    }
+
+    /// Smoothed; none before the first sample.
+    pub fn srtt(&self) -> Option<Duration> {
+        (!self.srtt.is_zero()).then_some(self.srtt)
+    }
+
+    /// The variation.
+    pub fn rttvar(&self) -> Duration {
+        self.rttvar
+    }
+
+    /// The smallest of the last minutes; zero before the first sample.
+    pub fn min_rtt(&self) -> Duration {
+        self.min_rtt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: RtoLimits = RtoLimits {
+        initial: Duration::from_secs(1),
+        min: Duration::from_millis(200),
+        max: Duration::from_secs(60),
+    };
+
+    #[test]
+    fn the_first_sample_sets_the_variation_to_half_of_it() {
+        let mut trip = RoundTrip::new(&LIMITS);
+        assert_eq!(trip.rto(&LIMITS), Duration::from_secs(1));
+        trip.sample(Instant::START, Duration::from_millis(300), &LIMITS);
+        assert_eq!(trip.srtt(), Some(Duration::from_millis(300)));
+        assert_eq!(trip.rto(&LIMITS), Duration::from_millis(900));
+    }
+
+    #[test]
+    fn later_samples_count_an_eighth() {
+        let mut trip = RoundTrip::new(&LIMITS);
+        trip.sample(Instant::START, Duration::from_millis(800), &LIMITS);
+        trip.sample(Instant::START, Duration::from_millis(400), &LIMITS);
+        assert_eq!(trip.srtt(), Some(Duration::from_millis(750)));
+        assert_eq!(trip.rttvar(), Duration::from_millis(400));
+        assert_eq!(trip.rto(&LIMITS), Duration::from_millis(2350));
+    }
+
+    #[test]
+    fn the_time_out_doubles_up_to_the_limit_and_a_sample_ends_that() {
+        let mut trip = RoundTrip::new(&LIMITS);
+        for expected_s in [2, 4, 8, 16, 32, 60, 60] {
+            trip.back_off();
+            assert_eq!(trip.rto(&LIMITS), Duration::from_secs(expected_s));
+        }
+        trip.sample(Instant::START, Duration::from_millis(1), &LIMITS);
+        assert_eq!(trip.rto(&LIMITS), Duration::from_millis(200));
+    }
+
+    #[test]
+    fn the_smallest_round_trip_is_forgotten_after_minutes() {
+        let mut trip = RoundTrip::new(&LIMITS);
+        let at = |s| Instant::START + Duration::from_secs(s);
+        trip.sample(at(0), Duration::from_millis(5), &LIMITS);
+        trip.sample(at(200), Duration::from_millis(9), &LIMITS);
+        assert_eq!(trip.min_rtt(), Duration::from_millis(5));
+        trip.sample(at(301), Duration::from_millis(9), &LIMITS);
+        assert_eq!(trip.min_rtt(), Duration::from_millis(9));
+    }
+}

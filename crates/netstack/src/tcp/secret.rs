@@ -1,0 +1,193 @@
+//! What an attacker that does not see our segments must not be able to guess: initial sequence
+//! numbers, SYN cookies, timestamp offsets, ports.
+//!
+//! All of them are a keyed hash (SipHash) of the connection's addresses and ports, so that they
+//! need no memory.
+//!
+//! ```text
+//!   iss      hash(flow) + now / 4 µs                     RFC 6528 3
+//!   cookie   31   27 26  24 23                 0         RFC 4987 3.6
+//!            │ time │ mss  │ hash(flow, irs, time, mss) │
+//! ```
+
+use std::hash::Hasher;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use siphasher::sip::SipHasher24;
+
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// A connection's name: both ends' addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FourTuple {
+    /// Our address.
+    pub local: IpAddr,
+    /// Our port.
+    pub local_port: u16,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// The peer's port.
+    pub remote_port: u16,
+}
+
+/// The key of all of them: drawn at random when the shard starts, and never shown.
+#[derive(Clone, Copy)]
+pub struct Secret {
+    key: [u8; 16],
+}
+
+/// What the peer's SYN said, as far as a cookie holds it.
+const COOKIE_MSS: [u16; 8] = [536, 1024, 1220, 1300, 1400, 1440, 1460, 8940];
+
+/// The time in a cookie counts these.
+const COOKIE_PERIOD: Duration = Duration::from_secs(64);
+
+/// A cookie is believed for so many periods.
+const COOKIE_PERIODS_MAX: u64 = 2;
+
+const COOKIE_HASH_BITS: u32 = 24;
+
+/// So that no two uses have the same hash.
+#[derive(Clone, Copy)]
+enum Use {
+    Isn,
+    Cookie,
+    Timestamp,
+    Port,
+    Table,
+}
+
+impl Secret {
+    /// With the bytes of a random source.
+    pub fn new(key: [u8; 16]) -> Secret {
+        Secret { key }
+    }
+
+    /// The initial sequence number of a connection that begins now. Connections of the same four
+    /// follow each other in sequence space; others are unrelated. RFC 6528 3
+    pub fn isn(&self, now: Instant, tuple: &FourTuple) -> SeqNumber {
+        let clock = (now.as_micros() / 4) as u32;
+        SeqNumber(self.hash(Use::Isn, tuple, 0) as u32) + clock
+    }
+
+    /// By how much the clock in our timestamps is ahead, for the peer not to learn our uptime and
+    /// for connections of the same four to go on counting. RFC 7323 7.1
+    pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
+        self.hash(Use::Timestamp, tuple, 0) as u32
+    }
+
+    /// Where the search for a port begins, between the same addresses. RFC 6056 3.3.3
+    pub fn port_offset(&self, tuple: &FourTuple) -> u32 {
+        let tuple = FourTuple {
+            local_port: 0,
+            ..*tuple
+        };
+        self.hash(Use::Port, &tuple, 0) as u32
+    }
+
+    /// For tables: a peer that chooses its ports cannot choose where it stands in them.
+    pub fn table_hash(&self, tuple: &FourTuple) -> u64 {
+        self.hash(Use::Table, tuple, 0)
+    }
+
+    /// The initial sequence number that remembers a SYN.
+    pub fn cookie(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        irs: SeqNumber,
+        mss: u16,
+    ) -> SeqNumber {
+        let fits = COOKIE_MSS.iter().rposition(|&fits| fits <= mss);
+        let index = fits.unwrap_or(0) as u64;
+        SeqNumber(self.cookie_with(cookie_time(now), tuple, irs, index))
+    }
+
+    fn cookie_with(&self, time: u64, tuple: &FourTuple, irs: SeqNumber, index: u64) -> u32 {
+        let about = u64::from(irs.0) << 32 | (time << 3 | index) & 0xffff_ffff;
+        let hash = self.hash(Use::Cookie, tuple, about) as u32 & ((1 << COOKIE_HASH_BITS) - 1);
+        let top = ((time as u32 & 0x1f) << 3) | index as u32;
+        top << COOKIE_HASH_BITS | hash
+    }
+
+    /// The MSS of the SYN that a cookie stands for, if it is one of ours and not too old.
+    pub fn cookie_mss(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        irs: SeqNumber,
+        cookie: SeqNumber,
+    ) -> Option<u16> {
+        let index = u64::from(cookie.0 >> COOKIE_HASH_BITS & 7);
+        let time = cookie_time(now);
+        (0..=COOKIE_PERIODS_MAX.min(time))
+            .any(|age| self.cookie_with(time - age, tuple, irs, index) == cookie.0)
+            .then(|| COOKIE_MSS[index as usize])
+    }
+
+    fn hash(&self, for_use: Use, tuple: &FourTuple, more: u64) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
+        hasher.write_u64((for_use as u64) << 32 | ports);
+        hasher.write_u64(more);
+        for address in [tuple.local, tuple.remote] {
+            match address {
+                IpAddr::V4(address) => hasher.write_u32(address.into()),
+                IpAddr::V6(address) => hasher.write_u128(address.into()),
+            }
+        }
+        hasher.finish()
+    }
+}
+
+fn cookie_time(now: Instant) -> u64 {
+    now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const TUPLE: FourTuple = FourTuple {
+        local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+        local_port: 80,
+        remote: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+        remote_port: 1024,
+    };
+
+    fn after(seconds: u64) -> Instant {
+        Instant::START + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn an_isn_moves_with_the_clock_and_not_between_connections() {
+        let secret = Secret::new(*b"0123456789abcdef");
+        let first = secret.isn(after(0), &TUPLE);
+        assert_eq!(secret.isn(after(1), &TUPLE) - first, 250_000);
+        let other = FourTuple {
+            remote_port: 1025,
+            ..TUPLE
+        };
+        assert!((secret.isn(after(0), &other) - first).unsigned_abs() > 1000);
+        let elsewhere = Secret::new(*b"0123456789abcdeg");
+        assert_ne!(elsewhere.isn(after(0), &TUPLE), first);
+    }
+
+    #[test]
+    fn a_cookie_tells_the_largest_mss_that_fits_for_two_minutes() {
+        let secret = Secret::new([7; 16]);
+        let irs = SeqNumber(99);
+        for (mss, told) in [(100, 536), (536, 536), (1459, 1440), (1460, 1460), (65535, 8940)] {
+            let cookie = secret.cookie(after(1000), &TUPLE, irs, mss);
+            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie), Some(told));
+            assert_eq!(secret.cookie_mss(after(1128), &TUPLE, irs, cookie), Some(told));
+            assert_eq!(secret.cookie_mss(after(1300), &TUPLE, irs, cookie), None);
+            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie + 1), None);
+            let other = irs + 1;
+            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, other, cookie), None);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The states of a connection, and the ways in which it ends.
+
+use std::fmt;
+
+/// RFC 9293 3.3.2. LISTEN is not among them: a listener is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TcpState {
+    /// A SYN was sent.
+    SynSent,
+    /// A SYN was received, and answered.
+    SynReceived,
+    /// Data goes both ways.
+    Established,
+    /// We have closed; the peer has neither acknowledged that nor closed.
+    FinWait1,
+    /// The peer has acknowledged our FIN, and has not closed.
+    FinWait2,
+    /// The peer has closed; we have not.
+    CloseWait,
+    /// Both have closed; our FIN is not acknowledged.
+    Closing,
+    /// The peer closed first, then we; our FIN is not acknowledged.
+    LastAck,
+    /// Both have closed, and we first: late segments are still answered.
+    TimeWait,
+    /// There is no connection any more: see [`End`].
+    Closed,
+}
+
+impl TcpState {
+    /// Whether both ends know each other's initial sequence number, and may send data.
+    pub const fn is_synchronized(self) -> bool {
+        !matches!(
+            self,
+            TcpState::SynSent | TcpState::SynReceived | TcpState::Closed
+        )
+    }
+
+    /// Whether the peer may still send data: it has not sent its FIN.
+    pub const fn is_receiving(self) -> bool {
+        matches!(
+            self,
+            TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2
+        )
+    }
+
+    /// Whether we may still be sending: data, or a FIN that is not acknowledged.
+    pub const fn is_sending(self) -> bool {
+        matches!(
+            self,
+            TcpState::Established
+                | TcpState::CloseWait
+                | TcpState::FinWait1
+                | TcpState::Closing
+                | TcpState::LastAck
+        )
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Both ends closed, and all was acknowledged.
+    Closed,
+    /// The peer sent a RST.
+    Reset,
+    /// The peer answered our SYN with a RST.
+    Refused,
+    /// The peer acknowledged nothing for too long. RFC 9293 3.8.3
+    TimedOut,
+    /// We gave it up.
+    Aborted,
+    /// The network said that there is no way to the peer. RFC 9293 3.9.2.2
+    Unreachable,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Closed => "closed",
+            End::Reset => "connection reset by peer",
+            End::Refused => "connection refused",
+            End::TimedOut => "connection timed out",
+            End::Aborted => "connection aborted",
+            End::Unreachable => "no route to the peer",
+        })
+    }
+}

@@ -7,7 +7,7 @@
 //!   index                start % capacity
 //! ```
 //!
-//! Both take their memory when the first byte comes, and give it back when they are asked to.
+//! Both take their memory when the first byte comes, and keep it.
 
 /// What was written and is not acknowledged: bytes are copied in once, and read for each
 /// transmission.
@@ -40,21 +40,20 @@ impl SendBuffer {
         self.ring.capacity - self.len
     }
 
-    /// Copies the bytes from stream offset `offset` on to `room`.
+    /// `len` bytes from stream offset `offset` on, in two pieces if they lie around the end of the
+    /// ring.
     ///
     /// # Panics
     ///
     /// If the buffer does not hold them: they were released, or never written.
-    pub fn copy(&self, offset: u64, room: &mut [u8]) {
-        let (start, end) = (self.ring.start, self.ring.start + self.len as u64);
-        let wanted_end = offset + room.len() as u64;
+    pub fn slices(&self, offset: u64, len: usize) -> (&[u8], &[u8]) {
+        let (start, end) = (self.ring.start, self.end());
+        let wanted_end = offset + len as u64;
         assert!(
             start <= offset && wanted_end <= end,
             "{offset}..{wanted_end} of {start}..{end}"
         );
-        let (front, back) = self.ring.slices(offset, room.len());
-        room[..front.len()].copy_from_slice(front);
-        room[front.len()..].copy_from_slice(back);
+        self.ring.slices(offset, len)
     }
 
     /// All before stream offset `to` is acknowledged.
@@ -69,12 +68,6 @@ impl SendBuffer {
         self.ring.start + self.len as u64
     }
 
-    /// Gives its memory back, if it holds nothing.
-    pub fn shrink(&mut self) {
-        if self.len == 0 {
-            self.ring.bytes = Box::default();
-        }
-    }
 }
 
 /// What came and was not read: segments are put where they belong, in any order.
@@ -117,10 +110,6 @@ impl ReceiveBuffer {
         self.ring.start += len as u64;
     }
 
-    /// Gives its memory back. The caller knows that nothing is held, in order or out of it.
-    pub fn shrink(&mut self) {
-        self.ring.bytes = Box::default();
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -176,9 +165,8 @@ mod tests {
             let bytes: Vec<u8> = (written..written + 5).collect();
             assert_eq!(buffer.write(&bytes), 5);
             let offset = buffer.end() - 5;
-            let mut again = [0; 5];
-            buffer.copy(offset, &mut again);
-            assert_eq!(again[..], bytes[..]);
+            let (front, back) = buffer.slices(offset, 5);
+            assert_eq!([front, back].concat(), bytes);
             buffer.release(offset + 5);
             written += 5;
         }

@@ -128,7 +128,7 @@ impl Congestion {
 
     /// A segment for each window. RFC 5681 3.1 (3), RFC 3465 2.1
     fn reno_growth(&self, acked: u64) -> f64 {
-        self.mss as f64 * acked as f64 / self.cwnd as f64
+        self.mss as f64 * acked.min(self.cwnd) as f64 / self.cwnd as f64
     }
 
     /// RFC 9438 4.2 to 4.5, in bytes.

@@ -195,6 +195,7 @@ impl Connection {
         let mss = self.mss();
         let is_duplicate = ack == una
             && !self.flight.is_empty()
+            && self.snd_wnd > 0 // or it answers a probe of its window
             && !matches!(self.phase, Phase::Loss { .. })
             && !is_window_changed
             && arriving.segment.seq_len() == 0;
@@ -282,7 +283,11 @@ impl Connection {
         was_limited: bool,
         flight_len: u64,
     ) {
-        let acked = ack.saturating_sub(una);
+        let acked = match self.phase {
+            // RFC 3465 2.3: one acknowledgement may stand for all that was held up by the loss.
+            Phase::Loss { .. } => ack.saturating_sub(una).min(self.mss()),
+            _ => ack.saturating_sub(una),
+        };
         match self.phase {
             Phase::Recovery { end } if ack >= end => {
                 self.phase = Phase::Open;

@@ -270,6 +270,28 @@ pub struct TcpCounters {
     pub duplicates_reported: u32,
 }
 
+impl TcpCounters {
+    /// Adds those of another connection.
+    pub fn add(&mut self, other: &TcpCounters) {
+        self.segments_received += other.segments_received;
+        self.segments_sent += other.segments_sent;
+        self.retransmissions += other.retransmissions;
+        let count = |sum: &mut u32, more: u32| *sum = sum.saturating_add(more);
+        count(&mut self.timeouts, other.timeouts);
+        count(&mut self.fast_recoveries, other.fast_recoveries);
+        count(&mut self.tail_loss_probes, other.tail_loss_probes);
+        count(&mut self.window_probes, other.window_probes);
+        count(&mut self.paws_drops, other.paws_drops);
+        count(&mut self.missing_timestamps, other.missing_timestamps);
+        count(&mut self.unacceptable, other.unacceptable);
+        count(&mut self.challenge_acks, other.challenge_acks);
+        count(&mut self.challenge_acks_omitted, other.challenge_acks_omitted);
+        count(&mut self.reassembly_refused, other.reassembly_refused);
+        count(&mut self.duplicates_received, other.duplicates_received);
+        count(&mut self.duplicates_reported, other.duplicates_reported);
+    }
+}
+
 impl Connection {
     /// An active open: RFC 9293 3.10.1. The SYN leaves with the next [`Connection::transmit`].
     pub fn connect(

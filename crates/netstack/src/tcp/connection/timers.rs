@@ -10,6 +10,10 @@ use crate::time::Instant;
 /// Before the first sample. RFC 8985 7.2
 const PROBE_WAIT_INITIAL: Duration = Duration::from_secs(1);
 
+/// What the clock of a shard can tell apart, twice: a probe must not leave in the very tick in which
+/// the acknowledgement would have come.
+const PROBE_WAIT_MIN: Duration = Duration::from_millis(2);
+
 /// What the peer may hold its acknowledgement back for. RFC 8985 7.2 (TLP.max_ack_delay)
 const PEER_ACK_DELAY_MAX: Duration = Duration::from_millis(200);
 
@@ -158,7 +162,7 @@ impl Connection {
             return;
         }
         let mut wait = match self.round_trip.srtt() {
-            Some(srtt) => srtt * 2,
+            Some(srtt) => (srtt * 2).max(PROBE_WAIT_MIN),
             None => PROBE_WAIT_INITIAL,
         };
         if self.flight.len() <= self.mss() && self.round_trip.srtt().is_some() {

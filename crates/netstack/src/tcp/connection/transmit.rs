@@ -131,7 +131,18 @@ impl Connection {
             return None;
         }
         self.is_retransmit_forced = false;
-        Some(self.retransmit(now, place, len))
+        // The byte of a probe is followed by what was waiting behind it.
+        let more = match self.is_repairing && place + len == self.flight.end() {
+            true => self.usable_len().min(self.payload_max() - len),
+            false => 0,
+        };
+        let outgoing = self.retransmit(now, place, len);
+        if more == 0 {
+            return Some(outgoing);
+        }
+        self.flight.send(now, more);
+        self.counters.segments_sent -= 1;
+        Some(self.segment_of(now, place, len + more, true))
     }
 
     fn retransmit(&mut self, now: Instant, place: u64, len: u64) -> Outgoing {

@@ -1,1 +1,0 @@
-//! One shard: timers, receive burst, handlers, transmit burst.

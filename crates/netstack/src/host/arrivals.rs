@@ -1,0 +1,367 @@
+//! A segment comes in: whose it is, and what is done with one that is no connection's.
+
+use std::net::IpAddr;
+
+use super::listener::Backlog;
+use super::time_wait::{self, Answer};
+use super::{FlowId, IN_TIME_WAIT, Shard};
+use crate::tcp::secret::FourTuple;
+use crate::tcp::{Connection, Happened, Outgoing, TcpState};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
+
+impl Shard {
+    /// Takes in a segment from `remote` to `local`. Its checksum has been checked, and that `local`
+    /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63.
+    pub fn receive(&mut self, now: Instant, local: IpAddr, remote: IpAddr, segment: &Segment<'_>) {
+        let tuple = FourTuple {
+            local,
+            local_port: segment.dst_port,
+            remote,
+            remote_port: segment.src_port,
+        };
+        let hash = self.secret.0.table_hash(&tuple);
+        match self.find(hash, &tuple) {
+            Some(what) if what & IN_TIME_WAIT != 0 => {
+                self.receive_in_time_wait(now, what & !IN_TIME_WAIT, hash, segment);
+            }
+            Some(index) => self.receive_for(now, index, segment),
+            None => self.receive_for_none(now, tuple, hash, segment, None),
+        }
+    }
+
+    fn receive_for(&mut self, now: Instant, index: u32, segment: &Segment<'_>) {
+        let at = index as usize;
+        let is_half_open = self.flows[at].connection.state() == TcpState::SynReceived;
+        if is_half_open && segment.ack.is_some() && self.is_accept_queue_full(index) {
+            // The peer takes itself for connected; its data and our SYN are sent again.
+            self.counters.accept_overflows += 1;
+            return;
+        }
+        let flow = &mut self.flows[at];
+        let receipt = flow.connection.receive(&self.config, now, segment);
+        if let Some(placed) = receipt.placed {
+            flow.receive.put(placed.offset, &segment.payload[placed.range]);
+        }
+        let happened = receipt.happened;
+        if happened.contains(Happened::RELEASED) {
+            flow.send.release(flow.connection.released());
+        }
+        if happened.contains(Happened::CONNECTED) {
+            self.opened(index);
+        }
+        if happened.contains(Happened::TIME_WAIT) {
+            self.linger(now, index);
+        }
+        self.announce(index, happened);
+        self.wake(index);
+    }
+
+    /// The network could not take what we sent. RFC 9293 3.9.2.2; the connection looks at the
+    /// sequence number that is quoted.
+    pub fn unreachable(&mut self, tuple: &FourTuple, quoted: SeqNumber, is_hard: bool) {
+        let Some(index) = self.find_flow(tuple) else {
+            return;
+        };
+        let flow = &mut self.flows[index as usize];
+        if flow.connection.unreachable(quoted, is_hard) {
+            self.announce(index, Happened::ENDED);
+            self.wake(index);
+        }
+    }
+
+    /// The path to this peer takes packets for segments of `mss` bytes. RFC 1191, RFC 8201
+    pub fn path_takes(&mut self, tuple: &FourTuple, quoted: SeqNumber, mss: u16) -> bool {
+        let Some(index) = self.find_flow(tuple) else {
+            return false;
+        };
+        let is_believed = self.flows[index as usize].connection.path_takes(quoted, mss);
+        self.wake(index);
+        is_believed
+    }
+
+    fn find_flow(&self, tuple: &FourTuple) -> Option<u32> {
+        let hash = self.secret.0.table_hash(tuple);
+        self.find(hash, tuple).filter(|what| what & IN_TIME_WAIT == 0)
+    }
+
+    // ---- listeners
+
+    fn is_accept_queue_full(&mut self, index: u32) -> bool {
+        let port = self.flows[index as usize].waits_at;
+        let listening = port.and_then(|port| self.listeners.get_mut(port));
+        listening.is_some_and(|listening| listening.is_accept_queue_full())
+    }
+
+    /// The handshake is complete: it waits to be accepted.
+    fn opened(&mut self, index: u32) {
+        let Some(port) = self.flows[index as usize].waits_at else {
+            return;
+        };
+        self.flows[index as usize].is_owned = true;
+        if let Some(listening) = self.listeners.get_mut(port) {
+            listening.half_open -= 1;
+            listening.waiting.push_back(index);
+        }
+    }
+
+    /// A half-open connection is over.
+    pub(super) fn leave_listener(&mut self, index: u32) {
+        let flow = &mut self.flows[index as usize];
+        if flow.is_owned {
+            return; // It waits, and is accepted although it is over.
+        }
+        if let Some(port) = flow.waits_at.take()
+            && let Some(listening) = self.listeners.get_mut(port)
+        {
+            listening.half_open -= 1;
+        }
+    }
+
+    /// RFC 9293 3.10.7.1 and 3.10.7.2: CLOSED and LISTEN.
+    fn receive_for_none(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        hash: u64,
+        segment: &Segment<'_>,
+        iss_min: Option<SeqNumber>,
+    ) {
+        if segment.flags.contains(Flags::RST) {
+            return;
+        }
+        let is_listening = self.listeners.get_mut(tuple.local_port).is_some();
+        let is_syn = segment.flags.contains(Flags::SYN);
+        match (segment.ack, is_syn) {
+            _ if !is_listening => self.reset(tuple, segment),
+            (Some(ack), false) if self.take_cookie(now, tuple, hash, segment, ack) => {}
+            (Some(_), _) => self.reset(tuple, segment),
+            (None, true) => self.receive_syn(now, tuple, hash, segment, iss_min),
+            (None, false) => {}
+        }
+    }
+
+    fn receive_syn(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        hash: u64,
+        syn: &Segment<'_>,
+        iss_min: Option<SeqNumber>,
+    ) {
+        let Some(listening) = self.listeners.get_mut(tuple.local_port) else {
+            return;
+        };
+        if listening.is_accept_queue_full() {
+            self.counters.accept_overflows += 1;
+            return;
+        }
+        if listening.is_syn_queue_full() {
+            listening.cookie_sent(now);
+            self.send_cookie(now, tuple, syn);
+            return;
+        }
+        if self.flows.len() >= self.limits.flows_max {
+            self.counters.flows_refused += 1;
+            return;
+        }
+        listening.half_open += 1;
+        let mut iss = self.secret.0.isn(now, &tuple);
+        if let Some(min) = iss_min
+            && iss.before(min)
+        {
+            iss = min;
+        }
+        let offset = self.secret.0.timestamp_offset(&tuple);
+        let connection = Connection::accept(&self.config, now, syn, iss, offset);
+        self.counters.opened_passively += 1;
+        let index = self.add(connection, tuple, hash);
+        self.flows[index as usize].waits_at = Some(tuple.local_port);
+    }
+
+    /// RFC 4987 3.6: what the SYN said goes into our initial sequence number, and nothing is kept.
+    /// Its options but the MSS are lost with it.
+    fn send_cookie(&mut self, now: Instant, tuple: FourTuple, syn: &Segment<'_>) {
+        let mss = syn.options.mss.unwrap_or(self.config.mss_default);
+        let cookie = self.secret.0.cookie(now, &tuple, syn.seq, mss);
+        self.counters.cookies_sent += 1;
+        let segment = Segment {
+            ack: Some(syn.seq + 1),
+            flags: Flags::SYN,
+            window: self.config.receive_capacity.min(u32::from(u16::MAX)) as u16,
+            options: TcpOptions {
+                mss: Some(self.config.mss),
+                ..TcpOptions::NONE
+            },
+            ..bare(&tuple, cookie)
+        };
+        self.reply(tuple, segment);
+    }
+
+    /// Whether `segment` completes a handshake that only a cookie remembers.
+    fn take_cookie(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        hash: u64,
+        segment: &Segment<'_>,
+        ack: SeqNumber,
+    ) -> bool {
+        let Some(listening) = self.listeners.get_mut(tuple.local_port) else {
+            return false;
+        };
+        if !listening.believes_cookies(now) {
+            return false;
+        }
+        let (cookie, irs) = (ack - 1, segment.seq - 1);
+        let Some(mss) = self.secret.0.cookie_mss(now, &tuple, irs, cookie) else {
+            return false;
+        };
+        if listening.is_accept_queue_full() {
+            self.counters.accept_overflows += 1;
+            return true;
+        }
+        if self.flows.len() >= self.limits.flows_max {
+            self.counters.flows_refused += 1;
+            return true;
+        }
+        listening.half_open += 1;
+        self.counters.cookies_accepted += 1;
+        self.counters.opened_passively += 1;
+        let options = TcpOptions {
+            mss: Some(mss),
+            ..TcpOptions::NONE
+        };
+        let offset = self.secret.0.timestamp_offset(&tuple);
+        let connection =
+            Connection::from_cookie(&self.config, now, segment, cookie, &options, offset);
+        let index = self.add(connection, tuple, hash);
+        self.flows[index as usize].waits_at = Some(tuple.local_port);
+        self.receive_for(now, index, segment);
+        true
+    }
+
+    // ---- TIME-WAIT
+
+    fn linger(&mut self, now: Instant, index: u32) {
+        if self.time_wait.len() >= self.limits.time_wait_max
+            && let Some((oldest, _)) = self.time_wait.oldest()
+        {
+            self.counters.time_wait_evicted += 1;
+            self.forget(oldest);
+        }
+        let flow = &self.flows[index as usize];
+        let (tuple, hash) = (flow.tuple, flow.hash);
+        let numbers = flow.connection.last_numbers();
+        let timestamps = flow.connection.last_timestamps();
+        let expires_at = now + self.config.time_wait;
+        let entry = self.time_wait.add(tuple, numbers, timestamps, expires_at);
+        self.table.replace(hash, index, entry | IN_TIME_WAIT);
+        self.flows[index as usize].is_nameless = true;
+        // The FIN that brought it here.
+        self.acknowledge_in_time_wait(now, entry);
+    }
+
+    fn receive_in_time_wait(
+        &mut self,
+        now: Instant,
+        entry: u32,
+        hash: u64,
+        segment: &Segment<'_>,
+    ) {
+        let lingering = *self.time_wait.get(entry);
+        match time_wait::answer(&lingering, segment) {
+            Answer::Nothing => {}
+            Answer::Acknowledge => self.acknowledge_in_time_wait(now, entry),
+            Answer::AcknowledgeAndWait => {
+                self.time_wait.restart(now, self.config.time_wait, entry);
+                self.acknowledge_in_time_wait(now, entry);
+            }
+            Answer::Forget => self.forget(entry),
+            Answer::Reopen if self.listeners.get_mut(lingering.tuple.local_port).is_none() => {
+                self.acknowledge_in_time_wait(now, entry);
+            }
+            Answer::Reopen => {
+                self.counters.time_wait_reused += 1;
+                self.forget(entry);
+                // RFC 9293 3.4.2, MAY-2: beyond all that the old connection has used.
+                let iss_min = lingering.snd_nxt + (1 << 16);
+                self.receive_for_none(now, lingering.tuple, hash, segment, Some(iss_min));
+            }
+        }
+    }
+
+    fn acknowledge_in_time_wait(&mut self, now: Instant, entry: u32) {
+        let lingering = *self.time_wait.get(entry);
+        let stamp = |(recent, offset): (u32, u32)| {
+            ((now.as_millis() as u32).wrapping_add(offset), recent)
+        };
+        let segment = Segment {
+            ack: Some(lingering.rcv_nxt),
+            window: self.config.receive_capacity.min(u32::from(u16::MAX)) as u16,
+            options: TcpOptions {
+                timestamps: lingering.timestamps.map(stamp),
+                ..TcpOptions::NONE
+            },
+            ..bare(&lingering.tuple, lingering.snd_nxt)
+        };
+        self.reply(lingering.tuple, segment);
+    }
+
+    // ---- answers of no connection
+
+    /// RFC 9293 3.10.7.1
+    fn reset(&mut self, tuple: FourTuple, segment: &Segment<'_>) {
+        let (seq, ack) = match segment.ack {
+            Some(ack) => (ack, None),
+            None => (SeqNumber(0), Some(segment.seq + segment.seq_len())),
+        };
+        self.counters.resets_sent += 1;
+        let reset = Segment {
+            ack,
+            flags: Flags::RST,
+            ..bare(&tuple, seq)
+        };
+        self.reply(tuple, reset);
+    }
+
+    fn reply(&mut self, tuple: FourTuple, segment: Segment<'static>) {
+        if self.replies.len() >= self.limits.replies_max {
+            self.counters.replies_dropped += 1;
+            return;
+        }
+        let outgoing = Outgoing {
+            segment,
+            offset: 0,
+            len: 0,
+            mss: self.config.mss,
+            is_retransmission: false,
+        };
+        self.replies.push_back((tuple, outgoing));
+    }
+
+    /// The backlog of a listener, and how much of it is in use: half open, waiting.
+    pub fn backlog(&mut self, port: u16) -> Option<(Backlog, usize, usize)> {
+        let listening = self.listeners.get_mut(port)?;
+        Some((listening.backlog, listening.half_open, listening.waiting.len()))
+    }
+
+    /// The connection of this name, whether it was accepted or not.
+    pub fn named(&self, tuple: &FourTuple) -> Option<FlowId> {
+        self.find_flow(tuple).map(|index| self.id_of(index))
+    }
+}
+
+fn bare(tuple: &FourTuple, seq: SeqNumber) -> Segment<'static> {
+    Segment {
+        src_port: tuple.local_port,
+        dst_port: tuple.remote_port,
+        seq,
+        ack: None,
+        flags: Flags::NONE,
+        window: 0,
+        urgent: 0,
+        options: TcpOptions::NONE,
+        payload: &[],
+    }
+}

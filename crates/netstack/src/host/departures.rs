@@ -1,0 +1,189 @@
+//! A burst of segments goes out, and their bytes are asked for.
+
+use super::{FlowId, Shard};
+use crate::tcp::SendBuffer;
+use crate::tcp::secret::FourTuple;
+use crate::time::Instant;
+use crate::wire::checksum::Sum;
+use crate::wire::tcp::Segment;
+
+/// What produces the bytes of a stream: at the first transmission, and again at each later one.
+pub trait Source {
+    /// Adds the bytes `offset..offset + len` of the stream of `id` to `pieces`: slices of memory
+    /// that stays as it is until they are acknowledged ([`super::Happened::RELEASED`]), so that
+    /// nothing is copied. They are the same bytes each time.
+    fn gather<'a>(&'a self, id: FlowId, offset: u64, len: usize, pieces: &mut Pieces<'a>);
+}
+
+/// For applications that only use [`Shard::write`].
+impl Source for () {
+    fn gather<'a>(&'a self, id: FlowId, offset: u64, len: usize, _: &mut Pieces<'a>) {
+        panic!("{len} bytes at {offset} of {id:?} were queued without a source");
+    }
+}
+
+/// The payload of a segment, in place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pieces<'a> {
+    slices: [&'a [u8]; Pieces::COUNT_MAX],
+    count: usize,
+    /// The sum of all of them, where the source knows it.
+    pub sum: Option<Sum>,
+}
+
+impl<'a> Pieces<'a> {
+    /// What a device gathers into one frame.
+    pub const COUNT_MAX: usize = 16;
+
+    /// Adds a piece.
+    ///
+    /// # Panics
+    ///
+    /// If there are [`Pieces::COUNT_MAX`].
+    pub fn push(&mut self, bytes: &'a [u8]) {
+        assert!(self.count < Self::COUNT_MAX, "more than {} pieces", Self::COUNT_MAX);
+        if !bytes.is_empty() {
+            self.slices[self.count] = bytes;
+            self.count += 1;
+        }
+    }
+
+    /// All pieces.
+    pub fn as_slice(&self) -> &[&'a [u8]] {
+        &self.slices[..self.count]
+    }
+
+    /// Their length.
+    pub fn len(&self) -> usize {
+        self.as_slice().iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// A segment that leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Departure<'a> {
+    /// From where to where.
+    pub tuple: &'a FourTuple,
+    /// Its header; the payload is in `pieces`.
+    pub segment: &'a Segment<'static>,
+    /// Its payload.
+    pub pieces: &'a Pieces<'a>,
+    /// If the payload is longer, the device cuts it into segments of so many bytes each.
+    pub mss: u16,
+    /// It has left before.
+    pub is_retransmission: bool,
+}
+
+impl Shard {
+    /// Sends what is due, until `emit` says that there is no room for another one. `len_max` is the
+    /// longest payload that the device cuts into segments, 0 if it does not.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        len_max: u32,
+        source: &impl Source,
+        mut emit: impl FnMut(&Departure<'_>) -> bool,
+    ) {
+        while let Some((tuple, outgoing)) = self.replies.pop_front() {
+            let is_room_left = emit(&Departure {
+                tuple: &tuple,
+                segment: &outgoing.segment,
+                pieces: &Pieces::default(),
+                mss: outgoing.mss,
+                is_retransmission: false,
+            });
+            if !is_room_left {
+                return;
+            }
+        }
+        for _ in 0..self.send_queue.len() {
+            let Some(index) = self.send_queue.pop_front() else {
+                return;
+            };
+            self.flows[index as usize].is_in_send_queue = false;
+            match self.transmit_of(now, index, len_max, source, &mut emit) {
+                Turn::Done => {
+                    let deadline = self.flows[index as usize].connection.deadline();
+                    self.wheel.arm(index, deadline);
+                    self.free_if_done(index);
+                }
+                Turn::Over => self.wake(index),
+                Turn::Full => {
+                    self.wake(index);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether [`Shard::transmit`] has something to look at.
+    pub fn has_to_transmit(&self) -> bool {
+        !self.replies.is_empty() || !self.send_queue.is_empty()
+    }
+
+    fn transmit_of(
+        &mut self,
+        now: Instant,
+        index: u32,
+        len_max: u32,
+        source: &impl Source,
+        emit: &mut impl FnMut(&Departure<'_>) -> bool,
+    ) -> Turn {
+        let id = self.id_of(index);
+        let flow = &mut self.flows[index as usize];
+        for _ in 0..self.limits.turn_segments_max {
+            let Some(outgoing) = flow.connection.transmit(&self.config, now, len_max) else {
+                return Turn::Done;
+            };
+            let mut pieces = Pieces::default();
+            let len = outgoing.len as usize;
+            if len > 0 {
+                gather(&flow.send, source, id, outgoing.offset, len, &mut pieces);
+            }
+            let is_room_left = emit(&Departure {
+                tuple: &flow.tuple,
+                segment: &outgoing.segment,
+                pieces: &pieces,
+                mss: outgoing.mss,
+                is_retransmission: outgoing.is_retransmission,
+            });
+            if !is_room_left {
+                return Turn::Full;
+            }
+        }
+        Turn::Over
+    }
+}
+
+/// From the connection's own ring, if it was written to, or else from the application.
+fn gather<'a>(
+    ring: &'a SendBuffer,
+    source: &'a impl Source,
+    id: FlowId,
+    offset: u64,
+    len: usize,
+    pieces: &mut Pieces<'a>,
+) {
+    if ring.end() > 0 {
+        let (front, back) = ring.slices(offset, len);
+        pieces.push(front);
+        pieces.push(back);
+    } else {
+        source.gather(id, offset, len, pieces);
+    }
+    assert_eq!(pieces.len(), len, "at offset {offset} of {id:?}");
+}
+
+enum Turn {
+    /// It has nothing more.
+    Done,
+    /// Others have their turn first.
+    Over,
+    /// The device has no room.
+    Full,
+}

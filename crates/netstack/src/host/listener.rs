@@ -1,0 +1,86 @@
+//! Ports that connections come to.
+//!
+//! ```text
+//!   SYN ─▶ half open (SYN queue) ── ACK ─▶ waiting (accept queue) ─▶ accept()
+//!     │ full: the answer is a cookie, and nothing is remembered
+//!     └─────────────────────────── ACK of a cookie ─▶ waiting
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// How many connections may be on their way at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// Half open. Beyond it SYNs are answered with cookies.
+    pub syn_queue_max: usize,
+    /// Open, and not accepted. Beyond it nothing is taken: the peer tries again.
+    pub accept_queue_max: usize,
+}
+
+impl Default for Backlog {
+    fn default() -> Backlog {
+        Backlog {
+            syn_queue_max: 256,
+            accept_queue_max: 1024,
+        }
+    }
+}
+
+/// A cookie is believed for so long after one was sent: at other times an ACK out of nothing is just
+/// that. RFC 4987 3.6
+const COOKIES_FOR: Duration = Duration::from_secs(128);
+
+/// One port.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) backlog: Backlog,
+    pub(super) half_open: usize,
+    pub(super) waiting: VecDeque<u32>,
+    cookies_until: Instant,
+}
+
+impl Listening {
+    pub(super) fn is_accept_queue_full(&self) -> bool {
+        self.waiting.len() >= self.backlog.accept_queue_max
+    }
+
+    pub(super) fn is_syn_queue_full(&self) -> bool {
+        self.half_open >= self.backlog.syn_queue_max
+    }
+
+    pub(super) fn cookie_sent(&mut self, now: Instant) {
+        self.cookies_until = now + COOKIES_FOR;
+    }
+
+    pub(super) fn believes_cookies(&self, now: Instant) -> bool {
+        now < self.cookies_until
+    }
+}
+
+/// By port.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    ports: BTreeMap<u16, Listening>,
+}
+
+impl Listeners {
+    pub(super) fn add(&mut self, port: u16, backlog: Backlog) {
+        self.ports.entry(port).or_insert_with(|| Listening {
+            backlog,
+            half_open: 0,
+            waiting: VecDeque::with_capacity(backlog.accept_queue_max.min(1024)),
+            cookies_until: Instant::START,
+        });
+    }
+
+    pub(super) fn remove(&mut self, port: u16) {
+        self.ports.remove(&port);
+    }
+
+    pub(super) fn get_mut(&mut self, port: u16) -> Option<&mut Listening> {
+        self.ports.get_mut(&port)
+    }
+}

@@ -1,0 +1,591 @@
+//! One shard: all connections of one core, and what they share. Shards share nothing.
+//!
+//! ```text
+//!            expire(now)           receive(now, addresses, segment)         transmit(now, …)
+//!                │                          │                                   │
+//!   [wheel] ─────┤      [table] four-tuple ─┤                   [send queue] ───┤
+//!                ▼                          ▼                                   ▼
+//!           ┌──────────────────── slab of flows ──────────────────────┐   segments, and which
+//!           │ Connection │ receive ring │ send ring (of those that     │   bytes follow them
+//!           │            │              │ write by copying)            │
+//!           └─────────────────────────────────────────────────────────┘
+//!                │                                     │
+//!         next_event() ──▶ the application      [TIME-WAIT] names without flows
+//! ```
+//!
+//! A turn of the loop that owns it: timers, a burst of arrivals, what the application does about the
+//! events, a burst of departures. Events are values that the caller takes; the shard calls nothing
+//! but the [`Source`] of the bytes that leave.
+//!
+//! Nothing is allocated for a packet: slab, table, queues and rings grow when there are more
+//! connections than ever before, and keep what they have.
+//!
+//! # Limits
+//!
+//! | limit | what happens at it | counter |
+//! |---|---|---|
+//! | [`ShardLimits::flows_max`] | a SYN is dropped; `connect` fails | `flows_refused` |
+//! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
+//! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
+//! | [`Backlog::syn_queue_max`] | a SYN is answered with a cookie | `cookies_sent` |
+//! | [`Backlog::accept_queue_max`] | SYNs and last ACKs of handshakes are dropped | `accept_overflows` |
+
+mod arrivals;
+mod departures;
+pub mod listener;
+pub mod table;
+pub mod time_wait;
+pub mod wheel;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use slab::Slab;
+
+use crate::tcp::secret::FourTuple;
+use crate::tcp::{
+    Connection, End, Happened, Outgoing, ReceiveBuffer, Secret, SendBuffer, TcpConfig, TcpCounters,
+    TcpState,
+};
+use crate::time::Instant;
+use listener::Listeners;
+use table::FlowTable;
+use time_wait::TimeWait;
+use wheel::TimerWheel;
+
+pub use departures::{Departure, Pieces, Source};
+pub use listener::Backlog;
+
+/// A connection, as the application names it. A name is not given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId {
+    index: u32,
+    serial: u32,
+}
+
+/// Limits of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardLimits {
+    /// Connections, open and half open.
+    pub flows_max: usize,
+    /// Names in TIME-WAIT.
+    pub time_wait_max: usize,
+    /// Answers to segments that belong to no connection, until they leave.
+    pub replies_max: usize,
+    /// Segments that one connection sends before the next has its turn.
+    pub turn_segments_max: usize,
+    /// Bytes that a connection takes from an application that writes by copying.
+    pub send_capacity: usize,
+    /// The ports of active opens. RFC 6335 6
+    pub ephemeral_ports: (u16, u16),
+}
+
+impl Default for ShardLimits {
+    fn default() -> ShardLimits {
+        ShardLimits {
+            flows_max: 1 << 20,
+            time_wait_max: 1 << 16,
+            replies_max: 256,
+            turn_segments_max: 16,
+            send_capacity: 256 << 10,
+            ephemeral_ports: (49_152, 65_535),
+        }
+    }
+}
+
+/// What a shard has counted; [`ShardCounters::tcp`] is the sum over flows that are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct ShardCounters {
+    pub opened_passively: u64,
+    pub opened_actively: u64,
+    pub flows_refused: u64,
+    pub accept_overflows: u64,
+    pub cookies_sent: u64,
+    pub cookies_accepted: u64,
+    pub resets_sent: u64,
+    pub replies_dropped: u64,
+    pub time_wait_evicted: u64,
+    pub time_wait_reused: u64,
+    pub tcp: TcpCounters,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// [`ShardLimits::flows_max`].
+    TooMany,
+    /// All ports to this peer are in use.
+    NoPort,
+    /// There is a connection of this name.
+    InUse,
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ConnectError::TooMany => "too many connections",
+            ConnectError::NoPort => "no free port to this peer",
+            ConnectError::InUse => "a connection of these addresses and ports exists",
+        })
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// One shard.
+#[derive(Debug)]
+pub struct Shard {
+    config: TcpConfig,
+    limits: ShardLimits,
+    secret: Keyed,
+    flows: Slab<Flow>,
+    table: FlowTable,
+    wheel: TimerWheel,
+    time_wait: TimeWait,
+    listeners: Listeners,
+    /// Flows that may have something to send, once each.
+    send_queue: VecDeque<u32>,
+    /// Flows with events that were not taken, once each.
+    event_queue: VecDeque<u32>,
+    replies: VecDeque<(FourTuple, Outgoing)>,
+    serial: u32,
+    next_port: u32,
+    counters: ShardCounters,
+}
+
+/// The secret, which must not be printed.
+struct Keyed(Secret);
+
+impl fmt::Debug for Keyed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+#[derive(Debug)]
+struct Flow {
+    connection: Connection,
+    tuple: FourTuple,
+    hash: u64,
+    receive: ReceiveBuffer,
+    send: SendBuffer,
+    serial: u32,
+    /// The port of the listener that it is half open or waits at.
+    waits_at: Option<u16>,
+    events: Happened,
+    /// The application has it, or will.
+    is_owned: bool,
+    /// Its name is another's by now, or in TIME-WAIT.
+    is_nameless: bool,
+    is_in_send_queue: bool,
+    is_in_event_queue: bool,
+}
+
+/// What stands in the table: flows by their index, names in TIME-WAIT with this bit.
+const IN_TIME_WAIT: u32 = 1 << 31;
+
+impl Shard {
+    /// `key` is drawn from a random source; with the same key, a run repeats itself.
+    pub fn new(config: TcpConfig, limits: ShardLimits, key: [u8; 16]) -> Shard {
+        Shard {
+            config,
+            limits,
+            secret: Keyed(Secret::new(key)),
+            flows: Slab::new(),
+            table: FlowTable::new(),
+            wheel: TimerWheel::new(),
+            time_wait: TimeWait::new(),
+            listeners: Listeners::default(),
+            send_queue: VecDeque::new(),
+            event_queue: VecDeque::new(),
+            replies: VecDeque::with_capacity(limits.replies_max),
+            serial: 0,
+            next_port: 0,
+            counters: ShardCounters::default(),
+        }
+    }
+
+    /// Takes connections to `port`. What is there already stays as it is.
+    pub fn listen(&mut self, port: u16, backlog: Backlog) {
+        self.listeners.add(port, backlog);
+    }
+
+    /// Takes no more. Half-open connections are forgotten, those that wait are reset.
+    pub fn unlisten(&mut self, port: u16) {
+        self.listeners.remove(port);
+        for index in 0..self.flows.capacity() {
+            let waits = self.flows.get(index).is_some_and(|flow| flow.waits_at == Some(port));
+            if waits {
+                self.flows[index].waits_at = None;
+                self.flows[index].is_owned = false;
+                self.flows[index].connection.abort();
+                self.wake(index as u32);
+            }
+        }
+    }
+
+    /// The next connection at `port` whose handshake is complete.
+    pub fn accept(&mut self, port: u16) -> Option<FlowId> {
+        let index = self.listeners.get_mut(port)?.waiting.pop_front()?;
+        let flow = &mut self.flows[index as usize];
+        flow.waits_at = None;
+        let id = FlowId {
+            index,
+            serial: flow.serial,
+        };
+        if flow.events != Happened::NOTHING {
+            self.announce(index, Happened::NOTHING);
+        }
+        Some(id)
+    }
+
+    /// An active open, from a port that is free. RFC 6056 3.3.3
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<FlowId, ConnectError> {
+        let tuple = FourTuple {
+            local,
+            local_port: 0,
+            remote: remote.ip(),
+            remote_port: remote.port(),
+        };
+        let (first, last) = self.limits.ephemeral_ports;
+        let count = u32::from(last - first) + 1;
+        let offset = self.secret.0.port_offset(&tuple);
+        for _ in 0..count {
+            let step = offset.wrapping_add(self.next_port) % count;
+            self.next_port = self.next_port.wrapping_add(1);
+            match self.connect_from(now, first + step as u16, tuple) {
+                Err(ConnectError::InUse) => {}
+                other => return other,
+            }
+        }
+        Err(ConnectError::NoPort)
+    }
+
+    /// An active open from a port of one's own.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        local_port: u16,
+        tuple: FourTuple,
+    ) -> Result<FlowId, ConnectError> {
+        let tuple = FourTuple { local_port, ..tuple };
+        let hash = self.secret.0.table_hash(&tuple);
+        if self.find(hash, &tuple).is_some() {
+            return Err(ConnectError::InUse);
+        }
+        if self.flows.len() >= self.limits.flows_max {
+            self.counters.flows_refused += 1;
+            return Err(ConnectError::TooMany);
+        }
+        let iss = self.secret.0.isn(now, &tuple);
+        let offset = self.secret.0.timestamp_offset(&tuple);
+        let ports = (tuple.local_port, tuple.remote_port);
+        let connection = Connection::connect(&self.config, now, ports, iss, offset);
+        self.counters.opened_actively += 1;
+        let index = self.add(connection, tuple, hash);
+        self.flows[index as usize].is_owned = true;
+        Ok(self.id_of(index))
+    }
+
+    // ---- what the application does with a connection
+
+    /// Copies as many of `bytes` as there is room for, to be sent.
+    pub fn write(&mut self, id: FlowId, bytes: &[u8]) -> usize {
+        let Some(flow) = self.flow_mut(id) else {
+            return 0;
+        };
+        if flow.connection.state() == TcpState::Closed {
+            return 0;
+        }
+        let taken = flow.send.write(bytes);
+        flow.connection.queue(taken as u64);
+        self.wake(id.index);
+        taken
+    }
+
+    /// How many bytes [`Shard::write`] would take.
+    pub fn write_room(&self, id: FlowId) -> usize {
+        self.flow(id).map_or(0, |flow| flow.send.room())
+    }
+
+    /// `len` more bytes are to be sent, which the [`Source`] of [`Shard::transmit`] has. A
+    /// connection is written to, or queued to, and not both.
+    pub fn queue(&mut self, id: FlowId, len: u64) {
+        if let Some(flow) = self.flow_mut(id) {
+            flow.connection.queue(len);
+            self.wake(id.index);
+        }
+    }
+
+    /// The bytes that came and were not read, in two pieces if they lie around the end of a ring.
+    pub fn peek(&self, id: FlowId) -> (&[u8], &[u8]) {
+        match self.flow(id) {
+            Some(flow) => flow.receive.peek(flow.connection.readable_len()),
+            None => (&[], &[]),
+        }
+    }
+
+    /// Drops the first `len` of them.
+    pub fn consume(&mut self, id: FlowId, len: usize) {
+        let Some(flow) = self.flow_mut(id) else {
+            return;
+        };
+        flow.connection.read(len);
+        flow.receive.consume(len);
+        self.wake(id.index);
+    }
+
+    /// Copies what came into `room`, and says how much. None does not mean the end:
+    /// [`Connection::is_peer_closed`].
+    pub fn read(&mut self, id: FlowId, room: &mut [u8]) -> usize {
+        let (front, back) = self.peek(id);
+        let front_len = front.len().min(room.len());
+        room[..front_len].copy_from_slice(&front[..front_len]);
+        let back_len = back.len().min(room.len() - front_len);
+        room[front_len..front_len + back_len].copy_from_slice(&back[..back_len]);
+        let len = front_len + back_len;
+        if len > 0 {
+            self.consume(id, len);
+        }
+        len
+    }
+
+    /// Nothing more is sent than what was written: a half-close.
+    pub fn finish(&mut self, id: FlowId) {
+        if let Some(flow) = self.flow_mut(id) {
+            flow.connection.finish();
+            self.wake(id.index);
+        }
+    }
+
+    /// Nothing more is sent, nothing more is read, and the name is not used again by the
+    /// application. What was written is still sent.
+    pub fn close(&mut self, now: Instant, id: FlowId) {
+        let config = self.config;
+        if let Some(flow) = self.flow_mut(id) {
+            flow.is_owned = false;
+            flow.connection.finish();
+            flow.connection.shut_read(&config, now);
+            self.wake(id.index);
+        }
+    }
+
+    /// Ends the connection with a RST.
+    pub fn abort(&mut self, id: FlowId) {
+        if let Some(flow) = self.flow_mut(id) {
+            flow.is_owned = false;
+            flow.connection.abort();
+            self.wake(id.index);
+        }
+    }
+
+    /// RFC 9293 3.7.4
+    pub fn set_nodelay(&mut self, id: FlowId, is_nodelay: bool) {
+        if let Some(flow) = self.flow_mut(id) {
+            flow.connection.set_nodelay(is_nodelay);
+            self.wake(id.index);
+        }
+    }
+
+    /// The machine of a connection, to look at.
+    pub fn connection(&self, id: FlowId) -> Option<&Connection> {
+        self.flow(id).map(|flow| &flow.connection)
+    }
+
+    /// Its name.
+    pub fn tuple(&self, id: FlowId) -> Option<&FourTuple> {
+        self.flow(id).map(|flow| &flow.tuple)
+    }
+
+    /// How it ended, if it has.
+    pub fn end(&self, id: FlowId) -> Option<End> {
+        self.flow(id)?.connection.end()
+    }
+
+    // ---- the loop
+
+    /// The next connection on which something happened, and what.
+    pub fn next_event(&mut self) -> Option<(FlowId, Happened)> {
+        while let Some(index) = self.event_queue.pop_front() {
+            let Some(flow) = self.flows.get_mut(index as usize) else {
+                continue;
+            };
+            flow.is_in_event_queue = false;
+            let happened = std::mem::take(&mut flow.events);
+            if happened != Happened::NOTHING && flow.is_owned {
+                return Some((self.id_of(index), happened));
+            }
+        }
+        None
+    }
+
+    /// Does what is due by now.
+    pub fn expire(&mut self, now: Instant) {
+        while let Some((index, expires_at)) = self.time_wait.oldest() {
+            if expires_at > now {
+                break;
+            }
+            self.forget(index);
+        }
+        while let Some(index) = self.wheel.expired(now) {
+            let flow = &mut self.flows[index as usize];
+            if flow.connection.deadline() <= now {
+                let happened = flow.connection.expire(&self.config, now);
+                self.announce(index, happened);
+                self.wake(index);
+            } else {
+                // It was put off.
+                let deadline = flow.connection.deadline();
+                self.wheel.arm(index, deadline);
+            }
+        }
+    }
+
+    /// When [`Shard::expire`] may have something to do.
+    pub fn wakes_at(&self) -> Instant {
+        let names = self.time_wait.oldest();
+        let names = names.map_or(Instant::NEVER, |(_, expires_at)| expires_at);
+        self.wheel.wakes_at().min(names)
+    }
+
+    /// Connections, open and half open.
+    pub fn flows_len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Names in TIME-WAIT.
+    pub fn time_wait_len(&self) -> usize {
+        self.time_wait.len()
+    }
+
+    /// Whether a connection of this name is in TIME-WAIT.
+    pub fn is_in_time_wait(&self, tuple: &FourTuple) -> bool {
+        let hash = self.secret.0.table_hash(tuple);
+        self.find(hash, tuple).is_some_and(|what| what & IN_TIME_WAIT != 0)
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &ShardCounters {
+        &self.counters
+    }
+
+    /// What its connections are started with.
+    pub fn config(&self) -> &TcpConfig {
+        &self.config
+    }
+
+    // ---- shared by the rooms
+
+    fn id_of(&self, index: u32) -> FlowId {
+        FlowId {
+            index,
+            serial: self.flows[index as usize].serial,
+        }
+    }
+
+    fn flow(&self, id: FlowId) -> Option<&Flow> {
+        let flow = self.flows.get(id.index as usize)?;
+        (flow.serial == id.serial).then_some(flow)
+    }
+
+    fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
+        let flow = self.flows.get_mut(id.index as usize)?;
+        (flow.serial == id.serial).then_some(flow)
+    }
+
+    fn find(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
+        self.table.find(hash, |what| match what & IN_TIME_WAIT {
+            0 => self.flows[what as usize].tuple == *tuple,
+            _ => self.time_wait.get(what & !IN_TIME_WAIT).tuple == *tuple,
+        })
+    }
+
+    fn add(&mut self, connection: Connection, tuple: FourTuple, hash: u64) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let index = self.flows.insert(Flow {
+            connection,
+            tuple,
+            hash,
+            receive: ReceiveBuffer::new(self.config.receive_capacity as usize),
+            send: SendBuffer::new(self.limits.send_capacity),
+            serial: self.serial,
+            waits_at: None,
+            events: Happened::NOTHING,
+            is_owned: false,
+            is_nameless: false,
+            is_in_send_queue: false,
+            is_in_event_queue: false,
+        }) as u32;
+        self.table.insert(hash, index);
+        self.wake(index);
+        index
+    }
+
+    /// It may have something to send; and its deadline may be another.
+    fn wake(&mut self, index: u32) {
+        let flow = &mut self.flows[index as usize];
+        if !flow.is_in_send_queue {
+            flow.is_in_send_queue = true;
+            self.send_queue.push_back(index);
+        }
+    }
+
+    fn announce(&mut self, index: u32, happened: Happened) {
+        let flow = &mut self.flows[index as usize];
+        flow.events |= happened;
+        let is_wanted = flow.is_owned && flow.waits_at.is_none();
+        if is_wanted && flow.events != Happened::NOTHING && !flow.is_in_event_queue {
+            flow.is_in_event_queue = true;
+            self.event_queue.push_back(index);
+        }
+    }
+
+    /// The name is free.
+    fn unname(&mut self, index: u32) {
+        let flow = &mut self.flows[index as usize];
+        if !flow.is_nameless {
+            flow.is_nameless = true;
+            self.table.remove(flow.hash, index);
+        }
+    }
+
+    /// Frees the flow if neither the network nor the application needs it.
+    fn free_if_done(&mut self, index: u32) {
+        let flow = &self.flows[index as usize];
+        let is_over = flow.connection.is_done() || flow.connection.state() == TcpState::TimeWait;
+        if !is_over {
+            return;
+        }
+        self.unname(index);
+        self.leave_listener(index);
+        if self.flows[index as usize].is_owned {
+            return;
+        }
+        self.wheel.disarm(index);
+        let flow = self.flows.remove(index as usize);
+        self.counters.tcp.add(flow.connection.counters());
+    }
+
+    /// The name's wait is over.
+    fn forget(&mut self, entry: u32) {
+        let tuple = self.time_wait.get(entry).tuple;
+        let hash = self.secret.0.table_hash(&tuple);
+        self.table.remove(hash, entry | IN_TIME_WAIT);
+        self.time_wait.remove(entry);
+    }
+}

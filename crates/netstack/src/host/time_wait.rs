@@ -1,0 +1,202 @@
+//! Names of connections that are over, kept while late segments of theirs may still be under way.
+//!
+//! ```text
+//!   oldest ◀─▶ entry ◀─▶ entry ◀─▶ newest        all wait equally long, so the list is in order
+//! ```
+//!
+//! An entry has what an answer needs and no more, since a busy server has many: their count has a
+//! limit, beyond which the oldest goes early. What is done with a segment is in [`answer`].
+
+use std::time::Duration;
+
+use crate::tcp::secret::FourTuple;
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Segment, SeqNumber};
+
+/// One name.
+#[derive(Clone, Copy, Debug)]
+pub struct Lingering {
+    /// Whose.
+    pub tuple: FourTuple,
+    /// What we would have sent next.
+    pub snd_nxt: SeqNumber,
+    /// What we would have received next.
+    pub rcv_nxt: SeqNumber,
+    /// The last timestamp of the peer, and our offset.
+    pub timestamps: Option<(u32, u32)>,
+    expires_at: Instant,
+    previous: u32,
+    next: u32,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct TimeWait {
+    entries: Vec<Lingering>,
+    free: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    len: usize,
+}
+
+/// What to do with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is what was to be expected, or nothing to talk about.
+    Nothing,
+    /// An acknowledgement of all.
+    Acknowledge,
+    /// That, and the wait begins anew: the peer did not see our last acknowledgement.
+    AcknowledgeAndWait,
+    /// The name is free.
+    Forget,
+    /// A SYN of a new connection, which may have the name at once.
+    Reopen,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl TimeWait {
+    /// Holds nothing.
+    pub fn new() -> TimeWait {
+        TimeWait {
+            entries: Vec::new(),
+            free: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            len: 0,
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// An entry.
+    pub fn get(&self, index: u32) -> &Lingering {
+        &self.entries[index as usize]
+    }
+
+    /// The one that waits longest, and until when.
+    pub fn oldest(&self) -> Option<(u32, Instant)> {
+        (self.oldest != NONE).then(|| (self.oldest, self.get(self.oldest).expires_at))
+    }
+
+    /// Adds a name, and says its number.
+    pub fn add(
+        &mut self,
+        tuple: FourTuple,
+        (snd_nxt, rcv_nxt): (SeqNumber, SeqNumber),
+        timestamps: Option<(u32, u32)>,
+        expires_at: Instant,
+    ) -> u32 {
+        let entry = Lingering {
+            tuple,
+            snd_nxt,
+            rcv_nxt,
+            timestamps,
+            expires_at,
+            previous: NONE,
+            next: NONE,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = entry;
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.len += 1;
+        self.link(index);
+        index
+    }
+
+    /// Waits anew.
+    pub fn restart(&mut self, now: Instant, wait: Duration, index: u32) {
+        self.unlink(index);
+        self.entries[index as usize].expires_at = now + wait;
+        self.link(index);
+    }
+
+    /// Removes a name.
+    pub fn remove(&mut self, index: u32) {
+        self.unlink(index);
+        self.free.push(index);
+        self.len -= 1;
+    }
+
+    fn link(&mut self, index: u32) {
+        let newest = self.newest;
+        let entry = &mut self.entries[index as usize];
+        (entry.previous, entry.next) = (newest, NONE);
+        match newest {
+            NONE => self.oldest = index,
+            newest => self.entries[newest as usize].next = index,
+        }
+        self.newest = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Lingering { previous, next, .. } = *self.get(index);
+        match previous {
+            NONE => self.oldest = next,
+            previous => self.entries[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.newest = previous,
+            next => self.entries[next as usize].previous = previous,
+        }
+    }
+}
+
+impl Default for TimeWait {
+    fn default() -> TimeWait {
+        TimeWait::new()
+    }
+}
+
+/// RFC 9293 3.10.7.4 for TIME-WAIT; RFC 6191 for the SYN.
+pub fn answer(entry: &Lingering, segment: &Segment<'_>) -> Answer {
+    let is_next = segment.seq == entry.rcv_nxt;
+    if segment.flags.contains(Flags::RST) {
+        // RFC 5961 3.2: as exact as elsewhere.
+        return match is_next {
+            true => Answer::Forget,
+            false => Answer::Nothing,
+        };
+    }
+    if segment.flags.contains(Flags::SYN) && segment.ack.is_none() {
+        return match is_new(entry, segment) {
+            true => Answer::Reopen,
+            false => Answer::Acknowledge,
+        };
+    }
+    if segment.flags.contains(Flags::FIN) {
+        return Answer::AcknowledgeAndWait;
+    }
+    match is_next && segment.seq_len() == 0 {
+        true => Answer::Nothing,
+        false => Answer::Acknowledge,
+    }
+}
+
+/// RFC 6191 2: a later timestamp, or no later one but a later sequence number.
+fn is_new(entry: &Lingering, segment: &Segment<'_>) -> bool {
+    let is_later = segment.seq - entry.rcv_nxt > 0;
+    match (entry.timestamps, segment.options.timestamps) {
+        (Some((recent, _)), Some((value, _))) => match value.wrapping_sub(recent) as i32 {
+            0 => is_later,
+            ahead => ahead > 0,
+        },
+        _ => is_later,
+    }
+}

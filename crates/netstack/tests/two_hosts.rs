@@ -141,7 +141,11 @@ impl World {
                 break;
             }
             let next = self.next_event();
-            assert!(next != Instant::NEVER, "nothing will ever happen\n{}", self.describe());
+            assert!(
+                next != Instant::NEVER,
+                "nothing will ever happen\n{}",
+                self.describe()
+            );
             self.now = self.now.max(next);
             events += 1;
             assert!(events < EVENTS_MAX, "it does not end\n{}", self.describe());
@@ -151,7 +155,11 @@ impl World {
             assert_eq!(site.shard.time_wait_len(), 0, "a name is left");
         }
         let [near, far] = &self.sites;
-        assert_eq!((near.read, far.read), (far.to_write, near.to_write), "bytes");
+        assert_eq!(
+            (near.read, far.read),
+            (far.to_write, near.to_write),
+            "bytes"
+        );
     }
 
     /// Timers, arrivals, applications, departures.
@@ -339,7 +347,7 @@ impl Site {
             }
             self.read += len as u64;
             self.shard.consume(id, len);
-            if self.read_max < 100 && self.read % 64 == 0 {
+            if self.read_max < 100 && self.read.is_multiple_of(64) {
                 return; // A slow reader: the rest at its next turn.
             }
         }

@@ -41,7 +41,8 @@ impl Shard {
         let flow = &mut self.flows[at];
         let receipt = flow.connection.receive(&self.config, now, segment);
         if let Some(placed) = receipt.placed {
-            flow.receive.put(placed.offset, &segment.payload[placed.range]);
+            flow.receive
+                .put(placed.offset, &segment.payload[placed.range]);
         }
         let happened = receipt.happened;
         if happened.contains(Happened::RELEASED) {
@@ -75,14 +76,17 @@ impl Shard {
         let Some(index) = self.find_flow(tuple) else {
             return false;
         };
-        let is_believed = self.flows[index as usize].connection.path_takes(quoted, mss);
+        let is_believed = self.flows[index as usize]
+            .connection
+            .path_takes(quoted, mss);
         self.wake(index);
         is_believed
     }
 
     fn find_flow(&self, tuple: &FourTuple) -> Option<u32> {
         let hash = self.secret.0.table_hash(tuple);
-        self.find(hash, tuple).filter(|what| what & IN_TIME_WAIT == 0)
+        self.find(hash, tuple)
+            .filter(|what| what & IN_TIME_WAIT == 0)
     }
 
     // ---- listeners
@@ -262,13 +266,7 @@ impl Shard {
         self.acknowledge_in_time_wait(now, entry);
     }
 
-    fn receive_in_time_wait(
-        &mut self,
-        now: Instant,
-        entry: u32,
-        hash: u64,
-        segment: &Segment<'_>,
-    ) {
+    fn receive_in_time_wait(&mut self, now: Instant, entry: u32, hash: u64, segment: &Segment<'_>) {
         let lingering = *self.time_wait.get(entry);
         match time_wait::answer(&lingering, segment) {
             Answer::Nothing => {}
@@ -293,9 +291,8 @@ impl Shard {
 
     fn acknowledge_in_time_wait(&mut self, now: Instant, entry: u32) {
         let lingering = *self.time_wait.get(entry);
-        let stamp = |(recent, offset): (u32, u32)| {
-            ((now.as_millis() as u32).wrapping_add(offset), recent)
-        };
+        let stamp =
+            |(recent, offset): (u32, u32)| ((now.as_millis() as u32).wrapping_add(offset), recent);
         let segment = Segment {
             ack: Some(lingering.rcv_nxt),
             window: self.config.receive_capacity.min(u32::from(u16::MAX)) as u16,
@@ -343,7 +340,11 @@ impl Shard {
     /// The backlog of a listener, and how much of it is in use: half open, waiting.
     pub fn backlog(&mut self, port: u16) -> Option<(Backlog, usize, usize)> {
         let listening = self.listeners.get_mut(port)?;
-        Some((listening.backlog, listening.half_open, listening.waiting.len()))
+        Some((
+            listening.backlog,
+            listening.half_open,
+            listening.waiting.len(),
+        ))
     }
 
     /// The connection of this name, whether it was accepted or not.

@@ -8,7 +8,7 @@ use crate::wire::checksum::Sum;
 use crate::wire::tcp::Segment;
 
 /// What produces the bytes of a stream: at the first transmission, and again at each later one.
-pub trait Source {
+pub trait Writer {
     /// Adds the bytes `offset..offset + len` of the stream of `id` to `pieces`: slices of memory
     /// that stays as it is until they are acknowledged ([`super::Happened::RELEASED`]), so that
     /// nothing is copied. They are the same bytes each time.
@@ -16,7 +16,7 @@ pub trait Source {
 }
 
 /// For applications that only use [`Shard::write`].
-impl Source for () {
+impl Writer for () {
     fn gather<'a>(&'a self, id: FlowId, offset: u64, len: usize, _: &mut Pieces<'a>) {
         panic!("{len} bytes at {offset} of {id:?} were queued without a source");
     }
@@ -41,7 +41,11 @@ impl<'a> Pieces<'a> {
     ///
     /// If there are [`Pieces::COUNT_MAX`].
     pub fn push(&mut self, bytes: &'a [u8]) {
-        assert!(self.count < Self::COUNT_MAX, "more than {} pieces", Self::COUNT_MAX);
+        assert!(
+            self.count < Self::COUNT_MAX,
+            "more than {} pieces",
+            Self::COUNT_MAX
+        );
         if !bytes.is_empty() {
             self.slices[self.count] = bytes;
             self.count += 1;
@@ -86,7 +90,7 @@ impl Shard {
         &mut self,
         now: Instant,
         len_max: u32,
-        source: &impl Source,
+        source: &impl Writer,
         mut emit: impl FnMut(&Departure<'_>) -> bool,
     ) {
         while let Some((tuple, outgoing)) = self.replies.pop_front() {
@@ -131,7 +135,7 @@ impl Shard {
         now: Instant,
         index: u32,
         len_max: u32,
-        source: &impl Source,
+        source: &impl Writer,
         emit: &mut impl FnMut(&Departure<'_>) -> bool,
     ) -> Turn {
         let id = self.id_of(index);
@@ -163,7 +167,7 @@ impl Shard {
 /// From the connection's own ring, if it was written to, or else from the application.
 fn gather<'a>(
     ring: &'a SendBuffer,
-    source: &'a impl Source,
+    source: &'a impl Writer,
     id: FlowId,
     offset: u64,
     len: usize,

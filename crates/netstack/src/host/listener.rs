@@ -29,8 +29,8 @@ impl Default for Backlog {
     }
 }
 
-/// A cookie is believed for so long after one was sent: at other times an ACK out of nothing is just
-/// that. RFC 4987 3.6
+/// A cookie is believed for so long after one was sent: at other times an ACK out of nothing is
+/// just that. RFC 4987 3.6
 const COOKIES_FOR: Duration = Duration::from_secs(128);
 
 /// One port.

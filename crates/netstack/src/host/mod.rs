@@ -13,9 +13,9 @@
 //!         next_event() ──▶ the application      [TIME-WAIT] names without flows
 //! ```
 //!
-//! A turn of the loop that owns it: timers, a burst of arrivals, what the application does about the
-//! events, a burst of departures. Events are values that the caller takes; the shard calls nothing
-//! but the [`Source`] of the bytes that leave.
+//! A turn of the loop that owns it: timers, a burst of arrivals, what the application does about
+//! the events, a burst of departures. Events are values that the caller takes; the shard calls
+//! nothing but the [`Writer`] of the bytes that leave.
 //!
 //! Nothing is allocated for a packet: slab, table, queues and rings grow when there are more
 //! connections than ever before, and keep what they have.
@@ -54,7 +54,7 @@ use table::FlowTable;
 use time_wait::TimeWait;
 use wheel::TimerWheel;
 
-pub use departures::{Departure, Pieces, Source};
+pub use departures::{Departure, Pieces, Writer};
 pub use listener::Backlog;
 
 /// A connection, as the application names it. A name is not given twice.
@@ -216,7 +216,10 @@ impl Shard {
     pub fn unlisten(&mut self, port: u16) {
         self.listeners.remove(port);
         for index in 0..self.flows.capacity() {
-            let waits = self.flows.get(index).is_some_and(|flow| flow.waits_at == Some(port));
+            let waits = self
+                .flows
+                .get(index)
+                .is_some_and(|flow| flow.waits_at == Some(port));
             if waits {
                 self.flows[index].waits_at = None;
                 self.flows[index].is_owned = false;
@@ -283,7 +286,10 @@ impl Shard {
         local_port: u16,
         tuple: FourTuple,
     ) -> Result<FlowId, ConnectError> {
-        let tuple = FourTuple { local_port, ..tuple };
+        let tuple = FourTuple {
+            local_port,
+            ..tuple
+        };
         let hash = self.secret.0.table_hash(&tuple);
         if self.find(hash, &tuple).is_some() {
             return Err(ConnectError::InUse);
@@ -323,7 +329,7 @@ impl Shard {
         self.flow(id).map_or(0, |flow| flow.send.room())
     }
 
-    /// `len` more bytes are to be sent, which the [`Source`] of [`Shard::transmit`] has. A
+    /// `len` more bytes are to be sent, which the [`Writer`] of [`Shard::transmit`] has. A
     /// connection is written to, or queued to, and not both.
     pub fn queue(&mut self, id: FlowId, len: u64) {
         if let Some(flow) = self.flow_mut(id) {
@@ -476,7 +482,8 @@ impl Shard {
     /// Whether a connection of this name is in TIME-WAIT.
     pub fn is_in_time_wait(&self, tuple: &FourTuple) -> bool {
         let hash = self.secret.0.table_hash(tuple);
-        self.find(hash, tuple).is_some_and(|what| what & IN_TIME_WAIT != 0)
+        self.find(hash, tuple)
+            .is_some_and(|what| what & IN_TIME_WAIT != 0)
     }
 
     /// What it has counted.
@@ -587,5 +594,20 @@ impl Shard {
         let hash = self.secret.0.table_hash(&tuple);
         self.table.remove(hash, entry | IN_TIME_WAIT);
         self.time_wait.remove(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_at_rest_takes_less_than_a_kibibyte() {
+        // The slab's entry; two slots of the table, since it is half full; its timer and its places
+        // in the two queues. Rings and scoreboard have no memory before something is sent.
+        let entry = size_of::<Flow>() + 8;
+        let (table, timer, queues) = (2 * 2 * 8, 24, 2 * 2 * 4);
+        let sum = entry + table + timer + queues;
+        assert!(sum <= 1024, "{sum} bytes, of which {entry} for the flow");
     }
 }

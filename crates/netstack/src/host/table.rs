@@ -5,10 +5,10 @@
 //!              home of the key ─▶ next ─▶ next ─▶ until empty
 //! ```
 //!
-//! A slot holds a part of the hash and a number; the key itself lies with what the number names, and
-//! is compared there only when the hashes agree. What is removed closes the gap behind it, so there
-//! are no tombstones, and a look-up's length does not grow with age. At most half of the slots are
-//! in use.
+//! A slot holds a part of the hash and a number; the key itself lies with what the number names,
+//! and is compared there only when the hashes agree. What is removed closes the gap behind it, so
+//! there are no tombstones, and a look-up's length does not grow with age. At most half of the
+//! slots are in use.
 
 /// Numbers by hash. The caller compares keys.
 #[derive(Clone, Debug)]
@@ -30,7 +30,13 @@ impl FlowTable {
     /// Holds nothing, and little memory.
     pub fn new() -> FlowTable {
         FlowTable {
-            slots: vec![Slot { hash: 0, what: EMPTY }; SLOTS_MIN],
+            slots: vec![
+                Slot {
+                    hash: 0,
+                    what: EMPTY
+                };
+                SLOTS_MIN
+            ],
             len: 0,
         }
     }
@@ -126,7 +132,13 @@ impl FlowTable {
     }
 
     fn grow(&mut self) {
-        let larger = vec![Slot { hash: 0, what: EMPTY }; self.slots.len() * 2];
+        let larger = vec![
+            Slot {
+                hash: 0,
+                what: EMPTY
+            };
+            self.slots.len() * 2
+        ];
         for slot in std::mem::replace(&mut self.slots, larger) {
             if slot.what != EMPTY {
                 self.put(slot);
@@ -157,7 +169,9 @@ mod tests {
     fn it_agrees_with_a_hash_map() {
         let mut state = 7_u64;
         let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             state >> 33
         };
         let mut table = FlowTable::new();

@@ -8,9 +8,9 @@
 //!   level 4   64 slots of 16 777 216      ┘ a tick is a millisecond: 12 days in all
 //! ```
 //!
-//! When level 0 has gone round, the next slot of level 1 is dealt out over it, and so on. A deadline
-//! that is put off is not moved: the connection is looked at when the old one comes, and says then
-//! when the next one is. Each acknowledgement puts one off, so this is the common case.
+//! When level 0 has gone round, the next slot of level 1 is dealt out over it, and so on. A
+//! deadline that is put off is not moved: the connection is looked at when the old one comes, and
+//! says then when the next one is. Each acknowledgement puts one off, so this is the common case.
 
 use crate::time::Instant;
 
@@ -87,7 +87,11 @@ impl TimerWheel {
 
     /// `index` is not looked at any more.
     pub fn disarm(&mut self, index: u32) {
-        if self.links.get(index as usize).is_some_and(|link| link.is_armed) {
+        if self
+            .links
+            .get(index as usize)
+            .is_some_and(|link| link.is_armed)
+        {
             self.unlink(index);
         }
     }
@@ -134,7 +138,9 @@ impl TimerWheel {
         // A slot of level 0 that is now holds what is due; one above was dealt out already, so it
         // holds what comes a whole turn later.
         let from = turns + u64::from(level > 0);
-        let ahead = occupied.rotate_right((from % SLOTS as u64) as u32).trailing_zeros();
+        let ahead = occupied
+            .rotate_right((from % SLOTS as u64) as u32)
+            .trailing_zeros();
         Some((from + u64::from(ahead)) << shift)
     }
 
@@ -221,7 +227,19 @@ mod tests {
 
     #[test]
     fn a_timer_expires_at_its_time_and_not_before() {
-        for ms in [1, 2, 63, 64, 65, 4095, 4096, 5000, 300_000, 20_000_000, 900_000_000] {
+        for ms in [
+            1,
+            2,
+            63,
+            64,
+            65,
+            4095,
+            4096,
+            5000,
+            300_000,
+            20_000_000,
+            900_000_000,
+        ] {
             let mut wheel = TimerWheel::new();
             wheel.arm(3, at(ms));
             assert_eq!(wheel.expired(at(ms - 1)), None, "{ms}");
@@ -243,7 +261,9 @@ mod tests {
     fn it_agrees_with_an_ordered_map() {
         let mut state = 3_u64;
         let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             (state >> 33) % below
         };
         let mut wheel = TimerWheel::new();

@@ -67,7 +67,6 @@ impl SendBuffer {
     pub fn end(&self) -> u64 {
         self.ring.start + self.len as u64
     }
-
 }
 
 /// What came and was not read: segments are put where they belong, in any order.
@@ -109,7 +108,6 @@ impl ReceiveBuffer {
     pub fn consume(&mut self, len: usize) {
         self.ring.start += len as u64;
     }
-
 }
 
 #[derive(Clone, Debug)]
@@ -149,7 +147,10 @@ impl Ring {
         }
         let at = (offset % self.capacity as u64) as usize;
         let front_len = len.min(self.capacity - at);
-        (&self.bytes[at..at + front_len], &self.bytes[..len - front_len])
+        (
+            &self.bytes[at..at + front_len],
+            &self.bytes[..len - front_len],
+        )
     }
 }
 

@@ -13,6 +13,7 @@
 //! since, so it may be many segments; a SACK block that ends inside of a piece splits it. Their
 //! count has a limit, [`PIECES_MAX`]: beyond it a SACK block that would split is left out, and near
 //! it new data joins the last piece. A peer that reports each second byte gains nothing by it.
+//! Retransmission alone may go beyond, by a piece for each segment of what is under way.
 //!
 //! Lost is what was sent a while before something that has arrived: RFC 8985 (RACK), by time; the
 //! reordering window is a part of the round trip, and none once three segments have overtaken. For
@@ -241,7 +242,13 @@ impl Flight {
     }
 
     /// The peer has all before `to`.
-    pub fn acknowledge(&mut self, now: Instant, to: u64, min_rtt: Duration, echo: Echo) -> Arrival {
+    pub fn acknowledge(
+        &mut self,
+        now: Instant,
+        to: u64,
+        min_rtt: Duration,
+        echo: Echoed,
+    ) -> Arrival {
         let mut arrival = Arrival::default();
         while let Some(&piece) = self.pieces.front()
             && self.start < to
@@ -282,7 +289,7 @@ impl Flight {
         left: u64,
         right: u64,
         min_rtt: Duration,
-        echo: Echo,
+        echo: Echoed,
     ) -> u64 {
         let left = left.max(self.start);
         if left >= right || right > self.end() || self.pieces.len() + 2 > PIECES_MAX {
@@ -401,11 +408,6 @@ impl Flight {
         self.sacked_len = 0;
     }
 
-    /// Whether a byte was sent again and is still under way.
-    pub fn first_sent_at(&self) -> Option<Instant> {
-        self.pieces.front().map(|piece| piece.sent_at)
-    }
-
     fn count_lost(&mut self) {
         let mut start = self.start;
         self.lost_len = 0;
@@ -426,7 +428,12 @@ impl Flight {
 
     /// Applies `change` to the pieces of `left..right`, split at both ends. It is given the length
     /// of each, and the sums to keep right.
-    fn change(&mut self, left: u64, right: u64, mut change: impl FnMut(&mut Piece, u64, &mut Sums)) {
+    fn change(
+        &mut self,
+        left: u64,
+        right: u64,
+        mut change: impl FnMut(&mut Piece, u64, &mut Sums),
+    ) {
         let first = self.split(left);
         let last = self.split(right);
         let mut start = self.start_of(first);
@@ -477,14 +484,14 @@ struct Sums {
 /// What the peer has echoed of our clock, for telling the arrival of a retransmission from that of
 /// the first try. RFC 8985 6.2 step 2
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Echo {
+pub struct Echoed {
     /// TSecr, as the time of ours that it stands for; rounded down to milliseconds.
     pub sent_at: Option<Instant>,
 }
 
 impl Rack {
     /// RFC 8985 6.2 step 2
-    fn update(&mut self, now: Instant, piece: &Piece, end: u64, min_rtt: Duration, echo: Echo) {
+    fn update(&mut self, now: Instant, piece: &Piece, end: u64, min_rtt: Duration, echo: Echoed) {
         let rtt = now.since(piece.sent_at);
         if piece.is_retransmitted {
             // It may be the first try that has arrived, after all.
@@ -525,5 +532,155 @@ impl Piece {
             && self.is_retransmitted == other.is_retransmitted
             && self.sent_at == other.sent_at;
         is_same || (is_done && self.is_retransmitted == other.is_retransmitted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 1 << 32;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn about(now: Instant) -> Detection {
+        Detection {
+            now,
+            srtt: Duration::from_millis(40),
+            min_rtt: Duration::from_millis(40),
+            is_recovering: false,
+            mss: 1000,
+        }
+    }
+
+    fn sack(flight: &mut Flight, now: Instant, left: u64, right: u64) -> u64 {
+        let (left, right) = (START + left, START + right);
+        flight.sack(now, left, right, Duration::ZERO, Echoed::default())
+    }
+
+    fn acknowledge(flight: &mut Flight, now: Instant, to: u64) -> Arrival {
+        flight.acknowledge(now, START + to, Duration::ZERO, Echoed::default())
+    }
+
+    #[test]
+    fn what_leaves_at_one_instant_is_one_piece() {
+        let mut flight = Flight::new(START);
+        for _ in 0..10 {
+            flight.send(at(0), 1000);
+        }
+        flight.send(at(1), 1000);
+        assert_eq!((flight.pieces.len(), flight.len()), (2, 11_000));
+        assert_eq!(sack(&mut flight, at(40), 2000, 3000), 1000);
+        assert_eq!((flight.pieces.len(), flight.pipe()), (4, 10_000));
+        let arrival = acknowledge(&mut flight, at(41), 10_000);
+        assert_eq!(
+            arrival.delivered, 9000,
+            "what was SACKed is not delivered twice"
+        );
+        assert_eq!(arrival.first_sent_at, Some(at(0)));
+        assert_eq!((flight.pieces.len(), flight.pipe()), (1, 1000));
+    }
+
+    #[test]
+    fn three_segments_that_have_overtaken_leave_no_reordering_window() {
+        let mut flight = Flight::new(START);
+        flight.send(at(0), 5000);
+        sack(&mut flight, at(40), 1000, 3000);
+        assert_eq!(
+            flight.detect_losses(&about(at(40))),
+            Some(Duration::from_millis(10))
+        );
+        assert_eq!(flight.lost_len(), 0);
+        sack(&mut flight, at(40), 3000, 4000);
+        assert_eq!(flight.detect_losses(&about(at(40))), None);
+        assert_eq!(
+            flight.next_lost(9000),
+            Some((START, 1000)),
+            "what is behind waits"
+        );
+    }
+
+    #[test]
+    fn a_peer_that_reports_each_second_byte_does_not_make_more_pieces_than_allowed() {
+        let mut flight = Flight::new(START);
+        flight.send(at(0), 100_000);
+        for left in (1..100_000).step_by(2) {
+            sack(&mut flight, at(1), left, left + 1);
+        }
+        assert!(flight.pieces.len() <= PIECES_MAX, "{}", flight.pieces.len());
+        acknowledge(&mut flight, at(2), 100_000);
+        assert!(flight.is_empty() && flight.pieces.capacity() <= 4 * PIECES_KEPT);
+    }
+
+    #[test]
+    fn new_data_joins_the_last_piece_when_there_are_many() {
+        let mut flight = Flight::new(START);
+        for ms in 0..5000 {
+            assert!(!flight.is_full());
+            flight.send(at(ms), 10);
+        }
+        assert_eq!((flight.len(), flight.pieces.len()), (50_000, PIECES_MANY));
+    }
+
+    /// The fate of each byte, beside the pieces.
+    #[test]
+    fn its_sums_agree_with_a_fate_for_each_byte() {
+        let mut state = 11_u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..300 {
+            let mut flight = Flight::new(START);
+            let (mut fates, mut una): (Vec<Fate>, u64) = (Vec::new(), 0);
+            for step in 0..60 {
+                let (now, end) = (at(step), fates.len() as u64);
+                match random(6) {
+                    0 | 1 => {
+                        let len = random(50) + 1;
+                        flight.send(now, len);
+                        fates.resize((end + len) as usize, Fate::Out);
+                    }
+                    2 if end > una => {
+                        una += random(end - una) + 1;
+                        acknowledge(&mut flight, now, una);
+                    }
+                    3 if end > una => {
+                        let left = una + random(end - una);
+                        let right = left + random(end - left) + 1;
+                        sack(&mut flight, now, left, right);
+                        fates[left as usize..right as usize].fill(Fate::Sacked);
+                    }
+                    4 => {
+                        flight.timed_out(&about(now), true);
+                        for fate in fates[una as usize..].iter_mut() {
+                            if *fate == Fate::Out {
+                                *fate = Fate::Lost;
+                            }
+                        }
+                    }
+                    _ => {
+                        let next = flight.next_lost(20);
+                        let lost = (una..end).find(|&at| fates[at as usize] == Fate::Lost);
+                        assert_eq!(next.map(|(place, _)| place), lost.map(|at| START + at));
+                        if let Some((place, len)) = next {
+                            flight.send_again(now, place, len);
+                            let from = (place - START) as usize;
+                            fates[from..from + len as usize].fill(Fate::Out);
+                        }
+                    }
+                }
+                let count =
+                    |fate| fates[una as usize..].iter().filter(|&&f| f == fate).count() as u64;
+                assert_eq!(flight.sacked_len(), count(Fate::Sacked));
+                assert_eq!(flight.lost_len(), count(Fate::Lost));
+                assert_eq!(flight.pipe(), count(Fate::Out));
+                assert_eq!(flight.end(), START + fates.len() as u64);
+            }
+        }
     }
 }

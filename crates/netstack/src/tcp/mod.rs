@@ -23,8 +23,8 @@
 //!                       └─ ring: receive_capacity bytes from rcv_read ──┘
 //! ```
 //!
-//! Sequence numbers on the wire are 32 bits and wrap. Inside of a connection they are 64 bits and do
-//! not: see [`place`]. Their names are those of RFC 9293.
+//! Sequence numbers on the wire are 32 bits and wrap. Inside of a connection they are 64 bits and
+//! do not: see [`place`]. Their names are those of RFC 9293.
 //!
 //! # Files
 //!

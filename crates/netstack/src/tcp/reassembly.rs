@@ -54,7 +54,10 @@ impl Reassembly {
         let first = self.ranges.partition_point(|range| range.end < start);
         let after = self.ranges.partition_point(|range| range.start <= end);
         let touched = &self.ranges[first..after];
-        if touched.iter().any(|range| range.start <= start && end <= range.end) {
+        if touched
+            .iter()
+            .any(|range| range.start <= start && end <= range.end)
+        {
             return Inserted::Duplicate;
         }
         self.last_stamp = self.last_stamp.wrapping_add(1);
@@ -185,7 +188,9 @@ mod tests {
         // Seeds are fixed: a failure repeats itself.
         let mut state = 1_u64;
         let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             (state >> 33) % below
         };
         for _ in 0..200 {

@@ -93,13 +93,7 @@ impl Secret {
     }
 
     /// The initial sequence number that remembers a SYN.
-    pub fn cookie(
-        &self,
-        now: Instant,
-        tuple: &FourTuple,
-        irs: SeqNumber,
-        mss: u16,
-    ) -> SeqNumber {
+    pub fn cookie(&self, now: Instant, tuple: &FourTuple, irs: SeqNumber, mss: u16) -> SeqNumber {
         let fits = COOKIE_MSS.iter().rposition(|&fits| fits <= mss);
         let index = fits.unwrap_or(0) as u64;
         SeqNumber(self.cookie_with(cookie_time(now), tuple, irs, index))
@@ -180,12 +174,27 @@ mod tests {
     fn a_cookie_tells_the_largest_mss_that_fits_for_two_minutes() {
         let secret = Secret::new([7; 16]);
         let irs = SeqNumber(99);
-        for (mss, told) in [(100, 536), (536, 536), (1459, 1440), (1460, 1460), (65535, 8940)] {
+        for (mss, told) in [
+            (100, 536),
+            (536, 536),
+            (1459, 1440),
+            (1460, 1460),
+            (65535, 8940),
+        ] {
             let cookie = secret.cookie(after(1000), &TUPLE, irs, mss);
-            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie), Some(told));
-            assert_eq!(secret.cookie_mss(after(1128), &TUPLE, irs, cookie), Some(told));
+            assert_eq!(
+                secret.cookie_mss(after(1000), &TUPLE, irs, cookie),
+                Some(told)
+            );
+            assert_eq!(
+                secret.cookie_mss(after(1128), &TUPLE, irs, cookie),
+                Some(told)
+            );
             assert_eq!(secret.cookie_mss(after(1300), &TUPLE, irs, cookie), None);
-            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie + 1), None);
+            assert_eq!(
+                secret.cookie_mss(after(1000), &TUPLE, irs, cookie + 1),
+                None
+            );
             let other = irs + 1;
             assert_eq!(secret.cookie_mss(after(1000), &TUPLE, other, cookie), None);
         }

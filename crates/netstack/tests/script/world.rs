@@ -288,7 +288,9 @@ impl World {
             sack_permitted: Some(segment.options.sack_permitted),
             timestamps: (segment.options.timestamps)
                 .map(|(value, echo)| (value.wrapping_sub(offset), echo)),
-            sacks: blocks.map(|block| (theirs(block.left), theirs(block.right))).collect(),
+            sacks: blocks
+                .map(|block| (theirs(block.left), theirs(block.right)))
+                .collect(),
             urgent: 0,
             has_no_options: segment.options.is_empty(),
         }
@@ -319,7 +321,8 @@ impl World {
         compared.timestamps = expected.timestamps.and(got.timestamps);
         compared.has_no_options &= expected.has_no_options;
         let is_reset_without_peer = got.flags.contains(Flags::RST) && expected.seq != got.seq;
-        if compared != *expected && !(is_reset_without_peer && self.is_own_number(expected, &sent)) {
+        if compared != *expected && !(is_reset_without_peer && self.is_own_number(expected, &sent))
+        {
             return Err(format!("in its place came  > {described}"));
         }
         if let Some(at) = sent.wrong_at {
@@ -396,7 +399,10 @@ impl World {
             }
             "to" => self.to = number(value, "to")?,
             "accept" => {
-                let id = self.shard_mut().accept(PORT).ok_or("there is nothing to accept")?;
+                let id = self
+                    .shard_mut()
+                    .accept(PORT)
+                    .ok_or("there is nothing to accept")?;
                 let port = self.shard().tuple(id).expect("a flow").remote_port;
                 self.peers.entry(port).or_default().flow = Some(id);
             }
@@ -545,12 +551,26 @@ impl World {
                 same("gone", is_gone, true)
             }
             "cwnd" => same("cwnd", self.machine()?.cwnd(), number(value, "cwnd")?),
-            "ssthresh" => same("ssthresh", self.machine()?.ssthresh(), number(value, "ssthresh")?),
-            "flight" => same("flight", self.machine()?.flight_len(), number(value, "flight")?),
-            "released" => same("released", self.machine()?.released(), number(value, "released")?),
-            "readable" => {
-                same("readable", self.machine()?.readable_len(), number(value, "readable")?)
-            }
+            "ssthresh" => same(
+                "ssthresh",
+                self.machine()?.ssthresh(),
+                number(value, "ssthresh")?,
+            ),
+            "flight" => same(
+                "flight",
+                self.machine()?.flight_len(),
+                number(value, "flight")?,
+            ),
+            "released" => same(
+                "released",
+                self.machine()?.released(),
+                number(value, "released")?,
+            ),
+            "readable" => same(
+                "readable",
+                self.machine()?.readable_len(),
+                number(value, "readable")?,
+            ),
             "rto" => {
                 let expected = duration(value.unwrap_or_default())?;
                 same("rto", self.machine()?.rto(&config), expected)
@@ -560,7 +580,11 @@ impl World {
                 same("srtt", self.machine()?.srtt(), Some(expected))
             }
             "flows" => same("flows", self.shard().flows_len(), number(value, "flows")?),
-            "time_wait" => same("time_wait", self.shard().time_wait_len(), number(value, "names")?),
+            "time_wait" => same(
+                "time_wait",
+                self.shard().time_wait_len(),
+                number(value, "names")?,
+            ),
             "event" => {
                 self.flow()?;
                 self.transmit()?;
@@ -596,7 +620,9 @@ impl World {
 fn counter(all: &str, name: &str) -> Option<u64> {
     let at = all.find(&format!(" {name}: "))?;
     let rest = &all[at + name.len() + 3..];
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::super::config::TcpConfig;
 use super::super::congestion::RateReduction;
-use super::super::flight::{Arrival, DUP_THRESH, Detection, Echo};
+use super::super::flight::{Arrival, DUP_THRESH, Detection, Echoed};
 use super::super::state::{End, TcpState};
 use super::receive::Arriving;
 use super::{Connection, Happened, Phase, Probe, Receipt};
@@ -46,8 +46,8 @@ impl Connection {
 
     /// RFC 9293 3.10.7.4: from the latest segment only. Returns whether the window is another.
     fn take_window(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
-        let is_latest = self.snd_wl1 < arriving.seq
-            || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
+        let is_latest =
+            self.snd_wl1 < arriving.seq || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
         if ack < self.flight.start() || !is_latest {
             return false;
         }
@@ -75,7 +75,8 @@ impl Connection {
     /// Numbers of an acknowledgement, taken in by the flight alone.
     pub(super) fn acknowledge_flight(&mut self, now: Instant, ack: u64) -> Arrival {
         let min_rtt = self.round_trip.min_rtt();
-        self.flight.acknowledge(now, ack, min_rtt, Echo::default())
+        self.flight
+            .acknowledge(now, ack, min_rtt, Echoed::default())
     }
 
     fn take_delivery(
@@ -108,19 +109,26 @@ impl Connection {
     }
 
     /// The peer's echo of our clock: the time that it stands for, and how long ago that is.
-    fn echo_of(&self, now: Instant, arriving: &Arriving<'_>) -> (Echo, Option<Duration>) {
+    fn echo_of(&self, now: Instant, arriving: &Arriving<'_>) -> (Echoed, Option<Duration>) {
         let (Some(clock), Some((_, echo))) = (self.timestamps, arriving.segment.options.timestamps)
         else {
-            return (Echo::default(), None);
+            return (Echoed::default(), None);
         };
         let now_ms = now.as_millis();
-        let age_ms = (now_ms as u32).wrapping_add(clock.offset).wrapping_sub(echo);
+        let age_ms = (now_ms as u32)
+            .wrapping_add(clock.offset)
+            .wrapping_sub(echo);
         if u64::from(age_ms) > now_ms {
-            return (Echo::default(), None); // Not an echo of ours.
+            return (Echoed::default(), None); // Not an echo of ours.
         }
         let sent_at = Instant::from_nanos((now_ms - u64::from(age_ms)) * 1_000_000);
         let rtt = Duration::from_millis(u64::from(age_ms));
-        (Echo { sent_at: Some(sent_at) }, Some(rtt))
+        (
+            Echoed {
+                sent_at: Some(sent_at),
+            },
+            Some(rtt),
+        )
     }
 
     /// RFC 6298 3: no sample from what was sent twice, unless timestamps tell the two apart.
@@ -152,7 +160,10 @@ impl Connection {
             return false;
         };
         let is_inside = |(outer_left, outer_right)| outer_left <= left && right <= outer_right;
-        if !self.has_sack || left >= right || !(right <= ack || places.next().is_some_and(is_inside)) {
+        if !self.has_sack
+            || left >= right
+            || !(right <= ack || places.next().is_some_and(is_inside))
+        {
             return false;
         }
         self.counters.duplicates_reported += 1;
@@ -166,7 +177,7 @@ impl Connection {
         ack: u64,
         has_duplicate: bool,
         min_rtt: Duration,
-        echo: Echo,
+        echo: Echoed,
         arriving: &Arriving<'_>,
     ) -> u64 {
         if !self.has_sack {
@@ -293,6 +304,7 @@ impl Connection {
                 self.phase = Phase::Open;
                 self.congestion.end_recovery();
                 self.flight.end_recovery();
+                return; // What it acknowledges has been counted by rate reduction.
             }
             Phase::Loss { end } if ack >= end => {
                 self.phase = Phase::Open;
@@ -348,7 +360,7 @@ impl Connection {
         self.progress_at = now;
         self.persist_backoff = 0;
         self.rto_at = match self.flight.is_empty() {
-            true => Instant::NEVER, // RFC 6298 5.2
+            true => Instant::NEVER,                          // RFC 6298 5.2
             false => now + self.round_trip.rto(&config.rto), // 5.3
         };
         self.arm_probe(now);

@@ -285,7 +285,10 @@ impl TcpCounters {
         count(&mut self.missing_timestamps, other.missing_timestamps);
         count(&mut self.unacceptable, other.unacceptable);
         count(&mut self.challenge_acks, other.challenge_acks);
-        count(&mut self.challenge_acks_omitted, other.challenge_acks_omitted);
+        count(
+            &mut self.challenge_acks_omitted,
+            other.challenge_acks_omitted,
+        );
         count(&mut self.reassembly_refused, other.reassembly_refused);
         count(&mut self.duplicates_received, other.duplicates_received);
         count(&mut self.duplicates_reported, other.duplicates_reported);
@@ -356,7 +359,8 @@ impl Connection {
         // The answer to the SYN has left; it was not remembered when.
         connection.flight.send(now, 1);
         connection.rcv_acked = connection.rcv_nxt;
-        connection.rcv_adv = connection.rcv_nxt + u64::from(connection.receive_capacity.min(0xffff));
+        connection.rcv_adv =
+            connection.rcv_nxt + u64::from(connection.receive_capacity.min(0xffff));
         connection.is_ack_due = false;
         connection.rto_at = now + connection.round_trip.rto(&config.rto);
         connection
@@ -462,7 +466,7 @@ impl Connection {
     }
 
     /// The application reads no more: what still comes is answered with a RST, since it would be
-    /// lost. RFC 9293 3.6.1, MUST-11
+    /// lost. RFC 9293 3.6.1, SHLD-3
     pub fn shut_read(&mut self, config: &TcpConfig, now: Instant) {
         self.is_read_shut = true;
         if self.readable_len() > 0 {
@@ -561,7 +565,9 @@ impl Connection {
 
     /// Bytes that came in order and were not read.
     pub fn readable_len(&self) -> usize {
-        let data_end = self.rcv_fin.map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
+        let data_end = self
+            .rcv_fin
+            .map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
         data_end.saturating_sub(self.rcv_read) as usize
     }
 
@@ -572,7 +578,8 @@ impl Connection {
 
     /// Bytes that are queued and were never sent.
     pub fn unsent_len(&self) -> u64 {
-        self.queue_end.saturating_sub(self.flight.end().max(DATA_AT))
+        self.queue_end
+            .saturating_sub(self.flight.end().max(DATA_AT))
     }
 
     /// Nothing came out of order, and all that came was read.
@@ -587,10 +594,7 @@ impl Connection {
 
     /// The numbers of a connection that goes to TIME-WAIT: snd_nxt and rcv_nxt.
     pub fn last_numbers(&self) -> (SeqNumber, SeqNumber) {
-        (
-            self.snd.seq(self.flight.end()),
-            self.rcv.seq(self.rcv_nxt),
-        )
+        (self.snd.seq(self.flight.end()), self.rcv.seq(self.rcv_nxt))
     }
 
     /// The peer's last timestamp and our offset, where both agreed on them.

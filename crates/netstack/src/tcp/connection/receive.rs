@@ -423,7 +423,7 @@ impl Connection {
             return;
         }
         if self.is_read_shut {
-            // RFC 9293 3.6.1, MUST-11: the data is lost, and the peer is told.
+            // RFC 9293 3.6.1, SHLD-3: the data is lost, and the peer is told.
             self.abort();
             return;
         }

@@ -10,8 +10,8 @@ use crate::time::Instant;
 /// Before the first sample. RFC 8985 7.2
 const PROBE_WAIT_INITIAL: Duration = Duration::from_secs(1);
 
-/// What the clock of a shard can tell apart, twice: a probe must not leave in the very tick in which
-/// the acknowledgement would have come.
+/// What the clock of a shard can tell apart, twice: a probe must not leave in the very tick in
+/// which the acknowledgement would have come.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(2);
 
 /// What the peer may hold its acknowledgement back for. RFC 8985 7.2 (TLP.max_ack_delay)

@@ -86,7 +86,11 @@ impl Connection {
         let options = TcpOptions {
             mss: Some(config.mss),
             window_scale: self.offered_scale(config, is_answer),
-            sack_permitted: if is_answer { self.has_sack } else { config.has_sack },
+            sack_permitted: if is_answer {
+                self.has_sack
+            } else {
+                config.has_sack
+            },
             timestamps: self.stamp(now),
             ..TcpOptions::NONE
         };
@@ -461,7 +465,8 @@ impl Connection {
                 blocks.push(block(around));
             }
         }
-        self.reassembly.report(self.rcv, &mut blocks, count_max, around);
+        self.reassembly
+            .report(self.rcv, &mut blocks, count_max, around);
         blocks
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
     (value <= i64::MAX as u64).then_some(value)
 }
 
-/// 32 bits of a number: what is above them is cut off, as the assignment to a `uint32_t` does.
+/// The low 32 bits of a number, as after an assignment to a `uint32_t`.
 pub(crate) fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text).map(|value| value as u32)
 }
@@ -29,8 +29,8 @@ pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
     i32::try_from(if is_negative { -value } else { value }).ok()
 }
 
-/// An expiry time. memcached cuts it to 32 bits, so that what is beyond 2038 has expired; here it
-/// has not.
+/// An expiry time. memcached cuts it to 32 bits, so times beyond 2038 have expired; here they have
+/// not.
 pub(crate) fn parse_exptime(text: &[u8]) -> Option<i64> {
     let (is_negative, digits) = split_sign(text);
     let value = i64::try_from(parse_digits(digits)?).ok()?;
@@ -78,7 +78,7 @@ fn is_space(byte: u8) -> bool {
 /// The longest decimal that [`decimal`] writes.
 pub(crate) const DECIMAL_LEN_MAX: usize = 20;
 
-/// Writes `value` at the end of `room`; the digits are what it returns.
+/// Writes `value` at the end of `room`, and returns the digits.
 #[inline]
 pub(crate) fn decimal(mut value: u64, room: &mut [u8; DECIMAL_LEN_MAX]) -> &[u8] {
     let mut at = room.len();

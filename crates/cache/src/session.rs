@@ -48,13 +48,14 @@ enum Dialect {
     Binary,
 }
 
-// Ten thousand idle connections should weigh little.
+// Ten thousand idle connections should cost little memory.
 const _: () = assert!(size_of::<Session>() <= 128);
 
-/// Below this it is cheaper to receive a value together with what follows it than to lend its room.
+/// Below this length it is cheaper to receive a value with the input behind it than to receive into
+/// the item.
 const ROOM_LEN_MIN: usize = 16 * 1024;
 
-/// How long a watcher's kernel thread waits for a line before it looks around.
+/// How long a watcher's kernel thread waits for a line before it checks for the end.
 const WATCH_WAIT: Duration = Duration::from_millis(500);
 
 /// How many items one step of a crawl looks at.
@@ -90,7 +91,7 @@ impl session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut cx = Context::new(&self.service, &self.connection, now, out);
         let mut used = 0;
-        // How far the input was looked through for what comes next.
+        // How far the input was searched for the next command.
         let mut seen = 0;
         loop {
             let rest = &input[used..];
@@ -114,7 +115,7 @@ impl session::Session for Session {
             used += step.used;
             match step.next {
                 None => {}
-                // What comes behind the end is not ours to read.
+                // Bytes behind the end are not read.
                 Some(next @ (Next::Close | Next::Linger)) => {
                     return Received {
                         used: input.len(),
@@ -156,7 +157,7 @@ impl session::Session for Session {
     fn body_room(&mut self) -> &mut [u8] {
         match &mut self.state {
             State::Value(pending) if pending.draft.missing() >= ROOM_LEN_MIN => {
-                // No memory for the rest: the next bytes come as input, and find that out again.
+                // No memory for the rest: the next bytes come as input, and fail in the same way.
                 pending.draft.room().unwrap_or_default()
             }
             _ => &mut [],
@@ -259,7 +260,7 @@ impl Conversation<'_> {
                 } else {
                     Next::Wait
                 };
-                // A watcher only watches: what it sends is not read.
+                // A watcher only watches: its input is not read.
                 Step {
                     used: input.len(),
                     next: Some(next),

@@ -30,7 +30,7 @@ use crate::store::{Config, Store};
 /// # Errors
 /// When the kernel refuses the store's memory.
 pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
-    // A replay opens a service for each way to cut: a table of 65,536 places costs more than the
+    // A replay opens a service for each cut. A table of 65,536 places would cost more than the
     // conversation.
     let store = Store::new(Config {
         hash_power: 4,
@@ -39,7 +39,7 @@ pub fn service(settings: Settings) -> io::Result<Arc<Service>> {
     Ok(Arc::new(Service::new(store, settings, NoHost, test_now())))
 }
 
-/// The transcripts of a file: their names, and what is to happen.
+/// The transcripts of a file, with their names.
 ///
 /// # Panics
 /// If it is no such file: it is a part of this crate.

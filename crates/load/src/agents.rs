@@ -1,4 +1,4 @@
-//! Many generators as one: they begin together, and what they saw is merged exactly.
+//! Many generators as one: they begin together, and their outcomes are merged exactly.
 //!
 //! The agents are started by a launcher: Open MPI (`mpirun --hostfile hosts -N 2 weft load …`),
 //! Slurm, or by hand with `--agents N --rank K`. Every agent has the same command line. Rank 0
@@ -39,7 +39,7 @@ pub struct Place {
     pub size: u32,
     /// `HOST:PORT` of the leader.
     pub rendezvous: String,
-    /// What only agents of this job know: a stranger at the rendezvous is turned away.
+    /// A text that only agents of this job know; a stranger at the rendezvous is turned away.
     pub job: String,
 }
 
@@ -133,13 +133,13 @@ impl Place {
         }
     }
 
-    /// This agent's part of a number that is the whole crew's: of connections, for instance.
+    /// This agent's part of a number for the whole crew, such as its connections.
     pub fn part_of(&self, whole: u32) -> u32 {
         whole / self.size + u32::from(self.rank < whole % self.size)
     }
 }
 
-/// The variables in which a launcher says our rank.
+/// The variables in which a launcher gives this process its rank.
 struct Launcher {
     rank: &'static str,
     size: &'static str,
@@ -182,7 +182,7 @@ fn first_address(text: &str) -> Option<String> {
     (!first.is_empty()).then(|| first.to_owned())
 }
 
-/// What one round is to do.
+/// The order for one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Order {
     /// The rate of the whole crew, where it is not that of the command line: a step of a sweep.
@@ -211,7 +211,7 @@ enum FromMember {
     Failed(String),
 }
 
-/// What an agent is after the meeting.
+/// An agent's role after the meeting.
 #[derive(Debug)]
 pub enum Part {
     /// Rank 0.
@@ -247,7 +247,7 @@ pub fn meet(place: &Place, patience: Duration) -> Result<Part, String> {
 pub struct Leader {
     members: Vec<Link>,
     inbox: Receiver<(u32, io::Result<FromMember>)>,
-    // Set when an agent is lost: the round that is running is worth nothing any more.
+    // Set when an agent is lost: the current round is void.
     stop: Arc<AtomicBool>,
 }
 
@@ -295,7 +295,7 @@ impl Leader {
 
     fn wait_for_more(&self, place: &Place, deadline: Instant) -> Result<(), String> {
         if Instant::now() < deadline {
-            // No agent knocks at the moment; agents on other machines take their time to start.
+            // No agent connects at the moment; agents on other machines may start later.
             thread::sleep(Duration::from_millis(2));
             return Ok(());
         }
@@ -314,8 +314,8 @@ impl Leader {
         ))
     }
 
-    /// Takes a newcomer in. A stranger is turned away and not an error; a second agent of the same
-    /// rank is.
+    /// Admits an agent. A stranger is turned away, which is no error; a second agent of the same
+    /// rank is one.
     fn admit(
         &mut self,
         mut stream: TcpStream,
@@ -325,7 +325,7 @@ impl Leader {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .max(Duration::from_millis(1));
-        // A stranger that says nothing must not keep the others waiting.
+        // A silent stranger must not keep the others waiting.
         let wait = left.min(Duration::from_secs(2));
         let ready = stream
             .set_nonblocking(false)
@@ -378,10 +378,10 @@ impl Leader {
 
     /// One round: all begin, this agent's part is `run`, and the outcomes of all are merged. `run`
     /// gets a flag that is set when it should stop because an agent was lost. `patience` is how
-    /// long the others may take after this agent is through.
+    /// long the others may take after this agent has finished.
     ///
     /// # Errors
-    /// Which agent failed and why. The others have been told; the crew is no good any more.
+    /// Which agent failed and why. The others have been told; the crew cannot be used any more.
     pub fn round(
         &mut self,
         order: Order,
@@ -406,7 +406,7 @@ impl Leader {
             send(&mut member.stream, &FromLeader::Go(order)).map_err(lost)?;
         }
         let own = run(Arc::clone(&self.stop));
-        // A lost agent is the cause of what this run may say about being stopped.
+        // A lost agent is also the cause if this run was stopped.
         if self.stop.load(Ordering::Acquire) {
             self.collect(patience)?;
         }
@@ -457,7 +457,7 @@ impl Leader {
             .map_or("?", |member| &member.host)
     }
 
-    /// Sends all members home: with success, or with what went wrong.
+    /// Dismisses all members: with success, or with what went wrong.
     pub fn end(mut self, result: &Result<(), String>) {
         match result {
             Ok(()) => self.tell_all(&FromLeader::End),
@@ -475,8 +475,8 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // The threads that listen hold the sockets too: without this, no agent would see that we
-        // left.
+        // The listening threads hold the sockets, too. Without this no agent would notice that rank
+        // 0 has left.
         for member in &self.members {
             let _ = member.stream.shutdown(Shutdown::Both);
         }
@@ -501,7 +501,7 @@ fn listen_to_member(
     });
 }
 
-/// Any other rank: does what the leader says.
+/// Any other rank: obeys the leader.
 #[derive(Debug)]
 pub struct Member {
     stream: TcpStream,
@@ -546,8 +546,8 @@ impl Member {
         }
     }
 
-    /// Runs a part of every round until the leader sends us home. `run` gets a flag that is set
-    /// when it should stop because the round is worth nothing any more.
+    /// Runs a part of every round until the leader dismisses this agent. `run` gets a flag that is
+    /// set when it should stop because the round is void.
     ///
     /// # Errors
     /// What went wrong, here or elsewhere: the whole crew fails together.

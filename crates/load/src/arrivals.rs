@@ -9,14 +9,14 @@ use crate::random::Random;
 ///
 /// Times are the inverse of the integrated rate: the n-th arrival is when the integral reaches the
 /// n-th mark. Marks are one apart, or exponentially distributed gaps apart, which makes a Poisson
-/// process also where the rate changes. Nothing here knows what time it is, so lateness is never
-/// passed on.
+/// process also where the rate changes. Nothing here reads a clock, so a late request does not
+/// delay the next ones.
 pub(crate) struct Schedule {
     stages: Vec<Stage>,
     random: Option<Random>,
-    /// Which share of all arrivals comes from this thread.
+    /// This thread's share of all arrivals.
     share: f64,
-    /// The mark, in arrivals of this thread, and what the stages so far gave.
+    /// The mark, in arrivals of this thread, and the arrivals of the stages before.
     mark: f64,
     stage: usize,
     stage_begins_s: f64,

@@ -1,4 +1,4 @@
-//! What carries the bytes: io_uring or epoll, under one interface of completions.
+//! The back end that carries the bytes: io_uring or epoll, under one interface of completions.
 //!
 //! A worker numbers its connections; each number is a *port* of the backend. Operations are begun
 //! by number, and a turn says which of them ended. At most one receive is under way on a port.
@@ -94,7 +94,7 @@ impl Backend {
         either!(self, it => it.receive(port));
     }
 
-    /// Begins to receive up to `bytes` bytes that are not looked at. Ends as [`What::Received`].
+    /// Begins to receive up to `bytes` bytes that are dropped unread. Ends as [`What::Received`].
     pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
         either!(self, it => it.discard(port, bytes));
     }
@@ -119,8 +119,8 @@ impl Backend {
         either!(self, it => it.close(port));
     }
 
-    /// Hands everything over to the kernel and collects what ended; waits for something to end, but
-    /// no longer than `wait`.
+    /// Submits everything to the kernel and collects completions. Waits for one, but no longer than
+    /// `wait`.
     pub(crate) fn turn(
         &mut self,
         wait: Duration,

@@ -9,8 +9,8 @@ use crate::plan::{Arrivals, Cache, Plan, Workload};
 
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
-/// Each thread counts every arrival, also of those that it cannot send: at more, it does nothing
-/// else.
+/// Each thread counts every arrival, even one that it cannot send. At a higher rate it would do
+/// nothing else.
 const RATE_PER_THREAD_MAX: f64 = 10e6;
 /// Requests on one connection are written into one buffer.
 const DEPTH_MAX: u32 = 65_536;
@@ -20,7 +20,7 @@ const INTERVALS_MAX: u128 = 100_000;
 const KEYS_PER_GET_MAX: u32 = 10_000;
 
 impl Plan {
-    /// Says what contradicts itself.
+    /// Finds contradictions in the plan.
     ///
     /// # Errors
     /// [`LoadError::Plan`].

@@ -274,7 +274,7 @@ pub enum Popularity {
 }
 
 impl Popularity {
-    /// What draws from `items` items; they are numbered from 0, the most popular one first.
+    /// A chooser among `items` items, which are numbered from 0, the most popular one first.
     ///
     /// # Panics
     /// If there are no items.
@@ -461,7 +461,7 @@ impl Weighted {
                 small.extend(large.pop());
             }
         }
-        // What is left is 1 but for rounding.
+        // The remaining weights are 1, apart from rounding.
         for left in small.into_iter().chain(large) {
             keep[left as usize] = 1.0;
         }

@@ -28,17 +28,17 @@ pub const MANIFEST: &str = "fileset.tsv";
 /// Which set to make.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Recipe {
-    /// What it is modelled on.
+    /// Its model.
     pub model: Model,
     /// The part of the thesis's files and directories to make, from 0.001 to 100; sizes stay.
     pub scale: f64,
-    /// What all of it follows from.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Zipf's exponent; 1 is Zipf's own.
     pub exponent: f64,
 }
 
-/// What a set is modelled on.
+/// The model of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
     /// 21,600 files in 650 directories, 2.3 GB, asked for by Zipf's law.
@@ -63,7 +63,7 @@ pub struct Entry {
 /// A set of files, the most popular first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileSet {
-    /// What it was made by.
+    /// The recipe that made it.
     pub recipe: Recipe,
     /// Its files; the CRC-32 is 0 until they are written.
     pub entries: Vec<Entry>,
@@ -175,7 +175,7 @@ const PAGES: [(f64, f64); 6] = [
 const PAGE_COUNT: usize = 500;
 
 impl FileSet {
-    /// What the recipe makes, without writing a byte.
+    /// The set that the recipe makes, without writing a byte.
     ///
     /// # Errors
     /// When the recipe asks for what cannot be made.
@@ -216,7 +216,7 @@ impl FileSet {
         names.len()
     }
 
-    /// What draws entries by their share.
+    /// A chooser that draws entries by their share.
     pub fn chooser(&self) -> Weighted {
         let shares: Vec<f64> = self.entries.iter().map(|entry| entry.share).collect();
         Weighted::new(&shares)
@@ -567,7 +567,8 @@ pub fn show_table(table: &[(TableColumn, TableColumn)], scale: f64) -> String {
     text
 }
 
-/// What Rusty's author says of his 500 pages, and the same of this set: name, seed's figure, ours.
+/// The published figures of Rusty's 500 pages, and the same figures of this set: name, published,
+/// this set's.
 pub fn page_figures(set: &FileSet) -> Vec<(&'static str, f64, f64)> {
     let mut sizes: Vec<u64> = set.entries.iter().map(|entry| entry.size_bytes).collect();
     sizes.sort_unstable();
@@ -607,7 +608,7 @@ fn write_content(
     Ok(checksum.finalize())
 }
 
-/// A directory with other things in it is not ours; one with a manifest is ours to make anew.
+/// A directory with other files is refused; one with a manifest may be overwritten.
 fn refuse_strangers(directory: &Path) -> io::Result<()> {
     if directory.join(MANIFEST).exists() || fs::read_dir(directory)?.next().is_none() {
         return Ok(());

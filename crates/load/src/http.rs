@@ -12,7 +12,7 @@ const HEAD_BYTES_MAX: usize = 256 * 1024;
 /// The requests of a plan, as bytes, and which comes next.
 pub(crate) struct Requests {
     rendered: Vec<Box<[u8]>>,
-    /// What each page's body should be: told by the plan, or learned from its first reply.
+    /// The expected body of each page: given by the plan, or learned from its first reply.
     pub(crate) expected: Vec<Option<Expected>>,
     /// Which of them are HEAD requests; empty if none is.
     heads: Box<[bool]>,
@@ -20,8 +20,7 @@ pub(crate) struct Requests {
     picker: Picker,
 }
 
-/// The last head that was read, and what it says: a server says the same again, until its clock
-/// ticks.
+/// The last head and its meaning: a server repeats the same head until its clock ticks.
 #[derive(Default)]
 pub(crate) struct LastHead {
     bytes: Vec<u8>,
@@ -81,7 +80,7 @@ impl Requests {
         &self.rendered[page as usize]
     }
 
-    /// Whether a body is what it should be. The first one of a page says so for all others.
+    /// Whether a body is as expected. The first body of a page is the model for the others.
     pub(crate) fn is_right(&mut self, page: u32, found: Expected) -> bool {
         *self.expected[page as usize].get_or_insert(found) == found
     }
@@ -143,14 +142,14 @@ enum State {
     Trailer,
 }
 
-/// What reading came to.
+/// The outcome of reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Read {
-    /// All was used, and the reply is not whole.
+    /// All input was used, and the reply is incomplete.
     More,
     /// A reply is whole; what lies behind it was not used.
     Reply(Reply),
-    /// This is no reply; the connection is of no use any more.
+    /// This is no reply; the connection cannot be used any more.
     Broken,
 }
 
@@ -250,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// So many of them were dropped unread. Says whether that was the end of the reply.
+    /// Notes that so many of them were dropped unread. Returns whether the reply ends there.
     pub(crate) fn skipped(&mut self, bytes: u64) -> Option<Reply> {
         self.body_bytes += bytes;
         match &mut self.state {
@@ -260,12 +259,12 @@ impl Reader {
         (self.state == State::Body(0)).then(|| self.finish())
     }
 
-    /// The peer closed. If that is how the reply ends, it is whole.
+    /// The peer closed. If the close ends the reply, the reply is complete.
     pub(crate) fn closed(&mut self) -> Option<Reply> {
         (self.state == State::UntilClose).then(|| self.finish())
     }
 
-    /// Forgets everything, for a new connection.
+    /// Starts afresh, for a new connection.
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
         *self = Reader {
@@ -301,7 +300,7 @@ impl Reader {
         length
     }
 
-    /// Looks for the end of a line or a head. What is not whole is carried to the next time.
+    /// Searches for the end of a line or a head. An incomplete one is kept for the next call.
     fn line_end<'a>(&mut self, input: &mut &'a [u8], end: &[u8]) -> Option<Held<'a>> {
         if self.carry.is_empty()
             && let Some(at) = memmem::find(input, end)
@@ -352,7 +351,7 @@ impl Reader {
 }
 
 impl LastHead {
-    /// Whether the input begins with this very head, byte by byte.
+    /// Whether the input begins with exactly this head.
     fn begins(&self, input: &[u8]) -> bool {
         !self.bytes.is_empty() && input.starts_with(&self.bytes)
     }
@@ -372,7 +371,7 @@ enum Held<'a> {
     Carried,
 }
 
-/// What a head says of the framing.
+/// The framing that a head describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Facts {
     status: u16,

@@ -70,8 +70,8 @@ pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
 pub use run::run;
 
-/// Why a run could not begin, or had to be given up as a whole. What goes wrong with single
-/// requests and connections is counted in [`Outcome`] and is not an error here.
+/// Why a run could not begin, or was given up as a whole. Failures of single requests and
+/// connections are counted in [`Outcome`] and are no error here.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -81,14 +81,14 @@ pub enum LoadError {
     Unreachable {
         /// The target.
         target: SocketAddr,
-        /// What the first connection met.
+        /// The error of the first connection.
         error: io::Error,
     },
     /// A system call of the generator's own failed.
     System {
-        /// What was being done, and what to do about it.
+        /// The step that failed, and the remedy.
         doing: String,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
 }

@@ -186,9 +186,9 @@ impl Commands {
 /// Reads the replies of one connection.
 #[derive(Default)]
 pub(crate) struct Reader {
-    /// What is not whole yet: a line, or (with `verify`) a line and its value.
+    /// The incomplete part: a line, or (with `verify`) a line and its value.
     carry: Vec<u8>,
-    /// What is left of a value that is not looked at, the CRLF included.
+    /// The length of the rest of a value that is not compared, the CRLF included.
     skip: u64,
     /// Whether a `VA` is a whole reply: nothing ends the reply to a single `mg`.
     is_single_meta: bool,
@@ -200,11 +200,11 @@ pub(crate) struct Reader {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Read {
-    /// All was used, and the reply is not whole.
+    /// All input was used, and the reply is incomplete.
     More,
     /// A reply is whole.
     Reply(Reply),
-    /// This is no reply; the connection is of no use any more.
+    /// This is no reply; the connection cannot be used any more.
     Broken,
 }
 
@@ -215,7 +215,7 @@ pub(crate) struct Reply {
     pub(crate) status_class: u8,
     /// How many values came.
     pub(crate) found: u32,
-    /// How many of them are not what they should be.
+    /// How many of them are wrong.
     pub(crate) wrong: u32,
     /// Whether it answers a set, or a get; `None` for an error.
     pub(crate) answers_set: Option<bool>,
@@ -252,7 +252,7 @@ impl Reader {
             *input = &input[used - before..];
             carry.clear();
         } else {
-            // What was carried has more than one line of a reply: keep what is left of it.
+            // The kept part has more than one line of a reply: keep the rest of it.
             *input = &[];
             carry.drain(..used);
         }
@@ -312,17 +312,17 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes need not be looked at.
+    /// How many of the next bytes need not be read.
     pub(crate) fn skippable(&self) -> u64 {
         self.skip
     }
 
-    /// So many of them were dropped unread.
+    /// Notes that so many of them were dropped unread.
     pub(crate) fn skipped(&mut self, bytes: u64) {
         self.skip -= bytes;
     }
 
-    /// Forgets everything, for a new connection.
+    /// Starts afresh, for a new connection.
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
         (self.skip, self.ends, self.found, self.wrong) = (0, false, 0, 0);

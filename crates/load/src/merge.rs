@@ -1,7 +1,7 @@
 //! Outcomes of several generators become one, exactly: counts are added, and so are histograms,
 //! bucket by bucket. (A mean of percentiles is the percentile of nothing.)
 //!
-//! On the way an outcome is JSON; a histogram in it is HdrHistogram's V2 encoding, deflated and in
+//! An outcome travels as JSON; a histogram in it is HdrHistogram's V2 encoding, deflated and in
 //! base64, as its other tools write it.
 
 use base64::Engine as _;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer as Read};
 use crate::outcome::{Demand, IntervalRecord, Kind, Outcome};
 
 impl Outcome {
-    /// Adds what another generator did in the same time to the same end.
+    /// Adds the outcome of another generator that ran at the same time for the same plan.
     ///
     /// # Errors
     /// When the two did not measure the same classes of requests.
@@ -88,7 +88,7 @@ impl Outcome {
 }
 
 impl Demand {
-    /// Adds what was asked of another generator.
+    /// Adds the demand on another generator.
     fn add(&mut self, other: &Demand) {
         self.connections += other.connections;
         self.idle_connections += other.idle_connections;
@@ -129,7 +129,7 @@ pub(crate) mod histogram_text {
     }
 }
 
-/// The classes that there are: names are static texts.
+/// The known classes: names are static texts.
 const CLASSES: [&str; 3] = ["request", "get", "set"];
 
 pub(crate) fn class_name<'de, D: Read<'de>>(from: D) -> Result<&'static str, D::Error> {

@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The outcome of a run.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,11 +15,11 @@ pub struct Outcome {
     pub began: SystemTime,
     /// How long it was measured: shorter than planned if the run was stopped.
     pub elapsed: Duration,
-    /// What was asked of it.
+    /// The demand on it.
     pub asked: Demand,
-    /// What the arrivals asked for in that time; `None` in a closed loop.
+    /// The arrivals of that time; `None` in a closed loop.
     pub offered_rate_per_s: Option<f64>,
-    /// All that was counted.
+    /// All counts.
     pub total: Tally,
     /// The same, interval by interval. Warm-up intervals are not among them.
     pub intervals: Vec<IntervalRecord>,
@@ -37,14 +37,14 @@ impl Outcome {
     }
 }
 
-/// What was asked of a run, as far as its [verdict](crate::verdict) needs it.
+/// The demand on a run, as far as its [verdict](crate::verdict) needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// What decided when something was sent.
+    /// The event that made a connection send.
     pub kind: Kind,
-    /// Connections that ask, at most.
+    /// Connections that send requests, at most.
     pub connections: u64,
-    /// Connections beside them that ask for nothing.
+    /// Additional connections that send no requests.
     pub idle_connections: u64,
     /// The number of requests that ends the run.
     pub requests_max: Option<u64>,
@@ -52,14 +52,14 @@ pub struct Demand {
     pub verify: bool,
 }
 
-/// What decided when something was sent.
+/// The event that made a connection send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Nothing was: connections are held.
+    /// None: connections are only held.
     #[default]
     Idle,
-    /// The reply before.
+    /// The previous reply.
     Closed,
     /// A rate of requests.
     Open,
@@ -100,10 +100,10 @@ pub struct IntervalRecord {
     pub tally: Tally,
 }
 
-/// What a run tells of itself while it goes on, once per interval.
+/// The progress of a run, once per interval.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
-    /// How much of the run, warm-up included, is over.
+    /// The time since the start, warm-up included.
     pub elapsed: Duration,
     /// How long the whole run takes, warm-up included.
     pub planned: Duration,
@@ -113,7 +113,7 @@ pub struct Progress<'a> {
     pub interval: &'a IntervalRecord,
 }
 
-/// What was counted in some stretch of time, by one thread or by many.
+/// The counts of some stretch of time, by one thread or by many.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tally {
     /// Per class of requests, in the order of [`Plan::classes`](crate::Plan::classes).
@@ -155,7 +155,7 @@ pub struct Tally {
     pub misses: u64,
     /// Replies (of a cache: values) that were compared with what they should be.
     pub compared: u64,
-    /// Sessions that came to their end.
+    /// Sessions that ended.
     pub sessions: u64,
     /// Bytes received, heads included.
     pub received_bytes: u64,
@@ -187,7 +187,7 @@ pub struct Class {
 /// counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
-    /// No reply, or no connection, within our time-out.
+    /// No reply, or no connection, within the plan's time-out.
     pub client_timeout: u64,
     /// The kernel gave a connection up (`ETIMEDOUT`).
     pub socket_timeout: u64,
@@ -208,7 +208,7 @@ pub struct Errors {
     /// A whole reply of another status than [`Plan::expect`](crate::Plan::expect); of a cache: an
     /// error.
     pub unexpected_status: u64,
-    /// The body is not what it should be (only with [`Plan::verify`](crate::Plan::verify)).
+    /// The body is wrong (only with [`Plan::verify`](crate::Plan::verify)).
     pub wrong_bytes: u64,
     /// A key that was stored before the run was not found (only with
     /// [`Plan::verify`](crate::Plan::verify)).
@@ -234,12 +234,12 @@ impl Errors {
         ]
     }
 
-    /// Replies that came and are not what was asked for.
+    /// Replies that came and are wrong.
     pub fn wrong_replies(&self) -> u64 {
         self.bad_reply + self.unexpected_status + self.wrong_bytes + self.missing_value
     }
 
-    /// The most frequent of [`Errors::wrong_replies`], with how to go on.
+    /// The most frequent of [`Errors::wrong_replies`], with advice.
     pub(crate) fn wrong_sentence(&self) -> String {
         let wrong = Errors {
             bad_reply: self.bad_reply,
@@ -251,7 +251,7 @@ impl Errors {
         wrong.sentence()
     }
 
-    /// The most frequent of them, with how to go on.
+    /// The most frequent of them, with advice.
     pub(crate) fn sentence(&self) -> String {
         let most = self.named().into_iter().max_by_key(|(_, count)| *count);
         let (name, count) = most.expect("there are some");
@@ -411,7 +411,7 @@ impl Tally {
         self.sent_bytes += other.sent_bytes;
     }
 
-    /// Forgets everything, and keeps the memory.
+    /// Sets everything to zero, and keeps the memory.
     pub fn clear(&mut self) {
         let mut classes = std::mem::take(&mut self.classes);
         for class in &mut classes {

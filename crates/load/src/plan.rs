@@ -26,7 +26,7 @@ pub struct Plan {
     /// How many connections are begun per second while the first ones are opened; `None`: all at
     /// once.
     pub connect_rate_per_s: Option<f64>,
-    /// Connections that are open beside the others and ask for nothing.
+    /// Additional connections that are open and send no requests.
     pub idle: Idle,
     /// Kernel threads.
     pub threads: u32,
@@ -49,7 +49,7 @@ pub struct Plan {
     pub io: Io,
     /// Which statuses of HTTP are right; another one is an error.
     pub expect: Statuses,
-    /// Whether every body is compared with what it should be.
+    /// Whether every body is compared with the expected one.
     pub verify: bool,
     /// Every random choice follows from it.
     pub seed: u64,
@@ -160,7 +160,7 @@ pub struct Http {
     pub authority: String,
     /// `GET` and so on.
     pub method: String,
-    /// What to ask for.
+    /// The pages to request.
     pub pages: Arc<[Page]>,
     /// Which of the pages, in their order.
     pub choice: Choice,
@@ -168,19 +168,19 @@ pub struct Http {
     pub headers: Vec<(String, String)>,
     /// The body of every request.
     pub body: Arc<[u8]>,
-    /// After how many requests a connection is closed; `None`: never by us. One is "a connection
-    /// for every request", asked for with `Connection: close`.
+    /// After how many requests a connection is closed; `None`: the generator never closes it. One
+    /// is "a connection for every request", asked for with `Connection: close`.
     pub requests_per_connection: Option<u32>,
 }
 
-/// Something to ask for.
+/// A page to request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     /// The request target: path and query.
     pub path: String,
     /// How often, compared with the others, under [`Choice::Weighted`].
     pub weight: f64,
-    /// What the body should be, where it is known beforehand.
+    /// The expected body, where it is known beforehand.
     pub expected: Option<Expected>,
     /// The method, where it is not [`Http::method`].
     pub method: Option<String>,
@@ -189,7 +189,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page of which nothing is known but its path.
+    /// A page with only its path known.
     pub fn new(path: impl Into<String>) -> Page {
         Page {
             path: path.into(),
@@ -201,7 +201,7 @@ impl Page {
     }
 }
 
-/// What a body should be.
+/// An expected body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Its length.
@@ -281,7 +281,7 @@ pub enum CacheProtocol {
     Meta,
 }
 
-/// Connections that are held open and ask for nothing.
+/// Connections that are held open and send no requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
     /// How many, over all threads.

@@ -136,7 +136,7 @@ impl Poll {
         &self.ports[port as usize].input[..length]
     }
 
-    /// Nothing is ever left with the kernel.
+    /// The kernel never holds an operation.
     pub(crate) fn is_busy(&self, _port: u32) -> bool {
         false
     }
@@ -280,7 +280,7 @@ impl Poll {
     }
 
     fn receive_ready(&mut self) {
-        // A port may be here twice, or for a receive that was cancelled: then it wants nothing.
+        // A port may be here twice, or for a receive that was cancelled; then it has nothing to do.
         while let Some(port) = self.ready.pop_front() {
             let place = &mut self.ports[port as usize];
             let Some(socket) = &place.socket else {

@@ -1,4 +1,4 @@
-//! What a server has been asked before, to ask it again: lists of URLs and access logs.
+//! Earlier requests to a server, to be sent again: lists of URLs and access logs.
 //!
 //! A line is a path (`/index.html`), a URL, or an entry of an access log in the common or the
 //! combined format, as nginx, Apache, lighttpd and `weft serve` write it:
@@ -80,7 +80,7 @@ impl Replay {
     }
 }
 
-/// Reads a line of any bytes; what is beyond the longest sensible one is passed over.
+/// Reads a line of any bytes; the part beyond the longest sensible length is skipped.
 fn read_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     lines

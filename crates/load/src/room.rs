@@ -1,5 +1,5 @@
-//! Whether this process may open as many connections as the plan wants: said before the run, not by
-//! a million failed system calls in it.
+//! Whether this process may open as many connections as the plan needs. It is checked before the
+//! run, instead of by a million failed system calls in it.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ const SPARE: u64 = 16;
 pub(crate) fn check(plan: &Plan) -> Result<(), LoadError> {
     let open = fs::read_dir("/proc/self/fd").map_or(3, |files| files.count() as u64);
     let ports = match opens_on_demand(plan) {
-        // How many of them there are at a time is the server's to say.
+        // The server decides how many of them are open at a time.
         true => None,
         false => ports_of_range(),
     };
@@ -65,7 +65,7 @@ fn raised_nofile() -> u64 {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // Whether it worked is seen by what the limit is afterwards.
+    // The limit afterwards shows whether it worked.
     let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

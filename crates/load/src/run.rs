@@ -18,20 +18,20 @@ use crate::usage::Meters;
 use crate::worker::{Overseer, Share, Times, Worker};
 use crate::{LoadError, arrivals, room};
 
-/// Room for what one receive brings. A reply's head and a small body come at once, and so do the
-/// replies to what was asked in one send; what is longer is dropped without a copy, or, if every
-/// byte is looked at, comes in pieces of the largest size.
+/// Room for one receive. A reply's head and a small body come at once, and so do the replies to the
+/// requests of one send. Longer bodies are dropped without a copy, or, if every byte is compared,
+/// come in pieces of the largest size.
 const INPUT_BYTES: usize = 8 * 1024;
 const INPUT_DEEP_BYTES: usize = 16 * 1024;
 const INPUT_VERIFY_BYTES: usize = 32 * 1024;
 
-/// Does what the plan says. Returns when it is over, at the latest one request time-out after its
-/// end, or soon after `stop` became true, then with what was measured until then. `observer` is
-/// told of every interval.
+/// Carries out the plan. Returns when it is over, at the latest one request time-out after its end,
+/// or soon after `stop` became true, then with what was measured until then. `observer` is told of
+/// every interval.
 ///
 /// # Errors
 /// If the plan contradicts itself, no server answers at a target, or a system call of the
-/// generator's own fails. What goes wrong with single requests is counted in the outcome.
+/// generator's own fails. Failures of single requests are counted in the outcome.
 pub fn run(
     plan: &Plan,
     stop: &AtomicBool,
@@ -113,7 +113,7 @@ struct Stage<'a> {
     times: Times,
     io: Io,
     stop: &'a AtomicBool,
-    /// A thread could not begin: then none does.
+    /// Set when a thread could not begin; then none begins.
     failed: AtomicBool,
     ready: Barrier,
     started: OnceLock<Instant>,
@@ -126,7 +126,7 @@ struct Report {
     ended: Duration,
 }
 
-/// What a thread says at its end.
+/// The report of a thread at its end.
 struct Worked {
     used: ThreadUse,
     measured: Duration,

@@ -1,4 +1,4 @@
-//! Either protocol, as the worker sees it: what to say, and what was heard.
+//! Either protocol, as the worker uses it: requests to write, replies to read.
 
 use crate::http;
 use crate::memcached;
@@ -24,7 +24,7 @@ pub(crate) enum Speaker {
     Silent,
 }
 
-/// What was written.
+/// The request that was written.
 pub(crate) struct RequestTag {
     /// HTTP: the page. Cache: the key, if it is one.
     pub(crate) what: u32,
@@ -62,10 +62,10 @@ pub(crate) struct Reply {
     pub(crate) body: Expected,
 }
 
-/// What a whole reply is worth.
+/// The verdict on a complete reply.
 #[derive(Default)]
 pub(crate) struct Judged {
-    /// Why it is not what was asked for.
+    /// Why it is wrong.
     pub(crate) fault: Option<Fault>,
     /// How many of the keys asked for were not there.
     pub(crate) missing: u32,
@@ -147,7 +147,7 @@ impl Speaker {
         }
     }
 
-    /// Whether a reply is what was asked for, as far as it was looked at.
+    /// Whether a reply is right, as far as it was compared.
     #[inline]
     pub(crate) fn judge(&mut self, what: u32, class: u8, reply: &Reply) -> Judged {
         match self {
@@ -155,7 +155,7 @@ impl Speaker {
                 fault: Some(Fault::UnexpectedStatus),
                 ..Judged::default()
             },
-            // Others have no body, or one that is not the page's.
+            // Replies of other statuses have no body, or one that is not the page's.
             Speaker::Http {
                 requests,
                 verify: true,
@@ -260,7 +260,7 @@ impl Reader {
         }
     }
 
-    /// How many of the next bytes need not be looked at.
+    /// How many of the next bytes need not be read.
     pub(crate) fn skippable(&self) -> u64 {
         match self {
             Reader::Http(reader) => reader.skippable(),
@@ -269,7 +269,7 @@ impl Reader {
         }
     }
 
-    /// So many of them were dropped unread.
+    /// Notes that so many of them were dropped unread.
     pub(crate) fn skipped(&mut self, bytes: u64, speaker: &mut Speaker) -> ParseStep {
         match self {
             Reader::Http(reader) => match reader.skipped(bytes) {
@@ -284,7 +284,7 @@ impl Reader {
         }
     }
 
-    /// The peer closed. If that is how the reply ends, it is whole.
+    /// The peer closed. If the close ends the reply, the reply is complete.
     pub(crate) fn closed(&mut self) -> Option<Reply> {
         match self {
             Reader::Http(reader) => reader.closed().map(Reply::from),
@@ -292,7 +292,7 @@ impl Reader {
         }
     }
 
-    /// Forgets everything, for a new connection.
+    /// Starts afresh, for a new connection.
     pub(crate) fn reset(&mut self) {
         match self {
             Reader::Http(reader) => reader.reset(),

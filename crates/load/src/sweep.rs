@@ -108,7 +108,7 @@ impl Goal {
 /// One run of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// What was asked for.
+    /// The offered rate.
     pub rate_per_s: f64,
     /// Which repetition of this rate, from 1.
     pub repetition: u32,
@@ -116,7 +116,7 @@ pub struct Step {
     pub kept_up: bool,
     /// Why it was run: `sweep`, `knee` or `overload`.
     pub purpose: &'static str,
-    /// What was seen.
+    /// The outcome.
     pub figures: Figures,
 }
 
@@ -131,7 +131,7 @@ pub struct Sweep {
     pub is_searched: bool,
 }
 
-/// How a sweep goes about it.
+/// The options of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manner {
     /// How often each rate is run.
@@ -152,7 +152,7 @@ impl Default for Manner {
     }
 }
 
-/// What carries a sweep out.
+/// The runner of a sweep.
 pub trait Runner {
     /// Runs at this rate for the plan's duration.
     ///
@@ -163,7 +163,7 @@ pub trait Runner {
     /// Rests between two runs.
     fn pause(&mut self, pause: Duration);
 
-    /// Hears of a step that is done: for a table that grows, and an estimate of the time left.
+    /// Is told of each step that is done: for a table that grows, and an estimate of the time left.
     fn done(&mut self, step: &Step);
 }
 
@@ -340,7 +340,7 @@ impl Sweep {
         format!("{head}\n{}\n{}", rows.join("\n"), self.knee_line())
     }
 
-    /// What came of the search for the knee; empty if there was none.
+    /// The result of the search for the knee; empty if there was none.
     pub fn knee_line(&self) -> String {
         let at_least = match (self.knee_is_a_bound(), self.is_searched) {
             (true, _) => " at least: the generator was the limit in some runs",
@@ -395,7 +395,7 @@ impl Step {
 }
 
 const CELL_COLUMNS: [usize; 8] = [11, 11, 8, 8, 8, 8, 8, 10];
-/// What a narrow terminal does without, first to last: p99.9, the raw p99, p50, errors.
+/// The columns that a narrow terminal leaves out, first to last: p99.9, the raw p99, p50, errors.
 const DISPENSABLE: [usize; 4] = [4, 5, 2, 6];
 
 fn cells(row: [String; 8], width: usize) -> String {

@@ -27,13 +27,13 @@ use crate::report::{count_of, ns_of};
 
 /// Requests sent later than this are no longer at their intended times.
 const LAG_P99_MAX: Duration = Duration::from_millis(1);
-/// Lag that is a smaller part of the intended p99 than this explains nothing of it.
+/// A lag that is a smaller part of the intended p99 than this does not explain it.
 const LAG_PART_OF_P99: u64 = 10;
-/// A thread of a closed loop that rests less than the other part of the time has no reserve.
+/// A thread of a closed loop that is busy for a larger part of the time than this has no reserve.
 const BUSY_SHARE_MAX: f64 = 0.95;
 /// From this share of the time on, waiting for a processor is worth a warning.
 const DELAY_SHARE_WARNS: f64 = 0.10;
-/// Less than this part of what was asked is not keeping up.
+/// A server that achieves less than this part of the demand does not keep up.
 pub(crate) const KEPT_UP_SHARE: f64 = 0.99;
 /// More failed requests than this are not a measurement any more.
 const FAILED_SHARE_MAX: f64 = 0.01;
@@ -45,9 +45,9 @@ const REPLIES_MIN: u64 = 100;
 pub struct Verdict {
     /// The row of the table that applies.
     pub row: VerdictRow,
-    /// How one can tell.
+    /// The evidence.
     pub sentence: String,
-    /// What else makes the figures less than they seem.
+    /// Further doubts about the figures.
     pub warnings: Vec<String>,
 }
 
@@ -74,11 +74,11 @@ pub enum VerdictRow {
 /// How a verdict is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// The figures are the server's, and it did what was asked.
+    /// The figures are the server's, and it met the demand.
     Good,
-    /// The figures are true, and less than what was asked.
+    /// The figures are true, and below the demand.
     Warning,
-    /// The figures are not the server's, or it did something else than what was asked.
+    /// The figures are not the server's, or it did something other than what was requested.
     Bad,
 }
 
@@ -122,7 +122,7 @@ impl Outcome {
         }
     }
 
-    /// Why the run has failed: the rows that say so, whatever else is said.
+    /// Why the run has failed: the rows that are failures.
     pub fn faults(&self) -> Vec<(VerdictRow, String)> {
         let applies =
             |(row, test): &(VerdictRow, Test)| test(self).map(|sentence| (*row, sentence));
@@ -267,7 +267,7 @@ fn late(outcome: &Outcome) -> Option<String> {
 
 fn busy(outcome: &Outcome) -> Option<String> {
     if outcome.asked.kind != Kind::Closed {
-        // There the lag says whether a busy thread was late.
+        // In an open loop the lag shows whether a busy thread was late.
         return None;
     }
     let threads = outcome.generator.threads.iter().enumerate();

@@ -31,10 +31,10 @@ use crate::speaker::{Reader, Speaker};
 /// A connection that failed in a closed loop is tried again after this: a server that refuses is
 /// not asked a million times per second.
 const RETRY_PAUSE_NS: u64 = 10_000_000;
-/// The longest that a turn waits, so that a stop is heard.
+/// The longest that a turn waits, so that a stop is noticed.
 const WAIT_MAX_NS: u64 = 50_000_000;
-/// How long before an arrival a thread stops sleeping and spins: as long as sleeps of late ended
-/// late, within these bounds. A processor that sleeps wakes late, a virtual one very late.
+/// How long before an arrival a thread stops sleeping and spins: as long as recent sleeps
+/// overslept, within these bounds. A sleeping processor wakes late, and a virtual one very late.
 const SPIN_MIN_NS: u64 = 60_000;
 const SPIN_MAX_NS: u64 = 250_000;
 /// How often connections are looked over for time-outs, as a part of the time-out.
@@ -48,7 +48,7 @@ pub(crate) struct Times {
     pub(crate) interval_ns: u64,
 }
 
-/// What surrounds a worker.
+/// The world of a worker: orders to stop, and the receiver of its counts.
 pub(crate) trait Overseer {
     /// Whether to end now.
     fn is_stopped(&self) -> bool;
@@ -66,10 +66,10 @@ pub(crate) struct Worker<'p> {
     speaker: Speaker,
     schedule: Option<Schedule>,
     next_arrival_ns: u64,
-    /// What a turn brought; empty between turns.
+    /// The completions of a turn; empty between turns.
     completions: Vec<Completion>,
     slots: Vec<Slot>,
-    /// How many of the slots ask; the others are idle.
+    /// How many of the slots send requests; the others are idle.
     asking: u32,
     /// Slots that may take a request, each once.
     free: VecDeque<u32>,
@@ -348,7 +348,7 @@ impl<'p> Worker<'p> {
     }
 
     fn end_intervals(&mut self, overseer: &mut impl Overseer) {
-        // What comes after the end belongs to the last interval.
+        // Replies after the end belong to the last interval.
         loop {
             let ends_ns = (self.interval + 1) * self.times.interval_ns;
             if ends_ns > self.now_ns || ends_ns >= self.times.end_ns {
@@ -391,7 +391,7 @@ impl<'p> Worker<'p> {
         Ok(())
     }
 
-    /// A sleep ended late by so much. One that did raises the margin at once; many that did not
+    /// Notes how late a sleep ended. One late sleep raises the margin at once; many punctual ones
     /// lower it again.
     fn slept(&mut self, late_ns: u64) {
         let faded_ns = self.spin_ns - self.spin_ns / 16;
@@ -463,7 +463,7 @@ impl<'p> Worker<'p> {
         self.wake_at(slot, self.now_ns + RETRY_PAUSE_NS);
     }
 
-    /// Looks for connections and replies that take too long.
+    /// Finds connections and replies that take too long.
     fn scan(&mut self) {
         if self.now_ns < self.next_scan_ns {
             return;

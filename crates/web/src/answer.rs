@@ -14,16 +14,16 @@ use crate::request::{Head, Method, Name, Target};
 use crate::site::{Entry, Found, Site};
 use crate::status::Status;
 
-/// Whether a request has its reply.
+/// Whether a request has been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Sent,
-    /// The site has to be asked where blocking is allowed: [`load`], then once more.
+    /// The site must be asked where blocking is allowed: call [`load`], then try again.
     Blocked,
 }
 
-/// Answers a request whose body is over. `found` is what [`load`] brought, if it was called; `room`
-/// is where a path that is not plain is written.
+/// Answers a request whose body has been read. `found` is the result of [`load`], if it was called.
+/// A path that is not plain is decoded into `room`.
 #[inline]
 pub(crate) fn answer(
     replier: &mut Replier<'_>,
@@ -97,8 +97,7 @@ pub(crate) fn answer(
     Answer::Sent
 }
 
-/// Asks the site where blocking is allowed. `None` if the request names no path: then there was
-/// nothing to ask.
+/// Asks the site where blocking is allowed. `None` if the request names no path.
 pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, room: &mut Vec<u8>) -> Option<Found> {
     match head.target {
         Target::Path(raw) => look_up(head, &raw, room, |lookup| site.load(lookup, now)).ok(),
@@ -106,7 +105,7 @@ pub(crate) fn load(site: &Site, head: &Head<'_>, now: Now, room: &mut Vec<u8>) -
     }
 }
 
-/// What a reply has to know of this request.
+/// The facts about a request that its reply needs.
 #[inline]
 pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> {
     RequestFacts {
@@ -143,7 +142,7 @@ fn look_up<R>(
     }))
 }
 
-/// Serves what was found: all of it, parts of it, or word that the client has it already.
+/// Serves what was found: all of it, parts of it, or a 304 if the client has it already.
 #[inline]
 fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, entry: &Entry) {
     let current = Validators {

@@ -3,7 +3,7 @@
 use crate::date;
 use crate::request::{Fields, Name, fields::trim};
 
-/// What a request's conditions are compared with.
+/// The validators that a request's conditions are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
     /// With its quotes. A weak one (`W/"…"`) is of one reply, so no request can name it.
@@ -14,14 +14,14 @@ pub(crate) struct Validators<'a> {
     pub(crate) modified_is_strong: bool,
 }
 
-/// What the conditions come to.
+/// The outcome of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Do what the request asks.
     Perform,
     /// 304: the client has it.
     NotModified,
-    /// 412: it is not what the client thinks.
+    /// 412: the file is not in the state that the client names.
     Failed,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn range_applies(request: &Fields<'_>, current: Validators<'_>) -> bo
     match request.single(Name::IfRange) {
         // Strong comparison: a weak tag never matches.
         Some(tag @ [b'"', ..]) => tag == current.etag.as_bytes(),
-        // The date must be exactly ours, and strong.
+        // The date must be exactly the file's, and a strong validator.
         Some(date) => current.modified_is_strong && date::parse(date) == Some(current.modified_s),
         None => false,
     }

@@ -27,7 +27,7 @@ impl Default for ServiceConfig {
     }
 }
 
-/// What a request may be like. What exceeds a limit is answered with the status beside it.
+/// The limits of a request. One that exceeds a limit is answered with the status beside it.
 ///
 /// A driver's input buffer must hold a whole head ([`head_len_max`](RequestLimits::head_len_max));
 /// a body is taken piece by piece, however long it is.
@@ -39,7 +39,7 @@ pub struct RequestLimits {
     pub head_len_max: usize,
     /// Header fields of one request: 431.
     pub field_count_max: usize,
-    /// Bytes of a request body, which is read and thrown away: 413.
+    /// Bytes of a request body, which is read and discarded: 413.
     pub body_len_max: u64,
     /// Bytes of chunk extensions in one body, all together: 400. Without it a peer could send a
     /// megabyte of extensions for each byte of body.
@@ -65,7 +65,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// Nothing is too much: for what was within the limits when it came.
+    /// No limits: for requests that were within the limits when they came.
     pub(crate) const NONE: RequestLimits = RequestLimits {
         request_line_len_max: usize::MAX / 2,
         head_len_max: usize::MAX / 2,
@@ -78,7 +78,7 @@ impl RequestLimits {
 }
 
 impl ServiceConfig {
-    /// Finds what would break replies or refuse every request.
+    /// Finds settings that would break replies or refuse every request.
     ///
     /// # Errors
     /// Says which setting, what it is, and what it may be.

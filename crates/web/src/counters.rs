@@ -1,4 +1,4 @@
-//! What `/metrics` shows of the protocol.
+//! The counters of the protocol, for `/metrics`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -64,14 +64,14 @@ impl Counters {
         self.shard().refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes of a request's body that were thrown away.
+    /// Counts bytes of a request's body that were discarded.
     pub(crate) fn discarded(&self, len: usize) {
         self.shard()
             .request_body_len
             .fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// All values. Each is exact, but they are not of one moment.
+    /// All values. Each is exact, but they are not read at one moment.
     pub(crate) fn samples(&self) -> impl Iterator<Item = Metric> + '_ {
         let replies = Status::ALL.into_iter().map(|status| Metric {
             name: "weft_http_replies_total",
@@ -93,7 +93,7 @@ impl Counters {
         };
         let request_bytes = Metric {
             name: "weft_http_request_body_bytes_total",
-            help: "Bytes of request bodies that were read and thrown away.",
+            help: "Bytes of request bodies that were read and discarded.",
             labels: "",
             value: self.sum(|shard| &shard.request_body_len),
         };

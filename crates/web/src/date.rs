@@ -44,7 +44,7 @@ pub(crate) fn parse(value: &[u8]) -> Option<u64> {
 const SECOND_MAX: u64 = 253_402_300_799;
 
 impl Dates {
-    /// A second that no clock shows, so that the first use fills the texts in.
+    /// A second that no clock shows, so the first use writes the texts.
     const UNSET: Dates = Dates {
         second: u64::MAX,
         http_line: [0; 37],

@@ -1,4 +1,4 @@
-//! The built-in pages for errors and redirects, for sites that bring none of their own.
+//! The built-in pages for errors and redirects, for sites that have none of their own.
 
 use crate::status::Status;
 

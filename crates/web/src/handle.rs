@@ -9,7 +9,7 @@ use crate::error_page::Page;
 use crate::site::Site;
 use crate::status::Status;
 
-/// What all sessions of a server share: the site and the configuration of the moment, and counters.
+/// What all sessions of a server share: the current site, the current configuration, and counters.
 ///
 /// A reload swaps both at once. Every request that begins afterwards is answered by the new ones,
 /// on old connections too; none waits for a lock.
@@ -34,7 +34,7 @@ impl Handle {
         })
     }
 
-    /// Answers all further requests from `site` as `config` says. Counters go on.
+    /// Answers all further requests from `site` as `config` says. Counters keep their values.
     ///
     /// # Errors
     /// If the configuration cannot be used; the old one stays then.
@@ -43,12 +43,12 @@ impl Handle {
         Ok(())
     }
 
-    /// The site of the moment.
+    /// The current site.
     pub fn site(&self) -> Arc<Site> {
         self.service.load().site.clone()
     }
 
-    /// The configuration of the moment.
+    /// The current configuration.
     pub fn config(&self) -> ServiceConfig {
         self.service.load().config.clone()
     }
@@ -78,7 +78,7 @@ impl Handle {
     }
 }
 
-/// A site, a configuration, and what is made of it once.
+/// A site, a configuration, and the texts that are made of them once.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) site: Arc<Site>,

@@ -1,4 +1,4 @@
-//! What every page that we make must be, checked with a browser's parser.
+//! Rules for every page that the server makes, checked with a browser's parser.
 
 use std::collections::HashSet;
 

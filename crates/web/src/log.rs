@@ -1,4 +1,4 @@
-//! Access-log lines: one per reply, in one of two formats, and never two by a client's doing.
+//! Access-log lines: one per reply, in one of two formats. No client can forge a second line.
 
 use std::fmt;
 use std::io::Write;
@@ -46,7 +46,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a log line tells. Whatever comes from the client may be any bytes.
+/// The facts of a log line. Those from the client may be any bytes.
 #[derive(Debug)]
 pub(crate) struct LogLine<'a> {
     pub(crate) peer: &'a Peer,
@@ -59,7 +59,7 @@ pub(crate) struct LogLine<'a> {
     pub(crate) user_agent: Option<&'a [u8]>,
     /// Content coding of the reply.
     pub(crate) encoding: Option<&'a [u8]>,
-    /// Our own words on what went wrong. Only the JSON format has room for them.
+    /// The server's own words on what went wrong. Only the JSON format has a field for them.
     pub(crate) error: Option<&'a str>,
 }
 

@@ -9,10 +9,10 @@ use crate::request::{Fields, Name, fields};
 /// permits that, and an answer helps more than a 406.
 #[inline]
 pub(crate) fn encodings(request: &Fields<'_>) -> Encodings {
-    // No field means that anything goes; but then most likely the client cannot decode.
+    // Without the field any coding is allowed, but then the client most likely cannot decode.
     match request.single(Name::AcceptEncoding) {
-        // What browsers send over HTTPS, over HTTP, and what curl sends: known by heart, because to
-        // take them apart costs 50 ns.
+        // What browsers send over HTTPS and over HTTP, and what curl sends. These are compared as a
+        // whole, because parsing them costs 50 ns.
         Some(b"gzip, deflate, br, zstd" | b"deflate, gzip, br, zstd") => Encodings::EVERY,
         Some(b"gzip, deflate") => Encodings::GZIP,
         None if !request.is_repeated(Name::AcceptEncoding) => Encodings::NONE,
@@ -31,7 +31,7 @@ fn rank(request: &Fields<'_>) -> Encodings {
 /// A weight in thousandths, `None` while the client has not said any. RFC 9110 12.4.2
 type Weight = Option<u16>;
 
-/// What a client says about each coding we know.
+/// The client's weight for each coding that the server knows.
 #[derive(Default)]
 struct Wishes {
     br: Weight,
@@ -65,8 +65,8 @@ impl Wishes {
         own.or(self.others).unwrap_or(0)
     }
 
-    /// Those that are wanted at all, and not less than the plain file, by weight and then by our
-    /// taste.
+    /// The codings that the client accepts at least as much as the plain file, by weight and then
+    /// by the server's preference.
     fn ranked(&self) -> Encodings {
         let least = self.identity.unwrap_or(0).max(1);
         let mut ranked = Encodings::NONE;
@@ -86,8 +86,7 @@ fn is(token: &[u8], lower: &[u8]) -> bool {
     token.eq_ignore_ascii_case(lower)
 }
 
-/// `gzip;q=0.5` in its parts. A weight that is none counts as 0: what is not understood is not
-/// used.
+/// `gzip;q=0.5` in its parts. An invalid weight counts as 0.
 fn with_weight(member: &[u8]) -> (&[u8], u16) {
     let Some(semicolon) = member.iter().position(|&byte| byte == b';') else {
         return (member, 1000);
@@ -145,7 +144,7 @@ fn likes_json(request: &Fields<'_>) -> bool {
     json > html
 }
 
-/// `?sort=name|size|time&order=asc|desc`; what is not understood is as if not there.
+/// `?sort=name|size|time&order=asc|desc`; unknown values are ignored.
 pub(crate) fn listing_sort(query: &[u8]) -> ListingSort {
     let by = match parameter(query, b"sort") {
         Some(b"size") => SortKey::Size,

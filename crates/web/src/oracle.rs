@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all: called by property tests here and by the fuzz targets.
+//! Properties that hold for any bytes; called by property tests here and by the fuzz targets.
 
 use crate::RequestLimits;
 use crate::range::{Selection, select};

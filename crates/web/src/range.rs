@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::request::fields::members;
 
-/// What a `Range` field comes to for a representation of a known length.
+/// The outcome of a `Range` field for a representation of a known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -45,8 +45,8 @@ impl Parts {
 
 /// Reads the value of `Range` for a representation of `len` bytes.
 ///
-/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: no client needs
-/// them, and so a reply is never longer than the file and its part headers.
+/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole. No client needs
+/// them, and this way a reply is never longer than the file and its part headers.
 pub(crate) fn select(value: &[u8], len: u64) -> Selection {
     let Some((unit, set)) = split_once(value, b'=') else {
         return Selection::Whole;
@@ -82,7 +82,7 @@ pub(crate) fn select(value: &[u8], len: u64) -> Selection {
 fn resolve(spec: &[u8], len: u64) -> Option<Range<u64>> {
     let (first, last) = split_once(spec, b'-')?;
     match (first, last) {
-        // A suffix of nothing is nothing, yet satisfiable; and no Content-Range can say so.
+        // A suffix of an empty file is empty, yet satisfiable, and no Content-Range can express it.
         (b"", suffix) if len == 0 && number(suffix)? > 0 => None,
         (b"", suffix) => Some(len - number(suffix)?.min(len)..len),
         (first, b"") => Some(number(first)?.min(len)..len),

@@ -21,7 +21,7 @@ use crate::status::Status;
 /// it, the copy costs more than a second piece of memory.
 const COPIED_LEN_MAX: u64 = 16 * 1024;
 
-/// What writing a reply needs.
+/// The context in which a reply is written.
 pub(crate) struct Replier<'a> {
     pub(crate) handle: &'a Handle,
     pub(crate) service: &'a Service,
@@ -30,7 +30,7 @@ pub(crate) struct Replier<'a> {
     pub(crate) out: &'a mut Outbox,
 }
 
-/// What a reply has to know of its request.
+/// The facts about a request that its reply needs.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestFacts<'a> {
     /// For the log.
@@ -45,10 +45,10 @@ pub(crate) struct RequestFacts<'a> {
 }
 
 impl<'a> RequestFacts<'a> {
-    /// A request that could not be parsed, or did not come: the connection closes.
+    /// For a request that could not be parsed, or did not arrive: the connection closes.
     pub(crate) fn unparsed(line: &'a [u8]) -> RequestFacts<'a> {
         let version = Version::Http11;
-        // Even if all else is wrong with a HEAD, its reply has no body.
+        // The reply to a HEAD never has a body, however invalid the request is.
         let wants_body = !line.starts_with(b"HEAD ");
         RequestFacts {
             line,

@@ -47,14 +47,14 @@ enum State {
         /// Empty lines so far.
         blank_lines: usize,
     },
-    /// Inside a request's body. Boxed, as what is kept is: few connections are here at a time, and
-    /// all have room for it.
+    /// Inside a request's body. It is boxed, like the kept request: few connections are in this
+    /// state at a time, and every connection has room for the state.
     Body(Box<Kept>, Box<Body>),
     /// A whole request was taken, and its reply is to come.
     Answering(Box<Kept>),
-    /// After the last reply; the peer has sent all of its request.
+    /// After the last reply, when the peer has sent all of its request.
     Closed,
-    /// After the last reply, with more of the request perhaps on its way.
+    /// After the last reply, when more of the request may be on its way.
     Refused,
 }
 
@@ -68,15 +68,15 @@ impl State {
 /// A request whose bytes were used before it could be answered.
 #[derive(Debug)]
 struct Kept {
-    /// The head as it came. It is parsed again when it is needed: this is the rare way.
+    /// The head as it came. It is parsed again when it is needed, which is rare.
     head: Box<[u8]>,
     /// When it came.
     now: Now,
-    /// What [`Session::work`](session::Session::work) brought.
+    /// The result of [`Session::work`](session::Session::work).
     found: Option<Box<Found>>,
 }
 
-// Ten thousand idle connections should weigh little.
+// Ten thousand idle connections should cost little memory.
 const _: () = assert!(size_of::<Session>() <= 112);
 
 /// How much path room a connection keeps between requests.
@@ -130,7 +130,7 @@ impl session::Session for Session {
             used += step.used;
             match step.next {
                 None => {}
-                // What comes behind a request that closes is not ours to read.
+                // Bytes behind a request that closes the connection are not read.
                 Some(next @ (Next::Close | Next::Linger)) => {
                     return Received {
                         used: input.len(),
@@ -184,7 +184,7 @@ impl session::Session for Session {
     }
 }
 
-/// What one step of the conversation came to.
+/// The outcome of one step of the conversation.
 struct Step {
     used: usize,
     /// `None`: there may be more to do at once.
@@ -239,9 +239,9 @@ impl Turn<'_> {
                 false => self.refuse(state, Refusal::BlankLines, input),
             };
         }
-        // Where no new control byte came there is nothing new to judge, unless a limit is near.
-        // Without this, a head that comes byte by byte would cost the square of its length. The
-        // last byte is looked at again: it may be a CR that its follower decides about.
+        // Without a new control byte the verdict cannot change, unless a limit is near. Without
+        // this check, a head that comes byte by byte would cost the square of its length. The last
+        // byte is checked again: it may be a CR, and the next byte decides about it.
         let is_short = input.len() <= limits.request_line_len_max;
         let new = input.get(seen.saturating_sub(1)..).unwrap_or(input);
         if *seen > 0 && is_short && !has_control(new) {
@@ -287,7 +287,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes a head that has a body behind it, or expects something.
+    /// Takes a head with a body behind it, or with an `Expect` field.
     #[cold]
     fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Step {
         let limit = self.replier.service.config.limits.body_len_max;
@@ -420,8 +420,8 @@ impl Turn<'_> {
     }
 }
 
-/// The head of a request that was kept. It was good once, so only limits could refuse it, and those
-/// may have been changed by a reload.
+/// The head of a kept request. It was valid when it came, so only limits could refuse it now, and a
+/// reload may have changed those.
 fn kept_head(bytes: &[u8]) -> Head<'_> {
     match parse(bytes, &RequestLimits::NONE) {
         Ok(Some(head)) => head,
@@ -429,7 +429,7 @@ fn kept_head(bytes: &[u8]) -> Head<'_> {
     }
 }
 
-/// As much of the first line as the log shall show.
+/// The part of the first line that the log shows.
 fn first_line(input: &[u8]) -> &[u8] {
     let shown = &input[..input.len().min(LOGGED_LINE_LEN_MAX)];
     let len = shown

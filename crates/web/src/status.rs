@@ -89,7 +89,7 @@ impl Status {
         self.row().sentence
     }
 
-    /// Whether it tells of a mistake, and so has a page that explains it.
+    /// Whether it is an error, and so has a page that explains it.
     pub(crate) fn is_error(self) -> bool {
         self.code() >= 400
     }

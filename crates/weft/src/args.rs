@@ -12,7 +12,7 @@ use crate::load;
 use crate::serve::ServeConfig;
 use crate::settings::{self, flags, layers::Layer};
 
-/// What was asked for.
+/// The command that was typed.
 pub(crate) enum Invocation {
     /// Serve; the settings that were typed.
     Serve(Layer),
@@ -20,7 +20,7 @@ pub(crate) enum Invocation {
     Cache(Layer),
     /// Measure a server; what was typed behind it.
     Load(Box<ArgMatches>),
-    /// Tell what the machine allows.
+    /// Report what the machine allows.
     Doctor { json: bool, color: Option<String> },
     /// Run experiments.
     Lab(lab::LabCommand),
@@ -38,7 +38,7 @@ pub(crate) enum Invocation {
 /// Reads the command line.
 ///
 /// # Errors
-/// What clap has to say, which for `--help` and `--version` is no error.
+/// clap's error; for `--help` and `--version` it is the text to print.
 pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Result<Invocation, clap::Error> {
@@ -163,10 +163,10 @@ const SERVE_SECTIONS: Sections = &[
         "Signals",
         "SIGTERM, SIGINT  take no more connections, let open requests finish within\n\
          \x20                --drain-timeout, stop; the second one stops at once\n\
-         SIGHUP           read the configuration again, look at the site anew, open the\n\
-         \x20                log file anew; no connection is dropped. When the terminal that\n\
+         SIGHUP           read the configuration again, check the site again, reopen the\n\
+         \x20                log file; no connection is dropped. When the terminal that\n\
          \x20                the server was started from is closed: stop, as for SIGTERM\n\
-         SIGUSR1          write down on standard error what the server is doing",
+         SIGUSR1          print on standard error what the server is doing",
     ),
     EXIT_STATUS,
 ];
@@ -239,8 +239,8 @@ fn cache() -> Command {
         .about("A cache that memcached's clients cannot tell from memcached")
         .long_about(
             "A cache that speaks memcached's protocols (text, meta, binary) and takes memcached's \
-             flags.\n\nAn option that is not supported is refused with the reason. One that has nothing to \
-             change here is taken; -v says so.",
+             flags.\n\nAn option that is not supported is refused with the reason. An option that has no \
+             effect here is accepted; -v lists it.",
         )
         // memcached reads its command line with getopt_long(3): `-vv`, `-p11211`, `-dp 11211`,
         // `--port=11211`, and any beginning of a long name that is no other's. The last value of
@@ -260,7 +260,7 @@ fn lab() -> Command {
 fn doctor() -> Command {
     let color = settings::find::<ServeConfig>("color").expect("a row of the table");
     Command::new("doctor")
-        .about("Tell what this kernel and these limits allow, and what to change")
+        .about("Report what this kernel and its limits allow, and what to change")
         .arg(
             Arg::new("json")
                 .long("json")
@@ -329,7 +329,7 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
         .value_hint(hint)
 }
 
-/// Users of another server type its flag for the address.
+/// Users of other servers type those servers' flags for the address.
 fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     let is_address = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => {

@@ -50,7 +50,7 @@ pub(crate) fn run(typed: Layer) -> Result<(), Failure> {
 fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let terminal = Terminal(config.verbosity);
     config.idle.iter().for_each(|note| terminal.note(note));
-    // First of all: only a process with one thread may fork and go on.
+    // This comes first: only a process with one thread may fork and go on.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
     let orders = Orders::take()?;
     let mut prepared = prepare(config)?;
@@ -87,7 +87,7 @@ impl Operated for Caching<'_> {
         Ok("users and certificate read again")
     }
 
-    /// SIGUSR1 is a graceful end in memcached, with the items saved: what upgrades send.
+    /// In memcached SIGUSR1 is a graceful end that saves the items. Upgrades send it.
     fn dump(&self) -> bool {
         false
     }
@@ -129,19 +129,18 @@ fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failu
     Ok(())
 }
 
-/// Standard error, with as much as `-v` asks for: without it, one line that says where the cache
-/// listens, and what goes wrong.
+/// Standard error. Without `-v` it gets one line that says where the cache listens, and warnings.
 struct Terminal(u8);
 
 impl Terminal {
-    /// Something that went as it should.
+    /// Reports a success.
     fn note(&self, text: &str) {
         if self.0 > 0 {
             write(text);
         }
     }
 
-    /// Something that went wrong and was survived.
+    /// Reports a failure that the server survived.
     fn warn(&self, text: &str) {
         write(&format!("warning: {text}"));
     }
@@ -177,7 +176,7 @@ impl Terminal {
                 ));
             }
             Restored::Nothing => {
-                self.note(&format!("{file} is not there: the cache begins empty"));
+                self.note(&format!("{file} does not exist; the cache begins empty"));
             }
             Restored::PutAside { why, aside } => self.warn(&format!(
                 "{file} is not used: {why}; it is now {}, and the cache begins empty",
@@ -203,7 +202,7 @@ fn slab_classes(running: &Running) -> String {
         .join("\n")
 }
 
-/// In one piece, so that it does not mix with what others write.
+/// One write, so that the line does not mix with lines of others.
 fn write(text: &str) {
     // The reader may be gone; the server goes on.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());

@@ -24,7 +24,7 @@ pub(crate) struct Common {
     pub(crate) pid_file: Option<PathBuf>,
 }
 
-// More kernel threads or connections than this is a typing error, not a wish.
+// A larger number of kernel threads or connections is a typing error.
 pub(crate) const WORKERS_MAX: usize = 1024;
 pub(crate) const FIBERS_MAX: usize = 4_000_000;
 

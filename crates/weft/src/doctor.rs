@@ -1,8 +1,8 @@
 //! `weft doctor`: what this kernel and these limits allow, and what to change.
 //!
-//! Three steps, so that the middle one is a pure function which tests can feed:
-//! [`Facts::read`] asks the machine, [`judge()`] says ok, warn or bad and what to change,
-//! [`Report::print`] sets it in columns.
+//! There are three steps. [`Facts::read`] asks the machine. [`judge()`] says ok, warn or bad and
+//! what to change; it is a pure function, so tests can feed it. [`Report::print`] sets the result
+//! in columns.
 
 mod facts;
 mod judge;

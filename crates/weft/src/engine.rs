@@ -56,7 +56,7 @@ const ACCEPTS: Choices = &[
 ];
 pub(crate) const ON_OFF: Choices = &[("on", "yes"), ("off", "no")];
 
-/// What was said about the engine.
+/// The choice of an engine, and the options of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineChoice {
     pub(crate) kind: Kind,
@@ -77,7 +77,7 @@ pub(crate) enum Kind {
     Event,
 }
 
-/// What the loops are without a flag.
+/// The dispatcher of event loops if no flag names one.
 const DISPATCHER: Mechanism = Mechanism::EpollEdge;
 
 impl<C: AsMut<Common> + 'static> Setting<C> {
@@ -268,7 +268,7 @@ impl Kind {
 fn fibers_max(machine: &Machine) -> usize {
     match fiber::guard_install_supported() {
         true => usize::MAX,
-        // What the fiber crate allows itself of the mappings, without MADV_GUARD_INSTALL.
+        // Without MADV_GUARD_INSTALL the fiber crate uses at most this share of the mappings.
         false => {
             machine
                 .number("proc/sys/vm/max_map_count")
@@ -278,7 +278,7 @@ fn fibers_max(machine: &Machine) -> usize {
     }
 }
 
-// Threads of ours that carry no connection, and those of other programs.
+// Room for threads of this process that carry no connection, and for other programs.
 const THREADS_RESERVED: u64 = 1024;
 
 fn threads_max(machine: &Machine) -> usize {

@@ -86,7 +86,7 @@ impl Machine {
         number_in(&self.root.join(path))
     }
 
-    /// What stands in a file.
+    /// The text of a file.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.root.join(path)).ok()
     }
@@ -130,7 +130,7 @@ impl Machine {
     }
 
     fn folders_up(&self, path: &str, (top, point): (&str, &str)) -> Vec<PathBuf> {
-        // In a container the mount shows only a part of the hierarchy: `top` is where it begins.
+        // In a container the mount shows only a part of the hierarchy, which begins at `top`.
         let below = path.strip_prefix(top.trim_end_matches('/')).unwrap_or("");
         let point = self.root.join(point.trim_start_matches('/'));
         let leaf = point.join(below.trim_start_matches('/'));

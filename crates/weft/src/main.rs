@@ -40,14 +40,14 @@ enum Failure {
     Running(String),
     /// The command line or the configuration is wrong: exit code 2.
     Usage(String),
-    /// All has been said already: this exit code.
+    /// The message has been printed already; only the exit code is left.
     Shown(u8),
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            // The reader of our output has seen enough (`weft man | head`): no failure of ours.
+            // The reader of the output has closed it (`weft man | head`). That is not a failure.
             io::ErrorKind::BrokenPipe => Failure::Shown(0),
             _ => Failure::Running(error.to_string()),
         }

@@ -5,8 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Failure;
 
-/// Sees to it that `connections`, which `option` asks for, and `others` may be open at once;
-/// returns the limit.
+/// Makes room for `connections`, which `option` asks for, and `others` open at once; returns the
+/// limit.
 ///
 /// # Errors
 /// A sentence that says what to raise.
@@ -23,7 +23,7 @@ pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result
     Ok(nofile)
 }
 
-/// Root may go above the hard limit; others keep it.
+/// Root may raise the hard limit; other users may not.
 fn raise_hard_nofile(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < wanted) {
@@ -31,7 +31,7 @@ fn raise_hard_nofile(wanted: u64) {
             current: Some(wanted),
             maximum: Some(wanted),
         };
-        // Whether it worked is seen by what the limit is afterwards.
+        // The limit afterwards shows whether it worked.
         let _ = setrlimit(Resource::Nofile, more);
     }
 }

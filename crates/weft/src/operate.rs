@@ -1,5 +1,5 @@
 //! What `weft serve` and `weft cache` have in common as processes: a server with its admin
-//! endpoint, signals, systemd, and the user that both become.
+//! endpoint, signals, systemd, and the change of user.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::privileges::{self, Ids};
 use crate::value::{show_count, show_duration};
 
-/// A server, and what tells its operator about it.
+/// A server and its admin endpoint.
 pub(crate) struct Hosted {
     pub(crate) server: Arc<Server>,
     pub(crate) tls: Option<Arc<Tls>>,
@@ -74,17 +74,17 @@ impl Hosted {
     }
 }
 
-/// The signals that the process gets, and what clients ask of it as if by a signal.
+/// Signals to the process, and requests of clients that count as signals.
 pub(crate) struct Orders {
     asked: Receiver<Signal>,
-    /// For what asks by other means than a signal.
+    /// For requests that are not signals.
     pub(crate) sender: Sender<Signal>,
     _signals: Signals,
 }
 
 impl Orders {
-    /// Takes signals from now on. Call it before the sockets are there: a program that can connect
-    /// may also send a signal.
+    /// Takes signals from now on. Call it before the sockets exist: a program that can connect may
+    /// also send a signal.
     ///
     /// # Errors
     /// What the kernel says to a new thread.
@@ -92,7 +92,7 @@ impl Orders {
         let (sender, asked) = mpsc::channel();
         let signals = sender.clone();
         let signals = Signals::start(move |signal| {
-            // The receiver is gone only while the process ends anyway.
+            // The receiver is gone only while the process ends.
             let _ = signals.send(signal);
         })?;
         Ok(Orders {
@@ -102,7 +102,8 @@ impl Orders {
         })
     }
 
-    /// Says that the server runs, and does what is asked until it is to stop. Then drains it.
+    /// Tells systemd that the server runs, and obeys signals until one says stop. Then drains the
+    /// server.
     pub(crate) fn obey(self, operated: &mut impl Operated) {
         tell_systemd(&[NotifyState::Ready]);
         while let Ok(signal) = self.asked.recv() {
@@ -118,41 +119,41 @@ impl Orders {
     }
 }
 
-/// A running server as signals change it.
+/// A running server that obeys signals.
 pub(crate) trait Operated {
-    /// Reads again what can change while it runs. Says what has happened.
+    /// Reads again what can change while the server runs. Returns a line about it.
     ///
     /// # Errors
     /// What is wrong; what was read before goes on then.
     fn reload(&mut self) -> Result<&'static str, String>;
 
-    /// Says what the server is doing. `false` if it is not asked that, but to stop.
+    /// Prints what the server is doing. `false` if SIGUSR1 means stop instead.
     fn dump(&self) -> bool;
 
     /// How many connections are open, and how long they may take to end.
     fn open(&self) -> (usize, Duration);
 
-    /// Ends them. Returns how many were cut.
+    /// Ends the connections. Returns how many were cut.
     fn drain(&self) -> usize;
 
-    /// Something that went as it should.
+    /// Reports a success.
     fn say(&self, text: &str);
 
-    /// Something that went wrong and was survived.
+    /// Reports a failure that the server survived.
     fn warn(&self, text: &str);
 
-    /// Connections were cut at the end.
+    /// Reports that connections were cut at the end.
     fn say_cut(&self, text: &str);
 }
 
 fn reload(operated: &mut impl Operated) {
-    // systemd wants to know when it began, to tell this READY from an earlier one. sd_notify(3)
+    // The time tells systemd this READY from an earlier one. sd_notify(3)
     let begun = NotifyState::monotonic_usec_now();
     let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
     tell_systemd(&states);
     match operated.reload() {
         Ok(done) => operated.say(done),
-        // A mistake must not take a running server down: the old configuration goes on.
+        // A mistake does not stop a running server; the old configuration stays in force.
         Err(why) => operated.warn(&format!("not reloaded: {why}")),
     }
     tell_systemd(&[NotifyState::Ready]);
@@ -173,13 +174,13 @@ fn stop(operated: &impl Operated) {
 
 /// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
 fn tell_systemd(states: &[NotifyState<'_>]) {
-    // If systemd does not listen, it finds out by its own time-out; serving goes on.
+    // If systemd does not listen, its own time-out notices; the server goes on.
     let _ = sd_notify::notify(states);
 }
 
-/// The listeners that were inherited, or else those that `bind` gives; both if addresses were
-/// named. `bind` leaves out what the inherited ones take already: systemd may hold the very port
-/// that the configuration names.
+/// The inherited listeners, or else those that `bind` makes; both if addresses were named. `bind`
+/// leaves out addresses that inherited listeners have: systemd may hold the port that the
+/// configuration names.
 ///
 /// # Errors
 /// Those of `bind`.
@@ -197,7 +198,7 @@ pub(crate) fn listeners(
     Ok(listeners)
 }
 
-/// Listens at what was asked for and is not among `inherited`.
+/// Listens at each address that no listener of `inherited` has.
 ///
 /// # Errors
 /// The first address that cannot be had, and why.

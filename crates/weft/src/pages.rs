@@ -48,7 +48,7 @@ pub(crate) fn man(name: Option<&str>, out: &mut impl Write) -> io::Result<bool> 
     }
 }
 
-/// Writes all pages into a folder, and says their names.
+/// Writes all pages into a folder, and returns their names.
 ///
 /// # Errors
 /// What writing a file reports.

@@ -1,4 +1,4 @@
-//! Colour, only where it is welcome.
+//! Colour on terminals that show it.
 
 use std::fmt::Display;
 use std::io::IsTerminal;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// The pid file, which goes when the server does.
+/// The pid file. It is deleted when the server ends.
 #[derive(Debug)]
 pub(crate) struct PidFile(PathBuf);
 
@@ -27,7 +27,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // The user that we became may lack the right; the next start overwrites it.
+        // The new user may not be allowed to delete it; the next start overwrites it.
         let _ = fs::remove_file(&self.0);
     }
 }

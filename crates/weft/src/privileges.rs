@@ -44,19 +44,20 @@ pub(crate) fn find(account: &Account) -> Result<Ids, String> {
     Ok(Ids { user, group, name })
 }
 
-/// Gives up this process's rights for those of `ids`, for good. Does nothing if they are its own.
+/// Gives up this process's rights for those of `ids`, for ever. Does nothing if the process has
+/// them already.
 ///
 /// glibc carries the change over to all threads of the process (nptl(7)), but not to the kernel's
 /// own threads behind an io_uring: call it before a ring is made.
 ///
 /// # Errors
-/// What setgroups(2), setgid(2) or setuid(2) report; and if the rights could be had back.
+/// What setgroups(2), setgid(2) or setuid(2) report; or that the old rights can be regained.
 pub(crate) fn drop_to(ids: &Ids) -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if user.as_raw() == ids.user && group.as_raw() == ids.group {
         return Ok(());
     }
-    // The groups first, while there is the right to; the user last.
+    // The groups first, while the process has the right to change them; the user last.
     set_groups(ids)?;
     // SAFETY: plain system calls on numbers, no memory involved. setgid(2), setuid(2)
     check(unsafe { libc::setgid(ids.group) })?;
@@ -87,7 +88,7 @@ fn check(returned: libc::c_int) -> io::Result<()> {
 }
 
 fn c_string(name: &str) -> Result<CString, String> {
-    CString::new(name).map_err(|_| "a name has no zero byte".to_owned())
+    CString::new(name).map_err(|_| "a name cannot contain a zero byte".to_owned())
 }
 
 fn user_by_name(name: &CStr) -> Result<Option<(libc::uid_t, libc::gid_t)>, String> {

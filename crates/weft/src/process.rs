@@ -1,5 +1,5 @@
-//! What every Prometheus client library tells of its process, under the names that dashboards know,
-//! and which build it is.
+//! What every Prometheus client library reports of its process, under the names that dashboards
+//! know, and the build.
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
 
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
         write_stat(&stat, out);
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        // Without the one that reads them.
+        // The descriptor that reads the list does not count.
         let open = entries.count().saturating_sub(1);
         out.gauge(
             "process_open_fds",

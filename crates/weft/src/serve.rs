@@ -38,7 +38,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     for warning in &warnings {
         terminal.warn(warning);
     }
-    // Before anything of ours takes their numbers. sd_listen_fds(3)
+    // This comes before anything here takes their numbers. sd_listen_fds(3)
     let inherited = listen::inherited().map_err(operate::running)?;
     let orders = Orders::take()?;
     let prepared = prepare(config, inherited)?;
@@ -77,7 +77,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A running server and what it was made of, so that signals can change it.
+/// A running server and its configuration, which signals change.
 struct Serving {
     fixed: Fixed,
     resolved: Resolved<ServeConfig>,
@@ -156,7 +156,7 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
         io::ErrorKind::NotFound => {
             format!("there is no directory '{root}'; name the one to serve: weft serve DIR")
         }
-        _ => format!("cannot look at '{root}': {error}"),
+        _ => format!("cannot read '{root}': {error}"),
     })?;
     match meta.is_dir() {
         true => Ok(()),
@@ -166,8 +166,8 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     }
 }
 
-/// Whether the first page that a visitor sees is a refusal: the directory has no index file, and
-/// nothing takes its place.
+/// Whether the first page is a 403: the directory has no index file, and neither listing nor
+/// fallback.
 fn shows_nothing(config: &ServeConfig) -> bool {
     let has_index = || {
         config

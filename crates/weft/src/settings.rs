@@ -26,13 +26,13 @@ use crate::value;
 
 /// What a command can be told, every value read and checked by itself.
 pub(crate) trait Config: std::default::Default + 'static {
-    /// What flags can set, in the order of the help.
+    /// The rows that are flags, in the order of the help.
     const GROUPS: &'static [Group<Self>];
 
-    /// What only the list of a flag can set.
+    /// The rows that only the list behind a flag can set.
     const LISTED: &'static [Setting<Self>] = &[];
 
-    /// Whether a file and the environment can set it as well.
+    /// Whether a file and the environment can set the rows as well.
     const HAS_FILE: bool;
 
     /// How an error names the flag.
@@ -40,7 +40,7 @@ pub(crate) trait Config: std::default::Default + 'static {
         setting.flag()
     }
 
-    /// Called when all has been set, with what was said.
+    /// Called when all rows are set, with the texts that set them.
     fn conclude(&mut self, said: &layers::Layer);
 }
 
@@ -73,17 +73,17 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) short: Option<char>,
     /// What it takes and how that gets into the configuration.
     pub(crate) kind: Kind<C>,
-    /// What a shell completes.
+    /// What the shell completes.
     hint: ValueHint,
     /// Of a list: how an environment variable holds several.
     separator: Separator,
     /// Of a list: the table of the configuration file that says the same as `KEY=VALUE`.
     pub(crate) table: Option<&'static str>,
-    /// What holds when nothing is said.
+    /// The value if nothing sets it.
     pub(crate) default: Default,
     /// Whether `SIGHUP` applies a new value.
     pub(crate) reload: Reload,
-    /// What becomes of it here.
+    /// Whether it has an effect here.
     pub(crate) fate: Fate,
     /// One line, no full stop.
     pub(crate) help: &'static str,
@@ -95,7 +95,7 @@ pub(crate) struct Setting<C: 'static> {
 pub(crate) enum Kind<C: 'static> {
     /// One value, which is no flag but the command's argument.
     Argument(&'static str, Set<C>),
-    /// Nothing, as often as it is typed.
+    /// No value; it may be typed several times.
     Flag(fn(&mut C)),
     /// `--name` and `--no-name`; in a list `name` and `no_name`.
     Switch(fn(&mut C, bool)),
@@ -122,12 +122,12 @@ enum Separator {
     Line,
 }
 
-/// What holds when nothing is said.
+/// The value if nothing sets it.
 #[derive(Clone, Copy)]
 pub(crate) enum Default {
     /// This text, as if it had been typed.
     Text(&'static str),
-    /// Worked out later; the words say how.
+    /// A value that is derived later; the words say how.
     Derived(&'static str),
     /// Nothing.
     Nothing,
@@ -142,14 +142,14 @@ pub(crate) enum Reload {
     Restart,
 }
 
-/// What becomes of a setting that another program has.
+/// Whether a setting of another program has an effect here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It does what it does there.
+    /// It has the same effect as there.
     Works,
-    /// It is taken and changes nothing, because of this.
+    /// It is accepted and changes nothing, for this reason.
     Idle(&'static str),
-    /// The server does not start with it, because of this.
+    /// The server does not start with it, for this reason.
     Refused(&'static str),
 }
 
@@ -315,7 +315,7 @@ impl<C> Setting<C> {
         }
     }
 
-    /// What it is for, in sentences. `mark` stands around what it is not.
+    /// Its description in sentences. `mark` stands around the words that say it has no effect.
     pub(crate) fn description(&self, mark: &str) -> String {
         let Setting { help, more, .. } = self;
         let dot = ["", "."][usize::from(!help.is_empty())];

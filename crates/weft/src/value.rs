@@ -1,7 +1,7 @@
 //! How values are written: durations, sizes, addresses, rules. One parser each, used alike for
 //! flags, environment variables and the configuration file.
 //!
-//! An error says what is wrong with the text and shows a right one. The caller puts the place in
+//! An error says what is wrong with the text and shows a correct one. The caller puts the place in
 //! front.
 
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ pub(crate) fn up_to<const MAX: usize, T: TryFrom<usize>>(text: &str) -> Result<T
     T::try_from(number).map_err(|_| format!("'{text}' is too large"))
 }
 
-/// Reads `true` or `false` and what people write for them.
+/// Reads `true`, `false` and the usual words for them.
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
@@ -202,7 +202,7 @@ fn check_field_value(value: &str) -> Result<(), String> {
         .find(|byte| byte.is_ascii_control() && *byte != b'\t')
     {
         Some(byte) => Err(format!(
-            "a header's value has no room for the control byte 0x{byte:02x}"
+            "a header's value cannot contain the control byte 0x{byte:02x}"
         )),
         None => Ok(()),
     }

@@ -1,4 +1,5 @@
-//! The binary protocol. Deprecated for years, and what several client libraries speak all the same.
+//! The binary protocol. It has been deprecated for years, and several client libraries still speak
+//! it.
 
 mod admin;
 pub(crate) mod storage;
@@ -84,7 +85,7 @@ pub(crate) fn step(
     Step::used(HEADER_LEN + header.body_len)
 }
 
-/// Says what is wrong, and closes: after a header that makes no sense the next one cannot be found.
+/// Replies with the error and closes: after an invalid header the next one cannot be found.
 #[cold]
 fn refuse(cx: &mut Context<'_>, state: &mut State, header: &Header, status: Status) -> Step {
     say(cx.out, header, status);
@@ -109,7 +110,7 @@ fn get(
     match &found {
         Ok(item) => put_item(cx.out, header, key_back, item),
         Err(_) if is_quiet => {}
-        // The key takes the place of the words.
+        // The key stands where errors have their text.
         Err(_) if with_key => reply(cx.out, header, Status::NotFound, &[], key, &[], 0),
         Err(_) => say(cx.out, header, Status::NotFound),
     }
@@ -164,7 +165,7 @@ fn delete(cx: &mut Context<'_>, header: &Header, key: &[u8], is_quiet: bool) {
     }
 }
 
-/// Extras: the delta, the number to begin with, and the expiry time of what begins.
+/// Extras: the delta, the initial number, and the expiry time of an item that is made.
 fn count(
     cx: &mut Context<'_>,
     header: &Header,
@@ -216,7 +217,7 @@ fn begin_count(
             number: initial,
             cas,
         },
-        // Another client began in between.
+        // Another client made the item in between.
         _ => Counted::Exists,
     })
 }

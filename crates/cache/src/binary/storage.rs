@@ -12,7 +12,7 @@ use crate::store::{Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome};
 /// Longer values are refused without asking the store.
 const VALUE_LEN_MAX: usize = i32::MAX as usize;
 
-/// What a request wants stored, but for the value.
+/// A store request without its value.
 struct StoreRequest<'a> {
     header: Header,
     key: &'a [u8],
@@ -40,7 +40,7 @@ fn read<'a>(
         flags,
         exptime,
         rule: Rule {
-            // With a cas, what is stored over must be there, so that add and replace are the same.
+            // With a cas the item must exist, so add and replace are the same.
             mode: match (cas_of(header), mode) {
                 (Some(_), Mode::Add | Mode::Replace) => Mode::Set,
                 (_, mode) => mode,
@@ -151,7 +151,7 @@ fn finish_with(
         Ok(outcome) => outcome,
         Err(error) => {
             failed(cx, wanted, value_len, error);
-            // What was there before stays, and memcached calls that not stored.
+            // The earlier value stays, and memcached's reply is "not stored".
             let is_joined = matches!(wanted.rule.mode, Mode::Append | Mode::Prepend);
             let status = if is_joined {
                 Status::NotStored
@@ -175,7 +175,7 @@ fn finish_with(
     }
 }
 
-/// What follows from any failure to store.
+/// What any failure to store has in common.
 #[cold]
 fn failed(cx: &mut Context<'_>, wanted: &StoreRequest<'_>, value_len: usize, error: StoreError) {
     cx.count_failed(error);

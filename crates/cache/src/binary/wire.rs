@@ -31,7 +31,7 @@ pub(super) struct Header {
     pub(super) cas: u64,
 }
 
-/// The kinds of requests; a quiet one and its loud twin are the same kind.
+/// The kinds of requests; a quiet one and its loud counterpart are the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Get { with_key: bool, touches: bool },
@@ -50,7 +50,7 @@ pub(super) enum Kind {
     Unknown,
 }
 
-/// What is said of a request.
+/// The status of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Status {
@@ -177,7 +177,7 @@ impl Header {
     }
 }
 
-/// Says what is wrong after the rest of the request, which is that long, is gone by.
+/// Replies with an error once the rest of the request, which has this length, has been skipped.
 #[cold]
 pub(super) fn swallow(
     state: &mut State,
@@ -217,7 +217,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Says a status in words.
+/// Replies with a status and its text.
 pub(super) fn say(out: &mut Outbox, header: &Header, status: Status) {
     reply(out, header, status, &[], &[], status.text(), 0);
 }

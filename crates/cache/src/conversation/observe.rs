@@ -19,7 +19,7 @@ pub(crate) struct Stored<'a> {
 }
 
 impl Context<'_> {
-    /// Lets those who look see a lookup.
+    /// Reports a lookup to watchers and `stats detail`.
     #[inline]
     pub(crate) fn saw_get(&self, key: &[u8], found: &Result<Item<'_>, Miss>) {
         if self.is_observed {
@@ -31,7 +31,7 @@ impl Context<'_> {
         }
     }
 
-    /// Lets those who look see a store.
+    /// Reports a store to watchers and `stats detail`.
     #[inline]
     pub(crate) fn saw_store(&self, stored: &Stored<'_>) {
         if self.is_observed {
@@ -42,7 +42,7 @@ impl Context<'_> {
         }
     }
 
-    /// Lets those who look see a delete.
+    /// Reports a delete to watchers and `stats detail`.
     #[inline]
     pub(crate) fn saw_delete(&self, key: &[u8]) {
         if self.is_observed && self.service.detail.is_on() {

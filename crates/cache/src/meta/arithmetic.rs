@@ -1,4 +1,4 @@
-//! `ma`: counts up and down, and begins to count.
+//! `ma`: counts up and down, and makes an item that is missing.
 
 use super::{
     BAD_FLAG, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, say_code,
@@ -37,14 +37,14 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     if let Err(reply) = flags.check_opaque() {
         return cx.out.put(reply);
     }
-    // `t` before `T` tells the time that the item had.
+    // `t` before `T` returns the time that the item had before.
     let old_exptime = match flags.has(b't') {
         true => cx.items.peek(key).map(|item| item.exptime()),
         false => None,
     };
     match count(cx, key, words, &flags, direction) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {
-            // A number that begins is told also to a quiet client, as memcached has it.
+            // As in memcached, the first number is sent to a quiet client, too.
             if has_begun || !flags.has(b'q') {
                 let exptime = old_exptime.filter(|_| !has_begun).unwrap_or(NEVER);
                 let new = New {
@@ -66,7 +66,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     }
 }
 
-/// Counts; says as well whether this was the beginning.
+/// Counts. Also returns whether the item was made.
 fn count(
     cx: &mut Context<'_>,
     key: &[u8],
@@ -88,7 +88,7 @@ fn count(
     }
 }
 
-/// Begins to count: the first number is not counted from, it is the number.
+/// Makes the item. The initial number is not changed by the delta.
 fn begin(
     cx: &mut Context<'_>,
     key: &[u8],
@@ -109,17 +109,17 @@ fn begin(
             let number = flags.initial;
             Ok((Counted::Stored { number, cas }, true))
         }
-        // Another client began in between.
+        // Another client made the item in between.
         _ => Ok((cx.items.count(key, by)?, false)),
     }
 }
 
-/// What is told of a number that was counted.
+/// The reply to a number that was counted.
 struct New {
     number: u64,
     cas: u64,
     has_begun: bool,
-    /// What the item had before the flags gave it another.
+    /// The time that the item had before the flags changed it.
     exptime: Seconds,
 }
 

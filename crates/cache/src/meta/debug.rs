@@ -1,4 +1,4 @@
-//! `me`: what is known of an item, for people.
+//! `me`: an item's metadata, for people.
 
 use super::idle_s;
 use crate::conversation::Context;

@@ -1,6 +1,6 @@
-//! `mg`: whatever there is to know of an item, and the herd kept away from the database: of all
-//! that miss, or find a stale item, one *wins* (`W`) and is to bring a new one, and the others are
-//! told that one has (`Z`).
+//! `mg`: an item's value and metadata. It also keeps the herd away from the database: of all
+//! clients that miss, or find a stale item, one *wins* (`W`) and should bring a new one; the others
+//! are told that one has won (`Z`).
 
 use super::{Flags, WORDS_MAX, idle_s, key, push_echo, push_flag, push_ttl, say_code};
 use crate::conversation::Context;
@@ -40,7 +40,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
         key_word,
         words,
         flags,
-        // `t` before `T` tells the time that the item had.
+        // `t` before `T` returns the time that the item had before.
         old_exptime: flags
             .exptime
             .and_then(|_| cx.items.peek(key).map(|item| item.exptime())),
@@ -54,7 +54,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
     }
 }
 
-/// What was asked for.
+/// The request.
 struct GetCommand<'a> {
     key_word: &'a [u8],
     words: &'a [&'a [u8]],
@@ -94,7 +94,7 @@ fn miss(cx: &mut Context<'_>, asked: &GetCommand<'_>) {
     }
 }
 
-/// Makes an empty item, whose maker wins.
+/// Makes an empty item; the client that makes it wins.
 #[cold]
 fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     let exptime = asked.flags.new_exptime(asked.words);
@@ -116,7 +116,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     let item = cx.items.peek(key);
     match &item {
         Some(item) => hit(cx.out, item, asked, cx.seconds, is_ours),
-        // Made, and gone again: a client flushed, or it was made with a time that is over.
+        // The item was made and is gone: a client flushed, or its expiry time has passed already.
         None => {
             let mut shown = NEVER;
             cx.out.put_with(|to| {
@@ -229,7 +229,7 @@ fn push_marks(item: &Item<'_>, is_due: bool, is_made: bool, to: &mut Vec<u8>) {
     let mut wins = false;
     if (is_due || is_stale) && !is_taken {
         wins = item.take_win();
-        // Another was faster.
+        // Another client was faster.
         is_taken = !wins;
     }
     if is_taken {

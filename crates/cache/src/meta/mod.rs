@@ -27,7 +27,7 @@ const OPAQUE_LEN_MAX: usize = 32;
 /// The flags of a command, read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flags {
-    /// A bit for each letter that is there, `A` to `z`.
+    /// A bit for each letter that occurs, `A` to `z`.
     seen: u64,
     /// `T`
     pub(crate) exptime: Option<Seconds>,
@@ -47,14 +47,14 @@ pub(crate) struct Flags {
     pub(crate) delta: u64,
     /// `M`
     pub(crate) mode: Option<u8>,
-    /// `O` has more than [`OPAQUE_LEN_MAX`] bytes. It is said last of all that may be wrong.
+    /// `O` has more than [`OPAQUE_LEN_MAX`] bytes. This error comes after all others.
     is_opaque_too_long: bool,
     are_client_flags_good: bool,
 }
 
 impl Flags {
-    /// Reads flags. A flag that is unknown or comes twice ends the reading; of several bad tokens
-    /// the last is named. An unknown one is also what is not a letter.
+    /// Reads flags. A flag that is unknown or repeated ends the reading; of several bad tokens the
+    /// last is named. A byte that is no letter is an unknown flag.
     #[inline]
     pub(crate) fn read(words: &[&[u8]], cx: &Context<'_>) -> Result<Flags, &'static [u8]> {
         let mut flags = Flags {
@@ -147,7 +147,7 @@ impl Flags {
         self.seen & 1 << (letter - b'A') != 0
     }
 
-    /// What is wrong with the opaque.
+    /// The error of the opaque.
     pub(crate) fn check_opaque(&self) -> Result<(), &'static [u8]> {
         match self.is_opaque_too_long {
             true => Err(b"CLIENT_ERROR opaque token too long\r\n"),
@@ -155,8 +155,8 @@ impl Flags {
         }
     }
 
-    /// The expiry time that a flag gives an item: `T` any, `N` one that is new. Flags work in their
-    /// order, so `t` tells what was given before it.
+    /// The expiry time that a flag sets: `T` of any item, `N` of a new one. Flags work in their
+    /// order, so `t` returns the time set before it.
     pub(crate) fn given_exptime(&self, letter: u8, is_new: bool) -> Option<Seconds> {
         match letter {
             b'T' => self.exptime,
@@ -175,7 +175,7 @@ impl Flags {
 /// Stands for an unknown flag between two functions.
 const UNKNOWN: &[u8] = b"";
 
-/// The key that is meant: what stands there, or with `b` what it decodes to.
+/// The key: the word itself, or with `b` the bytes that it encodes.
 #[inline]
 pub(crate) fn key<'a>(
     word: &'a [u8],
@@ -210,7 +210,7 @@ pub(crate) fn push_echo(word: &[u8], key_word: &[u8], flags: &Flags, to: &mut Ve
     }
 }
 
-/// Says a code of two letters with what the flags want back of the request.
+/// Appends a code of two letters, with the parts of the request that the flags ask for.
 pub(crate) fn say_code(
     cx: &mut Context<'_>,
     code: &[u8; 2],

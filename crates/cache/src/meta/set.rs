@@ -7,7 +7,7 @@ use crate::service::counters::Count;
 use crate::store::{Mode, NEVER, Rule, StoreOutcome};
 use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens, VALUE_LEN_MAX};
 
-/// What the reply is made of.
+/// The parts of the reply.
 pub(crate) struct Reply<'a> {
     key_word: &'a [u8],
     flags: Flags,
@@ -56,7 +56,7 @@ pub(crate) fn read<'a>(
         value_len,
         rule: Rule {
             mode,
-            // Where there is a value to join, 0 is none.
+            // For append and prepend a cas of 0 is no cas.
             cas: flags.cas.filter(|&cas| cas != 0 || !is_joined),
             invalidate: flags.has(b'I') && flags.cas != Some(0),
             new_cas: flags.new_cas,
@@ -79,7 +79,7 @@ fn mode(flags: &Flags) -> Option<(&'static str, Mode)> {
     })
 }
 
-/// Says what became of it. `HD` is what `q` leaves out.
+/// Appends the reply for this outcome. `q` leaves out `HD`.
 pub(crate) fn say(
     cx: &mut Context<'_>,
     storage: &Storage<'_>,

@@ -44,7 +44,7 @@ impl Users {
         }
     }
 
-    /// Makes this list, and all its clones, what `newer` is now. Who is in stays in.
+    /// Replaces this list, and all its clones, by `newer`. Clients that have authenticated stay so.
     pub fn replace_by(&self, newer: Users) {
         let list = newer
             .0

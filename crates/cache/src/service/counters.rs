@@ -18,9 +18,9 @@ pub(crate) enum Count {
     AuthCommands,
     /// Failed ones.
     AuthErrors,
-    /// Gets that leave no mark (`mg` with `u`), which found.
+    /// Gets that leave no mark (`mg` with `u`) and found the item.
     PeekHits,
-    /// Gets that leave no mark, which did not find.
+    /// Gets that leave no mark and did not find the item.
     PeekMisses,
     /// Crawls that clients asked for.
     CrawlerStarts,

@@ -53,7 +53,7 @@ impl Detail {
         self.is_on.store(on, Ordering::Relaxed);
     }
 
-    /// Forgets all counts.
+    /// Sets all counts to zero.
     pub(crate) fn reset(&self) {
         self.lock().clear();
     }

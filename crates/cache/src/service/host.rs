@@ -1,10 +1,10 @@
-//! The process around the sessions, as they see it.
+//! The process around the sessions.
 
 use std::time::Duration;
 
-/// What the command knows and the sessions do not: the process around them.
+/// What the command knows of the process, and the sessions do not.
 pub trait Host: Send + Sync {
-    /// Looks at the process now.
+    /// Reads the process's figures.
     fn process(&self) -> Process;
 
     /// A client asked for the end (`shutdown`, `shutdown graceful`), and the settings allow it.
@@ -27,7 +27,7 @@ pub trait Host: Send + Sync {
 pub enum StopMode {
     /// As on SIGINT.
     Now,
-    /// As on SIGUSR1: what runs is finished.
+    /// As on SIGUSR1: requests under way are finished.
     Graceful,
 }
 

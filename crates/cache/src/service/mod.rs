@@ -141,7 +141,7 @@ impl Service {
             0 => NEVER,
             ..0 => EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => now.saturating_add(exptime as Seconds),
-            // What is over is over, however long ago.
+            // A time that has passed is in the past, however long ago.
             absolute => (absolute as u64)
                 .saturating_sub(self.epoch)
                 .clamp(EXPIRED.into(), u32::MAX.into()) as Seconds,

@@ -7,7 +7,7 @@ use super::counters::Count;
 use super::{Access, Binding, Service, watch};
 use crate::store::{ClassStats, Seconds, Stats};
 
-/// What nothing here corresponds to: always 0.
+/// Names that nothing here corresponds to; always 0.
 const ZEROS: &[&str] = &[
     "response_obj_oom",
     "response_obj_count",
@@ -354,7 +354,7 @@ fn slabs(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     );
 }
 
-/// The sizes are counted all the time; the switch only keeps to memcached's order of things.
+/// The sizes are counted all the time; the switch only shows or hides them, as in memcached.
 fn sizes(service: &Service, sink: &mut Sink<'_>) {
     if !service.tuning.tracks_sizes.load(Ordering::Relaxed) {
         return sink("sizes_status", "disabled");

@@ -1,8 +1,7 @@
-//! `watch`: what happens in the cache, as lines for those who look.
+//! `watch`: events in the cache, as lines for clients that watch.
 //!
-//! As a rule there is no watcher, and then a command pays one load of [`Watchers::kinds`]. A
-//! watcher has a queue of bounded length; what does not fit is counted, and the watcher is told how
-//! many lines it missed.
+//! Without a watcher a command costs one load of [`Watchers::kinds`]. A watcher has a queue of
+//! bounded length; what does not fit is counted, and the watcher is told how many lines it missed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,7 +29,8 @@ impl Kinds {
     pub(crate) const RAWCMDS: Kinds = Kinds(16);
     pub(crate) const SYSEVENTS: Kinds = Kinds(32);
     pub(crate) const DELETIONS: Kinds = Kinds(64);
-    /// The proxy's: known, and never logged, for there is none here.
+    /// The proxy's events: the name is known, and nothing is logged, because there is no proxy
+    /// here.
     pub(crate) const PROXY: Kinds = Kinds(128);
 
     pub(crate) fn named(name: &[u8]) -> Option<Kinds> {
@@ -60,7 +60,7 @@ impl Kinds {
 /// All watchers of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// What any of them wants.
+    /// The kinds that any of them watches.
     kinds: AtomicU32,
     list: Mutex<Vec<Arc<Watcher>>>,
     line_number: AtomicU64,
@@ -121,7 +121,7 @@ impl Watchers {
         self.kinds.store(kinds.0, Ordering::Relaxed);
     }
 
-    /// Ends all: a server that drains does not wait for watchers.
+    /// Ends all of them: a server that drains does not wait for watchers.
     pub(crate) fn end(&self) {
         for watcher in self.lock().iter() {
             watcher.is_ended.store(true, Ordering::SeqCst);
@@ -129,7 +129,7 @@ impl Watchers {
         }
     }
 
-    /// Gives a line to those that want its kind. `write` writes what follows `ts=` and `gid=`.
+    /// Gives a line to the watchers of its kind. `write` writes the part behind `ts=` and `gid=`.
     #[cold]
     pub(crate) fn log(&self, kind: Kinds, now: Now, write: impl FnOnce(&mut String)) {
         let list = self.lock();

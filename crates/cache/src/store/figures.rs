@@ -1,4 +1,4 @@
-//! What the store says of itself: the numbers of `stats`, and evictions.
+//! The store's figures: the numbers of `stats`, and evictions.
 
 use super::rule::Seconds;
 
@@ -6,7 +6,7 @@ use super::rule::Seconds;
 /// [`Store::reset_stats`](super::Store::reset_stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Items in the table now, those that expired and were not yet seen to included.
+    /// Items in the table now, including expired ones that were not yet removed.
     pub curr_items: u64,
     /// Items stored since the start.
     pub total_items: u64,
@@ -14,42 +14,42 @@ pub struct Stats {
     pub bytes: u64,
     /// `-m` as it stands, in bytes.
     pub limit_maxbytes: u64,
-    /// Memory in pages, in bytes: never above the limit, but for what `cache_memlimit` has yet to
-    /// take back.
+    /// Memory in pages, in bytes: never above the limit, except for pages that `cache_memlimit` has
+    /// yet to take back.
     pub total_malloced: u64,
-    /// Gets that found.
+    /// Gets that found the item.
     pub get_hits: u64,
-    /// Gets that did not, for whatever reason.
+    /// Gets that did not, for any reason.
     pub get_misses: u64,
     /// Misses because the item had expired.
     pub get_expired: u64,
     /// Misses because the item had been flushed.
     pub get_flushed: u64,
-    /// Touches that found (get-and-touch included).
+    /// Touches that found the item (get-and-touch included).
     pub touch_hits: u64,
     /// Touches that did not.
     pub touch_misses: u64,
-    /// Deletes that found.
+    /// Deletes that found the item.
     pub delete_hits: u64,
     /// Deletes that did not.
     pub delete_misses: u64,
-    /// Counted up.
+    /// Increments.
     pub incr_hits: u64,
-    /// There was nothing to count up.
+    /// Increments of items that do not exist.
     pub incr_misses: u64,
-    /// Counted down.
+    /// Decrements.
     pub decr_hits: u64,
-    /// There was nothing to count down.
+    /// Decrements of items that do not exist.
     pub decr_misses: u64,
     /// Stores with the right cas.
     pub cas_hits: u64,
-    /// Stores with a cas, of what is not there.
+    /// Stores with a cas of items that do not exist.
     pub cas_misses: u64,
     /// Stores with another cas.
     pub cas_badval: u64,
     /// Stores that were begun (`cmd_set`).
     pub cmd_set: u64,
-    /// Items that gave their place to new ones.
+    /// Items evicted for new ones.
     pub evictions: u64,
     /// Expired items that gave their place to new ones.
     pub reclaimed: u64,
@@ -77,13 +77,13 @@ pub struct Stats {
     pub ghost_bytes: u64,
     /// Chunks that are freed when their last reader is done.
     pub limbo_chunks: u64,
-    /// Stores that waited for readers, because all memory that they could have was looked at.
+    /// Stores that waited, because readers still held all memory that could be had.
     pub reader_waits: u64,
     /// Stores refused because the readers did not leave in time: part of `out_of_memory`.
     pub refused_behind_readers: u64,
 }
 
-/// An item that gave its place to a new one, as an observer is told (`watch evictions`).
+/// An evicted item, as an observer is told of it (`watch evictions`).
 #[derive(Clone, Copy, Debug)]
 pub struct Eviction<'a> {
     /// The key.
@@ -102,7 +102,7 @@ pub struct Eviction<'a> {
     pub now: Seconds,
 }
 
-/// What `stats items` and `stats slabs` say of one slab class.
+/// The figures of one slab class for `stats items` and `stats slabs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassStats {
     /// The class's number, from 1.
@@ -151,7 +151,7 @@ pub struct ClassStats {
     pub promoted: u64,
     /// Items that the ghost queue knew when they came back.
     pub ghost_hits: u64,
-    /// Items stored ever, new versions included.
+    /// Items stored since the start, new versions included.
     pub stored: u64,
     /// Gets that found an item of the class.
     pub get_hits: u64,
@@ -159,9 +159,9 @@ pub struct ClassStats {
     pub cmd_set: u64,
     /// Deletes.
     pub delete_hits: u64,
-    /// Counted up.
+    /// Increments.
     pub incr_hits: u64,
-    /// Counted down.
+    /// Decrements.
     pub decr_hits: u64,
     /// Stores with the right cas.
     pub cas_hits: u64,

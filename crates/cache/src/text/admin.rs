@@ -1,4 +1,4 @@
-//! Commands for operators: what they ask of the server, and what it refuses, with the reason.
+//! Commands for operators, and the reasons for those that are refused.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::words::{BAD_EXPTIME, BAD_FORMAT, ERROR, Tokens};
 /// Memory limits below this are refused (`cache_memlimit`), in MB.
 const MEMORY_MB_MIN: u64 = 8;
 
-/// And above this: bytes were meant.
+/// Limits above this are refused, too: the number was meant as bytes.
 const MEMORY_MB_MAX: u64 = 1_000_000_000;
 
 /// One past the last slab class that memcached may have.
@@ -119,8 +119,8 @@ fn cache_memlimit(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     cx.answer(reply, tokens.is_noreply());
 }
 
-/// `lru tune|mode|temp_ttl`: memcached's segmented lists have dials. Ours has none, and says so,
-/// after it has found fault with what memcached would find fault with.
+/// `lru tune|mode|temp_ttl` set memcached's segmented lists. There are none here, and the reply
+/// says so, after the checks that memcached makes.
 fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     const NO_DIALS: &[u8] = b"ERROR the eviction here has no segments to tune\r\n";
     let reply: &[u8] = match tokens.parts() {
@@ -140,7 +140,7 @@ fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         }
         [_, b"mode", b"flat" | b"segmented", ..] => NO_DIALS,
         [_, b"temp_ttl", ttl, ..] => match parse_i32(ttl) {
-            // Below 0 turns it off, and off it is.
+            // A value below 0 turns it off, and it is off already.
             Some(..0) => b"OK\r\n",
             Some(_) => NO_DIALS,
             None => ERROR,
@@ -182,7 +182,7 @@ fn lru_crawler(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
         [_, b"crawl", _] if !crawls => b"CLIENT_ERROR lru crawler disabled\r\n",
         [_, b"crawl", classes] if !are_classes(classes) => b"BADCLASS invalid class id\r\n",
         [_, b"crawl", _] => {
-            // Items of all classes lie in one table, so all are looked at.
+            // Items of all classes lie in one table, so a crawl visits all of them.
             cx.service.counters.add(Count::CrawlerStarts, 1);
             *state = State::Crawl;
             return;

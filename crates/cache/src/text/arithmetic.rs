@@ -43,7 +43,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     }
 }
 
-/// Says a number on a line of its own.
+/// Appends a number on a line of its own.
 fn answer_number(cx: &mut Context<'_>, number: u64) {
     cx.out.put_with(|to| {
         push_decimal(number, to);

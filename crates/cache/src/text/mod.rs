@@ -1,5 +1,5 @@
-//! The classic text protocol. memcached's doc/protocol.txt; where that is silent, what memcached
-//! 1.6 does.
+//! The classic text protocol, as memcached's doc/protocol.txt has it. Where that says nothing,
+//! memcached 1.6 is the model.
 
 mod admin;
 mod arithmetic;
@@ -137,7 +137,7 @@ fn dispatch(
             *state = State::Closed;
             return Step::then(Next::Close);
         }
-        // The client took us for a web server: not a word more.
+        // The client took this for a web server: the connection is closed without a reply.
         _ if tokens.last().starts_with(b"HTTP/") => {
             *state = State::Closed;
             return Step::then(Next::Close);

@@ -20,7 +20,8 @@ impl Retrieval {
         exptime: None,
     };
 
-    /// If the line begins with a retrieval command and a space: where what follows begins.
+    /// Where the words behind the command begin, if the line begins with a retrieval command and a
+    /// space.
     pub(crate) fn of_line(line: &[u8]) -> Option<usize> {
         let names: [&[u8]; 5] = [b"get ", b"gets ", b"gat ", b"gats ", b"bget "];
         names
@@ -48,7 +49,7 @@ pub(crate) fn begin(
     }
 }
 
-/// A line that is longer than what is waited for; what follows the command begins at `at`.
+/// A line that is too long to wait for its end. The words behind the command begin at `at`.
 #[cold]
 pub(crate) fn begin_long(cx: &mut Context<'_>, state: &mut State, input: &[u8], at: usize) -> Step {
     let start = input.iter().take_while(|&&byte| byte == b' ').count();
@@ -104,7 +105,8 @@ pub(crate) fn whole_line(
         cx.out.put(ERROR);
         return Step::used(end + 1);
     }
-    // memcached looks at all keys before it says anything. So do we, for lines that it would hold.
+    // memcached checks all keys before it replies. So does this function, for lines that memcached
+    // would hold.
     let is_long = keys.len() > KEY_LEN_MAX && end <= LINE_LEN_MAX;
     if is_long
         && keys
@@ -198,7 +200,7 @@ enum Ran {
     All,
     /// The outbox is full; this much of the line was used.
     Full(usize),
-    /// This is said instead of the rest.
+    /// This error takes the place of the rest.
     Refused(&'static [u8]),
 }
 

@@ -1,7 +1,8 @@
 //! `set`, `add`, `replace`, `append`, `prepend`, `cas`, and `ms`: a line, then a value.
 //!
 //! A value that lies whole in the input is stored from there. A longer one gets its item at once,
-//! and the driver receives into the item. A refused one is swallowed, and then the reason is said.
+//! and the driver receives into the item. A refused one is skipped, and then the reply gives the
+//! reason.
 
 use session::{Next, Phase};
 
@@ -14,7 +15,7 @@ use crate::words::{
     BAD_CHUNK, BAD_FORMAT, ERROR, KEY_LEN_MAX, NO_MEMORY, TOO_LARGE, Tokens, VALUE_LEN_MAX,
 };
 
-/// A store command's line, read, and in which words the outcome is said.
+/// A store command's line, and the words for its outcome.
 struct StoreCommand<'a> {
     storage: Storage<'a>,
     voice: Voice<'a>,
@@ -113,7 +114,7 @@ fn read_classic<'a>(cx: &Context<'_>, tokens: &Tokens<'a>) -> Result<StoreComman
     Ok(StoreCommand { storage, voice })
 }
 
-/// Takes the value, or begins to.
+/// Takes the value, or its first part.
 #[inline]
 fn value(
     cx: &mut Context<'_>,
@@ -141,7 +142,7 @@ fn value(
     }
 }
 
-/// A value that is not whole, or not ended as it should be.
+/// A value that is incomplete, or does not end with CR LF.
 #[cold]
 fn begin_long(
     cx: &mut Context<'_>,
@@ -219,7 +220,7 @@ fn with_line<T>(
     }
 }
 
-/// What is said of an item that cannot be had, once its `missing` bytes are gone by.
+/// The error for an item that could not be made, once its `missing` bytes have been skipped.
 #[cold]
 fn refuse(
     cx: &mut Context<'_>,
@@ -232,7 +233,7 @@ fn refuse(
     swallow(missing + 2, if is_quiet { b"" } else { words(error) })
 }
 
-/// What follows from any failure to store.
+/// What any failure to store has in common.
 #[cold]
 fn failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
     cx.count_failed(error);
@@ -256,7 +257,7 @@ fn words(error: StoreError) -> &'static [u8] {
     }
 }
 
-/// Says what became of it.
+/// Appends the reply for this outcome.
 #[inline]
 fn say(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOutcome, StoreError>) {
     match result {

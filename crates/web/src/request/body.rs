@@ -1,5 +1,5 @@
-//! Request bodies. A static site has no use for one, but has to find its end: it is read and thrown
-//! away.
+//! Request bodies. A static site does not use it, but must find its end: the body is read and
+//! discarded.
 
 use super::target::hex;
 use super::{Fields, Name, Refusal, Version};
@@ -34,12 +34,12 @@ impl Framing {
         if fields.all(Name::ContentLength).any(|other| other != length) {
             return Err(Refusal::ContentLength);
         }
-        // No sign, no list, no whitespace: `str::parse` alone would take `+5`.
+        // No sign, no list, no whitespace: `str::parse` alone would accept `+5`.
         if length.is_empty() || !length.iter().all(u8::is_ascii_digit) {
             return Err(Refusal::ContentLength);
         }
         let digits = str::from_utf8(length).map_err(|_| Refusal::ContentLength)?;
-        // Too long for 64 bits is too long for us.
+        // A length beyond 64 bits is too long for every limit.
         match digits.parse().unwrap_or(u64::MAX) {
             0 => Ok(Framing::None),
             len => Ok(Framing::Length(len)),
@@ -269,7 +269,7 @@ pub(crate) enum Expectation {
     None,
     /// The client waits for a `100 Continue` before it sends its body.
     Continue,
-    /// Something that cannot be met.
+    /// An expectation that cannot be met.
     Unknown,
 }
 

@@ -134,7 +134,7 @@ impl<'a> Fields<'a> {
         (self.present & name.bit() != 0).then(|| self.values[name as usize])
     }
 
-    /// The value of a field that means nothing when it comes twice, such as a date.
+    /// The value of a field that is ignored when it is repeated, such as a date.
     #[inline]
     pub(crate) fn single(&self, name: Name) -> Option<&'a [u8]> {
         self.get(name).filter(|_| !self.is_repeated(name))
@@ -188,7 +188,7 @@ pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|member| !member.is_empty())
 }
 
-/// What is wrong with a line that is no field.
+/// The refusal of a line that is no field.
 #[cold]
 fn refusal_of(line: &[u8]) -> Refusal {
     match line.first() {

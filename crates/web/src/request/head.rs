@@ -35,13 +35,13 @@ pub(crate) struct Head<'a> {
     pub(crate) len: usize,
 }
 
-/// What a request asks to be done.
+/// A request's method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
     Head,
     Options,
-    /// A method that is known, and that no static file allows: 405.
+    /// A known method that no static file allows: 405.
     Forbidden,
     /// An unknown method: 501. RFC 9110 9.1
     Unknown,
@@ -171,8 +171,8 @@ fn next_line(
     }
 }
 
-/// Whether there is anything in a piece of a head that can change the verdict on it: the end of a
-/// line, or what must not be there.
+/// Whether a piece of a head has a byte that can change its verdict: the end of a line, or a
+/// forbidden byte.
 pub(crate) fn has_control(piece: &[u8]) -> bool {
     find_control(piece).is_some()
 }

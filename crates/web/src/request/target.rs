@@ -18,7 +18,7 @@ pub(crate) struct RawPath<'a> {
     path: &'a [u8],
     /// Behind the `?`; empty if there is none.
     pub(crate) query: &'a [u8],
-    /// Nothing is to be decoded, merged or removed: the path is what it looks like.
+    /// The path needs no decoding, merging or removing.
     is_plain: bool,
 }
 
@@ -105,8 +105,7 @@ impl<'a> RawPath<'a> {
                         is_plain,
                     });
                 }
-                // A dot segment begins with `/.`, and so do hidden files: those pay for the long
-                // way.
+                // A dot segment begins with `/.`, and so do hidden files; both take the slow path.
                 b'.' | b'/' => is_plain &= last != b'/',
                 b'%' => is_plain = false,
                 _ if !is_target_byte(byte) => return Err(Refusal::Target),

@@ -16,7 +16,7 @@ use crate::lookup::{Encoding, Encodings};
 /// memory: a file that is asked for once never is, however much room there is.
 const WORTH_LOADING: u8 = 2;
 
-/// What came of asking whether a file should be in memory.
+/// Whether a file should be in memory.
 enum Worth {
     Held(Arc<Entry>),
     Not,
@@ -49,7 +49,7 @@ impl Site {
             },
         };
         let is_at_rest = || record.settled || head::is_at_rest(file.stamp(), moment.since_epoch);
-        // Cut to nothing just now: what it is to hold may be on its way.
+        // The file was truncated just now; its new bytes may be on their way.
         if file.stamp().len == 0 && !is_at_rest() {
             return Err(Miss::Restless);
         }
@@ -87,15 +87,15 @@ impl Site {
         }
     }
 
-    /// The file of a record as it comes, because it does not come to rest: under its length of now,
-    /// and a validator that does not say that its bytes are of one state. It stands as long as the
-    /// record, which is not long.
+    /// The file of a record that never comes to rest. It is served with its present length, and
+    /// with a validator that does not promise that its bytes are of one state. It is valid as long
+    /// as the record, which is not long.
     pub(super) fn moving_entry(&self, record: &Record, moment: Moment) -> Result<Arc<Entry>, Miss> {
         let id = record.best(Encodings::NONE);
         let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
         let source = &record.survey.source;
         let file = self.with_descriptors(|| root.open_file(source, Blocking::Allowed))?;
-        // Another file may have come to lie there, so its stamp does not say what it is.
+        // Another file may lie there by now, and its stamp does not show that.
         let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Miss::NotFound);

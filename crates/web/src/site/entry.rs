@@ -1,4 +1,4 @@
-//! What the site table hands to the protocol half.
+//! The result that the site table gives to the protocol half.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) enum Body {
     },
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Debug)]
 #[allow(
     clippy::enum_variant_names,

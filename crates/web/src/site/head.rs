@@ -7,7 +7,7 @@ use session::FileStamp;
 use super::entry::{Body, Entry};
 use crate::lookup::Encoding;
 
-/// What the header fields of an entry say.
+/// The values of an entry's header fields.
 #[derive(Debug)]
 pub(super) struct Description<'a> {
     pub(super) content_type: &'a str,
@@ -51,8 +51,8 @@ pub(super) fn is_at_rest(stamp: FileStamp, since_epoch: Duration) -> bool {
 }
 
 /// How soon a file that is not settled is looked at again: after as long as it was left alone
-/// before. So what was caught between two writes does not stand for long, and a file that is done
-/// is soon looked at no more.
+/// before. So a state that was caught between two writes is replaced soon, and a file that no
+/// longer changes is soon not checked any more.
 pub(super) fn look_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let age_ns = since_epoch.as_nanos() as i128 - stamp.ctime_ns;
     Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(LOOK_AGAIN_MIN)
@@ -103,7 +103,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
     let Description {
         content_type, len, ..
     } = *description;
-    // nosniff: a text file that looks like a script is none.
+    // nosniff: a browser must not run a text file that looks like a script.
     // https://fetch.spec.whatwg.org/#x-content-type-options-header
     let body_lines = format!("{coding}Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n");
     let head_206 = format!("{body_lines}{shared}");

@@ -184,7 +184,7 @@ impl Ledger {
         garbage
     }
 
-    /// Takes a record out that is not true any more.
+    /// Removes a record that is out of date.
     pub(super) fn drop_record(&mut self, table: &Table, record: &Record) -> Garbage {
         let mut garbage = Garbage::default();
         if self.current(table, record).is_some() {
@@ -193,7 +193,7 @@ impl Ledger {
         garbage
     }
 
-    /// Forgets everything: the root is another directory now.
+    /// Removes everything: the root is another directory now.
     pub(super) fn start_over(&mut self, table: &Table, generation: u64) -> Garbage {
         self.generation = generation;
         self.memory.clear();

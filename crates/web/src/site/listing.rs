@@ -157,10 +157,10 @@ fn read(root: &Root, path: &str, hidden: bool) -> Result<Listing, Miss> {
         };
         match root.look(&format!("{path}{reachable}"), Blocking::Allowed) {
             Ok((kind, stamp)) => listing.items.push(Item::new(reachable, kind, stamp)),
-            // Or the listing would say that there is nothing.
+            // Otherwise the listing would be empty.
             Err(miss @ Miss::OutOfDescriptors) => return Err(miss),
-            // The same look as a request's: what it does not find (a link that leads out, a pipe)
-            // is not listed either.
+            // The same look-up as for a request: what it does not find (a link that leads out, a
+            // pipe) is not listed either.
             Err(_) => {}
         }
     }

@@ -203,7 +203,7 @@ const TYPES: &[(&str, &str)] = &[
     ("zst", "application/zstd"),
 ];
 
-// A binary search in a table that is not sorted finds nothing, silently: not with us.
+// A binary search in an unsorted table silently finds nothing; the compiler checks the order here.
 const _: () = {
     let mut at = 1;
     while at < TYPES.len() {

@@ -25,9 +25,8 @@ pub(super) struct Root {
 enum Resolver {
     /// `openat2(2)`, since Linux 5.6. `cached`: knows `RESOLVE_CACHED`, since 5.12.
     Kernel { cached: bool },
-    /// We ourselves, one segment after the other, because the kernel is older or a seccomp filter
-    /// does not know the call. It may block at every step, so nothing is looked up without leave
-    /// to.
+    /// This program walks segment by segment, because the kernel is older or a seccomp filter does
+    /// not know the call. Each step may block, so it walks only where blocking is allowed.
     OurOwn,
 }
 
@@ -36,7 +35,7 @@ enum Resolver {
 pub(super) enum Blocking {
     /// What is not in the kernel's caches is [`Miss::WouldBlock`].
     Never,
-    /// We are on a thread that has time.
+    /// The thread may wait.
     Allowed,
 }
 
@@ -51,11 +50,11 @@ pub(super) enum Miss {
     SlashMissing,
     /// A directory without an index file.
     Directory,
-    /// Only the disk knows.
+    /// The answer is on the disk.
     WouldBlock,
     /// The file is being written to, or was just now.
     Restless,
-    /// No descriptor is to be had.
+    /// No descriptor is free.
     OutOfDescriptors,
     /// The reply's status, and a sentence for the log.
     Failed(u16, String),
@@ -132,7 +131,7 @@ impl Root {
             OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
             blocking,
         )?;
-        // From here on it only makes io_uring give up reads that it could wait for.
+        // After the open, the flag would only make io_uring fail reads that it could wait for.
         rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(miss_of)?;
         SharedFile::new(fd).map_err(|error| miss_of_io(&error))
     }
@@ -260,7 +259,7 @@ impl Resolver {
                     cached: !matches!(cached, Err(Errno::INVAL)),
                 })
             }
-            // Docker's seccomp filters before 20.10 said EPERM to what they did not know.
+            // Docker's seccomp filters before 20.10 returned EPERM for unknown calls.
             Err(Errno::NOSYS | Errno::PERM) => {
                 rustix::fs::openat(fd, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
                 Ok(Resolver::OurOwn)
@@ -293,7 +292,8 @@ fn c_string(segment: &[u8]) -> CString {
 
 /// Whether a path from the root (no slash first) names something that is never shown: a segment
 /// with a dot first, unless hidden files are served or it is `.well-known` at the top (RFC 8615);
-/// and always `..`, an empty segment or a NUL, which the protocol half has removed: a second bolt.
+/// and always `..`, an empty segment or a NUL. The protocol half has removed those already; this is
+/// a second check.
 pub(super) fn is_hidden(path: &str, show_hidden: bool) -> bool {
     let segments = path
         .strip_suffix('/')

@@ -7,7 +7,7 @@ use session::SharedFile;
 
 use super::open::{Blocking, Miss, miss_of, miss_of_io};
 
-/// What came of reading a whole file.
+/// The result of reading a whole file.
 #[derive(Debug)]
 pub(super) enum Reading {
     /// All of it, as it was at its stamp.
@@ -40,7 +40,7 @@ pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Readin
             Ok(0) => return Ok(Reading::Changed),
             Ok(read) => at += read,
             Err(Errno::INTR) => {}
-            // EOPNOTSUPP: the file system does not know how to not wait.
+            // EOPNOTSUPP: the file system cannot read without waiting.
             Err(Errno::AGAIN | Errno::OPNOTSUPP) if blocking == Blocking::Never => {
                 return Ok(Reading::WouldBlock);
             }

@@ -57,8 +57,7 @@ impl Site {
         self.moving_entry(&record, moment)
     }
 
-    /// Lets a moment go by, so that what is being written may come to an end. `None` if enough
-    /// others wait already.
+    /// Waits a moment, so that a write under way may end. `None` if enough requests wait already.
     fn wait_for_rest(&self, moment: Moment) -> Option<Moment> {
         let may_wait = self.resting.fetch_add(1, Relaxed) < RESTING_MAX;
         if may_wait {
@@ -111,7 +110,7 @@ impl Site {
             {
                 Ok(known)
             }
-            // Not known: neither true nor false.
+            // The record may be true or not.
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
             Err(miss) => {
                 self.drop_changed(&known);
@@ -120,7 +119,7 @@ impl Site {
         }
     }
 
-    /// Looks what lies on disk for a path: one look for the file, and for each variant one more.
+    /// Surveys the disk for a path: one look-up for the file, and one for each variant.
     fn survey(&self, root: &Root, path: &str, blocking: Blocking) -> Result<Survey, Miss> {
         let (source, plain) = self.source(root, path, blocking)?;
         let mut survey = Survey {
@@ -210,7 +209,7 @@ impl Site {
         }
         match self.with_descriptors(|| root.is_at(&self.config.root, blocking)) {
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
-            // While nothing (that we may see) is there, the old site is better than none.
+            // While the path leads to nothing readable, the old site is better than none.
             Ok(true) | Err(_) => {
                 self.root_checked_ns.fetch_max(moment.ns, Relaxed);
                 Ok(root)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// If nothing can be known.
+/// The fallback if nothing is known.
 const GUESS: u64 = 1 << 30;
 
 /// Half of what the machine and the memory cgroups of this process leave after `planned` bytes. The

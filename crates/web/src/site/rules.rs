@@ -10,7 +10,7 @@ pub(super) struct Rules {
     fields: Vec<(String, String)>,
 }
 
-/// What the server sets itself: a rule with such a name would contradict it.
+/// Fields that the server sets itself; a rule with such a name would contradict it.
 const RESERVED: [&str; 19] = [
     "accept-ranges",
     "age",

@@ -81,7 +81,7 @@ pub(super) struct Record {
     pub(super) stands_ns: u64,
     /// When the survey was last known to be true, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
-    /// When a request last took it upon itself to look where blocking is allowed.
+    /// When a request last undertook to look where blocking is allowed.
     claimed_ns: AtomicU64,
     /// Asked for since the clock's hand last came by.
     pub(super) referenced: AtomicBool,
@@ -244,7 +244,7 @@ impl Record {
         }
     }
 
-    /// What the client likes best of what there is.
+    /// The representation that the client prefers among those that exist.
     #[inline]
     pub(super) fn best(&self, accepts: Encodings) -> Id {
         let there = |encoding: &Encoding| self.survey.variants[*encoding as usize - 1].is_some();
@@ -331,7 +331,7 @@ fn slot(encoding: Option<Encoding>) -> usize {
     encoding.map_or(0, |encoding| encoding as usize)
 }
 
-/// Takes a hash for what it is.
+/// A hasher for values that are hashes already.
 #[derive(Debug, Default)]
 pub(super) struct Hashed(u64);
 

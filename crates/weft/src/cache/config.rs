@@ -26,7 +26,7 @@ pub(crate) struct CacheConfig {
     pub(crate) interface: Option<String>,
     pub(super) unix_socket: Option<PathBuf>,
     pub(super) unix_mask: u32,
-    /// Whether nothing was said of addresses; sockets from systemd then replace the default.
+    /// Whether no flag named an address; sockets from systemd then replace the default.
     pub(crate) listen_is_default: bool,
     pub(crate) backlog: u32,
     pub(crate) connections_max: usize,
@@ -58,7 +58,7 @@ pub(crate) struct CacheConfig {
     pub(crate) tracks_sizes: bool,
 
     pub(crate) has_tls: bool,
-    /// Without what follows; see [`CacheConfig::tls`].
+    /// The certificate and the clients' authorities stand below; see [`CacheConfig::tls`].
     pub(super) tls: TlsOptions,
     pub(super) certificate: Certificate,
     pub(super) verify: Verify,
@@ -70,7 +70,7 @@ pub(crate) struct CacheConfig {
     pub(crate) locks_memory: bool,
     pub(crate) dumps_core: bool,
     pub(crate) verbosity: u8,
-    /// What was typed and changes nothing, with the reason: -v says it.
+    /// Options that were typed and change nothing, with the reason; -v prints them.
     pub(crate) idle: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Host {
     address: Address,
-    /// Without one of its own it gets that of `-p`, and stands with 0.
+    /// Whether it was typed with a port. Otherwise its port is 0 here, and `-p` supplies it.
     has_port: bool,
     /// An exception from TLS.
     is_plain: bool,
@@ -165,8 +165,8 @@ impl CacheConfig {
             return Err("-Z needs a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
         }
         let clients = match (self.verify, self.ca_cert.clone()) {
-            // In memcached, a client that may show a certificate, with no authority to vouch for
-            // it, need not.
+            // As in memcached: without an authority to check it, a client's certificate is not
+            // asked for.
             (Verify::No, _) | (Verify::May, None) => Clients::Unknown,
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),
@@ -274,7 +274,7 @@ fn host(word: &str) -> Result<Host, String> {
         Err(_) => (address(&format!("{word}:0"))?, false),
     };
     match address {
-        Address::Unix { .. } => Err("a Unix socket is what -s is for".to_owned()),
+        Address::Unix { .. } => Err("use -s for a Unix socket".to_owned()),
         _ => Ok(Host {
             address,
             has_port,
@@ -381,7 +381,7 @@ mod tests {
             ("-a 9", "-a: '9'"),
             ("-B morse", "-B: 'morse'"),
             ("-f 1", "-f: '1'"),
-            ("-l unix:/x", "-l: a Unix socket is what -s is for"),
+            ("-l unix:/x", "-l: use -s for a Unix socket"),
             ("-S", "-S: say where the users are"),
             ("-N 4", "-N is not supported"),
             ("-Z", "-Z needs a certificate"),

@@ -1,8 +1,8 @@
 //! Running in the background (`-d`).
 //!
-//! The process forks before it has a second thread. The one that was started waits until the other
-//! says that the server is up, so that `weft cache -d` fails where the server does, with its
-//! message, and a script that goes on afterwards finds the port open.
+//! The process forks before it has a second thread. The parent waits until the child says that the
+//! server is up. So `weft cache -d` fails when the server fails, with its message, and a script
+//! that goes on afterwards finds the port open.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,13 +10,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::Failure;
 
-/// Ends the wait of the process that started us.
+/// Ends the wait of the parent.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     ready: File,
 }
 
-/// Goes on in a new process. Returns there; the old one ends when that is up, or has ended.
+/// Goes on in a new process, and returns there. The old process ends when the new one is up or has
+/// ended.
 ///
 /// # Errors
 /// What fork(2) and pipe(2) report.
@@ -65,8 +66,8 @@ fn wait_for(child: libc::pid_t, waiting: OwnedFd) -> i32 {
 }
 
 impl Daemon {
-    /// Says that the server is up, and lets go of the terminal; of standard error only if nothing
-    /// is said there.
+    /// Says that the server is up, and closes the terminal; standard error stays open if it is
+    /// still used.
     ///
     /// # Errors
     /// What opening `/dev/null` reports.

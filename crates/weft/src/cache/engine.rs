@@ -1,5 +1,5 @@
 //! The libraries put together: a store behind a service, a server that brings connections and
-//! datagrams to it, housekeeping beside them, and an admin endpoint that tells about all of them.
+//! datagrams to it, housekeeping beside them, and an admin endpoint.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -37,7 +37,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Opens the store, with the items of an earlier run if there are any, and starts to serve.
-    /// `asked` gets what clients ask of the process.
+    /// `asked` receives what clients ask of the process.
     ///
     /// # Errors
     /// What cannot be opened or started.
@@ -97,7 +97,7 @@ impl Running {
         self.hosted.drain()
     }
 
-    /// Writes the items down, after the drain.
+    /// Saves the items, after the drain.
     ///
     /// # Errors
     /// What the file system reports.
@@ -252,7 +252,7 @@ fn users(file: &Path) -> Result<Users, String> {
     Users::parse(&text).map_err(|error| wrong(error.to_string()))
 }
 
-/// Longer than any server runs: memcached waits for its clients without an end.
+/// Longer than any server runs: memcached waits for its clients for ever.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 fn start_server(

@@ -1,4 +1,4 @@
-//! The list behind `-o`: names with or without a value, with commas between, as getsubopt(3) reads
+//! The list behind `-o`: names with or without a value, separated by commas, as getsubopt(3) reads
 //! them.
 
 use super::config::CacheConfig;
@@ -6,8 +6,8 @@ use super::table::EXTENDED;
 use crate::settings::layers::{Layer, Mistake, SettingText};
 use crate::settings::{Kind, Setting};
 
-/// Adds to what was typed what the lists of `-o` say, and returns what is wrong with their words:
-/// an option that is unknown, lacks its value or has one too many.
+/// Adds the options in the lists of `-o` to what was typed. Returns a mistake for each that is
+/// unknown, lacks its value, or has a value and takes none.
 pub(super) fn expand(typed: &mut Layer) -> Vec<Mistake> {
     let lists = typed.get("extended").cloned().unwrap_or_default();
     let words = lists.iter().flat_map(|list| list.text.split(','));
@@ -47,7 +47,7 @@ fn find(typed: &str) -> Option<(&'static Setting<CacheConfig>, bool)> {
     let by_name = |name: &str| EXTENDED.iter().find(|row| row.name == name);
     match by_name(typed) {
         Some(row) => Some((row, true)),
-        // no_slab_automove is written so although slab_automove has a value.
+        // `no_` also stands before slab_automove, which has a value.
         None => Some((by_name(typed.strip_prefix("no_")?)?, false)),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
     for opt in flags::<CacheConfig>() {
         write_row(out, "", &usage(opt), COLUMN, &describe(opt))?;
         if opt.name == "verbose" {
-            let what = "also the commands of clients, the replies, and the sizes of chunks";
+            let what = "also print commands, replies, and the sizes of chunks";
             write_row(out, "", "-vv", COLUMN, what)?;
         }
         if opt.name == "extended" {
@@ -39,7 +39,7 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
                 let name = format!("{}:", listed(row));
                 write_row(out, "   - ", &name, EXTENDED_COLUMN, &describe(row))?;
             }
-            write_names(out, "   taken, with nothing to change here:", |row| {
+            write_names(out, "   accepted, without effect here:", |row| {
                 matches!(row.fate, Fate::Idle(_))
             })?;
             write_names(out, "   refused, as is all external storage:", |row| {
@@ -94,8 +94,8 @@ fn describe(opt: &Setting<CacheConfig>) -> String {
     }
 }
 
-/// Options of external storage are not named: there are programs that look for their names here, to
-/// know whether they may be given.
+/// Options of external storage are not listed: some programs look for their names here, to know
+/// whether they are supported.
 fn is_external(row: &Setting<CacheConfig>) -> bool {
     row.name.starts_with("ext_")
 }

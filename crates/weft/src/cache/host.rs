@@ -1,4 +1,4 @@
-//! What the protocols want to know of the process, and ask of it.
+//! What the protocols need to know of the process, and ask of it.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -19,10 +19,11 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 pub(crate) struct ProcessHost(Arc<Known>);
 
 struct Known {
-    /// Where orders go.
+    /// Where requests such as `shutdown` go.
     asked: Mutex<Sender<Signal>>,
     tls: Option<Arc<Tls>>,
-    /// There once it runs. The server's sessions hold the service, which holds this: hence weak.
+    /// Set when the server runs. It is weak because the server's sessions hold the service, which
+    /// holds this.
     server: OnceLock<Weak<Server>>,
 }
 
@@ -36,7 +37,7 @@ impl ProcessHost {
     }
 
     pub(crate) fn knows(&self, server: &Arc<Server>) {
-        // It is called once.
+        // This is called once.
         let _ = self.0.server.set(Arc::downgrade(server));
     }
 }

@@ -1,5 +1,5 @@
-//! What must happen before the server starts: limits, sockets, the files that say where, giving up
-//! rights.
+//! What must happen before the server starts: limits, sockets, the pid file, the file of ports, the
+//! change of user.
 
 use std::fs;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ pub(crate) struct Prepared {
     pub(crate) datagrams: Vec<UdpSocket>,
     pub(crate) admin: Vec<Bound>,
     pub(crate) tls: Option<Arc<Tls>>,
-    /// Taken away when the server ends.
+    /// Deleted when the server ends.
     pub(crate) pid_file: Option<PidFile>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     set_limits(config)?;
     let tls = config.tls().map_err(Failure::Usage)?.map(Tls::open);
     let tls = tls.transpose().map_err(Failure::Usage)?.map(Arc::new);
-    // Before anything of ours takes their numbers. sd_listen_fds(3)
+    // This comes before anything here takes their numbers. sd_listen_fds(3)
     let mut inherited = listen::inherited().map_err(running)?;
     for Inherited { bound, .. } in &mut inherited {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
@@ -91,8 +91,8 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     })
 }
 
-/// The user to become: only root can become another. As root it must be said, as memcached has it:
-/// a cache has no use for root's rights, and nothing should have them by mistake.
+/// The user to become. Only root can change its user, and as root `-u` is required, as in
+/// memcached: a cache does not need root's rights, and should not have them by mistake.
 fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     let is_root = rustix::process::geteuid().is_root();
     match &config.common.user {
@@ -152,8 +152,8 @@ fn lock_memory() -> Result<(), Failure> {
     }
 }
 
-/// Listens at what was asked for and is not among `inherited`: systemd may hold the very port that
-/// -l names.
+/// Listens at each address that no listener of `inherited` has: systemd may hold the port that -l
+/// names.
 fn bind_all(
     config: &CacheConfig,
     tls: Option<&Arc<Tls>>,
@@ -178,7 +178,7 @@ fn bind_datagrams(config: &CacheConfig) -> Result<Vec<UdpSocket>, Failure> {
             Address::Tcp(address) => UdpSocket::bind(address).map(|one| vec![one]),
             Address::Name { host, port } if host.is_empty() => {
                 let six = UdpSocket::bind(SocketAddr::from(([0u16; 8], *port)));
-                // A kernel without IPv6 has the other one.
+                // A kernel without IPv6 has IPv4.
                 six.or_else(|_| UdpSocket::bind(("0.0.0.0", *port)))
                     .map(|one| vec![one])
             }
@@ -208,8 +208,8 @@ fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
     }
 }
 
-/// Says in a file where the server listens, for a start that asked for any free port. memcached's
-/// own variable, and its lines.
+/// Writes the ports into a file, for a start with any free port. The variable and the lines are
+/// memcached's.
 fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failure> {
     let Some(file) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
         return Ok(());
@@ -246,7 +246,8 @@ fn port_lines(transport: &str, address: SocketAddr) -> String {
     }
 }
 
-/// Under another name first: a program that waits for the file finds all of it.
+/// The file is written under another name first, so that a program that waits for it finds all of
+/// it.
 fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = file.as_os_str().to_owned();
     part.push(".lck");

@@ -1,11 +1,10 @@
 //! Keeping the items over a restart (`-e FILE`): what the store's snapshot means for an operator.
 //!
-//! The file is there only between two runs: it is written at an orderly end and taken away when it
-//! has been read. So a server that dies without saving does not come back with what was true
-//! before. A file that is damaged, or of another version, is put aside, and the cache begins empty:
-//! one that did not start at all would be the worse answer to a lost file. A file that is something
-//! else altogether is left alone, and the server does not start, because at its end it would
-//! overwrite it.
+//! The file exists only between two runs: it is written at an orderly end and deleted when it has
+//! been read. So a server that dies without saving does not come back with old items. A file that
+//! is damaged, or of another version, is renamed, and the cache begins empty. A file of any other
+//! kind is left alone, and the server does not start, because it would overwrite that file at its
+//! end.
 
 use std::fs;
 use std::io;
@@ -13,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 use cache::store::{RestoreError, Snapshot, SnapshotTime, Store};
 
-/// What became of the items of an earlier run.
+/// What happened to the items of an earlier run.
 #[derive(Debug)]
 pub(crate) enum Restored {
     /// There was no file.
     Nothing,
     /// They are here.
     Items(Snapshot),
-    /// The file could not be used, and where it is now.
+    /// The file could not be used; this is its new name.
     PutAside { why: String, aside: PathBuf },
 }
 
@@ -49,8 +48,8 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
     }
 }
 
-/// A folder that is missing, or where this user may not write, is found now and not at the end,
-/// with the items at stake.
+/// A folder that is missing or not writable is noticed now, and not at the end, when the items
+/// would be lost.
 fn check_folder(file: &Path) -> Result<(), String> {
     let mut probe = file.as_os_str().to_owned();
     probe.push(".probe");

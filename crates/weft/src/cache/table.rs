@@ -11,7 +11,7 @@ use crate::settings::{Config, Fate, Group, Setting, put, rows};
 use crate::value;
 
 impl Config for CacheConfig {
-    /// In the order of `memcached -h`; those that only weft has come last.
+    /// In the order of `memcached -h`; weft's own come last.
     const GROUPS: &'static [Group<CacheConfig>] =
         &[group(OPTIONS), group(Setting::ENGINE), group(OURS)];
     const LISTED: Rows = EXTENDED;
@@ -71,7 +71,7 @@ const OPTIONS: Rows = &[
         .help("UDP port to listen on; 0 is none"),
     opt('s', "unix-socket")
         .file("file", put!(unix_socket = Some as_typed))
-        .help("Unix socket to listen on, and no network"),
+        .help("Unix socket to listen on instead of the network"),
     opt('a', "unix-mask")
         .takes("mask", put!(unix_mask = mask))
         .starts_as("700")
@@ -82,7 +82,7 @@ const OPTIONS: Rows = &[
     opt('l', "listen")
         .adds("addr", CacheConfig::add_hosts)
         .derived("every interface")
-        .help("Address to listen on; several with commas or by repeating")
+        .help("Address to listen on; several separated by commas, or repeated")
         .more("An address, address:port or name; notls: before one makes it an exception from -Z."),
     opt('d', "daemon")
         .does(|config| config.is_daemon = true)
@@ -109,7 +109,7 @@ const OPTIONS: Rows = &[
         .help("Keep all memory of the process in RAM (mlockall(2))"),
     opt('v', "verbose")
         .does(|config| config.verbosity = config.verbosity.saturating_add(1))
-        .help("Say more: -v what the server does, -vv commands and replies too"),
+        .help("Print more: -v what the server does, -vv also commands and replies"),
     opt('h', "help").help("Print this and exit"),
     opt('i', "license").help("Print the license and exit"),
     opt('V', "version").help("Print the version and exit"),
@@ -181,11 +181,11 @@ const OPTIONS: Rows = &[
         .more("It is written at the end (SIGUSR1, SIGTERM, SIGINT) and read at the start."),
     opt('Z', "enable-ssl")
         .does(|config| config.has_tls = true)
-        .help("TLS; -o ssl_chain_cert says with which certificate"),
-    // What it lists are rows of their own.
+        .help("Speak TLS, with the certificate of -o ssl_chain_cert"),
+    // The options in the list are rows of their own.
     opt('o', "extended")
         .adds("list", ignore)
-        .help("More options, with commas between; see below"),
+        .help("More options, separated by commas; see below"),
     opt('N', "napi_ids")
         .takes("num", ignore)
         .refused(
@@ -206,8 +206,8 @@ const OURS: Rows = &[
         .help("Address for /metrics, /healthz and /fibers over HTTP"),
     Setting::HANDSHAKE_TIMEOUT,
     own("drain-timeout")
-        // Long enough for what is under way on fast networks; a cache that is told to stop should
-        // be gone soon, because its clients then go on without it.
+        // Long enough for requests under way on fast networks. A cache that stops should be gone
+        // soon, because its clients then go on without it.
         .takes("time", put!(common.drain_timeout = value::duration))
         .starts_as("2s")
         .help("How long connections may take to end when the server stops"),
@@ -289,7 +289,7 @@ pub(super) const EXTENDED: Rows = &[
             config.tls.ciphers = text.split(':').map(str::to_owned).collect();
             Ok(())
         })
-        .help("Cipher suites by OpenSSL's names, with colons between"),
+        .help("Cipher suites by OpenSSL's names, separated by colons"),
     own("ssl_min_version")
         .takes("num", put!(tls.only_1_3 = only_1_3))
         .starts_as("2")
@@ -337,7 +337,7 @@ pub(super) const EXTENDED: Rows = &[
     idle("ssl_wbuf_size", "kilobytes", RECORDS),
     idle("modern", "", "what it turns on is always on here"),
     idle("drop_privileges", "", "there is no seccomp filter"),
-    refused("slab_sizes", "list", "sizes are made by -f and -n"),
+    refused("slab_sizes", "list", "-f and -n set the sizes"),
     refused("ssl_kernel_tls", "", "TLS is done here, not in the kernel"),
     refused(
         "sock_cookie_id",

@@ -7,9 +7,9 @@ use cache::udp::{self, MULTI_PACKET, Malformed, REPLY_LEN_MAX};
 use cache::{Peer, Service, Session};
 use session::{Chunk, Next, Now, Outbox, Session as _};
 
-/// A larger reply than this is not sent by datagrams: a request of a few bytes with a forged
-/// address in it must not bring down a megabyte on that address. The longest value of the default
-/// configuration, and its line.
+/// A reply larger than this is not sent by datagrams: a request of a few bytes with a forged
+/// address must not send megabytes to that address. This is the longest value of the default
+/// configuration, with its line.
 const ANSWER_LEN_MAX: usize = 1024 * 1024 + 512;
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR out of memory writing stats\r\n";

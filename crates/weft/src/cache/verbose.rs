@@ -1,8 +1,8 @@
-//! `-vv`: what clients say, and what they are answered, on standard error, as memcached prints it.
+//! `-vv`: commands and replies on standard error, as memcached prints them.
 //!
-//! A session around the session looks at what goes in and comes out. It is there in every
-//! connection, because a client may ask for it while the server runs (`verbosity 2`); when it is
-//! off, it costs one load of an integer for each input.
+//! A session around the session looks at input and output. Every connection has it, because a
+//! client may turn it on while the server runs (`verbosity 2`). When it is off, it costs one load
+//! of an integer for each input.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ const SHOWN_LEN_MAX: usize = 1024;
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A conversation that can be listened to.
+/// A conversation that can be printed.
 #[derive(Debug)]
 pub(crate) struct Overheard {
     session: Session,
     service: Arc<Service>,
-    /// Stands where memcached prints the descriptor.
+    /// It stands where memcached prints the descriptor.
     id: u64,
     asked: Lines,
 }
@@ -55,7 +55,7 @@ impl Overheard {
     }
 
     fn say(&self, direction: &str, line: &str) {
-        // In one piece, so that lines of several connections do not mix. The reader may be gone.
+        // One write, so that lines of several connections do not mix. The reader may be gone.
         let line = format!("{direction}{} {line}\n", self.id);
         let _ = io::stderr().write_all(line.as_bytes());
     }
@@ -160,7 +160,7 @@ impl Lines {
         }
     }
 
-    /// Says that bytes of a value went by elsewhere.
+    /// Notes that bytes of a value went by elsewhere.
     fn pass(&mut self, len: u64) {
         self.value_left = self.value_left.saturating_sub(len);
     }

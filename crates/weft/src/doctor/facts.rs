@@ -1,8 +1,8 @@
-//! What the doctor asks the machine.
+//! What the doctor reads from the machine.
 
 use crate::machine::{self, CgroupVersion, Limit, Machine};
 
-/// What was found. `None` where the kernel does not say.
+/// The facts. `None` where the kernel does not say.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) kernel: String,

@@ -220,7 +220,7 @@ fn chosen(choices: &str) -> &str {
 // A descriptor per connection and one per open file of the site, and some room.
 const NOFILE_MIN: u64 = 1024;
 const NOFILE_GOOD: u64 = 65_536;
-// A connection's thread counts; below this `--engine thread` is a toy.
+// Each connection's thread counts; below this number `--engine thread` is of little use.
 const THREADS_GOOD: u64 = 10_000;
 
 fn limits(facts: &Facts) -> Vec<Line> {
@@ -398,7 +398,7 @@ fn congestion(facts: &Facts) -> Line {
 mod tests {
     use super::*;
 
-    /// A machine without a fault.
+    /// A machine on which everything is ok.
     fn good() -> Facts {
         Facts {
             kernel: "6.18.44-generic".to_owned(),
@@ -431,7 +431,7 @@ mod tests {
         }
     }
 
-    /// What is not ok on a machine that `change` made of a good one.
+    /// The lines that are not ok on a good machine that `change` has changed.
     fn faults(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Verdict, String)> {
         let mut facts = good();
         change(&mut facts);

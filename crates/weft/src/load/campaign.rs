@@ -1,4 +1,5 @@
-//! What runs: one run, a sweep, or the search for the knee; alone, or as one of many agents.
+//! The work of a command: one run, a sweep, or the search for the knee; alone, or as one of many
+//! agents.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -20,17 +21,17 @@ use ::load::report::Heading;
 use ::load::sweep::{Goal, Manner, Rates, Runner, Step, Sweep, planned};
 use ::load::{LoadError, Outcome, Plan, Progress};
 
-/// What carries a plan out.
+/// The runner of a plan.
 pub(super) type Engine =
     fn(&Plan, &AtomicBool, &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, LoadError>;
 
 /// How long agents wait for each other: machines start at different times.
 const MEETING_PATIENCE: Duration = Duration::from_secs(60);
-/// How much later than this agent the others may be through.
+/// How much later than this agent the others may finish.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(30);
 /// More repetitions are a typing error.
 const REPETITIONS_MAX: u64 = 10_000;
-/// The knee is known to this part of its rate.
+/// The search for the knee ends when it is known to this part of its rate.
 const KNEE_PRECISION: f64 = 0.02;
 
 /// Which agent this is; `None` if it is alone.
@@ -58,8 +59,7 @@ pub(super) fn place(matches: &ArgMatches) -> Result<Option<Place>, Failure> {
     place.map_err(Failure::Usage)
 }
 
-/// Runs what was asked with this plan, and shows what came of it. The plan is that of the whole
-/// group.
+/// Runs the command with this plan, and shows the outcome. The plan is that of the whole group.
 ///
 /// # Errors
 /// When a run could not be made, an agent was lost, or a condition holds.
@@ -90,7 +90,7 @@ pub(super) fn carry_out(
     };
     let stop = Stop::default();
     if leader.is_none() {
-        // With agents a signal ends the process, and so the whole group: loudly.
+        // With agents a signal ends the process, and so the whole group, with an error.
         stop.listen()?;
     }
     let view = view(matches, &run_kind, &manner, plan, heading, &stop.wish)?;
@@ -136,7 +136,7 @@ pub(super) fn carry_out(
         }
     };
     match (stop.code(), result) {
-        // What was seen until then has been shown and written, if only it could be.
+        // The outcome until then has been shown and written, as far as possible.
         (Some(code), _) if !matches!(finished, Err(Failure::Running(_))) => {
             Err(Failure::Shown(code))
         }
@@ -145,7 +145,7 @@ pub(super) fn carry_out(
     }
 }
 
-/// The wish to end before time, and the signal that brought it.
+/// The request to end early, and the signal that made it.
 #[derive(Default)]
 struct Stop {
     wish: Arc<AtomicBool>,
@@ -180,7 +180,7 @@ fn code_of(signal: usize) -> u8 {
     128 + signal as u8
 }
 
-/// What was asked for.
+/// The kind of command.
 #[derive(Clone, Debug, PartialEq)]
 enum RunKind {
     Run,
@@ -208,7 +208,7 @@ impl RunKind {
     }
 }
 
-/// How a sweep goes about it, as it was typed.
+/// The options of a sweep, as they were typed.
 fn manner(matches: &ArgMatches) -> Result<Manner, String> {
     let p99 = wanted::time(matches, "knee-p99")?;
     Ok(Manner {
@@ -256,7 +256,7 @@ struct AgentGroup {
     view: View,
     stop: Arc<AtomicBool>,
     has_rows: bool,
-    /// What the run that ended last came to, until it is written.
+    /// The outcome of the last run, until it is written.
     last: Option<Outcome>,
     output: Output,
 }

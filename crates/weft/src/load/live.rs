@@ -1,5 +1,5 @@
-//! What is seen while a load is running: nothing, a line with an estimate of the time left, or a
-//! whole screen. Only on a terminal.
+//! The view while a load is running: nothing, a line with an estimate of the time left, or a whole
+//! screen. Only on a terminal.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl View {
         }
     }
 
-    /// A run is over, and so much of the planned time has gone by.
+    /// Notes that a run is over, and how much of the planned time has passed.
     pub(super) fn run_is_over(&mut self, gone: Duration) {
         if let View::Line { bar, before } = self {
             *before += gone;

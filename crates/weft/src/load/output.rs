@@ -54,7 +54,7 @@ impl Output {
             failed: Vec::new(),
             unwritten: None,
         };
-        // A minute's measurement is not lost to a folder that is not there.
+        // Files are opened before the run, so a missing folder does not cost a measurement.
         output.files().try_for_each(|path| can_be_written(path))?;
         let is_sweep = ["sweep", "knee"].iter().any(|name| {
             matches.try_contains_id(name).unwrap_or(false)
@@ -87,7 +87,7 @@ impl Output {
             .flatten()
     }
 
-    /// Whether standard output is for people.
+    /// Whether standard output is read by people.
     pub(super) fn has_screen(&self) -> bool {
         !self.files().any(|path| is_standard(path))
     }
@@ -125,10 +125,10 @@ impl Output {
         self.runs += 1;
         let (run, rate_per_s) = (self.runs, step.rate_per_s.round());
         self.write_histograms(outcome, |path| numbered(path, run, rate_per_s));
-        // The search for the knee goes beyond it, and --overload twice as far, on purpose.
+        // The search for the knee exceeds it on purpose, and --overload doubles it.
         let is_judged = step.purpose == "sweep" || (step.purpose == "knee" && step.kept_up);
         if is_judged && !outcome.stopped_early {
-            // Requests that fail beyond what a server can do are what a sweep measures.
+            // A sweep measures requests that fail beyond the server's capacity.
             let mut failed = self.faults(outcome, |row| row != VerdictRow::Failing);
             failed.extend(report::failed(&self.thresholds, outcome));
             let rate = report::rate_of(step.rate_per_s);
@@ -159,8 +159,8 @@ impl Output {
         self.judge()
     }
 
-    /// Why a run has failed without a condition. One of the user's own on errors takes the place of
-    /// ours.
+    /// Why a run has failed without a condition. A condition of the user on errors replaces the
+    /// built-in one.
     fn faults(&self, outcome: &Outcome, counts: impl Fn(VerdictRow) -> bool) -> Vec<String> {
         let has_own = self.thresholds.iter().any(Threshold::is_about_errors);
         let is_about_errors = |row| matches!(row, VerdictRow::WrongReplies | VerdictRow::Failing);
@@ -233,7 +233,7 @@ fn can_be_written(path: &Path) -> Result<(), Failure> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| Failure::Usage(format!("cannot write {}: {error}", path.display())))?;
     if !was_there {
-        // Should the run fail, no empty file stays behind.
+        // If the run fails, no empty file is left.
         let _ = fs::remove_file(path);
     }
     Ok(())

@@ -95,7 +95,7 @@ impl Screen {
 
 impl Drawing {
     fn draw(&mut self) {
-        // A terminal that went away is no reason to end a measurement.
+        // A measurement goes on when its terminal goes away.
         let _ = self.terminal.draw(|frame| self.seen.render(frame));
     }
 }
@@ -104,7 +104,7 @@ impl Drop for Screen {
     fn drop(&mut self) {
         let was_left = self.is_over.swap(true, Ordering::AcqRel);
         if let Some(keys) = self.keys.take() {
-            // It looks every tenth of a second; a panic of it has been shown.
+            // The thread checks every tenth of a second; its panic has been shown already.
             let _ = keys.join();
         }
         if !was_left {
@@ -113,7 +113,7 @@ impl Drop for Screen {
     }
 }
 
-/// A panic while drawing leaves nothing half done that drawing again would not mend.
+/// After a panic while drawing, the next drawing repairs the screen.
 fn lock(drawing: &Mutex<Drawing>) -> MutexGuard<'_, Drawing> {
     drawing.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -134,7 +134,7 @@ fn follow_keys(drawing: &Mutex<Drawing>, is_over: &AtomicBool, stop: &AtomicBool
                 ratatui::restore();
                 let _ = signal_hook::low_level::raise(SIGINT);
             }
-            // A terminal that went away sends nothing any more.
+            // A terminal that is gone sends nothing any more.
             Err(_) => return,
         }
     }
@@ -215,7 +215,7 @@ impl Seen {
         let figures = figures.iter().flat_map(|text| wrapped(text, area.width));
         let head: Vec<Line<'_>> = [title].into_iter().chain(figures.map(Line::from)).collect();
         let head_rows = head.len() as u16;
-        // A chart without room for a curve says nothing.
+        // A chart without room for a curve is left out.
         let charts = match area.height.saturating_sub(head_rows + 1) / CHART_ROWS_MIN {
             0 => 0,
             1 => 1,

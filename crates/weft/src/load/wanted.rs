@@ -136,7 +136,7 @@ fn http(matches: &ArgMatches, rank: u32) -> Result<(Vec<SocketAddr>, Workload, S
     Ok((targets, workload, name))
 }
 
-/// What says which paths are asked for; without any of them, the URLs do.
+/// The flags that name the paths to request; without any of them, the URLs do.
 const LISTS: [&str; 3] = ["paths", "fileset", "sessions"];
 
 /// The folder in which a list's paths lie, without the slash at its end: the URL's path.
@@ -166,7 +166,7 @@ fn below(folder: &str, mut pages: Vec<Page>) -> Vec<Page> {
     pages
 }
 
-/// What is right: with --verify, a redirection is not the body that was asked for.
+/// The expected statuses: with --verify, a redirection is not the expected body.
 fn expect(matches: &ArgMatches) -> Result<Statuses, String> {
     // The other protocols have no such flag.
     let typed = matches.try_get_one::<String>("expect").unwrap_or_default();
@@ -209,7 +209,7 @@ fn resolve(authority: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let found = full
         .to_socket_addrs()
         .map_err(|error| format!("cannot find '{authority}': {error}"))?;
-    // One address of a host: which of several answers is not what is measured.
+    // One address of a host: the choice among several is not measured.
     let first = found.into_iter().next();
     first
         .map(|address| vec![address])
@@ -254,7 +254,7 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
     Ok(pages.collect())
 }
 
-/// What a session log asks for, and in which order.
+/// The requests of a session log, in their order.
 type Played = (Arc<[Page]>, Arc<[SessionPlan]>);
 
 fn sessions(path: &Path, think: Duration) -> Result<Played, String> {

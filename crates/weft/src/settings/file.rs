@@ -60,7 +60,7 @@ impl Reader<'_> {
             true => setting.table.unwrap_or(&first),
             false => &first,
         };
-        let why = format!("'{key}' says again what '{other}' said; keep one of them");
+        let why = format!("'{key}' sets again what '{other}' sets; keep one of them");
         Err(self.wrong(value.span().start, &why))
     }
 

@@ -1,4 +1,4 @@
-//! The rows as flags of a command line: what clap is told of them, and what was typed.
+//! The rows as flags of a command line: their clap arguments, and the texts that were typed.
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -36,7 +36,7 @@ pub(crate) fn arguments<C: Config>(heading: &'static str, setting: &Setting<C>) 
             on.value_name(setting.name.to_uppercase())
                 .value_parser(values.collect::<Vec<_>>())
         }
-        // As getopt(3) does, -1 and what else begins with a hyphen may be a number that is wrong.
+        // As with getopt(3), a word that begins with a hyphen is the flag's value, such as -1.
         Kind::One(value, _) => on.value_name(value).allow_hyphen_values(value == "num"),
         Kind::Many(value, _) => on.value_name(value).action(ArgAction::Append),
     }]

@@ -1,5 +1,6 @@
-//! From what was said to what it means: layers of texts, and one parser for each setting that turns
-//! them into values, so a flag, a variable and a key cannot mean different things.
+//! From texts to values. Each place that can set something is a layer of texts, and one parser for
+//! each setting turns a text into a value. So a flag, a variable and a key cannot mean different
+//! things.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,21 +8,21 @@ use std::path::Path;
 
 use super::{Config, Default, Fate, Kind, Reload, Separator, Setting, file, rows};
 
-/// What one place says: texts by the setting's name. A setting that is not in it is not mentioned;
-/// one with no texts is an empty list.
+/// The texts of one place, by the setting's name. A place that does not mention a setting has no
+/// entry for it; a list that it sets to nothing is an entry without texts.
 pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
 
-/// A text and where it was said.
+/// A text and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingText {
     pub(crate) text: String,
     /// `--listen`, `WEFT_LISTEN` or `serve.toml:3: listen`.
     pub(crate) place: String,
-    /// The line of the file, or 0 if it was said elsewhere.
+    /// The line of the file, or 0 if the place is no file.
     pub(super) line: usize,
 }
 
-/// Something wrong: a sentence that names the place.
+/// A mistake: a sentence that names the place.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     pub(crate) sentence: String,
@@ -122,7 +123,7 @@ pub(crate) fn resolve<C: Config>(
     none_of(mistakes).map(|()| resolved)
 }
 
-/// As [`resolve`], and leaves out what is wrong.
+/// As [`resolve`], but skips texts with mistakes.
 fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved<C> {
     let mut right = Layer::new();
     for setting in rows::<C>() {
@@ -141,7 +142,7 @@ fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved
             false
         };
         let kept: Vec<_> = said.iter().filter(is_right).cloned().collect();
-        // If none is right, the default is the best guess at what was meant.
+        // If no text is right, the default is the best guess.
         if said.is_empty() || !kept.is_empty() {
             right.insert(setting.name, kept);
         }
@@ -192,9 +193,8 @@ impl<C: Config> Resolved<C> {
         Some(said.map(|said| said.text.as_str()).collect())
     }
 
-    /// Looks for what can be known to be wrong only with all values together, and names for each
-    /// mistake the place that said it: the one without which `check` finds something else, or
-    /// nothing.
+    /// Finds mistakes that only all values together show, and names the place of each: the text
+    /// without which `check` finds another mistake, or none.
     ///
     /// # Errors
     /// A line for each mistake.
@@ -217,7 +217,7 @@ impl<C: Config> Resolved<C> {
             let (mut rest, said) = without(&layer, name, at);
             mistakes.push(said.wrong(&why));
             if name == "root" {
-                // What lies beneath it cannot be looked for.
+                // Files beneath it cannot be checked.
                 rest.remove("error-page");
                 rest.remove("spa");
             }
@@ -227,7 +227,7 @@ impl<C: Config> Resolved<C> {
     }
 }
 
-/// Everything that was said, the root last: of other paths' mistakes it changes the words.
+/// All texts, the root's last: it changes the words of mistakes in other paths.
 fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {
     let all = layer
         .iter()
@@ -247,7 +247,7 @@ fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, SettingText)
     (layer, one)
 }
 
-/// What the environment says, and a warning for each `WEFT_` variable that means nothing.
+/// The layer of the environment, and a warning for each `WEFT_` variable that is no setting.
 pub(crate) fn environment<C: Config>(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Layer, Vec<String>), String> {
@@ -452,7 +452,7 @@ mod tests {
         assert!(wrong("[workers]\na = 1").contains("FILE:1: 'workers' is not a table"));
         assert!(wrong("[cache]\n'*.js' = 1").starts_with("FILE:2: cache: "));
         let twice = "cache = ['*.js=x']\nheader = ['X: y']\n[headers]\nX = 'y'";
-        assert!(wrong(twice).contains("FILE:3: 'headers' says again what 'header' said"));
+        assert!(wrong(twice).contains("FILE:3: 'headers' sets again what 'header' sets"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Shard {
             return;
         }
         let flow = &mut self.flows[at];
-        let receipt = flow.connection.receive(&self.config, now, segment);
+        let receipt = flow.connection.receive(self.configs.of(&flow.tuple), now, segment);
         if let Some(placed) = receipt.placed {
             flow.receive
                 .put(placed.offset, &segment.payload[placed.range]);
@@ -177,7 +177,7 @@ impl Shard {
             iss = min;
         }
         let offset = self.secret.0.timestamp_offset(&tuple);
-        let connection = Connection::accept(&self.config, now, syn, iss, offset);
+        let connection = Connection::accept(self.configs.of(&tuple), now, syn, iss, offset);
         self.counters.opened_passively += 1;
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
@@ -186,15 +186,15 @@ impl Shard {
     /// RFC 4987 3.6: what the SYN said goes into our initial sequence number, and nothing is kept.
     /// Its options but the MSS are lost with it.
     fn send_cookie(&mut self, now: Instant, tuple: FourTuple, syn: &Segment<'_>) {
-        let mss = syn.options.mss.unwrap_or(self.config.mss_default);
+        let mss = syn.options.mss.unwrap_or(self.configs.of(&tuple).mss_default);
         let cookie = self.secret.0.cookie(now, &tuple, syn.seq, mss);
         self.counters.cookies_sent += 1;
         let segment = Segment {
             ack: Some(syn.seq + 1),
             flags: Flags::SYN,
-            window: self.config.receive_capacity.min(u32::from(u16::MAX)) as u16,
+            window: self.configs.v4.receive_capacity.min(u32::from(u16::MAX)) as u16,
             options: TcpOptions {
-                mss: Some(self.config.mss),
+                mss: Some(self.configs.of(&tuple).mss),
                 ..TcpOptions::NONE
             },
             ..bare(&tuple, cookie)
@@ -238,7 +238,7 @@ impl Shard {
         };
         let offset = self.secret.0.timestamp_offset(&tuple);
         let connection =
-            Connection::from_cookie(&self.config, now, segment, cookie, &options, offset);
+            Connection::from_cookie(self.configs.of(&tuple), now, segment, cookie, &options, offset);
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
         self.receive_for(now, index, segment);
@@ -258,7 +258,7 @@ impl Shard {
         let (tuple, hash) = (flow.tuple, flow.hash);
         let numbers = flow.connection.last_numbers();
         let timestamps = flow.connection.last_timestamps();
-        let expires_at = now + self.config.time_wait;
+        let expires_at = now + self.configs.v4.time_wait;
         let entry = self.time_wait.add(tuple, numbers, timestamps, expires_at);
         self.table.replace(hash, index, entry | IN_TIME_WAIT);
         self.flows[index as usize].is_nameless = true;
@@ -272,7 +272,7 @@ impl Shard {
             Answer::Nothing => {}
             Answer::Acknowledge => self.acknowledge_in_time_wait(now, entry),
             Answer::AcknowledgeAndWait => {
-                self.time_wait.restart(now, self.config.time_wait, entry);
+                self.time_wait.restart(now, self.configs.v4.time_wait, entry);
                 self.acknowledge_in_time_wait(now, entry);
             }
             Answer::Forget => self.forget(entry),
@@ -295,7 +295,7 @@ impl Shard {
             |(recent, offset): (u32, u32)| ((now.as_millis() as u32).wrapping_add(offset), recent);
         let segment = Segment {
             ack: Some(lingering.rcv_nxt),
-            window: self.config.receive_capacity.min(u32::from(u16::MAX)) as u16,
+            window: self.configs.v4.receive_capacity.min(u32::from(u16::MAX)) as u16,
             options: TcpOptions {
                 timestamps: lingering.timestamps.map(stamp),
                 ..TcpOptions::NONE
@@ -331,7 +331,7 @@ impl Shard {
             segment,
             offset: 0,
             len: 0,
-            mss: self.config.mss,
+            mss: u16::MAX,
             is_retransmission: false,
         };
         self.replies.push_back((tuple, outgoing));

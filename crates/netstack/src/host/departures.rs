@@ -140,8 +140,9 @@ impl Shard {
     ) -> Turn {
         let id = self.id_of(index);
         let flow = &mut self.flows[index as usize];
+        let config = self.configs.of(&flow.tuple);
         for _ in 0..self.limits.turn_segments_max {
-            let Some(outgoing) = flow.connection.transmit(&self.config, now, len_max) else {
+            let Some(outgoing) = flow.connection.transmit(config, now, len_max) else {
                 return Turn::Done;
             };
             let mut pieces = Pieces::default();

@@ -32,6 +32,7 @@
 
 mod arrivals;
 mod departures;
+pub mod frames;
 pub mod listener;
 pub mod table;
 pub mod time_wait;
@@ -55,6 +56,7 @@ use time_wait::TimeWait;
 use wheel::TimerWheel;
 
 pub use departures::{Departure, Pieces, Writer};
+pub use frames::Netstack;
 pub use listener::Backlog;
 
 /// A connection, as the application names it. A name is not given twice.
@@ -120,6 +122,8 @@ pub enum ConnectError {
     NoPort,
     /// There is a connection of this name.
     InUse,
+    /// There is no way to the peer, so we have no address towards it.
+    NoAddress,
 }
 
 impl fmt::Display for ConnectError {
@@ -128,6 +132,7 @@ impl fmt::Display for ConnectError {
             ConnectError::TooMany => "too many connections",
             ConnectError::NoPort => "no free port to this peer",
             ConnectError::InUse => "a connection of these addresses and ports exists",
+            ConnectError::NoAddress => "no way to the peer",
         })
     }
 }
@@ -137,7 +142,7 @@ impl std::error::Error for ConnectError {}
 /// One shard.
 #[derive(Debug)]
 pub struct Shard {
-    config: TcpConfig,
+    configs: Configs,
     limits: ShardLimits,
     secret: Keyed,
     flows: Slab<Flow>,
@@ -153,6 +158,22 @@ pub struct Shard {
     serial: u32,
     next_port: u32,
     counters: ShardCounters,
+}
+
+/// What connections are started with: over IPv4, and over IPv6.
+#[derive(Debug)]
+struct Configs {
+    v4: TcpConfig,
+    v6: TcpConfig,
+}
+
+impl Configs {
+    fn of(&self, tuple: &FourTuple) -> &TcpConfig {
+        match tuple.remote {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => &self.v6,
+        }
+    }
 }
 
 /// The secret, which must not be printed.
@@ -189,8 +210,13 @@ const IN_TIME_WAIT: u32 = 1 << 31;
 impl Shard {
     /// `key` is drawn from a random source; with the same key, a run repeats itself.
     pub fn new(config: TcpConfig, limits: ShardLimits, key: [u8; 16]) -> Shard {
+        Shard::new_dual(config, config, limits, key)
+    }
+
+    /// As [`Shard::new`], with settings for IPv4 and for IPv6: their segments differ.
+    pub fn new_dual(v4: TcpConfig, v6: TcpConfig, limits: ShardLimits, key: [u8; 16]) -> Shard {
         Shard {
-            config,
+            configs: Configs { v4, v6 },
             limits,
             secret: Keyed(Secret::new(key)),
             flows: Slab::new(),
@@ -301,7 +327,7 @@ impl Shard {
         let iss = self.secret.0.isn(now, &tuple);
         let offset = self.secret.0.timestamp_offset(&tuple);
         let ports = (tuple.local_port, tuple.remote_port);
-        let connection = Connection::connect(&self.config, now, ports, iss, offset);
+        let connection = Connection::connect(self.configs.of(&tuple), now, ports, iss, offset);
         self.counters.opened_actively += 1;
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].is_owned = true;
@@ -382,11 +408,11 @@ impl Shard {
     /// Nothing more is sent, nothing more is read, and the name is not used again by the
     /// application. What was written is still sent.
     pub fn close(&mut self, now: Instant, id: FlowId) {
-        let config = self.config;
+        let fin_wait_2_timeout = self.configs.v4.fin_wait_2_timeout;
         if let Some(flow) = self.flow_mut(id) {
             flow.is_owned = false;
             flow.connection.finish();
-            flow.connection.shut_read(&config, now);
+            flow.connection.shut_read(now + fin_wait_2_timeout);
             self.wake(id.index);
         }
     }
@@ -451,7 +477,7 @@ impl Shard {
         while let Some(index) = self.wheel.expired(now) {
             let flow = &mut self.flows[index as usize];
             if flow.connection.deadline() <= now {
-                let happened = flow.connection.expire(&self.config, now);
+                let happened = flow.connection.expire(self.configs.of(&flow.tuple), now);
                 self.announce(index, happened);
                 self.wake(index);
             } else {
@@ -491,11 +517,6 @@ impl Shard {
         &self.counters
     }
 
-    /// What its connections are started with.
-    pub fn config(&self) -> &TcpConfig {
-        &self.config
-    }
-
     // ---- shared by the rooms
 
     fn id_of(&self, index: u32) -> FlowId {
@@ -528,7 +549,7 @@ impl Shard {
             connection,
             tuple,
             hash,
-            receive: ReceiveBuffer::new(self.config.receive_capacity as usize),
+            receive: ReceiveBuffer::new(self.configs.of(&tuple).receive_capacity as usize),
             send: SendBuffer::new(self.limits.send_capacity),
             serial: self.serial,
             waits_at: None,

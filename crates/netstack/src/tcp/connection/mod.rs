@@ -466,14 +466,14 @@ impl Connection {
     }
 
     /// The application reads no more: what still comes is answered with a RST, since it would be
-    /// lost. RFC 9293 3.6.1, SHLD-3
-    pub fn shut_read(&mut self, config: &TcpConfig, now: Instant) {
+    /// lost. RFC 9293 3.6.1, SHLD-3. FIN-WAIT-2 ends at `until`, if it is there already.
+    pub fn shut_read(&mut self, until: Instant) {
         self.is_read_shut = true;
         if self.readable_len() > 0 {
             // What was received and not read is lost already. RFC 2525 2.17
             self.abort();
         } else if self.state == TcpState::FinWait2 {
-            self.close_at = now + config.fin_wait_2_timeout;
+            self.close_at = until;
         }
     }
 

@@ -1,0 +1,327 @@
+//! A shard on its device: frames in, frames out.
+//!
+//! ```text
+//!   device ─▶ burst of frames ─▶ Interface ─▶ segments, path errors ─▶ Shard ─▶ events
+//!   device ◀─ headers | pieces of payload ◀─ Interface ◀─ departures ◀─ Shard ◀─ application
+//! ```
+//!
+//! A turn of its owner's loop:
+//!
+//! ```text
+//!   netstack.receive(now)?              timers, then what has come
+//!   while let Some(event) = netstack.shard().next_event() { … }
+//!   netstack.transmit(now, &writer)?    what is to leave
+//!   wait for the device's descriptor, or until netstack.wakes_at()
+//! ```
+//!
+//! A frame that the device has no room for is kept, whole, and leaves first the next time: the
+//! connection has counted it as sent. There is one such frame at most, since nothing else is sent
+//! before it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use super::{ConnectError, Departure, FlowId, Shard, ShardLimits, Writer};
+use crate::device::{
+    Device, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation, TransmitError,
+};
+use crate::ip::{
+    Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, PathError, PathErrorKind,
+};
+use crate::tcp::TcpConfig;
+use crate::tcp::secret::FourTuple;
+use crate::time::Instant;
+use crate::wire::checksum::Sum;
+use crate::wire::tcp::{self, HEADER_LEN_MAX};
+use crate::wire::Ecn;
+
+/// Frames that are taken from the device in one turn.
+const BURST_FRAMES_MAX: usize = 64;
+
+/// IP's and TCP's headers, without options: what an MTU loses to them.
+const HEADERS_V4: usize = 20 + 20;
+const HEADERS_V6: usize = 40 + 20;
+
+/// A host's TCP, with its device.
+pub struct Netstack<D> {
+    shard: Shard,
+    interface: Interface,
+    device: D,
+    burst: ReceiveBurst,
+    /// What the device had no room for.
+    kept: KeptFrame,
+    /// Segments without a way to their peer. They are as good as lost.
+    unroutable: u64,
+}
+
+/// A frame that was not taken.
+struct KeptFrame {
+    bytes: Vec<u8>,
+    offload: Offload,
+}
+
+impl<D: Device> Netstack<D> {
+    /// A netstack on `device`. What `tcp` says of the MSS is replaced by what the MTU has room for.
+    pub fn new(
+        device: D,
+        interface: InterfaceConfig,
+        tcp: TcpConfig,
+        limits: ShardLimits,
+        key: [u8; 16],
+    ) -> Netstack<D> {
+        let capabilities = device.capabilities();
+        let mss = |headers: usize| (interface.mtu - headers).min(usize::from(u16::MAX)) as u16;
+        let v4 = TcpConfig {
+            mss: mss(HEADERS_V4),
+            mss_default: 536,
+            ..tcp
+        };
+        // RFC 9293 3.7.1: IPv6 passes 1280 bytes everywhere.
+        let v6 = TcpConfig {
+            mss: mss(HEADERS_V6),
+            mss_default: 1220,
+            ..tcp
+        };
+        Netstack {
+            shard: Shard::new_dual(v4, v6, limits, key),
+            interface: Interface::new(interface),
+            burst: ReceiveBurst::new(BURST_FRAMES_MAX, capabilities.receive_len_max),
+            device,
+            kept: KeptFrame {
+                bytes: Vec::new(),
+                offload: Offload::None,
+            },
+            unroutable: 0,
+        }
+    }
+
+    /// Its connections.
+    pub fn shard(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+
+    /// Its addresses and neighbours.
+    pub fn interface(&mut self) -> &mut Interface {
+        &mut self.interface
+    }
+
+    /// Its device.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Segments that were dropped because there was no way to their peer.
+    pub fn unroutable(&self) -> u64 {
+        self.unroutable
+    }
+
+    /// An active open.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]
+    pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<FlowId, ConnectError> {
+        let local = self.interface.source_for(remote.ip());
+        self.shard.connect(now, local.ok_or(ConnectError::NoAddress)?, remote)
+    }
+
+    /// Does what is due by now, and takes in a burst of frames. Returns how many there were: if it
+    /// is as many as fit, there may be more.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub fn receive(&mut self, now: Instant) -> io::Result<usize> {
+        self.interface.on_timer(now);
+        self.shard.expire(now);
+        self.burst.clear();
+        let received = self.device.receive(now, &mut self.burst);
+        for index in 0..self.burst.len() {
+            match self.interface.receive(now, self.burst.frame(index)) {
+                Delivery::Segment(arrived) => {
+                    self.shard.receive(now, arrived.dst, arrived.src, &arrived.segment);
+                }
+                Delivery::Error(error) => self.on_path_error(now, &error),
+                Delivery::Nothing => {}
+            }
+        }
+        received.map(|()| self.burst.len())
+    }
+
+    fn on_path_error(&mut self, now: Instant, error: &PathError) {
+        let (local, remote) = (error.local, error.remote);
+        let tuple = FourTuple {
+            local: local.ip(),
+            local_port: local.port(),
+            remote: remote.ip(),
+            remote_port: remote.port(),
+        };
+        match error.kind {
+            PathErrorKind::TooBig { mtu } => {
+                let headers = if remote.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+                let mss = mtu.saturating_sub(headers as u16);
+                if self.shard.path_takes(&tuple, error.seq, mss) {
+                    self.interface.path_mtu_lowered(now, remote.ip(), mtu);
+                }
+            }
+            PathErrorKind::Hard => self.shard.unreachable(&tuple, error.seq, true),
+            PathErrorKind::Soft => self.shard.unreachable(&tuple, error.seq, false),
+        }
+    }
+
+    /// Hands the device what is to leave, until there is nothing more or it has no room.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub fn transmit(&mut self, now: Instant, writer: &impl Writer) -> io::Result<()> {
+        self.interface.transmit(now, &mut self.device);
+        if !self.kept.leaves(now, &mut self.device)? {
+            return self.device.flush(now);
+        }
+        let capabilities = self.device.capabilities();
+        let headers_max = HEADERS_LEN_MAX + HEADER_LEN_MAX;
+        let len_max = capabilities.segmentation_len_max.saturating_sub(headers_max);
+        let mut failed = None;
+        while self.shard.has_to_transmit() && self.kept.bytes.is_empty() && failed.is_none() {
+            let mut line = Line {
+                interface: &mut self.interface,
+                device: &mut self.device,
+                kept: &mut self.kept,
+                unroutable: &mut self.unroutable,
+            };
+            self.shard.transmit(now, len_max as u32, writer, |departure| {
+                match line.send(now, departure) {
+                    Ok(is_room_left) => is_room_left,
+                    Err(error) => {
+                        failed = Some(error);
+                        false
+                    }
+                }
+            });
+        }
+        // Questions for neighbours that the segments have raised.
+        self.interface.transmit(now, &mut self.device);
+        let flushed = self.device.flush(now);
+        failed.map_or(flushed, Err)
+    }
+
+    /// When there is something to do, without a frame that comes.
+    pub fn wakes_at(&self) -> Instant {
+        let interface = self.interface.wakes_at().unwrap_or(Instant::NEVER);
+        let device = self.device.wakes_at().unwrap_or(Instant::NEVER);
+        self.shard.wakes_at().min(interface).min(device)
+    }
+
+    /// The device had no room for a frame: there will be nothing more before it has.
+    pub fn is_held_up(&self) -> bool {
+        !self.kept.bytes.is_empty()
+    }
+}
+
+/// What a departure passes on its way out.
+struct Line<'a, D> {
+    interface: &'a mut Interface,
+    device: &'a mut D,
+    kept: &'a mut KeptFrame,
+    unroutable: &'a mut u64,
+}
+
+impl<D: Device> Line<'_, D> {
+    /// Returns whether there is room for another one.
+    fn send(&mut self, now: Instant, departure: &Departure<'_>) -> io::Result<bool> {
+        let (tuple, payload_len) = (departure.tuple, departure.pieces.len());
+        let fields = IpFields {
+            src: tuple.local,
+            dst: tuple.remote,
+            ecn: Ecn::NotCapable,
+            len: departure.segment.header_len() + payload_len,
+        };
+        let mut headers = [0; HEADERS_LEN_MAX + HEADER_LEN_MAX];
+        let Ok(written) = self.interface.write_headers(now, &fields, &mut headers) else {
+            *self.unroutable += 1;
+            return Ok(true);
+        };
+        let len = written.len + departure.segment.emit(&mut headers[written.len..]);
+        let header = &mut headers[written.len..len];
+        let offload = match written.is_resolved {
+            // What waits for its neighbour is complete.
+            false => Offload::None,
+            true => self.offload(written.len, departure),
+        };
+        match offload {
+            Offload::None => {
+                let sum = departure.pieces.sum;
+                let sum = sum.unwrap_or_else(|| Sum::of_pieces(departure.pieces.as_slice()));
+                tcp::write_checksum(header, written.pseudo_header, sum);
+            }
+            _ => tcp::write_partial_checksum(header, written.pseudo_header),
+        }
+        let (headers, payload) = (&headers[..len], departure.pieces.as_slice());
+        if !written.is_resolved {
+            self.interface.hold(now, tuple.remote, headers, payload);
+            return Ok(true);
+        }
+        let frame = OutgoingFrame {
+            headers,
+            payload,
+            offload,
+        };
+        match self.device.transmit(now, &frame) {
+            Ok(()) => Ok(true),
+            Err(TransmitError::Full) => {
+                self.kept.keep(&frame);
+                Ok(false)
+            }
+            Err(TransmitError::Io(error)) => Err(error),
+        }
+    }
+
+    fn offload(&self, start: usize, departure: &Departure<'_>) -> Offload {
+        let capabilities = self.device.capabilities();
+        let checksum = PartialChecksum {
+            start: start as u16,
+            offset: tcp::CHECKSUM_OFFSET,
+        };
+        if departure.pieces.len() > usize::from(departure.mss) {
+            return Offload::Segmentation(Segmentation {
+                checksum,
+                is_v6: matches!(departure.tuple.remote, IpAddr::V6(_)),
+                segment_len: departure.mss,
+                has_cwr: false,
+            });
+        }
+        match capabilities.has_checksum_offload {
+            true => Offload::Checksum(checksum),
+            false => Offload::None,
+        }
+    }
+}
+
+impl KeptFrame {
+    fn keep(&mut self, frame: &OutgoingFrame<'_>) {
+        self.offload = frame.offload;
+        self.bytes.resize(frame.len(), 0);
+        frame.gather(&mut self.bytes);
+    }
+
+    /// Whether there is none any more.
+    fn leaves(&mut self, now: Instant, device: &mut impl Device) -> io::Result<bool> {
+        if self.bytes.is_empty() {
+            return Ok(true);
+        }
+        let frame = OutgoingFrame {
+            headers: &self.bytes,
+            payload: &[],
+            offload: self.offload,
+        };
+        match device.transmit(now, &frame) {
+            Ok(()) => {
+                self.bytes.clear();
+                Ok(true)
+            }
+            Err(TransmitError::Full) => Ok(false),
+            Err(TransmitError::Io(error)) => Err(error),
+        }
+    }
+}

@@ -6,9 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use netstack::device::Capabilities;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem::{self, Mem};
-use netstack::device::Capabilities;
 use netstack::host::{Backlog, FlowId, Netstack, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::TcpConfig;
@@ -37,7 +37,10 @@ struct Choices(u64);
 
 impl Choices {
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         choices[(self.0 >> 33) as usize % choices.len()]
     }
 }
@@ -71,7 +74,11 @@ fn run(seed: u64) {
         loss: choices.pick(&[0.0, 0.01, 0.1]),
         duplication: choices.pick(&[0.0, 0.05]),
         // A frame whose checksum is left to the device arrives without one that could fail.
-        corruption: if has_offload { 0.0 } else { choices.pick(&[0.0, 0.02]) },
+        corruption: if has_offload {
+            0.0
+        } else {
+            choices.pick(&[0.0, 0.02])
+        },
         reordering: choices.pick(&[0.0, 0.1]),
         reordering_by: Duration::from_millis(3),
         delay: Duration::from_micros(choices.pick(&[0, 500, 20_000])),
@@ -81,7 +88,12 @@ fn run(seed: u64) {
     };
     let (near, far) = mem::pair(capabilities, 512);
     let mut hosts = [(near, 1), (far, 2)].map(|(device, host)| {
-        let device = Impair::new(device, impairment, Impairment::NONE, seed * 2 + u64::from(host));
+        let device = Impair::new(
+            device,
+            impairment,
+            Impairment::NONE,
+            seed * 2 + u64::from(host),
+        );
         let addresses = vec![Prefix {
             address: address(is_v6, host),
             len: if is_v6 { 64 } else { 24 },
@@ -136,13 +148,23 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
             return;
         }
         let wakes = hosts.iter().map(Netstack::wakes_at).min().expect("two");
-        assert!(wakes != Instant::NEVER, "nothing will ever happen: {written}, {read} of {len}");
+        assert!(
+            wakes != Instant::NEVER,
+            "nothing will ever happen: {written}, {read} of {len}"
+        );
         now = now.max(wakes);
     }
     panic!("it does not end: wrote {written}, read {read} of {len} at {now:?}");
 }
 
-fn client(host: &mut Host, now: Instant, id: FlowId, len: usize, written: &mut usize, read: &mut usize) {
+fn client(
+    host: &mut Host,
+    now: Instant,
+    id: FlowId,
+    len: usize,
+    written: &mut usize,
+    read: &mut usize,
+) {
     let mut room = [0; 4096];
     let end = host.shard().end(id);
     assert_eq!(end, None, "{now:?}, wrote {written}, read {read} of {len}");
@@ -177,7 +199,10 @@ fn echo(host: &mut Host, now: Instant, id: FlowId) {
         }
         assert_eq!(shard.write(id, &room[..got]), got);
     }
-    let is_done = host.shard().connection(id).is_some_and(|machine| machine.is_peer_closed());
+    let is_done = host
+        .shard()
+        .connection(id)
+        .is_some_and(|machine| machine.is_peer_closed());
     if is_done {
         host.shard().close(now, id);
     }

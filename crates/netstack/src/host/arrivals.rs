@@ -39,7 +39,9 @@ impl Shard {
             return;
         }
         let flow = &mut self.flows[at];
-        let receipt = flow.connection.receive(self.configs.of(&flow.tuple), now, segment);
+        let receipt = flow
+            .connection
+            .receive(self.configs.of(&flow.tuple), now, segment);
         if let Some(placed) = receipt.placed {
             flow.receive
                 .put(placed.offset, &segment.payload[placed.range]);
@@ -186,7 +188,10 @@ impl Shard {
     /// RFC 4987 3.6: what the SYN said goes into our initial sequence number, and nothing is kept.
     /// Its options but the MSS are lost with it.
     fn send_cookie(&mut self, now: Instant, tuple: FourTuple, syn: &Segment<'_>) {
-        let mss = syn.options.mss.unwrap_or(self.configs.of(&tuple).mss_default);
+        let mss = syn
+            .options
+            .mss
+            .unwrap_or(self.configs.of(&tuple).mss_default);
         let cookie = self.secret.0.cookie(now, &tuple, syn.seq, mss);
         self.counters.cookies_sent += 1;
         let segment = Segment {
@@ -237,8 +242,14 @@ impl Shard {
             ..TcpOptions::NONE
         };
         let offset = self.secret.0.timestamp_offset(&tuple);
-        let connection =
-            Connection::from_cookie(self.configs.of(&tuple), now, segment, cookie, &options, offset);
+        let connection = Connection::from_cookie(
+            self.configs.of(&tuple),
+            now,
+            segment,
+            cookie,
+            &options,
+            offset,
+        );
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
         self.receive_for(now, index, segment);
@@ -272,7 +283,8 @@ impl Shard {
             Answer::Nothing => {}
             Answer::Acknowledge => self.acknowledge_in_time_wait(now, entry),
             Answer::AcknowledgeAndWait => {
-                self.time_wait.restart(now, self.configs.v4.time_wait, entry);
+                self.time_wait
+                    .restart(now, self.configs.v4.time_wait, entry);
                 self.acknowledge_in_time_wait(now, entry);
             }
             Answer::Forget => self.forget(entry),

@@ -31,9 +31,9 @@ use crate::ip::{
 use crate::tcp::TcpConfig;
 use crate::tcp::secret::FourTuple;
 use crate::time::Instant;
+use crate::wire::Ecn;
 use crate::wire::checksum::Sum;
 use crate::wire::tcp::{self, HEADER_LEN_MAX};
-use crate::wire::Ecn;
 
 /// Frames that are taken from the device in one turn.
 const BURST_FRAMES_MAX: usize = 64;
@@ -122,7 +122,8 @@ impl<D: Device> Netstack<D> {
     /// [`ConnectError`]
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<FlowId, ConnectError> {
         let local = self.interface.source_for(remote.ip());
-        self.shard.connect(now, local.ok_or(ConnectError::NoAddress)?, remote)
+        self.shard
+            .connect(now, local.ok_or(ConnectError::NoAddress)?, remote)
     }
 
     /// Does what is due by now, and takes in a burst of frames. Returns how many there were: if it
@@ -139,7 +140,8 @@ impl<D: Device> Netstack<D> {
         for index in 0..self.burst.len() {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
-                    self.shard.receive(now, arrived.dst, arrived.src, &arrived.segment);
+                    self.shard
+                        .receive(now, arrived.dst, arrived.src, &arrived.segment);
                 }
                 Delivery::Error(error) => self.on_path_error(now, &error),
                 Delivery::Nothing => {}
@@ -158,7 +160,11 @@ impl<D: Device> Netstack<D> {
         };
         match error.kind {
             PathErrorKind::TooBig { mtu } => {
-                let headers = if remote.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+                let headers = if remote.is_ipv4() {
+                    HEADERS_V4
+                } else {
+                    HEADERS_V6
+                };
                 let mss = mtu.saturating_sub(headers as u16);
                 if self.shard.path_takes(&tuple, error.seq, mss) {
                     self.interface.path_mtu_lowered(now, remote.ip(), mtu);
@@ -181,7 +187,9 @@ impl<D: Device> Netstack<D> {
         }
         let capabilities = self.device.capabilities();
         let headers_max = HEADERS_LEN_MAX + HEADER_LEN_MAX;
-        let len_max = capabilities.segmentation_len_max.saturating_sub(headers_max);
+        let len_max = capabilities
+            .segmentation_len_max
+            .saturating_sub(headers_max);
         let mut failed = None;
         while self.shard.has_to_transmit() && self.kept.bytes.is_empty() && failed.is_none() {
             let mut line = Line {
@@ -190,15 +198,16 @@ impl<D: Device> Netstack<D> {
                 kept: &mut self.kept,
                 unroutable: &mut self.unroutable,
             };
-            self.shard.transmit(now, len_max as u32, writer, |departure| {
-                match line.send(now, departure) {
-                    Ok(is_room_left) => is_room_left,
-                    Err(error) => {
-                        failed = Some(error);
-                        false
+            self.shard
+                .transmit(now, len_max as u32, writer, |departure| {
+                    match line.send(now, departure) {
+                        Ok(is_room_left) => is_room_left,
+                        Err(error) => {
+                            failed = Some(error);
+                            false
+                        }
                     }
-                }
-            });
+                });
         }
         // Questions for neighbours that the segments have raised.
         self.interface.transmit(now, &mut self.device);

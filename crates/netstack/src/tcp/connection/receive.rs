@@ -92,8 +92,6 @@ impl Connection {
         self.take_syn(config, now, segment);
         if let Some(ack) = ack {
             self.complete_handshake(config, now, ack);
-            self.snd_wnd = u64::from(segment.window); // Not scaled in a SYN: RFC 7323 2.2.
-            self.snd_wnd_max = self.snd_wnd;
             (self.snd_wl1, self.snd_wl2) = (SYN_AT, ack);
             receipt.happened |= Happened::CONNECTED;
             self.is_ack_due = true;
@@ -112,8 +110,6 @@ impl Connection {
         } else {
             // Simultaneous open: our SYN leaves again, now with an ACK. Its text is sent again.
             self.state = TcpState::SynReceived;
-            self.snd_wnd = u64::from(segment.window);
-            self.snd_wnd_max = self.snd_wnd;
             self.flight.first_is_lost(1);
             self.is_retransmit_forced = true;
         }
@@ -126,6 +122,8 @@ impl Connection {
         self.rcv_acked = SYN_AT;
         self.rcv_adv = DATA_AT + u64::from(self.receive_capacity.min(u32::from(u16::MAX)));
         let options = &syn.options;
+        self.snd_wnd = u64::from(syn.window); // Not scaled in a SYN: RFC 7323 2.2.
+        self.snd_wnd_max = self.snd_wnd;
         let told = options.mss.unwrap_or(config.mss_default);
         self.snd_mss = told.min(config.mss).max(SND_MSS_MIN);
         self.has_sack = config.has_sack && options.sack_permitted;
@@ -328,8 +326,9 @@ impl Connection {
         let (start, nxt) = (arriving.start, self.rcv_nxt);
         let window = nxt..self.rcv_adv.max(nxt);
         match (len, window.is_empty()) {
-            // A peer that probes a closed window: its ACK counts, its text is cut off.
-            (_, true) => start == nxt,
+            // A peer that probes a closed window: its ACK counts, its text is cut off. So does the
+            // ACK of one that takes the byte of its probe for sent.
+            (_, true) => start == nxt || (len == 0 && start == nxt + 1),
             (0, false) => window.contains(&start),
             (_, false) => window.contains(&start) || window.contains(&(start + len - 1)),
         }
@@ -385,7 +384,8 @@ impl Connection {
         let text_len = (arriving.payload_to - arriving.payload_from) as u64;
         let window_end = self.rcv_adv.max(self.rcv_nxt);
         let text_end = arriving.start + text_len;
-        if text_end + u64::from(arriving.has_fin) > window_end {
+        let seq_len = text_len + u64::from(arriving.has_fin);
+        if seq_len > 0 && arriving.start + seq_len > window_end {
             let over = text_end.saturating_sub(window_end).min(text_len) as usize;
             arriving.payload_to -= over;
             arriving.has_fin = false;

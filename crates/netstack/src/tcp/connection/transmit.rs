@@ -344,7 +344,10 @@ impl Connection {
 
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
         self.quick_acks = self.quick_acks.saturating_sub(1);
-        let place = self.flight.end();
+        // Not behind a probe, or what was sent before the window shrank: a peer does not look at
+        // the ACK of a segment that lies outside of its window.
+        let edge = self.flight.start() + self.snd_wnd;
+        let place = self.flight.end().min(edge);
         self.segment_of(now, place, 0, false)
     }
 

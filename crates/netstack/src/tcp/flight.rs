@@ -408,6 +408,22 @@ impl Flight {
         self.sacked_len = 0;
     }
 
+    /// The sums are those of the pieces, and these are in order.
+    pub(crate) fn assert_consistent(&self) {
+        let (mut start, mut sacked_len, mut lost_len) = (self.start, 0, 0);
+        for piece in &self.pieces {
+            assert!(start < piece.end, "{start} to {}", piece.end);
+            let len = piece.end - start;
+            match piece.fate {
+                Fate::Sacked => sacked_len += len,
+                Fate::Lost => lost_len += len,
+                Fate::Out => {}
+            }
+            start = piece.end;
+        }
+        assert_eq!((sacked_len, lost_len), (self.sacked_len, self.lost_len));
+    }
+
     fn count_lost(&mut self) {
         let mut start = self.start;
         self.lost_len = 0;

@@ -587,6 +587,11 @@ impl Connection {
         self.reassembly.is_empty() && self.readable_len() == 0
     }
 
+    /// [`Connection::finish`] was called, or it has ended: nothing more can be queued.
+    pub fn is_finished(&self) -> bool {
+        self.is_fin_queued || self.state == TcpState::Closed
+    }
+
     /// The peer has closed, and all before its FIN has come.
     pub fn is_peer_closed(&self) -> bool {
         self.rcv_fin.is_some_and(|fin| self.rcv_nxt > fin)
@@ -636,6 +641,35 @@ impl Connection {
     /// What it has counted.
     pub fn counters(&self) -> &TcpCounters {
         &self.counters
+    }
+
+    /// What must hold after [`Connection::transmit`] has had nothing more: for tests and fuzzers.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    #[doc(hidden)]
+    pub fn assert_consistent(&self) {
+        self.flight.assert_consistent();
+        let (una, nxt) = (self.flight.start(), self.flight.end());
+        assert!(
+            nxt <= self.queue_end + 1,
+            "sent {nxt} of {}",
+            self.queue_end
+        );
+        assert!(self.snd_mss >= SND_MSS_MIN && self.cwnd() >= self.mss());
+        let (read, got) = (self.rcv_read, self.rcv_nxt);
+        assert!(read <= got.max(DATA_AT), "read {read} of {got}");
+        assert!(self.readable_len() <= self.receive_capacity as usize);
+        if matches!(self.state, TcpState::Closed | TcpState::TimeWait) {
+            assert_eq!(self.deadline(), Instant::NEVER, "a deadline after the end");
+            return;
+        }
+        // What is not acknowledged, or waits for room, is seen to at some time.
+        let owes = una < nxt || una < self.queue_end || self.is_fin_queued;
+        let is_done = self.is_fin_acknowledged();
+        let has_timer = self.rto_at.min(self.persist_at) != Instant::NEVER;
+        assert!(!owes || is_done || has_timer, "it waits for ever: {self:?}");
     }
 
     // ---- shared by the rooms

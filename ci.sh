@@ -68,12 +68,6 @@ cmd_site() {
     du -sh "$site"
 }
 
-#: bench-test           the benchmark harness's own tests (Python, no server)
-cmd_bench-test() {
-    need python3 python3
-    run python3 -m unittest discover bench
-}
-
 #: models               model-check the lock-free parts with loom: every order of their steps, within bounds
 cmd_models() {
     # A build of its own: with --cfg loom the crates are others. Without link-time optimisation, which takes longer than
@@ -156,23 +150,24 @@ cmd_system() {
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
     # A misspelled name is found now, and not in the middle of the suite.
-    run pyflakes3 tests/system bench
+    run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.
     run cargo build --profile checked --package weftwork
     cmd_site
     run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
 
-#: bench [ARGS]         the benchmarks of docs/performance.md (root); ARGS as in bench/README.md
-cmd_bench() {
-    [[ $(id -u) == 0 ]] || die "the benchmarks need root: they make a network namespace"
-    need python3 python3
+#: lab [ARGS]           the laboratory's servers beside other people's (root); ARGS as for weft lab run (web cache generator)
+cmd_lab() {
+    [[ $(id -u) == 0 ]] || die "servers are measured as root: in a network of their own, ahead of everything else"
     need nginx nginx-light
     need lighttpd lighttpd
+    need memcached memcached
     need wrk wrk
-    need strace strace
+    need httperf httperf
     cmd_build
-    run python3 bench/serve.py "$@"
+    (($#)) || set -- web cache generator
+    run "$target/release/weft" lab run "$@"
 }
 
 #: all                  what CI runs (.ci/run), with 60 s of fuzzing for each target
@@ -182,7 +177,6 @@ cmd_all() {
     cmd_lint
     cmd_docs
     cmd_tidy
-    cmd_bench-test
     cmd_models
     cmd_asan
     cmd_fuzz 60

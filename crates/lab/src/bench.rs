@@ -44,6 +44,8 @@ const READ_EVERY: Duration = Duration::from_millis(20);
 pub enum Fault {
     /// This sample failed; the sentence says how.
     Failed(String),
+    /// The subject has nothing of the kind.
+    Absent,
     /// The user wants to stop.
     Stopped,
 }
@@ -149,6 +151,8 @@ impl Bench<'_> {
                 ));
             }
         }
+        // The generator may have ended its time after the last one.
+        readings.push(server.read()?);
         let own = readings[readings.len() - 1]
             .cpu
             .saturating_sub(readings[0].cpu);
@@ -197,15 +201,74 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs a generator to its end, for what it does and not for what it measures.
-    pub(crate) fn prepare(&mut self, words: &[String]) -> Result<(), Fault> {
-        let mut generator = self.generate(9, words)?;
+    /// Lets another generator ask, and reads what it prints and how much of its core it used.
+    pub(crate) fn watch(
+        &mut self,
+        server: &mut Running,
+        argv: &[OsString],
+    ) -> Result<Watched, Fault> {
+        let log = self.place.scratch().join("watched.log");
+        let (usage, first) = (Usage::now(), server.read()?);
+        let mut generator =
+            self.place
+                .launch(Side::Generator, argv, &log, ServerLimits::default())?;
+        let (began, pid) = (Instant::now(), generator.pid());
+        let mut readings: Vec<(f64, f64)> = Vec::new();
+        let mut delay_ns = 0;
+        let status = loop {
+            thread::sleep(READ_EVERY);
+            self.go_on()?;
+            if let Some(status) = generator.ended()? {
+                break status;
+            }
+            if began.elapsed() > Duration::from_secs_f64(self.seconds + 5.0) + END_PATIENCE {
+                return Err(Fault::Failed(
+                    "the generator did not end in time".to_owned(),
+                ));
+            }
+            if let Ok(cpu) = sys::cpu_time(pid) {
+                readings.push((began.elapsed().as_secs_f64(), cpu.as_secs_f64()));
+                delay_ns = processes::run_delay_ns(pid).max(delay_ns);
+            }
+        };
+        let lasted = began.elapsed().as_secs_f64();
+        let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        if !status.success() {
+            return Err(Fault::Failed(format!("{status}: {}", tail(&log))));
+        }
+        server.check()?;
+        let last = server.read()?;
+        let own = last.cpu.saturating_sub(first.cpu);
+        let others = usage
+            .zip(Usage::now())
+            .map(|(before, now)| before.shares_since(&now, own));
+        let (others_percent, steal_percent) = others.unwrap_or_default();
+        let delay = delay_ns + last.delay_ns.saturating_sub(first.delay_ns);
+        Ok(Watched {
+            said,
+            busy: busy_in_the_middle(&readings),
+            noise: Noise {
+                run_delay_percent: delay as f64 / 1e7 / lasted,
+                others_percent,
+                steal_percent,
+            },
+        })
+    }
+
+    /// Runs the generator's program to its end, for what it does and not for what it measures.
+    pub(crate) fn weft(&mut self, words: &[&str]) -> Result<(), Fault> {
+        let log = self.place.scratch().join("weft.log");
+        let mut argv: Vec<OsString> = vec![self.generator.into()];
+        argv.extend(words.iter().map(OsString::from));
+        let mut launched =
+            self.place
+                .launch(Side::Generator, &argv, &log, ServerLimits::default())?;
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             self.go_on()?;
-            match generator.launched.ended()? {
+            match launched.ended()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(_) => return Err(Fault::Failed(tail(&generator.log))),
+                Some(_) => return Err(Fault::Failed(tail(&log))),
                 None if Instant::now() > deadline => {
                     return Err(Fault::Failed("preparing did not end in time".to_owned()));
                 }
@@ -384,6 +447,24 @@ fn generator_delay_percent(outcome: &Outcome) -> f64 {
     threads.iter().map(share).fold(0.0, f64::max)
 }
 
+/// What another generator did.
+pub(crate) struct Watched {
+    /// All that it printed.
+    pub(crate) said: String,
+    /// How much of its core it used once it was under way, from 0 to 1.
+    pub(crate) busy: f64,
+    pub(crate) noise: Noise,
+}
+
+/// CPU time by time, without the first fifth, in which connections are set up, and the last tenth.
+fn busy_in_the_middle(readings: &[(f64, f64)]) -> f64 {
+    let count = readings.len();
+    let (Some(from), Some(to)) = (readings.get(count / 5), readings.get(count * 9 / 10)) else {
+        return 0.0;
+    };
+    (to.1 - from.1) / (to.0 - from.0).max(1e-9)
+}
+
 /// What the server used while the generator measured.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -538,7 +619,7 @@ mod tests {
             let result = read_reply(&mut reply.as_bytes(), "/a", b"body");
             result.map_err(|fault| match fault {
                 Fault::Failed(why) => why,
-                Fault::Stopped => unreachable!("no user"),
+                _ => unreachable!("it asks for a reply"),
             })
         };
         assert_eq!(

@@ -168,6 +168,32 @@ impl Judge<'_> {
         ))
     }
 
+    /// That two subjects are equal: neither is worse by more than the margin. None if one of them
+    /// takes no part.
+    pub fn same(&self, cell: &str, subject: &str, other: &str) -> Option<Expectation> {
+        if !self.rows.has_subject(subject) || !self.rows.has_subject(other) {
+            return None;
+        }
+        let both = self.median(cell, subject).zip(self.median(cell, other));
+        let verdict = both.map(|(ours, theirs)| {
+            let worse = self.worse_by(ours, theirs);
+            match Judgement::of(worse.max(1.0 / worse)) {
+                Judgement::Failed => Judgement::Failed,
+                _ => Judgement::Met,
+            }
+        });
+        Some(self.expectation(
+            cell,
+            format!("{cell}: {subject} and {other} say the same"),
+            verdict,
+            format!(
+                "{} and {}",
+                self.show(cell, subject),
+                self.show(cell, other)
+            ),
+        ))
+    }
+
     /// That the subject is at most `factor` times what another one is. None if that takes no part.
     pub fn near(&self, cell: &str, subject: &str, factor: f64, other: &str) -> Option<Expectation> {
         if !self.rows.has_subject(other) {
@@ -281,6 +307,11 @@ mod tests {
         assert_eq!(beats("n", &["a"]), Judgement::Failed);
         assert_eq!(beats("a", &["absent"]), Judgement::NotMeasured);
         assert!(judge.beats("c", "a", &["gone"], 1.0).is_none());
+        let same = |of, other| judge.same("c", of, other).unwrap().verdict;
+        assert_eq!(
+            (same("a", "near a"), same("b", "a")),
+            (Judgement::Met, Judgement::Failed)
+        );
         let twice = |of| judge.beats("c", of, &["b"], 2.0).unwrap().verdict;
         assert_eq!(
             (twice("a"), twice("near a")),

@@ -18,7 +18,7 @@ use crate::card::Card;
 use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
 use crate::place::{LabPlace, sys};
 use crate::sample::{Noise, Output, Sample};
-use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, unix_s};
+use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, is_chosen, unix_s};
 use crate::subject::{Start, Subject};
 
 /// A sample that takes longer than this is given up; programs end by themselves well before.
@@ -33,7 +33,7 @@ const ATTEMPTS_MAX: u32 = 3;
 const REPEATS_SHARE_MAX: f64 = 0.25;
 
 /// How thorough to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// Fewer cells, shorter samples.
     pub quick: bool,
@@ -41,6 +41,8 @@ pub struct Effort {
     pub repetitions: u32,
     /// How long a sample is measured.
     pub seconds: f64,
+    /// Only cells that have one of these in their label, if there are any.
+    pub only: Vec<String>,
     /// No round begins that would probably end later than this after the first.
     pub budget: Option<Duration>,
     /// Turns that the file has already are not taken again.
@@ -102,10 +104,11 @@ pub fn run(
     setting: &mut Setting<'_>,
     file: &Path,
 ) -> Result<Recorded, RunError> {
-    let subjects: Vec<&Subject> = subjects
-        .iter()
-        .filter(|subject| experiment.is_asked(&subject.kind))
-        .collect();
+    // In the experiment's order; a ratio is to the first one.
+    let kinds = experiment.subjects.iter().copied();
+    let custom = matches!(experiment.work, Work::Server { .. }).then_some("custom");
+    let of_kind = |kind| subjects.iter().filter(move |subject| subject.kind == kind);
+    let subjects: Vec<&Subject> = kinds.chain(custom).flat_map(of_kind).collect();
     if subjects.is_empty() {
         let wanted = experiment.subjects.join(", ");
         return Err(RunError::Unfit(format!(
@@ -124,14 +127,6 @@ pub fn run(
     run.all(setting, file)?;
     let recorded = Recorded::read(file)?;
     recorded.ok_or_else(|| RunError::Unfit("nothing was recorded".to_owned()))
-}
-
-impl Experiment {
-    /// Whether a subject of this kind takes part. A server of the user's does wherever servers do.
-    pub fn is_asked(&self, kind: &str) -> bool {
-        let serves = matches!(self.work, Work::Server { .. });
-        self.subjects.contains(&kind) || (serves && kind == "custom")
-    }
 }
 
 struct Run<'a> {
@@ -162,13 +157,18 @@ impl Run<'_> {
             Some(earlier) => earlier.header.peak_per_s,
             None => self.peak(setting)?,
         };
-        let header = self.header(setting, peak_per_s);
-        let mut store = Store::open(file, &header, earlier.is_some())?;
-        let scope = Breadth {
+        let breadth = Breadth {
             quick: self.effort.quick,
             peak_per_s,
         };
-        let cells = (self.experiment.cells)(&scope);
+        let mut cells = (self.experiment.cells)(&breadth);
+        cells.retain(|cell| is_chosen(&self.effort.only, &cell.label));
+        if cells.is_empty() {
+            let only = self.effort.only.join(", ");
+            return Err(RunError::Unfit(format!("no cell has {only} in its label")));
+        }
+        let header = self.header(setting, peak_per_s);
+        let mut store = Store::open(file, &header, earlier.is_some())?;
         let usage = Usage::now();
         for round in 0..self.effort.repetitions {
             if round > 0 && self.is_budget_spent(round) {
@@ -270,6 +270,7 @@ impl Run<'_> {
         match came {
             Ok(sample) => Came::Sample(sample),
             Err(Fault::Failed(why)) => Came::Failed(why),
+            Err(Fault::Absent) => Came::Absent,
             Err(Fault::Stopped) => Came::Failed("stopped".to_owned()),
         }
     }
@@ -326,6 +327,7 @@ impl Run<'_> {
             repetitions: self.effort.repetitions,
             seconds: self.effort.seconds,
             peak_per_s,
+            only: self.effort.only.clone(),
             place: place.map_or("any core".to_owned(), |place| place.words()),
             lacks: place.map_or(Vec::new(), |place| place.lacks()),
             subjects: self
@@ -343,6 +345,7 @@ impl Run<'_> {
         let subjects = self.subjects.iter().map(|&subject| subject.into());
         earlier.header.quick == self.effort.quick
             && earlier.header.seconds == self.effort.seconds
+            && earlier.header.only == self.effort.only
             && earlier.header.subjects == subjects.collect::<Vec<_>>()
     }
 

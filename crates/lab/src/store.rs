@@ -31,6 +31,9 @@ pub struct Header {
     pub peak_per_s: Option<f64>,
     /// Where it was measured.
     pub place: String,
+    /// Only cells that have one of these in their label, if there are any.
+    #[serde(default)]
+    pub only: Vec<String>,
     /// What was missing there, and what that does.
     pub lacks: Vec<String>,
     /// What was measured.
@@ -59,7 +62,7 @@ impl From<&Subject> for SubjectLine {
             version: subject.version.clone(),
             command: match &subject.start {
                 Start::Server(server) => server.words(),
-                Start::Program { program, .. } => program
+                Start::Program { program, .. } | Start::Generator { program, .. } => program
                     .file_name()
                     .unwrap_or_default()
                     .to_string_lossy()
@@ -223,7 +226,7 @@ impl Recorded {
 
     /// The rows of the experiment that these are the turns of.
     pub fn rows(&self, experiment: &Experiment) -> Rows {
-        let scope = Breadth {
+        let breadth = Breadth {
             quick: self.header.quick,
             peak_per_s: self.header.peak_per_s,
         };
@@ -233,7 +236,9 @@ impl Recorded {
             .iter()
             .map(|subject| subject.name.clone())
             .collect();
-        let mut rows = Rows::new(&(experiment.cells)(&scope), &subjects);
+        let mut cells = (experiment.cells)(&breadth);
+        cells.retain(|cell| is_chosen(&self.header.only, &cell.label));
+        let mut rows = Rows::new(&cells, &subjects);
         for turn in &self.turns {
             let Some(row) = rows.find_mut(&turn.cell, &turn.subject) else {
                 continue;
@@ -247,6 +252,11 @@ impl Recorded {
         }
         rows
     }
+}
+
+/// Whether a cell was asked for.
+pub(crate) fn is_chosen(only: &[String], label: &str) -> bool {
+    only.is_empty() || only.iter().any(|part| label.contains(part))
 }
 
 /// The file of an experiment below a folder of results.
@@ -271,6 +281,7 @@ pub(crate) mod tests {
             repetitions: 2,
             seconds: 0.5,
             peak_per_s: None,
+            only: Vec::new(),
             place: "here".to_owned(),
             lacks: Vec::new(),
             subjects: vec![SubjectLine {

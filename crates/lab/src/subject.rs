@@ -32,6 +32,13 @@ pub enum Start {
         /// What comes after the cell's parameters.
         parameters: Vec<OsString>,
     },
+    /// It asks a server, and says what it saw.
+    Generator {
+        /// What is started; of weft's it is the one that asks in every experiment.
+        program: PathBuf,
+        /// What weft's forms have behind `weft load http URL`.
+        words: Vec<String>,
+    },
     /// It serves at a port until it is stopped.
     Server(ServerForm),
 }
@@ -47,6 +54,37 @@ pub struct ServerForm {
     pub config: Option<&'static str>,
     /// What it speaks.
     pub protocol: Speaks,
+}
+
+/// Load generators: weft's forms, and those of others that are installed.
+pub fn generators(weft: &Path) -> Vec<Subject> {
+    let own = [("weft load", ""), ("weft load epoll", "--io epoll")].map(|(name, words)| Subject {
+        name: name.to_owned(),
+        kind: name.to_owned(),
+        version: version_of(weft, "--version"),
+        start: Start::Generator {
+            program: weft.to_owned(),
+            words: words.split_whitespace().map(str::to_owned).collect(),
+        },
+    });
+    let others = ["wrk", "httperf"].into_iter().filter_map(|name| {
+        let program = in_path(name)?;
+        Some(Subject {
+            name: name.to_owned(),
+            kind: name.to_owned(),
+            version: version_of(&program, "--version"),
+            start: Start::Generator {
+                program,
+                words: Vec::new(),
+            },
+        })
+    });
+    own.into_iter().chain(others).collect()
+}
+
+/// nginx that compresses every reply: a server that is always the limit.
+pub(crate) fn nginx_gzip() -> Option<Subject> {
+    nginx("nginx gzip", NGINX_GZIP).find()
 }
 
 /// What a server speaks.
@@ -186,6 +224,7 @@ macro_rules! nginx_conf {
 
 const NGINX_SENDFILE: &str = nginx_conf!("sendfile on; tcp_nopush on;");
 const NGINX_COPY: &str = nginx_conf!("sendfile off;");
+const NGINX_GZIP: &str = nginx_conf!("gzip on; gzip_comp_level 1; gzip_types text/html;");
 /// Without tcp_nopush, which holds one 64 KiB reply in a thousand back for 40 ms (measured).
 const NGINX_PLAIN: &str = nginx_conf!("sendfile on;");
 const NGINX_THREADS: &str = nginx_conf!("sendfile on; aio threads;");
@@ -292,7 +331,9 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
             &words,
         )
     });
-    forms.chain(dispatchers).collect()
+    let queue = "--engine event --dispatcher rtsig --max-connections 8000";
+    let short = form("event rtsig 1024", "event rtsig 1024", Speaks::Web, queue);
+    forms.chain(dispatchers).chain([short]).collect()
 }
 
 /// A server of the user's: `NAME=COMMAND {port} {root}`.

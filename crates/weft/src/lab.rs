@@ -99,6 +99,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     };
     if has_servers {
         subjects.extend(::lab::weft_forms(&weft, ""));
+        subjects.extend(::lab::generators(&weft));
         subjects.extend(KNOWN.iter().filter_map(::lab::Known::find));
         for custom in &run.custom {
             subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);
@@ -365,7 +366,21 @@ fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// weft's fibers, and runtimes of others that build here.
+/// What `dispatch-cost` measures: the mechanisms of crate `event`, and epoll without it.
+const DISPATCHED: [&str; 10] = [
+    "bare",
+    "epoll",
+    "epoll-edge",
+    "uring",
+    "lap",
+    "fdm",
+    "fdm-8",
+    "rtsig",
+    "poll",
+    "select",
+];
+
+/// weft's fibers and dispatchers, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     let program = std::env::current_exe()?;
     let variants = [
@@ -373,18 +388,22 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
         ("weft steps", "steps"),
         ("weft migratable", "migratable"),
     ];
-    let mut subjects: Vec<_> = variants
-        .map(|(name, variant)| Subject {
+    let fibers = variants.map(|(name, mode)| (name, mode, format!("mode={mode}")));
+    let dispatchers = DISPATCHED.map(|name| (name, name, format!("dispatcher={name}")));
+    let own = fibers
+        .into_iter()
+        .chain(dispatchers)
+        .map(|(name, kind, parameter)| Subject {
             name: name.to_owned(),
-            kind: variant.to_owned(),
+            kind: kind.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             start: Start::Program {
                 program: program.clone(),
                 arguments: ["lab", "program"].map(OsString::from).into(),
-                parameters: vec![format!("mode={variant}").into()],
+                parameters: vec![parameter.into()],
             },
-        })
-        .into();
+        });
+    let mut subjects: Vec<_> = own.collect();
     let folder = match &run.folder {
         Some(folder) => folder.clone(),
         None => peers_folder()?,
@@ -441,6 +460,7 @@ impl Run {
                 .repetitions
                 .unwrap_or(if self.quick { 3 } else { 5 }),
             seconds: measuring.seconds(default_seconds),
+            only: measuring.only.clone(),
             budget: self.budget,
             resume: self.resume,
         }
@@ -453,6 +473,7 @@ impl Compare {
             quick: self.quick,
             repetitions: self.measuring.repetitions.unwrap_or(9),
             seconds: self.measuring.seconds(0.8),
+            only: self.measuring.only.clone(),
             budget: None,
             resume: false,
         }

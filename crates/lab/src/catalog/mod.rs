@@ -1,6 +1,8 @@
 //! Every experiment, one file each.
 
 mod cache;
+mod dispatch;
+mod generator;
 mod rt;
 mod web;
 
@@ -9,11 +11,18 @@ use crate::experiment::Experiment;
 /// All experiments, in the order in which they are listed.
 pub const CATALOG: &[&Experiment] = &[
     &web::rows::WEB_ROWS,
+    &web::throughput::WEB_THROUGHPUT,
     &web::idle::WEB_IDLE,
     &web::cold::WEB_COLD,
     &cache::rows::CACHE_ROWS,
     &cache::latency::CACHE_LATENCY,
+    &cache::updates::CACHE_UPDATES,
     &cache::memory::CACHE_MEMORY,
+    &dispatch::rate::RATE,
+    &dispatch::cost::COST,
+    &generator::cpu::CPU,
+    &generator::lag::LAG,
+    &generator::truth::TRUTH,
     &rt::yield_::YIELD,
     &rt::cycle::CYCLE,
     &rt::churn::CHURN,

@@ -81,6 +81,13 @@ impl<'a> Report<'a> {
             .all()
             .iter()
             .map(|row| row.samples.len() + row.failures.len());
+        let limited = self.generator_limited();
+        if limited > 0 {
+            warnings.push(format!(
+                "in {limited} samples the generator was the limit: rates there are its, not the \
+                 server's; CPU per request is the server's all the same"
+            ));
+        }
         let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
         if fewest < 5 {
             warnings.push(format!(
@@ -93,6 +100,18 @@ impl<'a> Report<'a> {
         }
         warnings.extend(self.failures());
         warnings
+    }
+
+    /// Samples in which the generator had no reserve.
+    fn generator_limited(&self) -> usize {
+        let samples = self.rows.all().iter().flat_map(|row| &row.samples);
+        let is_limited = |sample: &&crate::Sample| {
+            sample
+                .values
+                .get("generator_limited")
+                .is_some_and(|&limited| limited > 0.0)
+        };
+        samples.filter(is_limited).count()
     }
 
     /// What failed, a sentence for each subject and reason.

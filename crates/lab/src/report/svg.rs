@@ -8,7 +8,7 @@ use crate::experiment::{Figure, Measure};
 use crate::rows::{Spread, show};
 
 /// Subjects beyond them share colours.
-pub(super) const COLOURS: usize = 8;
+pub(super) const COLOURS: usize = 12;
 
 const WIDTH: f64 = 760.0;
 
@@ -185,19 +185,17 @@ impl Chart<'_> {
             let (row, column) = (at / columns, at % columns);
             let panel = Panel {
                 left: left + column as f64 * (width + gap),
-                top: legend + 26.0 + row as f64 * (height + 76.0),
+                top: legend + 34.0 + row as f64 * (height + 76.0),
                 width,
                 height,
                 x: extent.0,
                 y: extent.1,
                 log: self.log,
             };
-            if let Some((_, words)) = panels {
+            if let Some((name, words)) = panels {
                 let (x, y) = (panel.left, panel.top - 8.0);
-                let _ = write!(
-                    body,
-                    r#"<text class="cell" x="{x}" y="{y}">{value} {words}</text>"#
-                );
+                let title = escape(&self.panel_title(name, *value, words));
+                let _ = write!(body, r#"<text class="cell" x="{x}" y="{y}">{title}</text>"#);
             }
             self.axes(&mut body, &panel);
             let is_here = |label: &str| {
@@ -216,6 +214,19 @@ impl Chart<'_> {
             self.measure.title, self.measure.unit, self.axis
         );
         (framed(WIDTH, bottom, &title, &body), title)
+    }
+
+    /// "1000 idle connections"; without words what the cells' labels begin with.
+    fn panel_title(&self, parameter: &str, value: u64, words: &str) -> String {
+        if !words.is_empty() {
+            return format!("{} {words}", show(value as f64));
+        }
+        let cells = self.report.rows.cells();
+        let cell = cells
+            .iter()
+            .find(|cell| cell.parameter(parameter) == Some(value));
+        let label = cell.map_or("", |cell| &cell.label);
+        label.split(':').next().unwrap_or_default().to_owned()
     }
 
     fn points(&self, subject: &str, is_here: impl Fn(&str) -> bool) -> Vec<(f64, Spread)> {

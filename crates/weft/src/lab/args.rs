@@ -14,14 +14,14 @@ pub(crate) enum LabCommand {
     /// Say which servers of others there are.
     Servers,
     /// Run experiments.
-    Run(Run),
+    Run(Box<Run>),
     /// Make the report again.
     Report {
         folder: PathBuf,
         write: Option<PathBuf>,
     },
     /// Compare two builds.
-    Compare(Compare),
+    Compare(Box<Compare>),
     /// Be a subject.
     Program {
         name: String,
@@ -37,6 +37,7 @@ pub(crate) struct Measuring {
     pub(super) scratch: PathBuf,
     pub(super) repetitions: Option<u32>,
     pub(super) sample: Option<Duration>,
+    pub(super) only: Vec<String>,
     pub(super) weft: Option<PathBuf>,
 }
 
@@ -223,6 +224,14 @@ fn measuring(command: Command, repeat: &'static str) -> Command {
         .arg(option("repeat", "N", repeat).value_parser(value_parser!(u32).range(1..=1000)))
         .arg(option("sample", "TIME", "How long a sample is measured").value_parser(value::timeout))
         .arg(
+            option(
+                "cells",
+                "TEXT",
+                "Only cells with TEXT in their label. May be repeated",
+            )
+            .action(ArgAction::Append),
+        )
+        .arg(
             path("scratch")
                 .long("scratch")
                 .value_name("DIR")
@@ -270,7 +279,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             folder: file("out").unwrap_or_else(|| RESULTS.into()),
             write: file("write"),
         },
-        "compare" => LabCommand::Compare(Compare {
+        "compare" => LabCommand::Compare(Box::new(Compare {
             old: file("old").expect("clap demands it"),
             new: file("new").expect("clap demands it"),
             experiments: many(matches, "experiments").unwrap_or_else(|| texts(&COMPARED)),
@@ -278,8 +287,8 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             limit: matches.get_one("limit").copied().unwrap_or(1.02),
             quick: matches.get_flag("quick"),
             measuring: Measuring::asked(matches, None),
-        }),
-        _ => LabCommand::Run(Run {
+        })),
+        _ => LabCommand::Run(Box::new(Run {
             names: many(matches, "name").expect("clap demands it"),
             quick: matches.get_flag("quick"),
             strict: matches.get_flag("strict"),
@@ -290,7 +299,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             peers: many(matches, "peers"),
             folder: file("folder"),
             measuring: Measuring::asked(matches, file("weft")),
-        }),
+        })),
     }
 }
 
@@ -315,6 +324,7 @@ impl Measuring {
             scratch: file("scratch").unwrap_or_else(|| "/var/tmp".into()),
             repetitions: matches.get_one("repeat").copied(),
             sample: matches.get_one("sample").copied(),
+            only: many(matches, "cells").unwrap_or_default(),
             weft,
         }
     }

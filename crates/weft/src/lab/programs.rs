@@ -4,6 +4,7 @@
 //! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Output`]. The same
 //! programs on other runtimes lie in `crates/lab/peers`.
 
+mod dispatch;
 mod primitives;
 
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ pub(super) fn run(name: &str, parameters: &[String]) -> Result<Output, String> {
         "channel" => primitives::channel(&parameters),
         "crowd" => primitives::crowd(&parameters),
         "hand-over" => primitives::hand_over(&parameters),
+        "dispatch" => dispatch::run(&parameters),
         "idle" => primitives::idle(&parameters),
         "imbalance" => primitives::imbalance(&parameters),
         other => Err(format!("no program '{other}'")),
@@ -52,11 +54,12 @@ enum Mode {
 struct Parameters {
     numbers: HashMap<String, u64>,
     mode: Mode,
+    dispatcher: Option<String>,
 }
 
 impl Parameters {
     fn parse(parameters: &[String]) -> Result<Parameters, String> {
-        let (mut numbers, mut mode) = (HashMap::new(), Mode::Pinned);
+        let (mut numbers, mut mode, mut dispatcher) = (HashMap::new(), Mode::Pinned, None);
         for parameter in parameters {
             let (key, value) = parameter
                 .split_once('=')
@@ -70,12 +73,20 @@ impl Parameters {
                 };
                 continue;
             }
+            if key == "dispatcher" {
+                dispatcher = Some(value.to_owned());
+                continue;
+            }
             let number = value
                 .parse()
                 .map_err(|_| format!("'{parameter}' is not a number"))?;
             numbers.insert(key.to_owned(), number);
         }
-        Ok(Parameters { numbers, mode })
+        Ok(Parameters {
+            numbers,
+            mode,
+            dispatcher,
+        })
     }
 
     fn get(&self, name: &str, default: u64) -> u64 {

@@ -68,11 +68,11 @@ const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
 /// Percent of the peak.
 const SHARES: &[u64] = &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 130];
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
-    let peak = scope.peak_per_s.unwrap_or(100_000.0);
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let peak = breadth.peak_per_s.unwrap_or(100_000.0);
     let shares = SHARES
         .iter()
-        .filter(|&&share| !scope.quick || [30, 70, 110].contains(&share));
+        .filter(|&&share| !breadth.quick || [30, 70, 110].contains(&share));
     let cells = shares.map(|&share| {
         let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
         Cell::new(
@@ -88,7 +88,7 @@ fn label(share: u64) -> String {
     format!("{share} % of the peak")
 }
 
-fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+pub(super) fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let folder = bench.folder("nothing", |_| Ok(()))?;
     let mut server = bench.start(subject, &folder, ServerLimits::default())?;
     let mut load = super::load(cell, server.port);

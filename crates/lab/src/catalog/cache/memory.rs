@@ -52,8 +52,8 @@ const PER_UNIT: Measure = Measure {
 const ITEM: &str = "an item";
 const CONNECTION: &str = "an idle connection";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
-    let (items, connections) = if scope.quick {
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let (items, connections) = if breadth.quick {
         (50_000, 1000)
     } else {
         (400_000, 10_000)
@@ -96,6 +96,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
 fn store(bench: &mut Bench<'_>, server: &Running, prefix: &str, keys: u64) -> Result<(), Fault> {
     let (target, keys) = (format!("127.0.0.1:{}", server.port), keys.to_string());
     let words = [
+        "load",
         "cache",
         &target,
         "--populate",
@@ -104,9 +105,18 @@ fn store(bench: &mut Bench<'_>, server: &Running, prefix: &str, keys: u64) -> Re
         "--key-prefix",
         prefix,
     ];
-    let mut words = words.map(str::to_owned).to_vec();
-    words.extend(["--value-size", "200", "--connections", "16", "--sets", "0"].map(str::to_owned));
-    bench.prepare(&words)
+    let how = [
+        "--value-size",
+        "200",
+        "-c",
+        "16",
+        "--sets",
+        "0",
+        "--quiet",
+        "--duration",
+        "50ms",
+    ];
+    bench.weft(&[&words[..], &how].concat())
 }
 
 fn ask(server: &Running) -> Result<TcpStream, Fault> {

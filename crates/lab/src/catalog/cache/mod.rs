@@ -3,6 +3,7 @@
 pub(super) mod latency;
 pub(super) mod memory;
 pub(super) mod rows;
+pub(super) mod updates;
 
 use crate::experiment::Cell;
 

@@ -79,7 +79,7 @@ const ROWS: &[(&str, Parameters, f64)] = &[
     ("100 keys in a get", &[("keys_per_get", 100)], 2.0),
 ];
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
+fn cells(breadth: &Breadth) -> Vec<Cell> {
     let quick = [
         "64 connections",
         "64 connections, depth 16",
@@ -87,7 +87,7 @@ fn cells(scope: &Breadth) -> Vec<Cell> {
     ];
     let rows = ROWS
         .iter()
-        .filter(|(label, ..)| !scope.quick || quick.contains(label));
+        .filter(|(label, ..)| !breadth.quick || quick.contains(label));
     rows.map(|&(label, parameters, _)| Cell::new(label, "cache", parameters))
         .collect()
 }

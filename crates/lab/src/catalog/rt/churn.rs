@@ -26,9 +26,9 @@ it, so another fiber is woken, which with two processors is on the other one hal
 
 Lower bars are better.";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
+fn cells(breadth: &Breadth) -> Vec<Cell> {
     // With one fiber and one semaphore there is none to wake.
-    let mut cells = four_cells("churn", scope);
+    let mut cells = four_cells("churn", breadth);
     cells.retain(|cell| cell.label.ends_with("many"));
     cells
 }

@@ -12,7 +12,7 @@ pub(in crate::catalog) const CYCLE: Experiment = Experiment {
     about: "rings of five fibers, each wakes the next and waits",
     page: PAGE,
     measures: &[Measure::NANOS_PER_OPERATION],
-    cells: |scope| four_cells("cycle", scope),
+    cells: |breadth| four_cells("cycle", breadth),
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,

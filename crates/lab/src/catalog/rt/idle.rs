@@ -29,8 +29,8 @@ const NO_FIBERS: &str = "no fibers";
 const MINUTE: &str = "100,000, each wakes every 60 s";
 const SECONDS: &str = "100,000, each wakes every 10 s";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
-    let ms = if scope.quick { 1_000 } else { 10_000 };
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let ms = if breadth.quick { 1_000 } else { 10_000 };
     let programs = [
         (NO_FIBERS, 0, 1),
         (MINUTE, 100_000, 60_000),

@@ -28,8 +28,8 @@ are scheduled; without it a runtime that keeps fibers where they are keeps the d
 
 Lower bars are better.";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
-    let processors: &[u64] = if scope.quick { &[2] } else { &[1, 2] };
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let processors: &[u64] = if breadth.quick { &[2] } else { &[1, 2] };
     let cells = processors.iter().flat_map(|&processors| {
         [("no sharing", 0), ("sharing", 1)].map(|(how, share)| {
             let sizes = [("processors", processors), ("threads", 100 * processors)];

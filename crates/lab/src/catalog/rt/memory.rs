@@ -27,13 +27,13 @@ number. may fails at 100,000: it maps each stack by itself, and a process may ha
 
 Lower bars are better.";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
+fn cells(breadth: &Breadth) -> Vec<Cell> {
     let counts = [
         ("10,000", 10_000),
         ("100,000", 100_000),
         (MILLION, 1_000_000),
     ];
-    let counts = if scope.quick {
+    let counts = if breadth.quick {
         &counts[..1]
     } else {
         &counts[..]

@@ -23,8 +23,8 @@ const BARS: &[Figure] = &[Figure::Bars { measure: 0 }];
 
 /// The four cells of the thesis's figures: one and two processors, many fibers for each and one for
 /// each.
-fn four_cells(program: &'static str, scope: &Breadth) -> Vec<Cell> {
-    let processors: &[u64] = if scope.quick { &[1] } else { &[1, 2] };
+fn four_cells(program: &'static str, breadth: &Breadth) -> Vec<Cell> {
+    let processors: &[u64] = if breadth.quick { &[1] } else { &[1, 2] };
     let cells = processors.iter().flat_map(|&processors| {
         [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
             let threads = per_processor * processors;

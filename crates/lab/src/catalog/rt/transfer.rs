@@ -46,9 +46,9 @@ other tasks away, and that is the subject \"tokio block\".";
 
 const NO_EXHAUST: &str = "no exhaust";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
-    let limit_ms = if scope.quick { 1000 } else { 5000 };
-    let transfers = if scope.quick { 20 } else { 100 };
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let limit_ms = if breadth.quick { 1000 } else { 5000 };
+    let transfers = if breadth.quick { 20 } else { 100 };
     let cells = [("exhaust", 1), (NO_EXHAUST, 0)].map(|(label, exhaust)| {
         let sizes = [
             ("processors", 2),

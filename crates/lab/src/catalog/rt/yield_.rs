@@ -10,7 +10,7 @@ pub(in crate::catalog) const YIELD: Experiment = Experiment {
     about: "each fiber yields again and again",
     page: PAGE,
     measures: &[Measure::NANOS_PER_OPERATION],
-    cells: |scope| four_cells("yield", scope),
+    cells: |breadth| four_cells("yield", breadth),
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],
     work: Work::Program,
     figures: BARS,

@@ -68,8 +68,8 @@ const WAVE: usize = 100;
 const SETTLE: Duration = Duration::from_secs(1);
 const ALL: &str = "10,000 connections";
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
-    let (label, count) = if scope.quick {
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let (label, count) = if breadth.quick {
         ("1,000 connections", 1_000)
     } else {
         (ALL, 10_000)

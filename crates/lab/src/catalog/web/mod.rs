@@ -3,6 +3,7 @@
 pub(super) mod cold;
 pub(super) mod idle;
 pub(super) mod rows;
+pub(super) mod throughput;
 
 use std::fs;
 use std::io;
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Bytes that look like nothing, so that a body that is shifted or mixed up is noticed.
-fn body(seed: u64, length: usize) -> Vec<u8> {
+pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
@@ -26,7 +27,7 @@ fn body(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// A folder with a file of each size, `SIZE.html`.
-fn make_site(folder: &Path, sizes: &[u64]) -> io::Result<()> {
+pub(super) fn make_site(folder: &Path, sizes: &[u64]) -> io::Result<()> {
     for &size in sizes {
         fs::write(
             folder.join(format!("{size}.html")),

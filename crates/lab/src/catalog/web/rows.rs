@@ -65,12 +65,12 @@ const ROWS: &[(&str, u64, u64, u64, u64, f64, f64)] = &[
 ];
 const SIZES: &[u64] = &[400, 4096, 65_536, 1_048_576];
 
-fn cells(scope: &Breadth) -> Vec<Cell> {
+fn cells(breadth: &Breadth) -> Vec<Cell> {
     let quick = [0, 3, 5];
     let rows = ROWS
         .iter()
         .enumerate()
-        .filter(|(at, _)| !scope.quick || quick.contains(at));
+        .filter(|(at, _)| !breadth.quick || quick.contains(at));
     let cells = rows.map(|(_, &(label, size, connections, depth, close, ..))| {
         let asked = [("size", size), ("connections", connections)];
         let how = [("depth", depth), ("close", close)];

@@ -1,0 +1,83 @@
+//! `cache-updates`: whether the share of writes changes what a cache follows.
+
+use super::latency::take;
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
+    name: "cache-updates",
+    about: "requests per second and p99 of caches over the offered rate, at 3 to 50 % of sets",
+    page: "\
+Does a cache follow fewer requests when more of them are sets?
+
+The thesis repeats its figures of throughput and tail latency with 3, 5, 10 and 50 % of sets and
+finds little effect: the locks of items are contended only if there are few keys. It leaves the case
+of few keys open, so there is a panel in which one key takes a fifth of all requests, half of them
+sets. Set-up and axes are those of cache-latency.
+
+Compare the panels of a figure: equal ones mean that writes cost what reads cost.",
+    measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
+    cells,
+    subjects: &["weft cache", "weft cache event", "memcached"],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: Some("memcached"),
+    },
+    figures: &[lines(0, false, true), lines(1, true, false)],
+    expectations,
+};
+
+const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
+    Figure::Lines {
+        measure,
+        over: "rate",
+        axis: "offered requests per second",
+        log,
+        diagonal,
+        panels: Some(("panel", "")),
+    }
+}
+
+/// Panel, percent of sets, whether one key takes a fifth.
+const PANELS: &[(&str, u64, u64)] = &[
+    ("3 % sets", 3, 0),
+    ("5 % sets", 5, 0),
+    ("10 % sets", 10, 0),
+    ("50 % sets", 50, 0),
+    ("50 % sets, a hot key", 50, 1),
+];
+
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let peak = breadth.peak_per_s.unwrap_or(100_000.0);
+    let shares: &[u64] = if breadth.quick {
+        &[50, 100]
+    } else {
+        &[20, 40, 60, 80, 100, 120]
+    };
+    let panels = PANELS.iter().enumerate();
+    let panels = panels.filter(|(at, _)| !breadth.quick || [0, 4].contains(at));
+    let cells = panels.flat_map(|(at, &(panel, sets, hot))| {
+        shares.iter().map(move |&share| {
+            let rate = (peak * share as f64 / 100.0).round().max(1.0) as u64;
+            let asked = [("rate", rate), ("share", share), ("connections", 256)];
+            let what = [("panel", at as u64), ("sets", sets), ("hot", hot)];
+            Cell::new(label(panel, share), "cache", [asked, what].concat())
+        })
+    });
+    cells.collect()
+}
+
+fn label(panel: &str, share: u64) -> String {
+    format!("{panel}: {share} % of the peak")
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::CPU_US);
+    let few = label(PANELS[0].0, 100);
+    let many = [PANELS[3].0, PANELS[4].0].map(|panel| label(panel, 100));
+    many.map(|cell| judge.within(&cell, &few, "weft cache", 1.1))
+        .into()
+}

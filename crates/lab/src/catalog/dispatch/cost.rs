@@ -1,0 +1,82 @@
+//! `dispatch-cost`: what a ready event costs, the mechanism alone.
+
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::rows::Rows;
+
+pub(in crate::catalog) const COST: Experiment = Experiment {
+    name: "dispatch-cost",
+    about: "what a ready event costs on each dispatcher, over the number of idle descriptors",
+    page: "\
+What does it cost to learn that a descriptor is ready, among many that are not?
+
+100 active socket pairs are written to in turn, one, ten or a hundred at a time, and the dispatcher
+is asked until it has reported them; each is read. The same is done without a dispatcher and taken
+off, so what is left is the dispatcher alone, with what it adds to the sender. Beside the active
+pairs up to 6,000 idle ones are watched, as in Liu and Chen's paper.
+
+Lower is better; the axis is logarithmic. A flat line does not notice idle connections. \"bare\" is
+epoll_wait(2) without this crate. poll and select ask about every descriptor each time. FDM (as
+published) and LAP (our repair of it) use poll and ask about the idle ones rarely.",
+    measures: &[Measure::NANOS],
+    cells,
+    subjects: KINDS,
+    work: Work::Program,
+    figures: &[Figure::Lines {
+        measure: 0,
+        over: "idle",
+        axis: "idle descriptors",
+        log: true,
+        diagonal: false,
+        panels: Some(("ready", "ready at a time")),
+    }],
+    expectations,
+};
+
+const KINDS: &[&str] = &[
+    "bare",
+    "epoll",
+    "epoll-edge",
+    "uring",
+    "lap",
+    "fdm",
+    "fdm-8",
+    "rtsig",
+    "poll",
+    "select",
+];
+
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let idle: &[u64] = if breadth.quick {
+        &[0, 3000]
+    } else {
+        &[0, 1000, 3000, 6000]
+    };
+    let ready: &[u64] = if breadth.quick {
+        &[1, 10]
+    } else {
+        &[1, 10, 100]
+    };
+    let cells = ready.iter().flat_map(|&ready| {
+        idle.iter().map(move |&idle| {
+            Cell::new(
+                label(idle, ready),
+                "dispatch",
+                [("idle", idle), ("ready", ready)],
+            )
+        })
+    });
+    cells.collect()
+}
+
+fn label(idle: u64, ready: u64) -> String {
+    format!("{idle} idle, {ready} at a time")
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::NANOS);
+    let ten = [1, 10].map(|ready| judge.beats(&label(6000, ready), "lap", &["poll"], 10.0));
+    let near = judge.near(&label(6000, 100), "lap", 2.0, "fdm");
+    let bare = judge.near(&label(6000, 10), "epoll", 1.1, "bare");
+    ten.into_iter().chain([near, bare]).flatten().collect()
+}

@@ -1,0 +1,131 @@
+//! `dispatch-rate`: reply rate and response time of the event engine on each dispatcher, Liu and
+//! Chen's two figures.
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::place::ServerLimits;
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const RATE: Experiment = Experiment {
+    name: "dispatch-rate",
+    about: "reply rate and response time of one server on each dispatcher, with idle connections",
+    page: "\
+Which dispatcher lets one and the same server follow the request rate, with thousands of idle
+connections beside the active ones?
+
+Liu and Chen compare poll, their FDM and real-time signals (with poll or select when the queue of
+signals overflows) under an event-driven server in memory: a connection for every request, replies
+of 1 KB, 1,000 and 6,000 idle connections, 1,000 to 10,000 requests per second. Here it is weft's
+event engine with one loop, and the rates are parts of what it reaches on epoll in a closed loop.
+The queue of signals has its default size; \"event rtsig 1024\" has room for 1,024, as then.
+
+In the first figure a server that follows lies on the dotted diagonal. In the second, the median
+response time from the intended time, lower is better; the axis is logarithmic.",
+    measures: &[
+        Measure::RATE,
+        Measure::P50,
+        Measure::P99,
+        Measure::CPU_US,
+        Measure::ERRORS,
+    ],
+    cells,
+    subjects: &[
+        "event epoll-edge",
+        "event epoll",
+        "event uring",
+        "event lap",
+        "event fdm",
+        "event rtsig",
+        "event rtsig 1024",
+        "event poll",
+        "event select",
+    ],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: Some("event epoll-edge"),
+    },
+    figures: &[
+        lines(0, false, true),
+        lines(1, true, false),
+        lines(3, false, false),
+    ],
+    expectations,
+};
+
+const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
+    Figure::Lines {
+        measure,
+        over: "rate",
+        axis: "offered requests per second",
+        log,
+        diagonal,
+        panels: Some(("idle", "idle connections")),
+    }
+}
+
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let peak = breadth.peak_per_s.unwrap_or(20_000.0);
+    let shares: &[u64] = if breadth.quick {
+        &[20, 60, 110]
+    } else {
+        &[10, 20, 40, 60, 80, 100, 120]
+    };
+    let idle: &[u64] = if breadth.quick {
+        &[3000]
+    } else {
+        &[0, 1000, 6000]
+    };
+    let cells = idle.iter().flat_map(|&idle| {
+        shares.iter().map(move |&share| {
+            let rate = (peak * share as f64 / 100.0).round().max(1.0) as u64;
+            Cell::new(
+                label(idle, share),
+                "http",
+                [("rate", rate), ("share", share), ("idle", idle)],
+            )
+        })
+    });
+    cells.collect()
+}
+
+fn label(idle: u64, share: u64) -> String {
+    format!("{idle} idle, {share} % of the peak")
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = bench.folder("kilobyte", |folder| {
+        super::super::web::make_site(folder, &[1024])
+    })?;
+    let limits = ServerLimits {
+        signals: subject.kind.strip_suffix(" 1024").map(|_| 1024),
+        ..ServerLimits::default()
+    };
+    let mut server = bench.start(subject, &site, limits)?;
+    let url = server.url("/1024.html");
+    let mut load = ["http", &url, "--close", "-c", "1000"]
+        .map(str::to_owned)
+        .to_vec();
+    load.extend(["--warm-up", "300ms", "--idle"].map(str::to_owned));
+    load.push(cell.get("idle", 0).to_string());
+    match cell.parameter("rate") {
+        Some(rate) => {
+            load.extend(["--rate".to_owned(), rate.to_string()]);
+            load.extend(["--arrivals", "poisson"].map(str::to_owned));
+        }
+        None => load[4] = "64".to_owned(),
+    }
+    Ok(bench.drive(&mut server, &[load])?.sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let at = label(6000, 80);
+    let (rate, time) = (rows.by(&Measure::RATE), rows.by(&Measure::P50));
+    let lap = rate.beats(&at, "event lap", &["event poll", "event select"], 1.0);
+    let fdm = time.beats(&label(6000, 40), "event fdm", &["event poll"], 1.0);
+    lap.into_iter().chain(fdm).collect()
+}

@@ -1,0 +1,94 @@
+//! `generator-cpu`: what a generator's core gives for one request.
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const CPU: Experiment = Experiment {
+    name: "generator-cpu",
+    about: "CPU per request of load generators, against the same server",
+    page: "\
+What does a generator's core give for one request?
+
+A generator that is dearer than the server measures itself. Each asks the same freshly started weft
+serve for 400 bytes as fast as it can, over 64 connections, over 1,000, and with a connection for
+every request. The figure is the generator's CPU time per reply.
+
+Lower bars are better. weft load sends and receives through io_uring, or through epoll; wrk through
+epoll.",
+    measures: &[GENERATOR_CPU, Measure::RATE],
+    cells,
+    subjects: &["weft load", "weft load epoll", "wrk"],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: None,
+    },
+    figures: &[Figure::Bars { measure: 0 }],
+    expectations,
+};
+
+const GENERATOR_CPU: Measure = Measure {
+    name: "generator_cpu_us",
+    title: "generator CPU per request",
+    of: |_, values| values.get("generator_cpu_us").copied(),
+    ..Measure::CPU_US
+};
+
+const SOME: &str = "64 connections";
+const MANY: &str = "1,000 connections";
+const CLOSE: &str = "a connection for every request";
+
+fn cells(_: &Breadth) -> Vec<Cell> {
+    let cell = |label, connections, close| {
+        Cell::new(
+            label,
+            "http",
+            [("connections", connections), ("close", close)],
+        )
+    };
+    vec![cell(SOME, 64, 0), cell(MANY, 1000, 0), cell(CLOSE, 64, 1)]
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let mut server = super::weft(bench)?;
+    let url = server.url("/400.html");
+    if subject.kind == "wrk" {
+        let argv = super::wrk(subject, cell, bench.seconds, &url, &[]);
+        let watched = bench.watch(&mut server, &argv)?;
+        let rate = super::number_behind(&watched.said, "Requests/sec:")
+            .ok_or_else(|| Fault::Failed(format!("wrk said: {}", watched.said)))?;
+        let values = [
+            ("generator_cpu_us", watched.busy * 1e6 / rate),
+            ("rate_per_s", rate),
+        ];
+        return Ok(Sample {
+            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+            noise: watched.noise,
+            ..Sample::default()
+        });
+    }
+    let connections = cell.get("connections", 64).to_string();
+    let mut load = ["http", &url, "-c", &connections]
+        .map(str::to_owned)
+        .to_vec();
+    load.extend(["--warm-up", "300ms"].map(str::to_owned));
+    load.extend_from_slice(super::words(subject)?);
+    if cell.get("close", 0) != 0 {
+        load.push("--close".to_owned());
+    }
+    Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&GENERATOR_CPU);
+    let goals = [(SOME, 1.5), (MANY, 1.5), (CLOSE, 1.0)];
+    goals
+        .iter()
+        .filter_map(|&(cell, times)| judge.beats(cell, "weft load", &["wrk"], times))
+        .collect()
+}

@@ -1,0 +1,63 @@
+//! `generator-lag`: how late the requests of an open loop leave.
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const LAG: Experiment = Experiment {
+    name: "generator-lag",
+    about: "how late the requests of weft load leave in an open loop",
+    page: "\
+How late do requests leave that were due at a certain time?
+
+In an open loop a request is due at a time that was computed ahead. What the generator is late by is
+not the server's fault, so weft load records it. It asks weft serve for 400 bytes at two rates.
+
+Lower bars are better. A generator whose lag is a large part of a latency says nothing of that
+latency.",
+    measures: &[LAG_P99, Measure::RATE],
+    cells: |_: &Breadth| {
+        let cell = |label, rate| Cell::new(label, "http", [("rate", rate)]);
+        vec![cell(SLOW, 1000), cell(FAST, 50_000)]
+    },
+    subjects: &["weft load", "weft load epoll"],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: None,
+    },
+    figures: &[Figure::Bars { measure: 0 }],
+    expectations,
+};
+
+const LAG_P99: Measure = Measure {
+    name: "lag_p99_us",
+    title: "p99 of the lag",
+    of: |_, values| values.get("lag_p99_us").copied(),
+    ..Measure::P99
+};
+
+const SLOW: &str = "1,000 per second";
+const FAST: &str = "50,000 per second";
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let mut server = super::weft(bench)?;
+    let (url, rate) = (server.url("/400.html"), cell.get("rate", 1000).to_string());
+    let mut load = ["http", &url, "-c", "64", "--rate", &rate]
+        .map(str::to_owned)
+        .to_vec();
+    load.extend(["--warm-up", "300ms"].map(str::to_owned));
+    load.extend_from_slice(super::words(subject)?);
+    Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&LAG_P99);
+    [SLOW, FAST]
+        .map(|cell| judge.at_most(cell, "weft load", 100.0))
+        .into()
+}

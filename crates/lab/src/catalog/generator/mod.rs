@@ -1,0 +1,78 @@
+//! Load generators beside each other: what asking costs, and whether they say the same.
+
+pub(super) mod cpu;
+pub(super) mod lag;
+pub(super) mod truth;
+
+use std::ffi::OsString;
+
+use crate::bench::{Bench, Fault, Running};
+use crate::experiment::Cell;
+use crate::place::ServerLimits;
+use crate::subject::{Start, Subject, weft_forms};
+
+/// `weft serve` over the files of `web-rows`.
+fn weft(bench: &mut Bench<'_>) -> Result<Running, Fault> {
+    let site = bench.folder("small", |folder| super::web::make_site(folder, &[400]))?;
+    let server = weft_forms(bench.generator, "").swap_remove(0);
+    bench.start(&server, &site, ServerLimits::default())
+}
+
+/// The words of a subject that is a generator.
+fn words(subject: &Subject) -> Result<&[String], Fault> {
+    match &subject.start {
+        Start::Generator { words, .. } => Ok(words),
+        _ => Err(Fault::Failed(format!("{} is no generator", subject.name))),
+    }
+}
+
+/// wrk's command line for a cell.
+fn wrk(subject: &Subject, cell: &Cell, seconds: f64, url: &str, headers: &[&str]) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = program(subject);
+    let connections = format!("-c{}", cell.get("connections", 64));
+    let duration = format!("-d{}s", seconds.ceil() as u64);
+    argv.extend(["-t1", &connections, &duration, "--timeout", "10s"].map(OsString::from));
+    let close = (cell.get("close", 0) != 0).then_some("Connection: close");
+    for header in headers.iter().copied().chain(close) {
+        argv.extend(["-H", header].map(OsString::from));
+    }
+    argv.extend(["--latency", url].map(OsString::from));
+    argv
+}
+
+fn program(subject: &Subject) -> Vec<OsString> {
+    match &subject.start {
+        Start::Generator { program, .. } => vec![program.clone().into()],
+        _ => Vec::new(),
+    }
+}
+
+/// The number behind a name, in a text like wrk's; a unit of time makes it µs.
+fn number_behind(text: &str, name: &str) -> Option<f64> {
+    let rest = text.split_once(name)?.1.trim_start();
+    let length = rest
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(rest.len());
+    let number: f64 = rest[..length].parse().ok()?;
+    Some(match rest[length..].split_whitespace().next() {
+        Some("us") if !rest[length..].starts_with(' ') => number,
+        Some("ms") if !rest[length..].starts_with(' ') => number * 1e3,
+        Some("s") if !rest[length..].starts_with(' ') => number * 1e6,
+        _ => number,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_in_what_wrk_says() {
+        let said = "    Latency   635.91us    0.89ms  12.59ms   93.92%\n     50%  250.00us\n     99%    \
+                    1.50ms\nRequests/sec: 748868.53\n";
+        assert_eq!(number_behind(said, "Requests/sec:"), Some(748_868.53));
+        assert_eq!(number_behind(said, "Latency"), Some(635.91));
+        assert_eq!(number_behind(said, " 99%"), Some(1500.0));
+        assert_eq!(number_behind(said, "Timeouts"), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! `generator-truth`: whether generators say the same of the same server.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::place::ServerLimits;
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::{Subject, nginx_gzip};
+
+pub(in crate::catalog) const TRUTH: Experiment = Experiment {
+    name: "generator-truth",
+    about: "what weft load, wrk and httperf say of the same server",
+    page: "\
+Do generators say the same of the same server?
+
+Two generators agree only where the server is the limit, so nginx compresses 16 KB for every
+request. In a closed loop over 1, 64 and 1,000 connections weft load stands beside wrk. In an open
+loop, with a connection for every request at rates that leave all of them time, it stands beside
+httperf.
+
+Equal bars are good. wrk's own percentiles are corrected for \"coordinated omission\" in a way that
+only makes sense for a fixed rate, so its mean is compared and not its tail.",
+    measures: &[Measure::RATE, MEAN, Measure::P99],
+    cells,
+    subjects: &["weft load", "weft load epoll", "wrk", "httperf"],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: None,
+    },
+    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    expectations,
+};
+
+const MEAN: Measure = Measure {
+    name: "mean_us",
+    title: "mean latency",
+    of: |_, values| values.get("mean_us").copied(),
+    ..Measure::P50
+};
+
+const CLOSED: [(&str, u64); 3] = [
+    ("1 connection", 1),
+    ("64 connections", 64),
+    ("1,000 connections", 1000),
+];
+const OPEN: [(&str, u64); 2] = [("100 per second", 100), ("1,000 per second", 1000)];
+const GZIP: &str = "Accept-Encoding: gzip";
+
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let closed = CLOSED.map(|(label, count)| Cell::new(label, "closed", [("connections", count)]));
+    let open = OPEN.map(|(label, rate)| Cell::new(label, "open", [("rate", rate), ("close", 1)]));
+    let all = closed.into_iter().chain(open);
+    all.filter(|cell| !breadth.quick || !cell.label.starts_with("1,000"))
+        .collect()
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let is_open = cell.program == "open";
+    if (subject.kind == "wrk" && is_open) || (subject.kind == "httperf" && !is_open) {
+        return Err(Fault::Absent);
+    }
+    let site = bench.folder("words", make)?;
+    let nginx = nginx_gzip().ok_or_else(|| {
+        Fault::Failed("nginx is not installed: apt-get install nginx-light".to_owned())
+    })?;
+    let mut server = bench.start(&nginx, &site, ServerLimits::default())?;
+    let url = server.url("/page.html");
+    let argv = match &*subject.kind {
+        "wrk" => super::wrk(subject, cell, bench.seconds, &url, &[GZIP]),
+        "httperf" => {
+            let rate = cell.get("rate", 100);
+            let count = (rate as f64 * bench.seconds).ceil().to_string();
+            let (port, rate) = (server.port.to_string(), rate.to_string());
+            let mut argv = super::program(subject);
+            let words = [
+                "--server",
+                "127.0.0.1",
+                "--port",
+                &port,
+                "--uri",
+                "/page.html",
+                "--rate",
+            ];
+            argv.extend(words.map(Into::into));
+            let words = [
+                &rate,
+                "--num-conns",
+                &count,
+                "--num-calls",
+                "1",
+                "--timeout",
+                "10",
+            ];
+            argv.extend(words.map(Into::into));
+            argv.extend(["--add-header", "Accept-Encoding: gzip\\n"].map(Into::into));
+            argv
+        }
+        _ => {
+            let mut load = ["http", &url, "-H", GZIP].map(str::to_owned).to_vec();
+            load.extend_from_slice(super::words(subject)?);
+            match cell.parameter("rate") {
+                Some(rate) => {
+                    let rate = rate.to_string();
+                    load.extend(["--rate", &rate, "--close"].map(str::to_owned));
+                }
+                None => load.extend(["-c".to_owned(), cell.get("connections", 1).to_string()]),
+            }
+            return Ok(bench.drive(&mut server, &[load])?.sound()?.sample());
+        }
+    };
+    let watched = bench.watch(&mut server, &argv)?;
+    let number = |name| {
+        let said = &watched.said;
+        let found = super::number_behind(said, name);
+        found.ok_or_else(|| Fault::Failed(format!("{} said: {said}", subject.name)))
+    };
+    let values = match is_open {
+        false => vec![
+            ("rate_per_s", number("Requests/sec:")?),
+            ("mean_us", number("Latency")?),
+        ],
+        true => {
+            if number("Errors: total")? > 0.0 {
+                return Err(Fault::Failed(watched.said));
+            }
+            let mean = number("Connection time [ms]: min")?;
+            let mean = super::number_behind(&watched.said, " avg").unwrap_or(mean);
+            vec![
+                ("rate_per_s", number("Request rate:")?),
+                ("mean_us", mean * 1e3),
+            ]
+        }
+    };
+    Ok(Sample {
+        values: values
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+        noise: watched.noise,
+        ..Sample::default()
+    })
+}
+
+/// 16 KB of words.
+fn make(site: &Path) -> io::Result<()> {
+    let words = [
+        "warp", "weft", "loom", "reed", "heddle", "shuttle", "selvedge",
+    ];
+    let chosen = super::super::web::body(16, 4000);
+    let text: Vec<&str> = chosen
+        .iter()
+        .map(|&byte| words[byte as usize % words.len()])
+        .collect();
+    fs::write(site.join("page.html"), &text.join(" ")[..16 * 1024])
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::RATE);
+    let closed = CLOSED
+        .iter()
+        .filter_map(|&(cell, _)| judge.same(cell, "weft load", "wrk"));
+    let open = OPEN
+        .iter()
+        .filter_map(|&(cell, _)| judge.same(cell, "weft load", "httperf"));
+    closed.chain(open).collect()
+}

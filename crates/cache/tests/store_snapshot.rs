@@ -72,7 +72,9 @@ fn saved() -> (TempDir, PathBuf) {
 fn everything_comes_back_with_flags_cas_and_time() {
     let (_folder, path) = saved();
     let warm = store();
-    assert_eq!(warm.restore(&path, LATER).unwrap().items, 2_000);
+    let file_len = fs::metadata(&path).unwrap().len();
+    let restored = warm.restore(&path, LATER).unwrap();
+    assert_eq!((restored.items, restored.file_len), (2_000, file_len));
     let mut turn = warm.turn(LATER.now);
     for at in 0..2_000 {
         let item = turn

@@ -62,33 +62,59 @@ fn http() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_hint(ValueHint::Url)
-                .help("What to request: http://HOST[:PORT]/PATH. Several of one host are taken in turn"),
+                .help(
+                    "What to request: http://HOST[:PORT]/PATH. Several of one host are taken in \
+                     turn",
+                ),
         )
         .args([
-            text("method", "NAME", "The request method")
+            text("method", "NAME")
+                .help("The request method")
                 .default_value("GET")
                 .short('m'),
-            text("header", "FIELD", "A header field: 'Accept: text/html'. May be repeated")
+            text("header", "FIELD")
+                .help("A header field: 'Accept: text/html'. May be repeated")
                 .short('H')
                 .action(ArgAction::Append),
-            text("body", "TEXT", "The body of every request").conflicts_with("body-file"),
-            file("body-file", "The file whose content is the body of every request"),
-            switch("close", "A new connection for every request"),
-            text("requests-per-connection", "N", "Close a connection after this many requests")
+            text("body", "TEXT")
+                .help("The body of every request")
+                .conflicts_with("body-file"),
+            file("body-file").help("The file whose content is the body of every request"),
+            switch("close").help("A new connection for every request"),
+            text("requests-per-connection", "N")
+                .help("Close a connection after this many requests")
                 .conflicts_with("close"),
-            file("paths", "Ask for the paths of this list, or of this access log, in turn, below the URL's folder"),
-            file("fileset", "Ask for the files of this set (weft load fileset), by their shares, below the URL's folder"),
-            file("sessions", "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; {rank} in the name is each agent's number")
+            file("paths").help(
+                "Ask for the paths of this list, or of this access log, in turn, below the \
+                 URL's folder",
+            ),
+            file("fileset").help(
+                "Ask for the files of this set (weft load fileset), by their shares, below \
+                 the URL's folder",
+            ),
+            file("sessions")
+                .help(
+                    "Play the sessions of this httperf log (--wsesslog); --rate counts sessions; \
+                     {rank} in the name is each agent's number",
+                )
                 .conflicts_with_all([
-                    "method", "body", "body-file", "paths", "fileset", "popularity", "close",
+                    "method",
+                    "body",
+                    "body-file",
+                    "paths",
+                    "fileset",
+                    "popularity",
+                    "close",
                     "requests-per-connection",
                 ]),
-            text("think", "TIME", "The pause between bursts where the log has none").default_value("0s"),
-            text("popularity", "LAW", "Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
-            text(
-                "expect",
-                "STATUSES",
-                "Expected statuses, such as 200,206 or 2xx,404; others are errors [default: 2xx,3xx; with --verify 2xx]",
+            text("think", "TIME")
+                .help("The pause between bursts where the log has none")
+                .default_value("0s"),
+            text("popularity", "LAW")
+                .help("Which of the paths: uniform, zipf:0.99, hot:0.2, sequential"),
+            text("expect", "STATUSES").help(
+                "Expected statuses, such as 200,206 or 2xx,404; others are errors [default: \
+                 2xx,3xx; with --verify 2xx]",
             ),
         ]);
     common(command)
@@ -99,46 +125,34 @@ fn cache() -> Command {
         .about("Send memcached commands")
         .arg(address())
         .args([
-            choice(
-                "protocol",
-                &["text", "meta"],
-                "Which of memcached's protocols",
-            )
-            .default_value("text"),
-            text(
-                "sets",
-                "PERCENT",
-                "Share of sets among the commands, in percent",
-            )
-            .default_value("3"),
-            text("keys", "N", "How many different keys there are").default_value("100k"),
-            text("key-prefix", "TEXT", "Prefix of every key").default_value("weft-"),
-            text(
-                "key-size",
-                "SIZES",
-                "How long keys are: 30, uniform:20-40, etc-key",
-            )
-            .default_value("30"),
-            text(
-                "value-size",
-                "SIZES",
-                "How long values are: 100, uniform:10-1000, etc-value",
-            )
-            .default_value("100"),
-            text(
-                "popularity",
-                "LAW",
-                "Which keys: uniform, zipf:0.99, hot:0.2, sequential",
-            )
-            .default_value("uniform"),
-            text("multi-get", "N", "Keys in one get").default_value("1"),
-            text(
-                "exptime",
-                "SECONDS",
-                "The expiry time of what is set; 0: never",
-            )
-            .default_value("0"),
-            switch("populate", "Set every key once before the run"),
+            choice("protocol", &["text", "meta"])
+                .help("Which of memcached's protocols")
+                .default_value("text"),
+            text("sets", "PERCENT")
+                .help("Share of sets among the commands, in percent")
+                .default_value("3"),
+            text("keys", "N")
+                .help("How many different keys there are")
+                .default_value("100k"),
+            text("key-prefix", "TEXT")
+                .help("Prefix of every key")
+                .default_value("weft-"),
+            text("key-size", "SIZES")
+                .help("How long keys are: 30, uniform:20-40, etc-key")
+                .default_value("30"),
+            text("value-size", "SIZES")
+                .help("How long values are: 100, uniform:10-1000, etc-value")
+                .default_value("100"),
+            text("popularity", "LAW")
+                .help("Which keys: uniform, zipf:0.99, hot:0.2, sequential")
+                .default_value("uniform"),
+            text("multi-get", "N")
+                .help("Keys in one get")
+                .default_value("1"),
+            text("exptime", "SECONDS")
+                .help("The expiry time of what is set; 0: never")
+                .default_value("0"),
+            switch("populate").help("Set every key once before the run"),
         ]);
     common(command)
 }
@@ -162,38 +176,28 @@ fn common(command: Command) -> Command {
 
 fn when() -> Vec<Arg> {
     let args = vec![
-        text(
-            "rate",
-            "R",
-            "Open loop: requests per second (500, 10k, 1.5M)",
-        )
-        .short('R')
-        .conflicts_with_all(["course", "sweep"]),
-        text(
-            "course",
-            "STAGES",
-            "Open loop with a course: '0..10k:30s,10k:1m,20k:10s'",
-        )
-        .conflicts_with("sweep"),
-        choice(
-            "arrivals",
-            &["fixed", "poisson"],
-            "Times between the requests of an open loop",
-        )
-        .default_value("fixed"),
-        text(
-            "duration",
-            "TIME",
-            "How long to measure; with --requests, at most [default: 10s, with --requests 1h]",
-        )
-        .short('d'),
-        text("requests", "N", "End after this many requests").short('n'),
-        text(
-            "warm-up",
-            "TIME",
-            "Run the same load for this time first, without measuring",
-        )
-        .default_value("0s"),
+        text("rate", "R")
+            .help("Open loop: requests per second (500, 10k, 1.5M)")
+            .short('R')
+            .conflicts_with_all(["course", "sweep"]),
+        text("course", "STAGES")
+            .help("Open loop with a course: '0..10k:30s,10k:1m,20k:10s'")
+            .conflicts_with("sweep"),
+        choice("arrivals", &["fixed", "poisson"])
+            .help("Times between the requests of an open loop")
+            .default_value("fixed"),
+        text("duration", "TIME")
+            .help(
+                "How long to measure; with --requests, at most [default: 10s, with --requests \
+                 1h]",
+            )
+            .short('d'),
+        text("requests", "N")
+            .help("End after this many requests")
+            .short('n'),
+        text("warm-up", "TIME")
+            .help("Run the same load for this time first, without measuring")
+            .default_value("0s"),
     ];
     heading(args, "When")
 }
@@ -201,25 +205,25 @@ fn when() -> Vec<Arg> {
 /// Many runs.
 pub(super) fn many() -> Vec<Arg> {
     let args = vec![
-        text(
-            "sweep",
-            "RATES",
-            "One run per rate: 10k..70k:5k, or 1k,2k,5k",
-        ),
-        switch(
-            "knee",
-            "Search for the largest rate at which the server keeps up, from --rate or 1k on",
-        )
-        .conflicts_with_all(["sweep", "course"]),
-        text(
-            "knee-p99",
-            "TIME",
-            "Keeping up also means a p99 of this at most",
-        )
-        .default_value("10ms"),
-        switch("overload", "After --knee, run at twice that rate").requires("knee"),
-        text("pause", "TIME", "Pause between two runs").default_value("1s"),
-        text("repeat", "N", "How many times each rate is run").default_value("1"),
+        text("sweep", "RATES").help("One run per rate: 10k..70k:5k, or 1k,2k,5k"),
+        switch("knee")
+            .help(
+                "Search for the largest rate at which the server keeps up, from --rate or 1k \
+                 on",
+            )
+            .conflicts_with_all(["sweep", "course"]),
+        text("knee-p99", "TIME")
+            .help("Keeping up also means a p99 of this at most")
+            .default_value("10ms"),
+        switch("overload")
+            .help("After --knee, run at twice that rate")
+            .requires("knee"),
+        text("pause", "TIME")
+            .help("Pause between two runs")
+            .default_value("1s"),
+        text("repeat", "N")
+            .help("How many times each rate is run")
+            .default_value("1"),
     ];
     heading(args, "Many runs")
 }
@@ -227,31 +231,27 @@ pub(super) fn many() -> Vec<Arg> {
 /// Many machines.
 pub(super) fn agents() -> Vec<Arg> {
     let args = vec![
-        text(
-            "agents",
-            "N",
-            "How many agents there are; under mpirun and srun this is known",
-        )
-        .requires("rank")
-        .requires("rendezvous"),
-        text("rank", "K", "Which of the agents this is, from 0").requires("agents"),
-        text(
-            "rendezvous",
-            "HOST:PORT",
-            "Where rank 0 listens; not needed on one machine under mpirun",
-        ),
+        text("agents", "N")
+            .help("How many agents there are; under mpirun and srun this is known")
+            .requires("rank")
+            .requires("rendezvous"),
+        text("rank", "K")
+            .help("Which of the agents this is, from 0")
+            .requires("agents"),
+        text("rendezvous", "HOST:PORT")
+            .help("Where rank 0 listens; not needed on one machine under mpirun"),
     ];
     heading(args, "Many machines")
 }
 
 fn watch() -> Vec<Arg> {
     let args = vec![
-        text("interval", "TIME", "Length of an interval").default_value("1s"),
-        switch(
-            "tui",
-            "Show rate and latency over time while it runs; only on a terminal",
-        ),
-        switch("quiet", "No progress while it runs")
+        text("interval", "TIME")
+            .help("Length of an interval")
+            .default_value("1s"),
+        switch("tui").help("Show rate and latency over time while it runs; only on a terminal"),
+        switch("quiet")
+            .help("No progress while it runs")
             .short('q')
             .conflicts_with("tui"),
     ];
@@ -260,52 +260,47 @@ fn watch() -> Vec<Arg> {
 
 fn how() -> Vec<Arg> {
     let args = vec![
-        text("connections", "N", "Connections open at the same time")
+        text("connections", "N")
+            .help("Connections open at the same time")
             .default_value("64")
             .short('c'),
-        text("depth", "N", "Requests under way on one connection").default_value("1"),
-        text("threads", "N", "Kernel threads")
+        text("depth", "N")
+            .help("Requests under way on one connection")
+            .default_value("1"),
+        text("threads", "N")
+            .help("Kernel threads")
             .default_value("1")
             .short('t'),
-        text(
-            "connect-rate",
-            "R",
-            "Connections opened per second before the run [default: all at once]",
-        ),
-        text("idle", "N", "Additional connections that stay idle").default_value("0"),
-        text(
-            "idle-byte-every",
-            "TIME",
-            "How often each idle connection sends a byte",
-        ),
-        text(
-            "source",
-            "ADDRESS",
-            "An address to connect from. May be repeated: each has its own ports",
-        )
-        .action(ArgAction::Append),
-        text("timeout", "TIME", "How long a reply may take")
+        text("connect-rate", "R")
+            .help("Connections opened per second before the run [default: all at once]"),
+        text("idle", "N")
+            .help("Additional connections that stay idle")
+            .default_value("0"),
+        text("idle-byte-every", "TIME").help("How often each idle connection sends a byte"),
+        text("source", "ADDRESS")
+            .help("An address to connect from. May be repeated: each has its own ports")
+            .action(ArgAction::Append),
+        text("timeout", "TIME")
+            .help("How long a reply may take")
             .default_value("10s")
             .short('T'),
-        text(
-            "connect-timeout",
-            "TIME",
-            "How long a connection may take to open",
-        )
-        .default_value("10s"),
-        text(
-            "backlog",
-            "N",
-            "Requests that may wait for a connection; more are missed",
-        )
-        .default_value("1M"),
-        choice("io", &["auto", "uring", "epoll"], "What carries the bytes").default_value("auto"),
-        switch(
-            "verify",
-            "Compare every body with the first one, or with the file set's list; of a cache: every value with \
-             its key, and with --populate a key that is not found is an error",
+        text("connect-timeout", "TIME")
+            .help("How long a connection may take to open")
+            .default_value("10s"),
+        text("backlog", "N")
+            .help("Requests that may wait for a connection; more are missed")
+            .default_value("1M"),
+        choice("io", &["auto", "uring", "epoll"])
+            .help("What carries the bytes")
+            .default_value("auto"),
+        switch("verify").help(
+            "Compare every body with the first one, or with the file set's list; of a \
+             cache: every value with its key, and with --populate a key that is not found \
+             is an error",
         ),
-        text("seed", "N", "Seed of all random choices").default_value("1"),
+        text("seed", "N")
+            .help("Seed of all random choices")
+            .default_value("1"),
     ];
     heading(args, "How")
 }
@@ -313,23 +308,16 @@ fn how() -> Vec<Arg> {
 /// Where an outcome goes.
 pub(super) fn output() -> Vec<Arg> {
     let args = vec![
-        file("json", "Write the result as JSON; '-' is standard output"),
-        file("csv", "Write a line per interval"),
-        file(
-            "hgrm",
-            "Write the percentile distribution, for HdrHistogram's plotter",
-        ),
-        file(
-            "interval-log",
-            "Write a histogram per interval, for HdrHistogram's log tools",
-        ),
-        text(
-            "fail-if",
-            "CONDITION",
-            "Exit with 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'",
-        )
-        .action(ArgAction::Append),
-        choice("color", &["auto", "always", "never"], "Colour").default_value("auto"),
+        file("json").help("Write the result as JSON; '-' is standard output"),
+        file("csv").help("Write a line per interval"),
+        file("hgrm").help("Write the percentile distribution, for HdrHistogram's plotter"),
+        file("interval-log").help("Write a histogram per interval, for HdrHistogram's log tools"),
+        text("fail-if", "CONDITION")
+            .help("Exit with 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'")
+            .action(ArgAction::Append),
+        choice("color", &["auto", "always", "never"])
+            .help("Colour")
+            .default_value("auto"),
     ];
     heading(args, "Output")
 }
@@ -348,22 +336,19 @@ fn address() -> Arg {
         .help("The server's address; several are taken in turn")
 }
 
-fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help)
+fn text(name: &'static str, value: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value)
 }
 
-fn file(name: &'static str, help: &'static str) -> Arg {
-    text(name, "FILE", help).value_hint(ValueHint::AnyPath)
+fn file(name: &'static str) -> Arg {
+    text(name, "FILE").value_hint(ValueHint::AnyPath)
 }
 
-fn choice(name: &'static str, choices: &[&'static str], help: &'static str) -> Arg {
+fn choice(name: &'static str, choices: &[&'static str]) -> Arg {
     let parser = PossibleValuesParser::new(choices.iter().copied());
-    Arg::new(name).long(name).value_parser(parser).help(help)
+    Arg::new(name).long(name).value_parser(parser)
 }
 
-fn switch(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name)
-        .long(name)
-        .action(ArgAction::SetTrue)
-        .help(help)
+fn switch(name: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue)
 }

@@ -118,10 +118,10 @@ const LISTENING: Rows = &[
         .by_line()
         .help("Serve HTTPS with the certificate chain in this PEM file; may be repeated")
         .more(
-            "It holds at every TCP address of --listen; Unix sockets stay plain. Of several, a \
+            "It applies to every TCP address of --listen; Unix sockets stay plain. Of several, a \
              client gets the first that is for the name that it asks for (SNI), or else the first. \
-             SIGHUP reads the files anew; connections that are open keep the certificate that they \
-             began with.",
+             SIGHUP reads the files again; open connections keep the certificate that they began \
+             with.",
         ),
     set("tls-key")
         .adds("FILE", put!(tls_key += as_typed))
@@ -356,7 +356,7 @@ const LOGS: Rows = &[
         })
         .starts_as("off")
         .help("Where requests are logged: off, a file, or - for standard output")
-        .more("SIGHUP opens the same file anew, as logrotate needs it."),
+        .more("SIGHUP reopens the file, for logrotate."),
     set("log-format")
         .chooses(LOG_FORMATS, |config, text| {
             config.log_format = match text {

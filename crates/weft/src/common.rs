@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ::serve::listen::{Address, AddressError};
 
+use crate::Failure;
 use crate::engine::EngineChoice;
 use crate::operate::cpus;
+use crate::pid_file::PidFile;
 use crate::settings::Setting;
 use crate::value::{self, Account};
 
@@ -32,6 +34,14 @@ impl Common {
     /// How many processors or loops there are.
     pub(crate) fn workers(&self) -> usize {
         self.workers.map_or_else(cpus, usize::from)
+    }
+
+    /// Writes the pid file, if there is to be one.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub(crate) fn write_pid_file(&self) -> Result<Option<PidFile>, Failure> {
+        self.pid_file.as_deref().map(PidFile::write).transpose()
     }
 
     /// The engine with so many workers.

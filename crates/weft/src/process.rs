@@ -14,32 +14,20 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     out.gauge("weft_build_info", help, &version, 1.0);
 
-    if let Some(stat) = fs::read_to_string("/proc/self/stat")
-        .ok()
-        .as_deref()
-        .and_then(Stat::parse)
-    {
+    let stat = fs::read_to_string("/proc/self/stat").ok();
+    if let Some(stat) = stat.as_deref().and_then(Stat::parse) {
         write_stat(&stat, out);
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         // The descriptor that reads the list does not count.
-        let open = entries.count().saturating_sub(1);
-        out.gauge(
-            "process_open_fds",
-            "Open file descriptors.",
-            &[],
-            open as f64,
-        );
+        let open = entries.count().saturating_sub(1) as f64;
+        let help = "Open file descriptors.";
+        out.gauge("process_open_fds", help, &[], open);
     }
-    let max = getrlimit(Resource::Nofile)
-        .current
-        .map_or(f64::INFINITY, |max| max as f64);
-    out.gauge(
-        "process_max_fds",
-        "Limit of open file descriptors.",
-        &[],
-        max,
-    );
+    let max = getrlimit(Resource::Nofile).current;
+    let max = max.map_or(f64::INFINITY, |max| max as f64);
+    let help = "Limit of open file descriptors.";
+    out.gauge("process_max_fds", help, &[], max);
 }
 
 fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
@@ -49,27 +37,15 @@ fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
     let bytes = (stat.resident_pages * page_size() as u64) as f64;
     let help = "Resident memory.";
     out.gauge("process_resident_memory_bytes", help, &[], bytes);
+    let bytes = stat.virtual_bytes as f64;
     let help = "Virtual memory.";
-    out.gauge(
-        "process_virtual_memory_bytes",
-        help,
-        &[],
-        stat.virtual_bytes as f64,
-    );
-    out.gauge(
-        "process_threads",
-        "Kernel threads.",
-        &[],
-        stat.threads as f64,
-    );
+    out.gauge("process_virtual_memory_bytes", help, &[], bytes);
+    let help = "Kernel threads.";
+    out.gauge("process_threads", help, &[], stat.threads as f64);
     if let Some(boot) = boot_time_s() {
         let help = "When the process started, in seconds since 1970.";
-        out.gauge(
-            "process_start_time_seconds",
-            help,
-            &[],
-            boot + seconds(stat.start_ticks),
-        );
+        let started = boot + seconds(stat.start_ticks);
+        out.gauge("process_start_time_seconds", help, &[], started);
     }
 }
 

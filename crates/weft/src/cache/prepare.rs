@@ -75,12 +75,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     }
     let admin = operate::bind_all(&config.common.admin, &[])?;
     write_ports(&listeners, &datagrams)?;
-    let pid_file = config
-        .common
-        .pid_file
-        .as_deref()
-        .map(PidFile::write)
-        .transpose()?;
+    let pid_file = config.common.write_pid_file()?;
     become_user(ids.as_ref(), "")?;
     Ok(Prepared {
         listeners,

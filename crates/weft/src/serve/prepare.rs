@@ -48,10 +48,8 @@ pub(crate) fn prepare(
     let nofile = match config.max_connections {
         Some(connections) => {
             let (flag, machine) = ("--max-connections", Machine::this());
-            let held = config
-                .common
-                .engine
-                .check_holds(flag, connections.get(), &machine);
+            let engine = &config.common.engine;
+            let held = engine.check_holds(flag, connections.get(), &machine);
             held.map_err(Failure::Usage)?;
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
             make_room(flag, connections.get(), others)?
@@ -72,12 +70,7 @@ pub(crate) fn prepare(
     }
     config.common.engine().prepare(&mut listeners)?;
     let admin = bind_all(&config.common.admin, &[])?;
-    let pid_file = config
-        .common
-        .pid_file
-        .as_deref()
-        .map(PidFile::write)
-        .transpose()?;
+    let pid_file = config.common.write_pid_file()?;
     become_user(ids.as_ref(), "; --user needs a start as root")?;
     let limits = Limits::derive(config, &Machine::this(), nofile);
     Ok(Prepared {

@@ -227,10 +227,17 @@ impl Connection {
         self.dup_acks = match self.phase {
             Phase::Recovery { end } if ack < end => {
                 // RFC 6582 3.2: a partial acknowledgement. The next hole begins here.
+                self.partial_acks = self.partial_acks.saturating_add(1);
                 self.flight.first_is_lost(mss);
-                self.dup_acks.saturating_sub((acked / mss) as u16)
+                self.is_retransmit_forced = true;
+                // It was not counted: the rest of what is acknowledged was.
+                let counted = (acked / mss).saturating_sub(1);
+                self.dup_acks.saturating_sub(counted as u16)
             }
-            _ => 0,
+            _ => {
+                self.partial_acks = 0;
+                0
+            }
         };
         // What the duplicates told of is in `acked` again.
         acked.saturating_sub(by_duplicates).max(mss.min(acked))
@@ -332,6 +339,7 @@ impl Connection {
             end: self.flight.end(),
         };
         self.recover = self.flight.end();
+        self.partial_acks = 0;
         self.congestion.on_loss(flight_len);
         self.reduction = RateReduction::new(flight_len);
         self.is_retransmit_forced = true;
@@ -359,10 +367,14 @@ impl Connection {
     fn after_progress(&mut self, config: &TcpConfig, now: Instant) {
         self.progress_at = now;
         self.persist_backoff = 0;
-        self.rto_at = match self.flight.is_empty() {
-            true => Instant::NEVER,                          // RFC 6298 5.2
-            false => now + self.round_trip.rto(&config.rto), // 5.3
-        };
+        // RFC 6582 3.2 (4), "impatient": without SACK recovery fills one hole in a round trip. If
+        // there are many, the time-out is to end it, so only the first of them puts that off.
+        let is_patient = self.has_sack || self.partial_acks <= 1;
+        if self.flight.is_empty() {
+            self.rto_at = Instant::NEVER; // RFC 6298 5.2
+        } else if is_patient || self.rto_at == Instant::NEVER {
+            self.rto_at = now + self.round_trip.rto(&config.rto); // 5.3
+        }
         self.arm_probe(now);
         if !self.is_fin_acknowledged() {
             return;

@@ -70,6 +70,8 @@ pub struct Connection {
     limited_until: u64,
     /// Duplicate acknowledgements, of a peer without SACK. RFC 5681 2
     dup_acks: u16,
+    /// Holes that one recovery without SACK has found. RFC 6582 3.2 (4)
+    partial_acks: u16,
     round_trip: RoundTrip,
     /// The segment that must leave although cwnd has no room for it: the first of a recovery.
     is_retransmit_forced: bool,
@@ -394,6 +396,7 @@ impl Connection {
             reduction: RateReduction::default(),
             limited_until: 0,
             dup_acks: 0,
+            partial_acks: 0,
             round_trip: RoundTrip::new(&config.rto),
             is_retransmit_forced: false,
             is_repairing: false,

@@ -43,12 +43,14 @@ impl Shard {
             .connection
             .receive(self.configs.of(&flow.tuple), now, segment);
         if let Some(placed) = receipt.placed {
+            let bytes = &segment.payload[placed.range];
             flow.receive
-                .put(placed.offset, &segment.payload[placed.range]);
+                .put(&mut self.receive_rings, placed.offset, bytes);
         }
         let happened = receipt.happened;
         if happened.contains(Happened::RELEASED) {
-            flow.send.release(flow.connection.released());
+            flow.send
+                .release(&mut self.send_rings, flow.connection.released());
         }
         if happened.contains(Happened::CONNECTED) {
             self.opened(index);

@@ -46,8 +46,8 @@ use slab::Slab;
 
 use crate::tcp::secret::FourTuple;
 use crate::tcp::{
-    Connection, End, Happened, Outgoing, ReceiveBuffer, Secret, SendBuffer, TcpConfig, TcpCounters,
-    TcpState,
+    Connection, End, Happened, Outgoing, ReceiveBuffer, RingPool, Secret, SendBuffer, TcpConfig,
+    TcpCounters, TcpState,
 };
 use crate::time::Instant;
 use listener::Listeners;
@@ -155,6 +155,8 @@ pub struct Shard {
     /// Flows with events that were not taken, once each.
     event_queue: VecDeque<u32>,
     replies: VecDeque<(FourTuple, Outgoing)>,
+    send_rings: RingPool,
+    receive_rings: RingPool,
     serial: u32,
     next_port: u32,
     counters: ShardCounters,
@@ -214,7 +216,15 @@ impl Shard {
     }
 
     /// As [`Shard::new`], with settings for IPv4 and for IPv6: their segments differ.
+    ///
+    /// # Panics
+    ///
+    /// If they differ in `receive_capacity`.
     pub fn new_dual(v4: TcpConfig, v6: TcpConfig, limits: ShardLimits, key: [u8; 16]) -> Shard {
+        assert_eq!(
+            v4.receive_capacity, v6.receive_capacity,
+            "one pool of rings"
+        );
         Shard {
             configs: Configs { v4, v6 },
             limits,
@@ -227,6 +237,8 @@ impl Shard {
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
+            send_rings: RingPool::new(limits.send_capacity),
+            receive_rings: RingPool::new(v4.receive_capacity as usize),
             serial: 0,
             next_port: 0,
             counters: ShardCounters::default(),
@@ -338,13 +350,14 @@ impl Shard {
 
     /// Copies as many of `bytes` as there is room for, to be sent.
     pub fn write(&mut self, id: FlowId, bytes: &[u8]) -> usize {
-        let Some(flow) = self.flow_mut(id) else {
+        let Some(index) = self.index_of(id) else {
             return 0;
         };
-        if flow.connection.state() == TcpState::Closed {
+        let flow = &mut self.flows[index];
+        if flow.connection.is_finished() {
             return 0;
         }
-        let taken = flow.send.write(bytes);
+        let taken = flow.send.write(&mut self.send_rings, bytes);
         flow.connection.queue(taken as u64);
         self.wake(id.index);
         taken
@@ -374,11 +387,15 @@ impl Shard {
 
     /// Drops the first `len` of them.
     pub fn consume(&mut self, id: FlowId, len: usize) {
-        let Some(flow) = self.flow_mut(id) else {
+        let Some(index) = self.index_of(id) else {
             return;
         };
+        let flow = &mut self.flows[index];
         flow.connection.read(len);
         flow.receive.consume(len);
+        if flow.connection.holds_nothing() {
+            flow.receive.rest(&mut self.receive_rings);
+        }
         self.wake(id.index);
     }
 
@@ -532,8 +549,12 @@ impl Shard {
     }
 
     fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
-        let flow = self.flows.get_mut(id.index as usize)?;
-        (flow.serial == id.serial).then_some(flow)
+        let index = self.index_of(id)?;
+        self.flows.get_mut(index)
+    }
+
+    fn index_of(&self, id: FlowId) -> Option<usize> {
+        self.flow(id).map(|_| id.index as usize)
     }
 
     fn find(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
@@ -549,8 +570,8 @@ impl Shard {
             connection,
             tuple,
             hash,
-            receive: ReceiveBuffer::new(self.configs.of(&tuple).receive_capacity as usize),
-            send: SendBuffer::new(self.limits.send_capacity),
+            receive: ReceiveBuffer::new(&self.receive_rings),
+            send: SendBuffer::new(&self.send_rings),
             serial: self.serial,
             waits_at: None,
             events: Happened::NOTHING,
@@ -605,7 +626,9 @@ impl Shard {
             return;
         }
         self.wheel.disarm(index);
-        let flow = self.flows.remove(index as usize);
+        let mut flow = self.flows.remove(index as usize);
+        flow.receive.rest(&mut self.receive_rings);
+        flow.send.release(&mut self.send_rings, u64::MAX);
         self.counters.tcp.add(flow.connection.counters());
     }
 

@@ -7,7 +7,39 @@
 //!   index                start % capacity
 //! ```
 //!
-//! Both take their memory when the first byte comes, and keep it.
+//! A ring has memory only while it holds something: it takes it from a [`RingPool`] and gives it
+//! back. A connection at rest has none, and one that comes and goes allocates none.
+
+/// Memory of rings that hold nothing, all of one size.
+#[derive(Debug)]
+pub struct RingPool {
+    free: Vec<Box<[u8]>>,
+    ring_len: usize,
+}
+
+/// So many rings are kept for the next that need one; more are given back to the system.
+pub const FREE_RINGS_MAX: usize = 1024;
+
+impl RingPool {
+    /// Rings of `ring_len` bytes.
+    pub fn new(ring_len: usize) -> RingPool {
+        RingPool {
+            free: Vec::with_capacity(FREE_RINGS_MAX),
+            ring_len,
+        }
+    }
+
+    fn take(&mut self) -> Box<[u8]> {
+        let free = self.free.pop();
+        free.unwrap_or_else(|| vec![0; self.ring_len].into())
+    }
+
+    fn give(&mut self, ring: Box<[u8]>) {
+        if self.free.len() < FREE_RINGS_MAX && !ring.is_empty() {
+            self.free.push(ring);
+        }
+    }
+}
 
 /// What was written and is not acknowledged: bytes are copied in once, and read for each
 /// transmission.
@@ -18,19 +50,20 @@ pub struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// Holds at most `capacity` bytes.
-    pub fn new(capacity: usize) -> SendBuffer {
+    /// Holds at most as many bytes as a ring of `pool`, which is the one that it is always used
+    /// with.
+    pub fn new(pool: &RingPool) -> SendBuffer {
         SendBuffer {
-            ring: Ring::new(capacity),
+            ring: Ring::new(pool),
             len: 0,
         }
     }
 
     /// Takes as many of `bytes` as fit, and says how many.
-    pub fn write(&mut self, bytes: &[u8]) -> usize {
+    pub fn write(&mut self, pool: &mut RingPool, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         let end = self.ring.start + self.len as u64;
-        self.ring.put(end, &bytes[..taken]);
+        self.ring.put(pool, end, &bytes[..taken]);
         self.len += taken;
         taken
     }
@@ -57,10 +90,13 @@ impl SendBuffer {
     }
 
     /// All before stream offset `to` is acknowledged.
-    pub fn release(&mut self, to: u64) {
+    pub fn release(&mut self, pool: &mut RingPool, to: u64) {
         let released = (to.saturating_sub(self.ring.start) as usize).min(self.len);
         self.ring.start += released as u64;
         self.len -= released;
+        if self.len == 0 {
+            self.ring.rest(pool);
+        }
     }
 
     /// The stream offset behind the last byte that was written.
@@ -76,10 +112,11 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Holds at most `capacity` bytes: as many as the connection's window.
-    pub fn new(capacity: usize) -> ReceiveBuffer {
+    /// Holds at most as many bytes as a ring of `pool`, which is the one that it is always used
+    /// with: as many as the connection's window.
+    pub fn new(pool: &RingPool) -> ReceiveBuffer {
         ReceiveBuffer {
-            ring: Ring::new(capacity),
+            ring: Ring::new(pool),
         }
     }
 
@@ -88,14 +125,14 @@ impl ReceiveBuffer {
     /// # Panics
     ///
     /// If they lie outside of the window: the connection never says so.
-    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
+    pub fn put(&mut self, pool: &mut RingPool, offset: u64, bytes: &[u8]) {
         let (start, end) = (self.ring.start, offset + bytes.len() as u64);
         assert!(
             start <= offset && end <= start + self.ring.capacity as u64,
             "{offset}..{end} in a window of {} at {start}",
             self.ring.capacity
         );
-        self.ring.put(offset, bytes);
+        self.ring.put(pool, offset, bytes);
     }
 
     /// The first `len` bytes, in two pieces if they lie around the end of the ring. `len` is
@@ -108,6 +145,11 @@ impl ReceiveBuffer {
     pub fn consume(&mut self, len: usize) {
         self.ring.start += len as u64;
     }
+
+    /// The connection holds nothing, in order or out of it.
+    pub fn rest(&mut self, pool: &mut RingPool) {
+        self.ring.rest(pool);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -119,20 +161,24 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(capacity: usize) -> Ring {
+    fn new(pool: &RingPool) -> Ring {
         Ring {
             bytes: Box::default(),
-            capacity,
+            capacity: pool.ring_len,
             start: 0,
         }
     }
 
-    fn put(&mut self, offset: u64, bytes: &[u8]) {
+    fn rest(&mut self, pool: &mut RingPool) {
+        pool.give(std::mem::take(&mut self.bytes));
+    }
+
+    fn put(&mut self, pool: &mut RingPool, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         if self.bytes.is_empty() {
-            self.bytes = vec![0; self.capacity].into();
+            self.bytes = pool.take();
         }
         let at = (offset % self.capacity as u64) as usize;
         let front_len = bytes.len().min(self.capacity - at);
@@ -160,36 +206,53 @@ mod tests {
 
     #[test]
     fn bytes_go_round_the_ring_and_come_out_in_order() {
-        let mut buffer = SendBuffer::new(7);
+        let mut pool = RingPool::new(7);
+        let mut buffer = SendBuffer::new(&pool);
         let mut written = 0_u8;
         for _ in 0..20 {
             let bytes: Vec<u8> = (written..written + 5).collect();
-            assert_eq!(buffer.write(&bytes), 5);
+            assert_eq!(buffer.write(&mut pool, &bytes), 5);
             let offset = buffer.end() - 5;
             let (front, back) = buffer.slices(offset, 5);
             assert_eq!([front, back].concat(), bytes);
-            buffer.release(offset + 5);
+            buffer.release(&mut pool, offset + 5);
             written += 5;
         }
     }
 
     #[test]
     fn what_does_not_fit_is_not_taken() {
-        let mut buffer = SendBuffer::new(4);
-        assert_eq!(buffer.write(b"abcdef"), 4);
-        assert_eq!(buffer.write(b"ef"), 0);
-        buffer.release(1);
-        assert_eq!(buffer.write(b"ef"), 1);
+        let mut pool = RingPool::new(4);
+        let mut buffer = SendBuffer::new(&pool);
+        assert_eq!(buffer.write(&mut pool, b"abcdef"), 4);
+        assert_eq!(buffer.write(&mut pool, b"ef"), 0);
+        buffer.release(&mut pool, 1);
+        assert_eq!(buffer.write(&mut pool, b"ef"), 1);
     }
 
     #[test]
     fn segments_are_put_where_they_belong() {
-        let mut buffer = ReceiveBuffer::new(8);
-        buffer.put(4, b"efgh");
-        buffer.put(0, b"abcd");
+        let mut pool = RingPool::new(8);
+        let mut buffer = ReceiveBuffer::new(&pool);
+        buffer.put(&mut pool, 4, b"efgh");
+        buffer.put(&mut pool, 0, b"abcd");
         assert_eq!(buffer.peek(8), (&b"abcdefgh"[..], &b""[..]));
         buffer.consume(6);
-        buffer.put(8, b"ijklmn");
+        buffer.put(&mut pool, 8, b"ijklmn");
         assert_eq!(buffer.peek(8), (&b"gh"[..], &b"ijklmn"[..]));
+    }
+
+    #[test]
+    fn a_ring_that_holds_nothing_is_there_for_another() {
+        let mut pool = RingPool::new(16);
+        let mut first = SendBuffer::new(&pool);
+        first.write(&mut pool, b"abc");
+        assert_eq!(pool.free.len(), 0);
+        first.release(&mut pool, 3);
+        assert_eq!(pool.free.len(), 1);
+        let mut second = SendBuffer::new(&pool);
+        second.write(&mut pool, b"d");
+        assert_eq!(pool.free.len(), 0);
+        assert_eq!(second.slices(0, 1).0, b"d");
     }
 }

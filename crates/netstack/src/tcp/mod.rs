@@ -52,7 +52,7 @@ pub mod rtt;
 pub mod secret;
 pub mod state;
 
-pub use buffer::{ReceiveBuffer, SendBuffer};
+pub use buffer::{ReceiveBuffer, RingPool, SendBuffer};
 pub use config::{CongestionControl, KeepAlive, TcpConfig};
 pub use connection::{Connection, Happened, Outgoing, Placed, Receipt, TcpCounters};
 pub use secret::Secret;

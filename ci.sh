@@ -142,6 +142,7 @@ cmd_system() {
     need memccapable libmemcached-tools
     need nutcracker nutcracker
     need unshare util-linux
+    need ip iproute2
     need tmux tmux
     need mpirun openmpi-bin
     need gcc gcc
@@ -153,6 +154,8 @@ cmd_system() {
     run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.
     run cargo build --profile checked --package weftwork
+    # A host on the devices of crate netstack.
+    run cargo build --profile checked --package weftwork-netstack --example answer
     cmd_site
     run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }

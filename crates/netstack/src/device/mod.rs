@@ -17,7 +17,11 @@
 
 pub mod impair;
 pub mod mem;
+pub mod packet;
 pub mod pcap;
+mod sys;
+pub mod tap;
+mod vnet;
 
 use std::fmt;
 use std::io;

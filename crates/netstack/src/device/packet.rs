@@ -1,0 +1,90 @@
+//! Packet sockets: frames of an interface that the kernel has, such as a network card's or a
+//! veth's. packet(7)
+//!
+//! ```text
+//!                         ┌─ the kernel's own TCP/IP (which should have no address here)
+//!   interface "eth0" ──┬──┘
+//!                      └───── Packet, member 0 ── this stack
+//!                      └───── Packet, member 1 ── its other shard      by the hash of the flow
+//! ```
+//!
+//! The socket sees every frame beside the kernel, not in its place. This stack has a station's
+//! address of its own on the link, so the kernel drops what is for it; the interface should have no
+//! IP address of this stack, or the kernel answers as well.
+//!
+//! As [TAP](super::tap) it has the virtio-net header, so a frame is up to 64 KiB of a stream in
+//! both directions, if the interface has offloads. If they are turned off (`ethtool -K`), frames
+//! are as on a wire; what is handed down long is then cut by the kernel.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
+use crate::time::Instant;
+
+/// The most members of a group: `PACKET_FANOUT_MAX` in `net/packet/internal.h` was this for long.
+pub const MEMBERS_MAX: usize = 256;
+
+/// One packet socket of an interface.
+pub struct Packet {
+    fd: OwnedFd,
+    capabilities: Capabilities,
+    dropped: u64,
+}
+
+impl Packet {
+    /// Opens `members` sockets of the interface `name`, one device for each. With several, the
+    /// kernel deals frames by the hash of their flow, in both directions the same; `group` is then
+    /// a number that no other such group has in this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a name or a number of members that cannot be; `ENODEV` if there is no
+    /// such interface; `EPERM` without `CAP_NET_RAW`; `EINVAL` or `EALREADY` if the group is of
+    /// others.
+    pub fn open(name: &str, members: usize, group: u16) -> io::Result<Vec<Packet>> {
+        if !(1..=MEMBERS_MAX).contains(&members) {
+            let why = format!("{members} members: from 1 to {MEMBERS_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let capabilities = Capabilities::offloading(sys::mtu_of(name)?);
+        let open = |_| {
+            let fd = sys::packet_socket(name)?;
+            if members > 1 {
+                let how = libc::PACKET_FANOUT_HASH as i32;
+                let fanout = i32::from(group) | how << 16;
+                sys::set_packet_option(fd.as_fd(), libc::PACKET_FANOUT, fanout)?;
+            }
+            Ok(Packet {
+                fd,
+                capabilities,
+                dropped: 0,
+            })
+        };
+        (0..members).map(open).collect()
+    }
+
+    /// Frames that came with a header that cannot be.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl Device for Packet {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        vnet::receive(&self.fd, burst, &mut self.dropped)
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.capabilities.assert_fit(frame);
+        vnet::transmit(&self.fd, frame)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}

@@ -1,0 +1,147 @@
+//! The system calls of devices that rustix does not have.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libc::ifreq;
+
+/// An interface's name as the kernel takes it: NUL-terminated, in 16 bytes. netdevice(7)
+pub(super) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
+    let is_right = !name.is_empty() && !name.contains(['\0', '/']) && name.len() < libc::IFNAMSIZ;
+    if !is_right {
+        let why = format!("{name:?} is no name of an interface: 1 to 15 bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut padded = [0; libc::IFNAMSIZ];
+    for (place, byte) in padded.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    Ok(padded)
+}
+
+/// Attaches a descriptor of `/dev/net/tun` to the interface `name`, which is made if it is not
+/// there: `TUNSETIFF`.
+pub(super) fn attach_tun(tun: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<()> {
+    let mut request = ifreq {
+        ifr_name: interface_name(name)?,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_flags: flags as libc::c_short,
+        },
+    };
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which this function owns
+    // (Documentation/networking/tuntap.rst).
+    let returned = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    checked(returned)
+}
+
+/// What the user of the device takes from the kernel unfinished: `TUNSETOFFLOAD`.
+pub(super) fn set_tun_offload(tun: BorrowedFd<'_>, offload: libc::c_uint) -> io::Result<()> {
+    let offload = libc::c_ulong::from(offload);
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    let returned = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, offload) };
+    checked(returned)
+}
+
+/// The longest IP packet of an interface: `SIOCGIFMTU`. netdevice(7)
+pub(super) fn mtu_of(name: &str) -> io::Result<usize> {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let mut request = ifreq {
+        ifr_name: interface_name(name)?,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_mtu: 0 },
+    };
+    let fd = any.as_fd().as_raw_fd();
+    // SAFETY: SIOCGIFMTU reads the name and writes the number of one `ifreq`, which this function
+    // owns.
+    let returned = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU, &raw mut request) };
+    checked(returned)?;
+    // SAFETY: the call has succeeded, so it has written the union's `ifru_mtu`; and every bit
+    // pattern is an integer.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(usize::try_from(mtu).unwrap_or_default())
+}
+
+fn checked(returned: c_int) -> io::Result<()> {
+    match returned {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// A packet socket of one interface, which does not wait. packet(7)
+pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let index = index_of(name)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Without a protocol it receives nothing until it is bound: no frame of another interface.
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    // What the kernel's end has sent is not for this one, and group members get each frame once.
+    set_packet_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, 1)?;
+    set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1)?;
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: bind(2) reads `len` bytes of the address, which lives until the end of the call.
+    let returned = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    checked(returned)?;
+    listen_to_all(socket.as_fd(), index)?;
+    Ok(socket)
+}
+
+/// Frames to other stations are received as well: this one has an address of its own.
+fn listen_to_all(socket: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
+    let membership = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+        &membership,
+    )
+}
+
+pub(super) fn set_packet_option(
+    socket: BorrowedFd<'_>,
+    option: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    set_option(socket, libc::SOL_PACKET, option, &value)
+}
+
+/// Sets an option whose value is a C struct or an integer.
+fn set_option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    let value = (&raw const *value).cast();
+    // SAFETY: setsockopt(2) reads `len` bytes of the value, which is borrowed, and whose type the
+    // callers in this file choose as the option has it.
+    checked(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) })
+}
+
+/// The number of an interface.
+pub(super) fn index_of(name: &str) -> io::Result<c_int> {
+    let padded = interface_name(name)?;
+    // SAFETY: the name is NUL-terminated: `interface_name` leaves the last byte zero.
+    match unsafe { libc::if_nametoindex(padded.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index as c_int),
+    }
+}

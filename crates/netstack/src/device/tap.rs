@@ -1,0 +1,107 @@
+//! TAP: an Ethernet interface of the kernel whose other end is a descriptor.
+//! Documentation/networking/tuntap.rst
+//!
+//! ```text
+//!   kernel's TCP/IP ── interface "tap0" ══ /dev/net/tun, queue 0 ── Tap ── this stack
+//!                      (up, with an        /dev/net/tun, queue 1 ── Tap ── its other shard
+//!                       address)
+//! ```
+//!
+//! The kernel's end is an interface as any other: it is brought up and given an address, is bridged
+//! or routed, with `ip`. This end is a station on the same link, with an address of its own.
+//!
+//! A frame is a system call, which costs about a microsecond whatever its length. So what counts is
+//! that frames are long: with the virtio-net header, one `writev` carries up to 64 KiB of a TCP
+//! stream, which the kernel cuts only if it has to, and one `readv` brings as much.
+//!
+//! With several queues the kernel sends a flow to the queue that has last sent a frame of it, and
+//! others by their hash: so a connection stays on its shard.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
+use crate::time::Instant;
+
+/// The most queues of an interface. `MAX_TAP_QUEUES` in `drivers/net/tun.c`
+pub const QUEUES_MAX: usize = 256;
+
+/// One queue of a TAP interface.
+pub struct Tap {
+    fd: OwnedFd,
+    capabilities: Capabilities,
+    dropped: u64,
+}
+
+impl Tap {
+    /// Opens the interface `name` with `queues` queues, one device for each; it is made if it is
+    /// not there, and then goes with the last of them. Its MTU is that of now.
+    ///
+    /// Without `offloads` frames are as on a wire: no longer than the MTU, with checksums.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a name or a number of queues that cannot be; `EPERM` without
+    /// `CAP_NET_ADMIN`; `EBUSY` if it is in use; `EINVAL` if it is there and has another number of
+    /// queues; `ENOENT` without `/dev/net/tun`.
+    pub fn open(name: &str, queues: usize, offloads: bool) -> io::Result<Vec<Tap>> {
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            let why = format!("{queues} queues: from 1 to {QUEUES_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        // All are attached before one is used: the first makes the interface.
+        let attach = |_| attach(name, queues, offloads);
+        let attached: Vec<OwnedFd> = (0..queues).map(attach).collect::<io::Result<_>>()?;
+        let mtu = sys::mtu_of(name)?;
+        let capabilities = match offloads {
+            true => Capabilities::offloading(mtu),
+            false => Capabilities::plain(mtu),
+        };
+        let tap = |fd| Tap {
+            fd,
+            capabilities,
+            dropped: 0,
+        };
+        Ok(attached.into_iter().map(tap).collect())
+    }
+
+    /// Frames that came with a header that cannot be.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())?;
+    let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+    let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    sys::attach_tun(fd.as_fd(), name, kind | several)?;
+    let offload = match offloads {
+        true => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN,
+        false => 0,
+    };
+    sys::set_tun_offload(fd.as_fd(), offload)?;
+    Ok(fd)
+}
+
+impl Device for Tap {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        vnet::receive(&self.fd, burst, &mut self.dropped)
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.capabilities.assert_fit(frame);
+        vnet::transmit(&self.fd, frame)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}

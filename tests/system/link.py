@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""The kernel's side of a link whose other end is a host of crate netstack: its example `answer`. It asks as any host would, and prints
+`kept` when every promise was kept. To be run in a network namespace of its own.
+
+    unshare --net tests/system/link.py EXAMPLE KIND
+"""
+
+import os
+import random
+import select
+import socket
+import struct
+import subprocess
+import sys
+
+OURS, THEIRS = ("10.9.0.1", "fd00:9::1"), ("10.9.0.2", "fd00:9::2")
+SECONDS_MAX = 20
+
+
+def main():
+    example, kind = sys.argv[1:]
+    on_veth = kind.startswith(("packet", "xdp"))
+    kernels, theirs = ("kernel", "stack") if on_veth else ("stack", "stack")
+    if on_veth:
+        ip("link", "add", kernels, "type", "veth", "peer", "name", theirs)
+        # No address, so that the kernel says nothing there.
+        ip("link", "set", theirs, "addrgenmode", "none", "up")
+    host = subprocess.Popen([example, f"{kind}:{theirs}", f"{THEIRS[0]}/24", f"{THEIRS[1]}/64"], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE)
+    try:
+        assert host.stdout.readline() == b"ready\n", "the host has not started"
+        ip("address", "add", f"{OURS[0]}/24", "dev", kernels)
+        ip("address", "add", f"{OURS[1]}/64", "dev", kernels, "nodad")
+        ip("link", "set", kernels, "up")
+        ask_all()
+    finally:
+        host.stdin.close()
+    last = host.stdout.read().decode()
+    assert host.wait(SECONDS_MAX) == 0, f"the host ended with {host.returncode}"
+    merged, cut = int(last.split()[1]), int(last.split()[3])
+    if kind in ("wire", "xdp"):
+        assert (merged, cut) == (0, 0), f"offloads where there are none: {last}"
+    else:
+        assert merged > 0 and cut > 0, f"no frame was merged or cut: {last}"
+    print("kept")
+
+
+def ask_all():
+    for theirs in THEIRS:
+        for length in (0, 1, 56, 1400):
+            ping(theirs, length)
+        expect_refused(theirs)
+        # Several, so that both of two queues have some.
+        for seed in range(8):
+            mirror(theirs, seed)
+
+
+def ping(theirs, length):
+    """An echo of so many bytes comes back, for the right identifier, with the right bytes."""
+    is_v6 = ":" in theirs
+    request, reply, protocol = (128, 129, socket.IPPROTO_ICMPV6) if is_v6 else (8, 0, socket.IPPROTO_ICMP)
+    data = random.randbytes(length)
+    with socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_RAW, protocol) as raw:
+        raw.settimeout(SECONDS_MAX)
+        message = struct.pack("!BBHHH", request, 0, 0, os.getpid() & 0xffff, length) + data
+        if not is_v6:
+            # The kernel makes ICMPv6's, which includes the addresses.
+            message = message[:2] + struct.pack("!H", checksum(message)) + message[4:]
+        raw.sendto(message, (theirs, 0))
+        while True:
+            came, (source, *_) = raw.recvfrom(2000)
+            came = came if is_v6 else came[20:]
+            # It sees other messages as well, such as neighbour discovery's.
+            if came[0] == reply and source == theirs:
+                break
+    assert came[4:] == message[4:], f"an echo of {length} bytes from {theirs} came back as {came[4:]!r}"
+    assert is_v6 or checksum(came) == 0, "an echo with a wrong checksum"
+
+
+def checksum(message):
+    padded = message + b"\0" * (len(message) % 2)
+    total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return total ^ 0xffff
+
+
+def expect_refused(theirs):
+    """A datagram to a port is answered by an ICMP error, which the kernel hands to the socket that sent it."""
+    with socket.socket(socket.AF_INET6 if ":" in theirs else socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        datagrams.settimeout(SECONDS_MAX)
+        datagrams.connect((theirs, 999))
+        datagrams.send(b"is it open?")
+        try:
+            datagrams.recv(100)
+        except ConnectionRefusedError:
+            return
+    raise AssertionError(f"a datagram to {theirs} was not refused")
+
+
+def mirror(theirs, seed):
+    """Segments come back as they were sent, short and long: the kernel's offloads are on, so that both sides cut and merge."""
+    chance = random.Random(seed)
+    with socket.create_connection((theirs, 80), SECONDS_MAX) as connection:
+        for length in (1, 1000, 1460, 1461, 30_000, 30_000):
+            sent = chance.randbytes(length)
+            connection.sendall(sent)
+            came = b""
+            while len(came) < length:
+                ready, _, _ = select.select([connection], [], [], SECONDS_MAX)
+                assert ready, f"{len(came)} of {length} bytes came back from {theirs}"
+                came += connection.recv(1 << 20)
+            assert came == sent, f"other bytes than the {length} that were sent came back from {theirs}"
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"", "more than was sent came back"
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+if __name__ == "__main__":
+    main()

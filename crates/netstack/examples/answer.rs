@@ -8,6 +8,7 @@
 //! tap, taps        a TAP interface, with one queue or two
 //! wire             a TAP interface without offloads
 //! packet, packets  an interface that is there, by one packet socket or two
+//! xdp              an interface that is there, by AF_XDP
 //!
 //! cargo build --example answer
 //! sudo target/debug/examples/answer tap:weft0 10.9.0.2/24 &
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use netstack::device::packet::Packet;
 use netstack::device::tap::Tap;
+use netstack::device::xdp::Xdp;
 use netstack::device::{
     Device, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
 };
@@ -58,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(("wire", name)) => serve(Tap::open(name, 1, false)?, addresses),
         Some(("packet", name)) => serve(Packet::open(name, 1, 0)?, addresses),
         Some(("packets", name)) => serve(Packet::open(name, 2, GROUP)?, addresses),
+        Some(("xdp", name)) => serve(Xdp::open(name, 1)?, addresses),
         _ => Err(format!("{device:?} is no device").into()),
     }
 }

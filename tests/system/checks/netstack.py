@@ -33,6 +33,11 @@ def a_host_on_two_packet_sockets_answers_the_kernel(world):
     answers(world, "packets")
 
 
+@check()
+def a_host_on_af_xdp_answers_the_kernel(world):
+    answers(world, "xdp")
+
+
 def answers(world, kind):
     # Beside the binary, where cargo puts examples: ./ci.sh system builds both.
     example = world.binary.parent / "examples" / "answer"

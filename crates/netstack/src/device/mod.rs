@@ -22,6 +22,7 @@ pub mod pcap;
 mod sys;
 pub mod tap;
 mod vnet;
+pub mod xdp;
 
 use std::fmt;
 use std::io;

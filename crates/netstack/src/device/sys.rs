@@ -123,7 +123,7 @@ pub(super) fn set_packet_option(
 }
 
 /// Sets an option whose value is a C struct or an integer.
-fn set_option<T: Copy>(
+pub(super) fn set_option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: c_int,
     option: c_int,
@@ -144,4 +144,62 @@ pub(super) fn index_of(name: &str) -> io::Result<c_int> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index as c_int),
     }
+}
+
+/// A socket for the frames of one queue. Documentation/networking/af_xdp.rst
+pub(super) fn xdp_socket() -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let family = AddressFamily::from_raw(libc::AF_XDP as u16);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, SocketType::RAW, flags, None)?)
+}
+
+/// Where the parts of the rings lie in their mappings.
+pub(super) fn xdp_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
+    const NONE: libc::xdp_ring_offset = libc::xdp_ring_offset {
+        producer: 0,
+        consumer: 0,
+        desc: 0,
+        flags: 0,
+    };
+    let mut offsets = libc::xdp_mmap_offsets {
+        rx: NONE,
+        tx: NONE,
+        fr: NONE,
+        cr: NONE,
+    };
+    let mut len = size_of_val(&offsets) as libc::socklen_t;
+    let at = (&raw mut offsets).cast();
+    // SAFETY: the kernel writes at most `len` bytes to the offsets, which this function owns.
+    let returned = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_MMAP_OFFSETS,
+            at,
+            &raw mut len,
+        )
+    };
+    checked(returned)?;
+    Ok(offsets)
+}
+
+/// Binds an AF_XDP socket to a queue, in copy mode.
+pub(super) fn bind_xdp(socket: BorrowedFd<'_>, interface: c_int, queue: u32) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: libc::XDP_COPY,
+        sxdp_ifindex: interface as u32,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: bind(2) reads `len` bytes of the address, which lives until the end of the call.
+    let returned = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    checked(returned)
+}
+
+/// Tells the kernel that there are frames in the transmit ring.
+pub(super) fn kick(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    rustix::net::send(socket, &[], rustix::net::SendFlags::DONTWAIT).map(|_| ())
 }

@@ -1,0 +1,195 @@
+//! AF_XDP: a program in the kernel takes the frames of one queue of an interface away, before the
+//! kernel's TCP/IP sees them, and lays them into memory that is shared with this process.
+//! Documentation/networking/af_xdp.rst
+//!
+//! ```text
+//!   umem:   | chunk | chunk | chunk | …        CHUNKS of 4 KiB; the first half is for receiving
+//!
+//!   fill         addresses of empty chunks   ────▶ kernel       chunks go round by four rings of
+//!   receive      frames                      ◀──── kernel       numbers in shared memory, each with
+//!   transmit     frames                      ────▶ kernel       one writer of its head and one of
+//!   completion   addresses that were sent    ◀──── kernel       its tail
+//! ```
+//!
+//! There is no library and no compiler under this: the program is [six instructions](program), and
+//! the rest are system calls. Frames are copied between umem and the kernel's own buffers (copy
+//! mode), which every driver can do, and between umem and the caller's memory, as [`Device`] has
+//! it. What is saved is the system call for each frame.
+//!
+//! A frame is as on a wire: no longer than the MTU, and with a checksum of its own. A veth whose
+//! other end leaves checksums to the device hands over wrong ones: turn that off, there, with
+//! `ethtool -K NAME tx off`.
+
+mod program;
+mod ring;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, Verified, sys};
+use crate::time::Instant;
+use crate::wire::ethernet;
+use program::Program;
+use ring::{Descriptor, Rings, Umem};
+
+/// The length of a chunk, which holds one frame: a page, which is what chunks are at most.
+const CHUNK_LEN: usize = 4096;
+
+/// Chunks of a queue: for each direction, half.
+const CHUNKS: usize = 4096;
+
+/// The kernel takes 32 frames with each call, or none while its buffers are full: then the next
+/// flush goes on. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
+const KICKS_MAX: usize = CHUNKS / 32;
+
+/// What the kernel keeps free at the beginning of a chunk for programs to put headers there:
+/// XDP_PACKET_HEADROOM in `linux/bpf.h`.
+const KERNEL_HEADROOM: usize = 256;
+
+/// The longest frame.
+pub const FRAME_LEN_MAX: usize = CHUNK_LEN - KERNEL_HEADROOM;
+
+/// The most queues of an interface that can be opened.
+pub const QUEUES_MAX: usize = 64;
+
+/// One queue of an interface.
+pub struct Xdp {
+    fd: OwnedFd,
+    umem: Umem,
+    rings: Rings,
+    /// Chunks that can take a frame to transmit.
+    free: Vec<u64>,
+    /// Frames were put into the ring that the kernel was not told of.
+    has_untold: bool,
+    capabilities: Capabilities,
+    /// It is in the way of the interface's frames until the last queue goes.
+    _program: Arc<Program>,
+}
+
+impl Xdp {
+    /// Takes the frames of the first `queues` queues of the interface `name`, one device for each.
+    /// The kernel sees none of them any more, until the last device is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a name or a number of queues that cannot be, and for an MTU above
+    /// [`FRAME_LEN_MAX`]; `ENODEV` if there is no such interface; `EINVAL` if it has fewer queues;
+    /// `EBUSY` if another program has it; `EPERM` without `CAP_NET_RAW` and `CAP_BPF`.
+    pub fn open(name: &str, queues: usize) -> io::Result<Vec<Xdp>> {
+        let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            return invalid(format!("{queues} queues: from 1 to {QUEUES_MAX}"));
+        }
+        let index = sys::index_of(name)?;
+        let capabilities = Capabilities::plain(sys::mtu_of(name)?);
+        let frame_len = capabilities.receive_len_max;
+        if frame_len > FRAME_LEN_MAX {
+            return invalid(format!(
+                "frames of {frame_len} bytes: up to {FRAME_LEN_MAX}"
+            ));
+        }
+        let program = Arc::new(Program::attach(index, queues as u32)?);
+        let open = |queue| {
+            let (fd, umem, rings) = ring::open(index, queue, CHUNK_LEN, CHUNKS)?;
+            program.direct(queue, fd.as_fd())?;
+            let mut device = Xdp {
+                fd,
+                umem,
+                rings,
+                free: (CHUNKS / 2..CHUNKS).map(address_of).collect(),
+                has_untold: false,
+                capabilities,
+                _program: Arc::clone(&program),
+            };
+            for chunk in 0..CHUNKS / 2 {
+                device.rings.fill.push(address_of(chunk));
+            }
+            Ok(device)
+        };
+        (0..queues as u32).map(open).collect()
+    }
+
+    /// Takes back the chunks whose frames have left.
+    fn reclaim(&mut self) {
+        while let Some(address) = self.rings.completion.pop() {
+            self.free.push(address);
+        }
+    }
+}
+
+/// Where a chunk begins in umem.
+fn address_of(chunk: usize) -> u64 {
+    (chunk * CHUNK_LEN) as u64
+}
+
+impl Device for Xdp {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        while let Some(room) = burst.room() {
+            let Some(frame) = self.rings.receive.pop() else {
+                break;
+            };
+            let len = room.len().min(frame.len as usize);
+            self.umem.read(frame.address, &mut room[..len]);
+            burst.push(len, Verified::No, None);
+            // The frame began behind the headroom; the chunk is what is given back. There is room:
+            // the ring has place for all chunks of this direction.
+            let chunk = frame.address / CHUNK_LEN as u64 * CHUNK_LEN as u64;
+            self.rings.fill.push(chunk);
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.capabilities.assert_fit(frame);
+        if self.free.is_empty() {
+            self.flush(now).map_err(TransmitError::Io)?;
+        }
+        let address = self.free.pop().ok_or(TransmitError::Full)?;
+        let mut end = address;
+        for piece in [frame.headers].iter().chain(frame.payload) {
+            self.umem.write(end, piece);
+            end += piece.len() as u64;
+        }
+        let is_taken = self.rings.transmit.push(Descriptor {
+            address,
+            len: (end - address) as u32,
+            options: 0,
+        });
+        assert!(is_taken, "a ring that has a place for each chunk is full");
+        self.has_untold = true;
+        Ok(())
+    }
+
+    fn flush(&mut self, _now: Instant) -> io::Result<()> {
+        for _ in 0..KICKS_MAX {
+            if !self.has_untold {
+                break;
+            }
+            match sys::kick(self.fd.as_fd()) {
+                Ok(()) => self.has_untold = !self.rings.transmit.is_taken(),
+                // There are more than it takes with one call.
+                Err(Errno::AGAIN) => {}
+                // The device has no room now.
+                Err(Errno::BUSY | Errno::NOBUFS) => break,
+                Err(error) => return Err(error.into()),
+            }
+            self.reclaim();
+        }
+        self.reclaim();
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+/// A frame that fills the MTU fits behind its Ethernet header.
+const _: () = assert!(FRAME_LEN_MAX > ethernet::HEADER_LEN + 1500);

@@ -1,0 +1,270 @@
+//! The memory that is shared with the kernel: umem, and the four rings.
+//!
+//! ```text
+//!   a ring   | producer u32 | … | consumer u32 | … | entry | entry | … entry |     entries: 2^n
+//!
+//!   producer and consumer count up and wrap; entry i is that of count i modulo 2^n. The kernel
+//!   writes one of the two, and this process the other: with Release, after the entries that it
+//!   speaks of have been written or read. It reads the kernel's with Acquire.
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::super::sys;
+
+/// A frame in umem: `struct xdp_desc` in `linux/if_xdp.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Descriptor {
+    pub(super) address: u64,
+    pub(super) len: u32,
+    pub(super) options: u32,
+}
+
+/// The rings of one socket.
+pub(super) struct Rings {
+    pub(super) fill: Producer<u64>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) receive: Consumer<Descriptor>,
+    pub(super) transmit: Producer<Descriptor>,
+}
+
+/// A socket with its umem, bound to a queue: each ring has a place for every chunk.
+pub(super) fn open(
+    interface: c_int,
+    queue: u32,
+    chunk_len: usize,
+    chunks: usize,
+) -> io::Result<(OwnedFd, Umem, Rings)> {
+    let socket = sys::xdp_socket()?;
+    let fd = socket.as_fd();
+    let umem = Umem {
+        memory: Mapping::anonymous(chunk_len * chunks)?,
+    };
+    let region = libc::xdp_umem_reg {
+        addr: umem.memory.start.as_ptr() as u64,
+        len: umem.memory.len as u64,
+        chunk_size: chunk_len as u32,
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    sys::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)?;
+    let entries = chunks as u32;
+    let sizes = [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+        libc::XDP_TX_RING,
+    ];
+    for ring in sizes {
+        sys::set_option(fd, libc::SOL_XDP, ring, &entries)?;
+    }
+    let offsets = sys::xdp_offsets(fd)?;
+    let map = |offset: &libc::xdp_ring_offset, page_offset: u64, entry_len: usize| {
+        let len = offset.desc as usize + chunks * entry_len;
+        Ok::<_, io::Error>(Counters {
+            memory: Mapping::of(fd, len, page_offset)?,
+            producer_at: offset.producer as usize,
+            consumer_at: offset.consumer as usize,
+            entries_at: offset.desc as usize,
+            entries,
+        })
+    };
+    let (numbers, frames) = (size_of::<u64>(), size_of::<Descriptor>());
+    let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+    let rings = Rings {
+        fill: Producer::new(map(&offsets.fr, libc::XDP_UMEM_PGOFF_FILL_RING, numbers)?),
+        completion: Consumer::new(map(&offsets.cr, completion_at, numbers)?),
+        receive: Consumer::new(map(&offsets.rx, libc::XDP_PGOFF_RX_RING as u64, frames)?),
+        transmit: Producer::new(map(&offsets.tx, libc::XDP_PGOFF_TX_RING as u64, frames)?),
+    };
+    sys::bind_xdp(fd, interface, queue)?;
+    Ok((socket, umem, rings))
+}
+
+/// The frames' memory.
+pub(super) struct Umem {
+    memory: Mapping,
+}
+
+impl Umem {
+    /// Copies the bytes at `address`, which the kernel has handed over.
+    pub(super) fn read(&self, address: u64, room: &mut [u8]) {
+        let from = self.memory.at(address as usize, room.len());
+        // SAFETY: `at` has checked that so many bytes lie there; the kernel does not write a chunk
+        // between its frame's arrival and its return by the fill ring; and `room` is memory of this
+        // process alone.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *room).cast(), room.len()) };
+    }
+
+    /// Writes to `address`, in a chunk that the kernel does not have.
+    pub(super) fn write(&mut self, address: u64, bytes: &[u8]) {
+        let to = self.memory.at(address as usize, bytes.len());
+        // SAFETY: `at` has checked that there is so much room; the kernel has no address within
+        // this chunk until it is put into the transmit ring; and `bytes` are borrowed from others.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+    }
+}
+
+/// A ring whose producer is this process.
+pub(super) struct Producer<T> {
+    ring: Counters,
+    produced: u32,
+    entries: PhantomData<T>,
+}
+
+impl<T: Copy> Producer<T> {
+    fn new(ring: Counters) -> Producer<T> {
+        Producer {
+            ring,
+            produced: 0,
+            entries: PhantomData,
+        }
+    }
+
+    /// Adds an entry; `false` if the ring is full.
+    pub(super) fn push(&mut self, entry: T) -> bool {
+        let consumed = self.ring.consumer().load(Ordering::Acquire);
+        if self.produced.wrapping_sub(consumed) >= self.ring.entries {
+            return false;
+        }
+        let place = self.ring.entry::<T>(self.produced);
+        // SAFETY: the place is one of the ring's, aligned as entries are, and the kernel does not
+        // read it before the store below, nor again since it has counted it as consumed.
+        unsafe { place.write(entry) };
+        self.produced = self.produced.wrapping_add(1);
+        self.ring.producer().store(self.produced, Ordering::Release);
+        true
+    }
+
+    /// Whether the kernel has consumed all entries.
+    pub(super) fn is_taken(&self) -> bool {
+        self.ring.consumer().load(Ordering::Acquire) == self.produced
+    }
+}
+
+/// A ring whose consumer is this process.
+pub(super) struct Consumer<T> {
+    ring: Counters,
+    consumed: u32,
+    entries: PhantomData<T>,
+}
+
+impl<T: Copy> Consumer<T> {
+    fn new(ring: Counters) -> Consumer<T> {
+        Consumer {
+            ring,
+            consumed: 0,
+            entries: PhantomData,
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let produced = self.ring.producer().load(Ordering::Acquire);
+        if produced == self.consumed {
+            return None;
+        }
+        let place = self.ring.entry::<T>(self.consumed);
+        // SAFETY: the place is one of the ring's, aligned as entries are; the kernel has written it
+        // before it counted it as produced, and writes it again only after the store below.
+        let entry = unsafe { place.read() };
+        self.consumed = self.consumed.wrapping_add(1);
+        self.ring.consumer().store(self.consumed, Ordering::Release);
+        Some(entry)
+    }
+}
+
+/// Where the parts of a ring lie.
+struct Counters {
+    memory: Mapping,
+    producer_at: usize,
+    consumer_at: usize,
+    entries_at: usize,
+    /// A power of two.
+    entries: u32,
+}
+
+impl Counters {
+    fn producer(&self) -> &AtomicU32 {
+        self.counter(self.producer_at)
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        self.counter(self.consumer_at)
+    }
+
+    fn counter(&self, at: usize) -> &AtomicU32 {
+        let place = self.memory.at(at, size_of::<AtomicU32>()).cast();
+        // SAFETY: `at` has checked that it lies in the mapping, which lives as long as `self`; the
+        // kernel aligns its counters, and both sides access them atomically.
+        unsafe { place.as_ref() }
+    }
+
+    fn entry<T>(&self, count: u32) -> NonNull<T> {
+        let index = (count & (self.entries - 1)) as usize;
+        let at = self.entries_at + index * size_of::<T>();
+        self.memory.at(at, size_of::<T>()).cast()
+    }
+}
+
+/// Mapped memory.
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is the mapping's own, whichever thread has it: nothing here depends on the
+// thread that made it.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn anonymous(len: usize) -> io::Result<Mapping> {
+        Mapping::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// A ring of a socket, which is named by its offset.
+    fn of(socket: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mapping> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Mapping::new(len, flags, socket.as_raw_fd(), offset)
+    }
+
+    fn new(len: usize, flags: c_int, fd: c_int, offset: u64) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let offset = offset as libc::off_t;
+        // SAFETY: without MAP_FIXED the kernel maps where nothing else is (mmap(2)).
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).expect("mmap returned a null pointer");
+        Ok(Mapping { start, len })
+    }
+
+    /// The place of `len` bytes from `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If they are not within the mapping.
+    fn at(&self, at: usize, len: usize) -> NonNull<u8> {
+        let is_within = at.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(is_within, "{len} bytes from {at} in {}", self.len);
+        // SAFETY: the place is within the mapping, or just behind it if `len` is zero.
+        unsafe { self.start.add(at) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and nothing borrows from it any more. The kernel
+        // keeps umem's pages for as long as its socket needs them.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -63,9 +63,11 @@ def ask_all():
         for length in (0, 1, 56, 1400):
             ping(theirs, length)
         expect_refused(theirs)
+        expect_no_listener(theirs)
         # Several, so that both of two queues have some.
-        for seed in range(8):
-            mirror(theirs, seed)
+        for _ in range(8):
+            mirror(theirs, [1, 1000, 1460, 1461, 30_000])
+        mirror(theirs, [3_000_000])
 
 
 def ping(theirs, length):
@@ -111,21 +113,39 @@ def expect_refused(theirs):
     raise AssertionError(f"a datagram to {theirs} was not refused")
 
 
-def mirror(theirs, seed):
-    """Segments come back as they were sent, short and long: the kernel's offloads are on, so that both sides cut and merge."""
-    chance = random.Random(seed)
+def expect_no_listener(theirs):
+    try:
+        socket.create_connection((theirs, 81), SECONDS_MAX).close()
+    except ConnectionRefusedError:
+        return
+    raise AssertionError(f"{theirs} has a listener at a port where none is")
+
+
+def mirror(theirs, lengths):
+    """Bytes come back as they were sent, however many: where the kernel's offloads are on, both sides cut and merge segments."""
     with socket.create_connection((theirs, 80), SECONDS_MAX) as connection:
-        for length in (1, 1000, 1460, 1461, 30_000, 30_000):
-            sent = chance.randbytes(length)
-            connection.sendall(sent)
-            came = b""
-            while len(came) < length:
-                ready, _, _ = select.select([connection], [], [], SECONDS_MAX)
-                assert ready, f"{len(came)} of {length} bytes came back from {theirs}"
-                came += connection.recv(1 << 20)
-            assert came == sent, f"other bytes than the {length} that were sent came back from {theirs}"
+        connection.setblocking(False)
+        for length in lengths:
+            sent = random.randbytes(length)
+            assert echo_of(connection, sent) == sent, f"other bytes than the {length} that were sent came back from {theirs}"
+        connection.settimeout(SECONDS_MAX)
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b"", "more than was sent came back"
+
+
+def echo_of(connection, sent):
+    """Sends and reads by turns, since the host takes no more than it can send back."""
+    left, came = memoryview(sent), bytearray()
+    while len(came) < len(sent):
+        readable, writable, _ = select.select([connection], [connection] if left else [], [], SECONDS_MAX)
+        assert readable or writable, f"{len(came)} of {len(sent)} bytes came back"
+        if writable:
+            left = left[connection.send(left):]
+        if readable:
+            piece = connection.recv(1 << 20)
+            assert piece, f"the connection ended after {len(came)} of {len(sent)} bytes"
+            came += piece
+    return came
 
 
 def ip(*words):

@@ -1,6 +1,6 @@
-//! A host of its own on a link, without any TCP: it answers ARP, neighbour discovery, ping and
-//! datagrams to ports that it does not have, and *mirrors* segments, until its standard input ends.
-//! It is what the devices are tested with.
+//! A host of its own on a link: it answers ping, tells that datagrams' ports are closed, and sends
+//! back on port 80 what comes in, until its standard input ends. It is what the devices are tested
+//! with.
 //!
 //! ```text
 //! answer KIND:INTERFACE ADDRESS/LEN...      as root
@@ -13,12 +13,8 @@
 //! cargo build --example answer
 //! sudo target/debug/examples/answer tap:weft0 10.9.0.2/24 &
 //! sudo ip address add 10.9.0.1/24 dev weft0; sudo ip link set weft0 up
-//! ping 10.9.0.2
+//! ping 10.9.0.2; nc 10.9.0.2 80
 //! ```
-//!
-//! To mirror is to send back what comes in order, in
-//! segments as long as the device cuts them, and to send nothing twice: so it works where nothing
-//! is lost, with peers that wait for the whole of what they have sent.
 
 use std::env;
 use std::error::Error;
@@ -30,30 +26,24 @@ use std::time::Duration;
 use netstack::device::packet::Packet;
 use netstack::device::tap::Tap;
 use netstack::device::xdp::Xdp;
-use netstack::device::{
-    Device, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
-};
-use netstack::ip::{
-    Arrived, Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, Prefix,
-};
+use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
+use netstack::host::{Backlog, FlowId, Netstack, Shard, ShardLimits};
+use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;
-use netstack::wire::Ecn;
-use netstack::wire::checksum::Sum;
 use netstack::wire::ethernet::EthernetAddress;
-use netstack::wire::tcp::{self, Flags, Segment, SeqNumber, TcpOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MAC: EthernetAddress = EthernetAddress([0x02, 0x77, 0x65, 0x66, 0x74, 0x01]);
-const FRAMES_PER_BURST: usize = 64;
+const PORT: u16 = 80;
 /// Of packet sockets.
 const GROUP: u16 = 7;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = env::args().skip(1);
     let device = words.next().ok_or("usage: answer DEVICE ADDRESS/LEN...")?;
-    let addresses = words
-        .map(|word| prefix(&word))
-        .collect::<Result<Vec<_>, _>>()?;
+    let addresses = words.map(|word| prefix(&word));
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
     match device.split_once(':') {
         Some(("tap", name)) => serve(Tap::open(name, 1, true)?, addresses),
         Some(("taps", name)) => serve(Tap::open(name, 2, true)?, addresses),
@@ -73,160 +63,107 @@ fn prefix(word: &str) -> Result<Prefix, Box<dyn Error>> {
     })
 }
 
-fn serve(mut queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn Error>> {
-    let capabilities = queues[0].capabilities();
-    let mut interface = Interface::new(InterfaceConfig {
+fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn Error>> {
+    let device = Queues {
+        queues,
+        merged: 0,
+        cut: 0,
+    };
+    let interface = InterfaceConfig {
         mac: MAC,
-        mtu: capabilities.mtu,
+        mtu: device.capabilities().mtu,
         addresses,
         gateway_v4: None,
         gateway_v6: None,
-    });
+    };
+    let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+    // A server draws its key; here a run is to be repeated.
+    let mut netstack = Netstack::new(device, interface, tcp, limits, [7; 16]);
+    netstack.shard().listen(PORT, Backlog::default());
     let began = std::time::Instant::now();
-    let mut burst = ReceiveBurst::new(FRAMES_PER_BURST, capabilities.receive_len_max);
-    let mut mirror = Mirror::default();
     println!("ready");
     loop {
         let now = Instant::START + began.elapsed();
-        let mut is_idle = true;
-        for device in &mut queues {
-            burst.clear();
-            device.receive(now, &mut burst)?;
-            is_idle &= burst.is_empty();
-            for frame in burst.frames() {
-                if let Delivery::Segment(arrived) = interface.receive(now, frame) {
-                    mirror.answer(now, device, &mut interface, &arrived)?;
-                }
-            }
-            interface.on_timer(now);
-            interface.transmit(now, device);
-            device.flush(now)?;
+        let received = netstack.receive(now)?;
+        let shard = netstack.shard();
+        while let Some(flow) = shard.accept(PORT) {
+            send_back(shard, now, flow);
         }
-        let timeout = interface.wakes_at().map(|at| at.since(now));
-        if is_idle && has_ended(&queues, timeout)? {
-            // How much came merged, and how much left to be cut.
-            println!("merged {} cut {}", mirror.merged, mirror.cut);
+        while let Some((flow, happened)) = shard.next_event() {
+            if !happened.contains(Happened::ENDED) {
+                send_back(shard, now, flow);
+            }
+        }
+        netstack.transmit(now, &())?;
+        let wait = netstack.wakes_at().since(now);
+        if received == 0 && has_ended(netstack.device(), wait)? {
+            let device = netstack.device();
+            println!("merged {} cut {}", device.merged, device.cut);
             return Ok(());
         }
     }
 }
 
-/// The last connection that was opened.
-#[derive(Default)]
-struct Mirror {
-    snd_nxt: SeqNumber,
-    rcv_nxt: SeqNumber,
-    mss: u16,
+/// Sends back what has come and fits; the end, when it has come, as well.
+fn send_back(shard: &mut Shard, now: Instant, flow: FlowId) {
+    let mut room = [0; 1 << 14];
+    loop {
+        let len = shard.write_room(flow).min(room.len());
+        let read = shard.read(flow, &mut room[..len]);
+        if read == 0 {
+            break;
+        }
+        shard.write(flow, &room[..read]);
+    }
+    let connection = shard.connection(flow);
+    if connection.is_some_and(|it| it.is_peer_closed() && it.readable_len() == 0) {
+        shard.close(now, flow);
+    }
+}
+
+/// Several queues as one device. What leaves does so by the first.
+struct Queues<D> {
+    queues: Vec<D>,
+    /// Frames that came as several segments in one, and that left so.
     merged: u64,
     cut: u64,
 }
 
-impl Mirror {
-    fn answer(
-        &mut self,
-        now: Instant,
-        device: &mut impl Device,
-        interface: &mut Interface,
-        arrived: &Arrived<'_>,
-    ) -> Result<(), Box<dyn Error>> {
-        let segment = arrived.segment;
-        let is_syn = segment.flags.contains(Flags::SYN);
-        if is_syn {
-            self.rcv_nxt = segment.seq;
-            self.snd_nxt = SeqNumber(1_000_000);
-            self.mss = segment.options.mss.unwrap_or(536);
-        }
-        // A pure acknowledgement has nothing to be sent back.
-        if segment.seq != self.rcv_nxt || segment.seq_len() == 0 {
-            return Ok(());
-        }
-        self.rcv_nxt += segment.seq_len();
-        self.merged += u64::from(arrived.segment_len.is_some());
-        let header_len = if arrived.dst.is_ipv4() { 40 } else { 60 };
-        let mss = (device.capabilities().mtu - header_len) as u16;
-        let back = Segment {
-            src_port: segment.dst_port,
-            dst_port: segment.src_port,
-            seq: self.snd_nxt,
-            ack: Some(self.rcv_nxt),
-            flags: segment.flags,
-            window: u16::MAX,
-            urgent: 0,
-            options: TcpOptions {
-                mss: is_syn.then_some(mss),
-                ..TcpOptions::NONE
-            },
-            payload: segment.payload,
-        };
-        self.snd_nxt += back.seq_len();
-        self.send(now, device, interface, arrived, &back)
+impl<D: Device> Device for Queues<D> {
+    fn capabilities(&self) -> Capabilities {
+        self.queues[0].capabilities()
     }
 
-    fn send(
-        &mut self,
-        now: Instant,
-        device: &mut impl Device,
-        interface: &mut Interface,
-        arrived: &Arrived<'_>,
-        segment: &Segment<'_>,
-    ) -> Result<(), Box<dyn Error>> {
-        let capabilities = device.capabilities();
-        let payload = segment.payload;
-        let mut room = [0; HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
-        let fields = IpFields {
-            src: arrived.dst,
-            dst: arrived.src,
-            ecn: Ecn::NotCapable,
-            len: segment.header_len() + payload.len(),
-        };
-        let written = interface.write_headers(now, &fields, &mut room);
-        let written = written.map_err(|error| format!("{error:?}"))?;
-        let end = written.len + segment.emit(&mut room[written.len..]);
-        let header = &mut room[written.len..end];
-        let checksum = PartialChecksum {
-            start: written.len as u16,
-            offset: tcp::CHECKSUM_OFFSET,
-        };
-        let is_long = payload.len() > usize::from(self.mss);
-        let offload = if is_long {
-            self.cut += 1;
-            Offload::Segmentation(Segmentation {
-                checksum,
-                is_v6: arrived.dst.is_ipv6(),
-                segment_len: self.mss,
-                has_cwr: false,
-            })
-        } else if capabilities.has_checksum_offload {
-            Offload::Checksum(checksum)
-        } else {
-            Offload::None
-        };
-        match offload {
-            Offload::None => {
-                tcp::write_checksum(header, written.pseudo_header, Sum::of(payload));
-            }
-            _ => tcp::write_partial_checksum(header, written.pseudo_header),
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        for queue in &mut self.queues {
+            queue.receive(now, burst)?;
         }
-        let frame = OutgoingFrame {
-            headers: &room[..end],
-            payload: &[payload],
-            offload,
-        };
-        Ok(device.transmit(now, &frame)?)
+        let merged = burst.frames().filter(|frame| frame.segment_len.is_some());
+        self.merged += merged.count() as u64;
+        Ok(())
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.cut += u64::from(matches!(frame.offload, Offload::Segmentation(_)));
+        self.queues[0].transmit(now, frame)
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.queues[0].flush(now)
     }
 }
 
 /// Waits for a frame, the end of standard input, or the time. Says whether the input has ended.
-fn has_ended(queues: &[impl Device], timeout: Option<Duration>) -> io::Result<bool> {
+fn has_ended(device: &Queues<impl Device>, wait: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut waits = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
-    let descriptors = queues.iter().filter_map(Device::descriptor);
+    let descriptors = device.queues.iter().filter_map(Device::descriptor);
     waits.extend(descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    match poll(&mut waits, timeout.as_ref()) {
+    let limit = Timespec {
+        tv_sec: wait.as_secs().min(3600) as i64,
+        tv_nsec: wait.subsec_nanos().into(),
+    };
+    match poll(&mut waits, Some(&limit)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!waits[0].revents().is_empty()),
         Err(error) => Err(error.into()),
     }

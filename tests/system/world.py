@@ -20,9 +20,12 @@ VARIANTS = {
     "uring": ["--engine", "fiber", "--io", "uring"],
     "epoll": ["--engine", "fiber", "--io", "epoll"],
     "thread": ["--engine", "thread"],
+    "event": ["--engine", "event"],
 }
 ALL = tuple(VARIANTS)
 FIBERS = ("uring", "epoll")
+# Those that carry any number of connections.
+MANY = ("uring", "epoll", "event")
 
 
 class Failure(Exception):

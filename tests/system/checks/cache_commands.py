@@ -12,7 +12,7 @@ import threading
 import time
 
 from memcache import Client, cache, certificate, run_weft_cache
-from world import ALL, FIBERS, Failure, check, expect, expect_equal, free_port, wait_for
+from world import ALL, FIBERS, MANY, Failure, check, expect, expect_equal, free_port, wait_for
 
 
 @check(*ALL)
@@ -396,7 +396,7 @@ def a_restart_keeps_the_items(world):
         client.line(), client.file.readline(), client.line()
 
 
-@check(*FIBERS, limit_s=60)
+@check(*MANY, limit_s=60)
 def an_upgrade_under_load_loses_nothing(world):
     """Four writers count up, each in keys of its own; the server is replaced twice under them. What was acknowledged is there."""
     file, port = world.scratch / "items", free_port()

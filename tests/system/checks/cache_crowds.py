@@ -10,7 +10,7 @@ import threading
 import time
 
 from memcache import cache
-from world import ALL, FIBERS, check, expect, expect_equal, wait_for
+from world import ALL, MANY, check, expect, expect_equal, wait_for
 
 # What a client may wait, in milliseconds, on a machine that has other things to do. What it did wait is in the report.
 WAIT_MS_MAX = 1000
@@ -49,7 +49,7 @@ def is_whole(value):
     return hashlib.sha256(value[64:]).hexdigest().encode() == value[:64]
 
 
-@check(*FIBERS, limit_s=120)
+@check(*MANY, limit_s=120)
 def fifteen_thousand_clients_are_served(world):
     count = 15_360
     with cache(world, "-c", count + 16, "-m", "256") as server:

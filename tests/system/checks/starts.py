@@ -104,7 +104,9 @@ def user_drops_every_privilege(world):
     nobody = pwd.getpwnam("nobody")
     # A port below 1024 shows that the listener is opened before.
     port = next(port for port in range(1023, 512, -1) if is_free(port))
-    with world.server("--user", "nobody", site=site, listen=[f"127.0.0.1:{port}"]) as server:
+    with world.server("--user", "nobody", "--workers", 2, site=site, listen=[f"127.0.0.1:{port}"]) as server:
+        # Nobody may bind such a port, nor join a group of root's.
+        expect_equal("the sockets that listen", listening(port), 2 if world.variant == "event" else 1)
         expect_equal("the user ids", set(server.status("Uid").split()), {str(nobody.pw_uid)})
         expect_equal("the group ids", set(server.status("Gid").split()), {str(nobody.pw_gid)})
         expect(set(server.status("Groups").split()) <= {str(nobody.pw_gid)}, f"groups {server.status('Groups')}")
@@ -114,6 +116,12 @@ def user_drops_every_privilege(world):
         expect_equal("the page", world.output_of("curl", "-sf", f"http://127.0.0.1:{port}/"), b"in")
         private = world.output_of("curl", "-s", "-o", world.scratch / "body", "-w", "%{http_code}", f"http://127.0.0.1:{port}/private.txt")
         expect(private in (b"403", b"404"), f"a file of root's alone is answered with {private}")
+
+
+def listening(port):
+    """How many sockets listen at a port. proc(5)"""
+    rows = [row.split() for row in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def statuses_of_threads(pid):

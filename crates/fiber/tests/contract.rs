@@ -36,6 +36,7 @@ contract! {
     unix_sockets_work_alike
     connect_to_nobody_is_refused
     a_busy_stream_does_not_starve_others
+    a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others
     sleepers_wake_in_order
     two_directions_of_one_stream
 }
@@ -434,6 +435,54 @@ fn a_busy_stream_does_not_starve_others() {
     turns.unwrap().join().unwrap();
     drain.unwrap().join().unwrap();
     flood.unwrap().join().unwrap();
+}
+
+/// Seen: while six clients took large files, the neighbour of a fiber waited for tens of
+/// milliseconds. Cause: 32 operations that did not wait made a turn, and one of them may be a
+/// megabyte of a file. Cure: what was moved counts as well.
+fn a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others() {
+    const LEN: u64 = 48 << 20;
+    const PIECE_LEN: u64 = 1 << 20;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(LEN).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    // A plain thread, which takes all that comes.
+    let taker = std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 20];
+        while far.read(&mut buffer).unwrap() > 0 {}
+    });
+    let turns = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&turns);
+    let builder = || fiber::Builder::new().processor(0);
+    let neighbour = builder().spawn(move || {
+        while !fiber::is_cancelled() {
+            turns.fetch_add(1, Ordering::Relaxed);
+            fiber::yield_now();
+        }
+    });
+    let sender = builder().spawn(move || {
+        let (mut at, mut longest) = (0, 0);
+        let (mut turn, mut turn_began) = (0, 0);
+        while at < LEN {
+            at += near
+                .send_cached_file(file.as_fd(), at, PIECE_LEN, None)
+                .unwrap();
+            let now = seen.load(Ordering::Relaxed);
+            if now != turn {
+                (turn, turn_began) = (now, at);
+            }
+            longest = longest.max(at - turn_began);
+        }
+        longest
+    });
+    let longest = sender.unwrap().join().unwrap();
+    let neighbour = neighbour.unwrap();
+    neighbour.cancel();
+    neighbour.join().unwrap();
+    taker.join().unwrap();
+    assert!(longest <= 2 * PIECE_LEN, "{longest} bytes in one turn");
 }
 
 fn sleepers_wake_in_order() {

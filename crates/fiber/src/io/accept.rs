@@ -173,7 +173,7 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
             connection: Cell::new(None),
         };
         if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
-            give_way();
+            give_way(0);
             return Ok(connection);
         }
         let completion = waiter

@@ -195,7 +195,7 @@ impl Socket {
         if len < RECEIVE_LEN_MAX {
             self.used_up(Interest::Read);
         }
-        give_way();
+        give_way(len);
         Ok(f(&buffer.bytes()[..len]))
     }
 
@@ -445,7 +445,7 @@ impl Socket {
                         if len < wanted_len {
                             self.used_up(interest);
                         }
-                        give_way();
+                        give_way(len);
                         return Ok(len);
                     }
                     Err(Errno::INTR) => continue,

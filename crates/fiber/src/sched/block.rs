@@ -27,14 +27,18 @@ pub fn yield_now() {
     }
 }
 
-/// Operations that a fiber does without suspending before it gives way.
+/// Operations that a fiber does without suspending before it gives way. One counts once more for
+/// each so many bytes that it has moved: a megabyte of a file takes as long as many small ones.
 const UNSUSPENDED_MAX: u8 = 32;
+const COUNTED_LEN: usize = 16 * 1024;
 
-/// After an operation that did not have to wait: a peer that is always ready must not keep the
-/// processor from the other fibers.
-pub(crate) fn give_way() {
-    let due =
-        processor::with_current(|processor, _| processor.count_unsuspended() > UNSUSPENDED_MAX);
+/// After an operation that did not have to wait and has moved `len` bytes: a peer that is always
+/// ready must not keep the processor from the other fibers.
+pub(crate) fn give_way(len: usize) {
+    let count = u8::try_from(1 + len / COUNTED_LEN).unwrap_or(u8::MAX);
+    let due = processor::with_current(|processor, _| {
+        processor.count_unsuspended(count) > UNSUSPENDED_MAX
+    });
     if due == Some(true) {
         yield_now();
     }

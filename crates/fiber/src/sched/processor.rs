@@ -293,10 +293,10 @@ impl Processor {
         self.pinned.get()
     }
 
-    /// Counts an operation that did not suspend; returns how many in a row.
-    pub(crate) fn count_unsuspended(&self) -> u8 {
+    /// Counts operations that did not suspend; returns how many in a row.
+    pub(crate) fn count_unsuspended(&self, count: u8) -> u8 {
         self.unsuspended
-            .set(self.unsuspended.get().saturating_add(1));
+            .set(self.unsuspended.get().saturating_add(count));
         self.unsuspended.get()
     }
 

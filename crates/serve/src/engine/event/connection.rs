@@ -67,11 +67,14 @@ pub(super) struct Desk<S> {
     pub(super) jobs: Arc<Jobs>,
     /// Whether threads read what is not in memory. Otherwise the loop waits for the disk.
     pub(super) has_file_threads: bool,
+    /// What the connection whose turn it is has sent in it.
+    pub(super) sent_len: u64,
 }
 
-/// After so many steps a connection gives way to others: neither a peer that takes a file as fast
-/// as it is sent, nor one that sends without end, keeps a loop to itself.
+/// After so many steps, or so much that was sent, a connection gives way to others: neither a peer
+/// that takes a file as fast as it is sent, nor one that sends without end, keeps a loop to itself.
 const STEPS_MAX: usize = 16;
+const SENT_LEN_MAX: u64 = 512 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
     /// Does what the carriage wants until it would have to wait, and notes for what.
@@ -83,6 +86,7 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
         let mut has_turn = matches!(self.waits, Waits::Turn);
+        desk.sent_len = 0;
         for _ in 0..STEPS_MAX {
             match self.step(desk, admission, &mut has_turn) {
                 Break(Waits::Input { until } | Waits::Room { until })
@@ -94,6 +98,7 @@ impl<S: Session + 'static> Connection<S> {
                     self.waits = waits;
                     return waits;
                 }
+                Continue(()) if desk.sent_len >= SENT_LEN_MAX => break,
                 Continue(()) => {}
             }
         }
@@ -122,6 +127,7 @@ impl<S: Session + 'static> Connection<S> {
                 is_last,
             } => {
                 let sent = wire.send_out(out, until, is_last)?;
+                desk.sent_len += sent.taken.as_ref().unwrap_or(&0);
                 match sent.taken {
                     // What was taken at once took no time.
                     Ok(len) if sent.is_all && !carriage.is_timed() => {
@@ -140,10 +146,12 @@ impl<S: Session + 'static> Connection<S> {
             }
             Want::File(piece) => {
                 let sent = wire.send_file(&piece, desk.slow(*name))?;
+                desk.sent_len += sent.as_ref().unwrap_or(&0);
                 tell(carriage, sent, desk.look_at_clock(), Carriage::sent);
             }
             Want::Copy { range, until } => {
                 let sent = wire.send_copy(range, until, desk.slow(*name))?;
+                desk.sent_len += sent.as_ref().unwrap_or(&0);
                 tell(carriage, sent, desk.look_at_clock(), Carriage::sent);
             }
             Want::Read { range } => {

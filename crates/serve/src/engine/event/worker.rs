@@ -101,6 +101,7 @@ where
             mailbox,
             jobs: Arc::clone(&house.admission.shared.jobs),
             has_file_threads: house.options.has_file_threads,
+            sent_len: 0,
         };
         Ok(Worker {
             house,

@@ -2,9 +2,10 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use session::{Echo, GiveUp, Next, Now, Outbox, Phase, Received};
+use session::{Echo, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, SharedFile};
 
 use super::*;
 
@@ -447,4 +448,79 @@ impl Session for Works {
     fn work(&mut self, _now: Now) {
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// `f` gets a file; `n` never rests, and notes how much the others were sent between two turns.
+struct Watches {
+    file: Arc<SharedFile>,
+    shared: Arc<OnceLock<Arc<Shared>>>,
+    longest: Arc<AtomicU64>,
+    before: Option<u64>,
+}
+
+const WATCHED_LEN: u64 = 64 << 20;
+
+impl Session for Watches {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+        match input.first() {
+            Some(b'f') => out.put_file(FileRange {
+                file: Arc::clone(&self.file),
+                range: 0..WATCHED_LEN,
+                keep: true,
+                settled: true,
+            }),
+            Some(b'n') => {
+                let shared = self.shared.get().expect("set before anything comes");
+                let sent = shared.counters.snapshot().bytes_sent();
+                let before = self.before.replace(sent).unwrap_or(sent);
+                self.longest.fetch_max(sent - before, Ordering::Relaxed);
+                return Received {
+                    used: 0,
+                    next: Next::Flush,
+                };
+            }
+            _ => {}
+        }
+        Received {
+            used: input.len(),
+            next: Next::Receive(Phase::Idle),
+        }
+    }
+}
+
+/// Seen: while six clients took large files as fast as they were sent, a neighbour in the same loop
+/// waited 20 to 40 ms. Cause: a turn was 16 steps, and a step may be a megabyte. Cure: what was
+/// sent counts as well.
+#[test]
+fn a_peer_that_takes_a_file_as_fast_as_it_is_sent_leaves_turns_to_others() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(WATCHED_LEN).unwrap();
+    let file = Arc::new(SharedFile::try_from(file).unwrap());
+    let (shared, longest) = (Arc::new(OnceLock::new()), Arc::new(AtomicU64::new(0)));
+    let (of, noted) = (Arc::clone(&shared), Arc::clone(&longest));
+    let open = move || Watches {
+        file: Arc::clone(&file),
+        shared: Arc::clone(&of),
+        longest: Arc::clone(&noted),
+        before: None,
+    };
+    let options = EventOptions {
+        has_file_threads: false,
+        ..options(1, Mechanism::EpollEdge)
+    };
+    let world = World::new(options, |_| (), open);
+    assert!(shared.set(Arc::clone(&world.shared)).is_ok());
+    let (mut taker, mut neighbour) = (world.connect(), world.connect());
+    neighbour.write_all(b"n").unwrap();
+    world.wait_until("the neighbour is heard", || {
+        world.shared.counters.snapshot().bytes_received() == 1
+    });
+    taker.write_all(b"f").unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut left = WATCHED_LEN;
+    while left > 0 {
+        left -= taker.read(&mut buffer).unwrap() as u64;
+    }
+    let longest = longest.load(Ordering::Relaxed);
+    assert!(longest <= 2 << 20, "{longest} bytes in one turn");
 }

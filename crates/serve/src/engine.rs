@@ -9,6 +9,7 @@
 pub(crate) mod admission;
 pub mod event;
 mod fiber;
+mod loops;
 mod pool;
 mod serving;
 #[cfg(test)]

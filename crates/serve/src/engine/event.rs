@@ -12,44 +12,32 @@
 //!
 //! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a thread that does
 //! nothing else ([`Accept::Dealt`]). A connection stays with its loop. `worker` (the loop) ·
-//! `connection`, `wire` (what it goes on with) · `entrance`, `doors`, `gate`, `dealer` (how
-//! connections come in) · `mailbox` (what other threads have for it) · `counters`.
+//! `connection` (what it goes on with) · `mailbox` (what other threads have for it). What it shares
+//! with the pipeline engine is in `loops`.
 
 mod connection;
-mod counters;
-mod dealer;
-mod doors;
-mod entrance;
-mod gate;
 mod mailbox;
 #[cfg(test)]
 mod tests;
-mod wire;
 mod worker;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::thread;
 
-use event::{Dispatcher, Mechanism};
+use event::Mechanism;
 use session::{Opening, Session};
 
-use super::admission::{Admission, Start};
-use super::pool::REFUSERS;
+use super::admission::Start;
+use super::loops::{
+    Accepted, DOORS, Dealer, Deals, Doors, Gate, House, Loop, LoopThreads, OpenDispatcher,
+};
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
-use crate::tls::Tls;
-use counters::LoopCounters;
-use dealer::Dealer;
-use doors::Doors;
-use gate::Gate;
-use mailbox::{Bell, Mailbox};
-use worker::{DOORS, Worker};
+use mailbox::{Letter, Mailbox};
+use worker::Worker;
 
 /// How the event engine works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,13 +80,6 @@ pub enum Accept {
     Dealt,
 }
 
-/// Connections that a loop takes in one go, so that those inside wait for a bounded time.
-const ACCEPTS_MAX: usize = 64;
-
-/// How long loops may take to close their listeners.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-const CLOSE_STEP: Duration = Duration::from_millis(1);
-
 /// The engine at work.
 pub(crate) struct Events {
     options: EventOptions,
@@ -106,48 +87,21 @@ pub(crate) struct Events {
     gate: Arc<Gate>,
     loops: Vec<Arc<Loop>>,
     dealer: Option<Arc<Loop>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: LoopThreads,
     /// A Unix socket's file goes when its `Bound` does.
     bound: Vec<Bound>,
 }
 
-/// What all loops share.
-struct House<O> {
-    admission: Admission<O>,
-    options: EventOptions,
-    gate: Arc<Gate>,
-    /// By the number of the listener.
-    tls: Vec<Option<Arc<Tls>>>,
-    open_dispatcher: OpenDispatcher,
+/// Deals connections to loops in turn. A mailbox has room for all that there may be.
+struct InTurn<S> {
+    mailboxes: Vec<Arc<Mailbox<S>>>,
+    next: usize,
 }
 
-/// Opens the dispatcher of a loop, on the thread that it belongs to.
-type OpenDispatcher = Box<dyn Fn() -> io::Result<Box<dyn Dispatcher>> + Send + Sync>;
-
-/// What is known elsewhere of one loop, or of the dealer.
-struct Loop {
-    bell: Bell,
-    /// There is room for a connection, for which it has waited.
-    has_room: AtomicBool,
-    counters: LoopCounters,
-}
-
-impl Loop {
-    fn new() -> io::Result<Arc<Loop>> {
-        Ok(Arc::new(Loop {
-            bell: Bell::new()?,
-            has_room: AtomicBool::new(false),
-            counters: LoopCounters::default(),
-        }))
-    }
-}
-
-impl<O> House<O> {
-    fn accepts_per_turn(&self) -> usize {
-        match self.options.accepts_many {
-            true => ACCEPTS_MAX,
-            false => 1,
-        }
+impl<S> Deals for InTurn<S> {
+    fn deal(&mut self, accepted: Accepted) {
+        self.mailboxes[self.next].post(Letter::Accepted(accepted));
+        self.next = (self.next + 1) % self.mailboxes.len();
     }
 }
 
@@ -165,49 +119,29 @@ impl Events {
 
     fn start_over<S, O>(
         mut options: EventOptions,
-        start: Start<O>,
+        mut start: Start<O>,
         open_dispatcher: OpenDispatcher,
     ) -> io::Result<Events>
     where
         S: Session + 'static,
         O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
     {
-        let Start {
-            admission,
-            mut listeners,
-            carriers,
-        } = start;
-        let shared = Arc::clone(&admission.shared);
         options.loops = options.loops.max(1);
-        let tls = listeners.iter().map(|bound| bound.tls.clone()).collect();
-        prepare(&options, &mut listeners)?;
-        let (own, dealt) = divide(&options, &listeners)?;
+        prepare(&options, &mut start.listeners)?;
+        let (own, dealt) = divide(&options, &start.listeners)?;
         if own.iter().all(Vec::is_empty) {
             options.accept = Accept::Dealt;
         }
-        let connections_max = shared.limits.connections_max;
-        let connections_max = carriers.map_or(connections_max, |few| few.min(connections_max));
-        let refusers = match admission.has_refusal() {
-            true => REFUSERS,
-            false => 0,
-        };
         let accepting = own.iter().chain([&dealt]).filter(|it| !it.is_empty());
-        let open_max = connections_max.saturating_add(refusers);
-        let gate = Arc::new(Gate::new(open_max, accepting.count()));
-        let house = Arc::new(House {
-            admission,
-            options: options.clone(),
-            gate: Arc::clone(&gate),
-            tls,
-            open_dispatcher,
-        });
+        let accepting = (accepting.count(), options.accepts_many);
+        let (house, bound) = House::new(start, open_dispatcher, accepting);
         let mut events = Events {
-            shared,
-            gate,
+            shared: Arc::clone(&house.admission.shared),
+            gate: Arc::clone(&house.gate),
             loops: Vec::new(),
             dealer: None,
-            threads: Vec::new(),
-            bound: listeners,
+            threads: LoopThreads::default(),
+            bound,
             options,
         };
         let mut mailboxes = Vec::new();
@@ -217,42 +151,18 @@ impl Events {
             mailboxes.push(Arc::clone(&mailbox));
             events.loops.push(Arc::clone(&own));
             let (house, doors) = (Arc::clone(&house), Doors::new(sockets, DOORS));
-            let make = move || Worker::new(house, own, mailbox, doors);
-            events.spawn(format!("loop {at}"), make, Worker::run)?;
+            let has_file_threads = events.options.has_file_threads;
+            let make = move || Worker::new(house, own, mailbox, doors, has_file_threads);
+            (events.threads).spawn(format!("loop {at}"), make, Worker::run)?;
         }
         if !dealt.is_empty() {
             let (own, doors) = (Loop::new()?, Doors::new(dealt, DOORS));
             events.dealer = Some(Arc::clone(&own));
-            let make = move || Dealer::new(house, own, mailboxes, doors);
-            events.spawn("dealer".to_owned(), make, Dealer::run)?;
+            let to = InTurn { mailboxes, next: 0 };
+            let make = move || Dealer::new(house, own, to, doors);
+            (events.threads).spawn("dealer".to_owned(), make, Dealer::run)?;
         }
         Ok(events)
-    }
-
-    /// Starts a thread that makes what it runs: a dispatcher may belong to its thread.
-    fn spawn<T>(
-        &mut self,
-        name: String,
-        make: impl FnOnce() -> io::Result<T> + Send + 'static,
-        run: impl FnOnce(T) + Send + 'static,
-    ) -> io::Result<()> {
-        let (made, is_made) = mpsc::channel();
-        let thread = thread::Builder::new().name(name).spawn(move || {
-            let (it, told) = match make() {
-                Ok(it) => (Some(it), Ok(())),
-                Err(error) => (None, Err(error)),
-            };
-            let _ = made.send(told);
-            let Some(it) = it else { return };
-            // Sessions that panic are caught before. Connections and a listen queue that nothing
-            // serves are worse than no server.
-            if catch_unwind(AssertUnwindSafe(|| run(it))).is_err() {
-                eprintln!("an event loop panicked, which is a mistake of the engine's");
-                std::process::abort();
-            }
-        })?;
-        self.threads.push(thread);
-        is_made.recv().map_err(io::Error::other)?
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -270,20 +180,14 @@ impl Events {
 
     /// What each loop has counted.
     pub(crate) fn dump(&self) -> String {
-        let lines = self.loops.iter().enumerate().map(|(at, one)| {
-            let counted = one.counters.iter();
-            let counted = counted.map(|(name, _, count)| format!("{name} {count}"));
-            format!("  loop {at}: {}\n", counted.collect::<Vec<_>>().join(", "))
-        });
+        let loops = self.loops.iter().enumerate();
+        let lines = loops.map(|(at, one)| one.counters.line(&at.to_string()));
         lines.collect()
     }
 
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         for (at, one) in self.loops.iter().enumerate() {
-            for (name, help, count) in one.counters.iter() {
-                let name = format!("weft_loop_{name}_total");
-                out.counter(&name, help, &[("loop", &at.to_string())], count);
-            }
+            one.counters.write_metrics(&at.to_string(), out);
         }
     }
 
@@ -301,10 +205,7 @@ impl Events {
     pub(crate) fn stop_accepting(&self) {
         self.gate.close();
         self.wake();
-        let deadline = Instant::now() + CLOSE_PATIENCE;
-        while !self.gate.are_all_closed() && Instant::now() < deadline {
-            thread::sleep(CLOSE_STEP);
-        }
+        self.gate.wait_until_closed();
     }
 
     pub(crate) fn connection_count(&self) -> usize {
@@ -325,13 +226,7 @@ impl Drop for Events {
         self.shared.stage.cut();
         self.gate.close();
         self.wake();
-        for thread in self.threads.drain(..) {
-            // A session may own the last handle on its server.
-            if thread.thread().id() != thread::current().id() {
-                // The hook has reported a panic.
-                let _ = thread.join();
-            }
-        }
+        self.threads.join();
     }
 }
 

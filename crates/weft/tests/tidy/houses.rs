@@ -43,6 +43,11 @@ const HOUSES: &[House] = &[
             engine/admission
             engine/pool
             engine/serving
+            engine/loops/counters engine/loops/threads engine/loops/wire
+            engine/loops/bell engine/loops/doors
+            engine/loops/gate
+            engine/loops/house
+            engine/loops
             engine/fiber engine/thread engine/event
             engine
             server

@@ -1,41 +1,19 @@
 //! A connection of a loop. It does what its carriage wants until it would have to wait, and says
 //! for what.
 
-use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
-use std::time::Instant;
 
-use event::Interest;
-use fiber::{Tick, TimerKey};
 use session::{Now, Opening, Session};
 
 use super::mailbox::{Letter, Mailbox};
-use super::wire::{SlowRead, Wire};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
-use crate::counters::Closed;
 use crate::engine::admission::Admission;
+use crate::engine::loops::{Heard, SENT_LEN_MAX, STEPS_MAX, SlowRead, Waits, Wire, output, tell};
 use crate::file::Buffer;
 use crate::jobs::Jobs;
-
-/// What a connection waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Waits {
-    /// Input.
-    Input { until: Instant },
-    /// Room in the socket's buffer.
-    Room { until: Instant },
-    /// The time.
-    Time { until: Instant },
-    /// A thread that works or reads for it.
-    Helper,
-    /// Its next turn.
-    Turn,
-    /// Nothing: this is the end.
-    End(Closed),
-}
 
 /// One connection.
 pub(super) struct Connection<S> {
@@ -45,16 +23,10 @@ pub(super) struct Connection<S> {
     pub(super) peer: Option<SocketAddr>,
     /// Which of the server's listeners it came from.
     pub(super) listener: usize,
-    /// Its name in letters and reports. No other connection of the loop has had it.
-    pub(super) name: u64,
-    /// What the dispatcher watches it for.
-    pub(super) watched: Option<Interest>,
+    /// What the loop has told its dispatcher and its timers of it.
+    pub(super) heard: Heard,
     /// It stands in the queue of those that have a turn coming.
     pub(super) is_queued: bool,
-    /// When the wait ends, and the timer that is set. It may be set for earlier: nearly every wait
-    /// ends later than the one before, so a timer is set anew when it comes and not before.
-    pub(super) due: Tick,
-    pub(super) timer: Option<(TimerKey, Tick)>,
 }
 
 /// What the connections of a loop share.
@@ -67,14 +39,7 @@ pub(super) struct Desk<S> {
     pub(super) jobs: Arc<Jobs>,
     /// Whether threads read what is not in memory. Otherwise the loop waits for the disk.
     pub(super) has_file_threads: bool,
-    /// What the connection whose turn it is has sent in it.
-    pub(super) sent_len: u64,
 }
-
-/// After so many steps, or so much that was sent, a connection gives way to others: neither a peer
-/// that takes a file as fast as it is sent, nor one that sends without end, keeps a loop to itself.
-const STEPS_MAX: usize = 16;
-const SENT_LEN_MAX: u64 = 512 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
     /// Does what the carriage wants until it would have to wait, and notes for what.
@@ -86,7 +51,7 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
         let mut has_turn = matches!(self.waits, Waits::Turn);
-        desk.sent_len = 0;
+        let mut sent_len = 0;
         for _ in 0..STEPS_MAX {
             match self.step(desk, admission, &mut has_turn) {
                 Break(Waits::Input { until } | Waits::Room { until })
@@ -98,44 +63,33 @@ impl<S: Session + 'static> Connection<S> {
                     self.waits = waits;
                     return waits;
                 }
-                Continue(()) if desk.sent_len >= SENT_LEN_MAX => break,
-                Continue(()) => {}
+                Continue(len) => {
+                    sent_len += len;
+                    if sent_len >= SENT_LEN_MAX {
+                        break;
+                    }
+                }
             }
         }
         self.waits = Waits::Turn;
         self.waits
     }
 
-    /// Does one thing that the carriage wants.
+    /// Does one thing that the carriage wants. Says how much that sent.
     #[inline]
     fn step(
         &mut self,
         desk: &mut Desk<S>,
         admission: &Admission<impl Fn(Opening<'_>) -> S>,
         has_turn: &mut bool,
-    ) -> ControlFlow<Waits> {
+    ) -> ControlFlow<Waits, u64> {
         let Connection {
             carriage,
             wire,
-            name,
+            heard,
             ..
         } = self;
         match carriage.want() {
-            Want::Send {
-                out,
-                until,
-                is_last,
-            } => {
-                let sent = wire.send_out(out, until, is_last)?;
-                desk.sent_len += sent.taken.as_ref().unwrap_or(&0);
-                match sent.taken {
-                    // What was taken at once took no time.
-                    Ok(len) if sent.is_all && !carriage.is_timed() => {
-                        carriage.sent(len, desk.now);
-                    }
-                    taken => tell(carriage, taken, desk.look_at_clock(), Carriage::sent),
-                }
-            }
             Want::Receive { until } => match wire.receive(&mut desk.room, until)? {
                 Ok(len) => carriage.input(&desk.room[..len], desk.now),
                 Err(error) => carriage.failed(&error, desk.now),
@@ -144,24 +98,6 @@ impl<S: Session + 'static> Connection<S> {
                 let filled = wire.receive(room, until)?;
                 tell(carriage, filled, desk.now, Carriage::filled);
             }
-            Want::File(piece) => {
-                let sent = wire.send_file(&piece, desk.slow(*name))?;
-                desk.sent_len += sent.as_ref().unwrap_or(&0);
-                tell(carriage, sent, desk.look_at_clock(), Carriage::sent);
-            }
-            Want::Copy { range, until } => {
-                let sent = wire.send_copy(range, until, desk.slow(*name))?;
-                desk.sent_len += sent.as_ref().unwrap_or(&0);
-                tell(carriage, sent, desk.look_at_clock(), Carriage::sent);
-            }
-            Want::Read { range } => {
-                let read = wire.read(range, desk.slow(*name))?;
-                tell(carriage, read, desk.look_at_clock(), Carriage::file_bytes);
-            }
-            Want::Untaken { after } => {
-                let untaken = wire.untaken_len(after, desk.now)?;
-                tell(carriage, untaken, desk.now, Carriage::untaken);
-            }
             Want::Turn => {
                 if !std::mem::take(has_turn) {
                     return Break(Waits::Turn);
@@ -169,7 +105,8 @@ impl<S: Session + 'static> Connection<S> {
                 carriage.go_on(desk.look_at_clock());
             }
             Want::Work => {
-                let (job, mailbox, name) = (carriage.begin_work(), desk.mailbox.clone(), *name);
+                let (job, mailbox, name) =
+                    (carriage.begin_work(), desk.mailbox.clone(), heard.name);
                 let done = move |job| mailbox.post(Letter::Worked(name, job));
                 if let Err(error) = desk.jobs.work(job, desk.now, done) {
                     carriage.failed(&error, desk.now);
@@ -180,42 +117,36 @@ impl<S: Session + 'static> Connection<S> {
                 let session = admission.session(self.listener, || self.peer, tls, desk.now);
                 carriage.opened(session, desk.now);
             }
-            Want::Finish => tell(carriage, wire.finish(), desk.now, Carriage::finished),
             Want::Close(closed) => return Break(Waits::End(closed)),
+            _ => {
+                let slow = slow(&desk.mailbox, &desk.jobs, heard.name);
+                let slow = desk.has_file_threads.then_some(slow);
+                return output(carriage, wire, &mut desk.now, slow);
+            }
         }
-        Continue(())
+        Continue(0)
     }
 }
 
-impl<S: Session + 'static> Desk<S> {
+impl<S> Desk<S> {
     pub(super) fn look_at_clock(&mut self) -> Now {
         self.now = clock::now();
         self.now
     }
-
-    /// How a connection has a file read without waiting for it: a thread posts the piece.
-    fn slow(&self, name: u64) -> Option<impl FnOnce(SlowRead)> {
-        let Desk { mailbox, jobs, .. } = self;
-        self.has_file_threads.then_some(move |read: SlowRead| {
-            mailbox.count_slow_read();
-            let (buffer, to) = (Buffer::take(), Arc::clone(mailbox));
-            let call = move || to.post(Letter::Read(name, read.run(buffer)));
-            if let Err(error) = jobs.hand_over(false, call) {
-                mailbox.post(Letter::Read(name, Err(error)));
-            }
-        })
-    }
 }
 
-/// Tells the carriage what came of what it wanted.
-fn tell<S: Session, R>(
-    carriage: &mut Carriage<S>,
-    result: io::Result<R>,
-    now: Now,
-    told: impl FnOnce(&mut Carriage<S>, R, Now),
-) {
-    match result {
-        Ok(result) => told(carriage, result, now),
-        Err(error) => carriage.failed(&error, now),
+/// How a connection has a file read without waiting for it: a thread posts the piece.
+fn slow<S: Session + 'static>(
+    mailbox: &Arc<Mailbox<S>>,
+    jobs: &Arc<Jobs>,
+    name: u64,
+) -> impl FnOnce(SlowRead) {
+    move |read: SlowRead| {
+        mailbox.count_slow_read();
+        let (buffer, to) = (Buffer::take(), Arc::clone(mailbox));
+        let call = move || to.post(Letter::Read(name, read.run(buffer)));
+        if let Err(error) = jobs.hand_over(false, call) {
+            mailbox.post(Letter::Read(name, Err(error)));
+        }
     }
 }

@@ -1,64 +1,12 @@
 //! What other threads have for a loop: connections that were dealt to it, work and reads that are
-//! done, and news of the server.
+//! done.
 
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, mem};
 
-use event::Waker;
-
-use super::Loop;
+use crate::engine::loops::{Accepted, Loop};
 use crate::file::ReadPiece;
 use crate::jobs::Job;
-
-/// Wakes a loop that may be waiting.
-#[derive(Debug)]
-pub(super) struct Bell {
-    waker: Waker,
-    /// Rung, and the loop has not looked since: ringing again would be a system call for nothing.
-    is_rung: AtomicBool,
-}
-
-impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
-        Ok(Bell {
-            waker: Waker::new()?,
-            is_rung: AtomicBool::new(false),
-        })
-    }
-
-    /// Ends the present wait of the loop, or the next one. From any thread.
-    pub(super) fn ring(&self) {
-        if !self.is_rung.swap(true, Ordering::SeqCst) {
-            self.waker.wake();
-        }
-    }
-
-    /// Makes it ready to ring again. The loop looks at what it was rung for **afterwards**: one
-    /// that rings meanwhile finds it rung and writes nothing. The swap makes seen what that one did
-    /// before.
-    pub(super) fn reset(&self) {
-        self.waker.reset();
-        self.is_rung.swap(false, Ordering::SeqCst);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.waker.as_fd()
-    }
-}
-
-/// A connection that was accepted.
-#[derive(Debug)]
-pub(super) struct Accepted {
-    pub(super) socket: OwnedFd,
-    pub(super) peer: Option<SocketAddr>,
-    /// Which of the server's listeners it came from.
-    pub(super) listener: usize,
-}
 
 /// For a loop.
 pub(super) enum Letter<S> {

@@ -6,13 +6,16 @@ mod peers;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::BorrowedFd;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
-use event::{Interest, Overflow, Ready, Token, Trigger};
+use event::{Dispatcher, Interest, Overflow, Ready, Token, Trigger};
 use rustix::io::Errno;
 use session::Echo;
 
 use super::*;
 use crate::counters::{Closed, CounterSnapshot};
+use crate::engine::admission::Admission;
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
 
@@ -112,6 +115,7 @@ struct Outcome {
 
 const CLIENTS: usize = 40;
 const LINES: usize = 5;
+const CLOSE_STEP: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Serves clients that exchange lines. Whatever the faults are, no client waits for ever, and each

@@ -14,54 +14,29 @@ use std::mem;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use event::{Dispatcher, Interest, Ready, Token, Trigger};
-use fiber::{Tick, Wheel};
+use event::{Interest, Ready};
 use session::{Now, Opening, Session};
 use slab::Slab;
 
-use super::connection::{Connection, Desk, Waits};
-use super::doors::Doors;
-use super::entrance::Entrance;
+use super::connection::{Connection, Desk};
 use super::mailbox::{Letter, Mailbox};
-use super::{House, Loop};
 use crate::clock;
 use crate::counters::Closed;
-use crate::shared::{CUTTING, DRAINING, SERVING};
-
-/// The name of the bell in reports.
-const BELL: u64 = u64::MAX;
-
-/// The name of the first listener. Connections have smaller names: their place, and a number that
-/// grows.
-pub(super) const DOORS: u64 = 1 << 63;
-
-/// As much is received at a time: all that has come meanwhile, as a rule, and little enough for a
-/// processor's cache.
-const ROOM_LEN: usize = 64 * 1024;
-
-/// A tick of the timers is some 131 µs: the shortest wait is 100 µs, and a shift is cheaper than a
-/// division.
-const TICK_SHIFT: u32 = 17;
-
-/// After an error of the dispatcher, which would come back at once.
-const ERROR_PAUSE: Duration = Duration::from_millis(5);
+use crate::engine::loops::{
+    BELL, DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session, tell_stage,
+};
+use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
 pub(super) struct Worker<S, O> {
     house: Arc<House<O>>,
     own: Arc<Loop>,
-    dispatcher: Box<dyn Dispatcher>,
-    is_level: bool,
+    lookout: Lookout,
     entrance: Entrance,
     connections: Slab<Box<Connection<S>>>,
-    /// How many connections there have been: the half of a name that tells it from others at the
-    /// same place.
-    serial: u32,
     desk: Desk<S>,
-    timers: Wheel<u64>,
     /// Those that have a turn coming.
     turns: VecDeque<u64>,
     /// What the server was doing at the last look.
@@ -84,35 +59,25 @@ where
         own: Arc<Loop>,
         mailbox: Arc<Mailbox<S>>,
         doors: Doors,
+        has_file_threads: bool,
     ) -> io::Result<Worker<S, O>> {
-        let mut dispatcher = (house.open_dispatcher)()?;
-        let is_level = match dispatcher.trigger() {
-            Trigger::Level => true,
-            Trigger::Edge => false,
-            // It would cost a call for each report, and has nothing to offer for it.
-            Trigger::OneShot => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        dispatcher.add(own.bell.as_fd(), Token(BELL), Interest::READ.pinned())?;
+        let mut lookout = Lookout::new(&house, Arc::clone(&own))?;
         let mut entrance = Entrance::new(doors, &house, Arc::clone(&own));
-        entrance.open(&mut *dispatcher)?;
+        entrance.open(lookout.dispatcher())?;
         let desk = Desk {
             now: clock::now(),
             room: vec![0; ROOM_LEN],
             mailbox,
             jobs: Arc::clone(&house.admission.shared.jobs),
-            has_file_threads: house.options.has_file_threads,
-            sent_len: 0,
+            has_file_threads,
         };
         Ok(Worker {
             house,
             own,
-            dispatcher,
-            is_level,
+            lookout,
             entrance,
             connections: Slab::new(),
-            serial: 0,
             desk,
-            timers: Wheel::new(),
             turns: VecDeque::new(),
             stage: SERVING,
             reports: Vec::new(),
@@ -137,14 +102,8 @@ where
 
     fn wait(&mut self) {
         let timeout = self.patience();
-        if self.dispatcher.wait(&mut self.reports, timeout).is_err() {
-            // What was ready is reported by a later wait.
-            self.own.counters.errors.add(1);
-            thread::sleep(ERROR_PAUSE);
-        }
+        self.lookout.wait(&mut self.reports, timeout);
         self.desk.look_at_clock();
-        self.own.counters.waits.add(1);
-        self.own.counters.reports.add(self.reports.len() as u64);
     }
 
     /// For how long nothing happens unless something is reported.
@@ -152,23 +111,17 @@ where
         if !self.turns.is_empty() || self.entrance.has_some() {
             return Some(Duration::ZERO);
         }
-        let expiry = self.timers.next_expiry();
-        let expiry = expiry.map(|tick| self.start() + Duration::from_nanos(tick << TICK_SHIFT));
-        let next = [expiry, self.entrance.rest_until()]
+        let next = [self.lookout.next_expiry(), self.entrance.rest_until()]
             .into_iter()
             .flatten()
             .min();
         next.map(|next| next.saturating_duration_since(self.desk.now.monotonic))
     }
 
-    fn start(&self) -> Instant {
-        self.house.admission.shared.start
-    }
-
     /// Whether the server drains or is over.
     fn hear_news(&mut self) {
         if self.house.gate.is_closing() && !self.entrance.is_closed() {
-            if let Some(accepted) = self.entrance.close(&mut *self.dispatcher) {
+            if let Some(accepted) = self.entrance.close(self.lookout.dispatcher()) {
                 self.welcome(accepted);
             }
             self.house.gate.has_closed();
@@ -179,9 +132,8 @@ where
         }
         let places: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
         for at in places {
-            self.tell(at, |connection, now| match stage {
-                DRAINING => connection.carriage.drain(now),
-                _ => connection.carriage.cut(now),
+            self.tell(at, |connection, now| {
+                tell_stage(&mut connection.carriage, stage, now)
             });
         }
     }
@@ -203,7 +155,7 @@ where
                         Waits::Room { .. } if readiness.is_writable() => self.go_on(at),
                         // It would be reported again and again, for as long as it waits for
                         // something else.
-                        _ if self.is_level => self.unwatch(at),
+                        _ if self.lookout.is_level => self.unwatch(at),
                         _ => {}
                     }
                 }
@@ -258,27 +210,23 @@ where
     }
 
     fn look_at_timers(&mut self) {
-        let now = self.tick_of(self.desk.now.monotonic);
         let mut expired = mem::take(&mut self.expired);
-        self.timers.advance(now, |name| expired.push(name));
+        self.lookout.expire(self.desk.now.monotonic, &mut expired);
         for name in expired.drain(..) {
             let Some(at) = self.place_of(name) else {
                 continue;
             };
             let connection = &mut self.connections[at];
-            connection.timer = None;
-            match connection.waits {
-                Waits::Helper | Waits::Turn | Waits::End(_) => {}
-                Waits::Input { until } | Waits::Room { until } | Waits::Time { until }
-                    if connection.due > now =>
-                {
-                    self.arm(at, until);
+            let until = match connection.waits {
+                Waits::Helper | Waits::Turn | Waits::End(_) => None,
+                Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => {
+                    Some(until)
                 }
-                _ => {
-                    // If a report was lost, this finds what it was about.
-                    connection.wire.try_again();
-                    self.go_on(at);
-                }
+            };
+            if self.lookout.is_over(&mut connection.heard, until) {
+                // If a report was lost, this finds what it was about.
+                connection.wire.try_again();
+                self.go_on(at);
             }
         }
         self.expired = expired;
@@ -288,7 +236,7 @@ where
     fn place_of(&self, name: u64) -> Option<usize> {
         let at = (name & u64::from(u32::MAX)) as usize;
         let connection = self.connections.get(at)?;
-        (connection.name == name).then_some(at)
+        (connection.heard.name == name).then_some(at)
     }
 
     /// Goes on with a connection until it waits, and sees to it that it is heard of then.
@@ -314,9 +262,9 @@ where
             }
             Waits::Room { until } => {
                 self.arm(at, until);
-                let was_watched = self.connections[at].watched.is_some();
+                let was_watched = self.connections[at].heard.is_watched();
                 let is_heard_of = self.watch(at, Interest::WRITE);
-                if !was_watched && self.misses_room() {
+                if !was_watched && self.lookout.misses_room() {
                     self.connections[at].wire.try_again();
                     self.queue(at);
                 }
@@ -336,75 +284,28 @@ where
         // The kernel has no memory to watch it: better an end that is counted than a connection
         // that is never heard of.
         if is_heard_of.is_err() {
-            self.own.counters.errors.add(1);
             self.end(at, Closed::Error);
         }
-    }
-
-    /// Whether a write has to fail while the socket is watched, or its room may not be reported: so
-    /// it is with real-time signals on Unix sockets, and a connection is watched after that write.
-    fn misses_room(&self) -> bool {
-        !self.is_level && !self.dispatcher.tells_end()
     }
 
     fn queue(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         if !mem::replace(&mut connection.is_queued, true) {
-            self.turns.push_back(connection.name);
+            self.turns.push_back(connection.heard.name);
         }
     }
 
-    /// Has the dispatcher report what the connection waits for. By edge it is watched for input
-    /// from the beginning, and for both for good once it has waited for room: no request costs a
-    /// change then.
     fn watch(&mut self, at: usize, wanted: Interest) -> io::Result<()> {
-        let connection = &mut self.connections[at];
-        let interest = match connection.watched {
-            Some(watched) if watched == wanted || watched == Interest::BOTH => return Ok(()),
-            Some(_) if !self.is_level => Interest::BOTH,
-            _ => wanted,
-        };
-        let (fd, token) = (connection.wire.as_fd(), Token(connection.name));
-        self.own.counters.changes.add(1);
-        match connection.watched {
-            None => self.dispatcher.add(fd, token, interest)?,
-            Some(_) => self.dispatcher.modify(fd, token, interest)?,
-        }
-        connection.watched = Some(interest);
-        Ok(())
+        let Connection { heard, wire, .. } = &mut *self.connections[at];
+        self.lookout.watch(heard, wire.as_fd(), wanted)
     }
 
     fn unwatch(&mut self, at: usize) {
-        let connection = &mut self.connections[at];
-        if connection.watched.take().is_some() {
-            self.own.counters.changes.add(1);
-            // It is watched, and that is all that can be wrong.
-            let _ = self.dispatcher.remove(connection.wire.as_fd());
-        }
+        let Connection { heard, wire, .. } = &mut *self.connections[at];
+        self.lookout.unwatch(heard, wire.as_fd());
     }
 
-    /// Sees to it that a timer comes when the wait ends, or before.
     fn arm(&mut self, at: usize, until: Instant) {
-        // Up: never early.
-        let due = self.tick_of(until) + 1;
-        let connection = &mut self.connections[at];
-        connection.due = due;
-        if let Some((timer, set_for)) = connection.timer {
-            if set_for <= due {
-                return;
-            }
-            self.timers.cancel(timer);
-        }
-        connection.timer = Some((self.timers.insert(due, connection.name), due));
+        self.lookout.arm(&mut self.connections[at].heard, until);
     }
-
-    fn tick_of(&self, time: Instant) -> Tick {
-        let since = time.saturating_duration_since(self.house.admission.shared.start);
-        u64::try_from(since.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
-    }
-}
-
-/// Drops what holds a session, whose destructor may panic: the hook has reported it.
-fn drop_session(holder: impl Sized) {
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(holder)));
 }

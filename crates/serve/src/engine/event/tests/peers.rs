@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use session::{Echo, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, SharedFile};
 

@@ -2,16 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::metrics::MetricsWriter;
+
 macro_rules! loop_counters {
     ($($name:ident: $metric:literal, $help:literal;)*) => {
         /// Counted by one loop, read by all.
         #[derive(Debug, Default)]
-        pub(super) struct LoopCounters {
-            $(pub(super) $name: LoopCounter,)*
+        pub(crate) struct LoopCounters {
+            $(pub(crate) $name: LoopCounter,)*
         }
 
         impl LoopCounters {
-            pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+            fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$(($metric, $help, self.$name.get()),)*].into_iter()
             }
         }
@@ -27,16 +29,32 @@ loop_counters! {
     errors: "dispatcher_errors", "Errors of the dispatcher: waits that failed, and connections that it could not watch.";
 }
 
+impl LoopCounters {
+    /// One line for people, with its end.
+    pub(crate) fn line(&self, of: &str) -> String {
+        let counted = self.iter();
+        let counted = counted.map(|(name, _, count)| format!("{name} {count}"));
+        format!("  loop {of}: {}\n", counted.collect::<Vec<_>>().join(", "))
+    }
+
+    pub(crate) fn write_metrics(&self, of: &str, out: &mut MetricsWriter) {
+        for (name, help, count) in self.iter() {
+            let name = format!("weft_loop_{name}_total");
+            out.counter(&name, help, &[("loop", of)], count);
+        }
+    }
+}
+
 /// Written by one thread, so that a load and a store are enough.
 #[derive(Debug, Default)]
-pub(super) struct LoopCounter(AtomicU64);
+pub(crate) struct LoopCounter(AtomicU64);
 
 impl LoopCounter {
-    pub(super) fn add(&self, count: u64) {
+    pub(crate) fn add(&self, count: u64) {
         self.0.store(self.get() + count, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

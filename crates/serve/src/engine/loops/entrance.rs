@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use event::Dispatcher;
 
-use super::doors::{Came, Doors};
+use super::bell::Loop;
+use super::doors::{Accepted, Came, Doors};
 use super::gate::Gate;
-use super::mailbox::Accepted;
-use super::{House, Loop};
+use super::house::House;
 use crate::counters::AcceptError;
 use crate::engine::admission::Admission;
 
 /// See the [module page](self).
-pub(super) struct Entrance {
+pub(crate) struct Entrance {
     doors: Doors,
     gate: Arc<Gate>,
     own: Arc<Loop>,
@@ -30,12 +30,12 @@ pub(super) struct Entrance {
 }
 
 impl Entrance {
-    pub(super) fn new<O>(doors: Doors, house: &House<O>, own: Arc<Loop>) -> Entrance {
+    pub(crate) fn new<O>(doors: Doors, house: &House<O>, own: Arc<Loop>) -> Entrance {
         Entrance {
             doors,
             gate: Arc::clone(&house.gate),
             own,
-            accepts_per_turn: house.accepts_per_turn(),
+            accepts_per_turn: house.accepts_per_turn,
             held: None,
             door: 0,
             came: 0,
@@ -47,26 +47,26 @@ impl Entrance {
     ///
     /// # Errors
     /// What the dispatcher says.
-    pub(super) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+    pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
         self.doors.open(dispatcher)
     }
 
     /// The door with this name is reported.
-    pub(super) fn is_ready(&mut self, name: u64) {
+    pub(crate) fn is_ready(&mut self, name: u64) {
         self.doors.is_ready(name);
     }
 
     /// Whether there is something to accept, as far as is known.
-    pub(super) fn has_some(&self) -> bool {
+    pub(crate) fn has_some(&self) -> bool {
         self.doors.has_some()
     }
 
-    pub(super) fn rest_until(&self) -> Option<Instant> {
+    pub(crate) fn rest_until(&self) -> Option<Instant> {
         self.doors.rest_until()
     }
 
     /// Begins a turn, in which a bounded number comes in by each door.
-    pub(super) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         (self.door, self.came) = (0, 0);
         self.doors.end_rest(now, dispatcher);
         if self.own.has_room.load(Ordering::Acquire) {
@@ -77,7 +77,7 @@ impl Entrance {
     }
 
     /// The next one that comes in, in this turn. It is counted as open.
-    pub(super) fn next<O>(
+    pub(crate) fn next<O>(
         &mut self,
         now: Instant,
         dispatcher: &mut dyn Dispatcher,
@@ -125,13 +125,13 @@ impl Entrance {
     }
 
     /// Closes the doors for good. One that has come through is let in.
-    pub(super) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
+    pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
         self.doors.close(dispatcher);
         let held = self.held.take();
         held.inspect(|_| self.gate.force())
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.doors.are_closed()
     }
 }

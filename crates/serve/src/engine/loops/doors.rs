@@ -10,14 +10,12 @@ use event::{Dispatcher, Interest, Token, Trigger};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::mailbox::Accepted;
-
 /// After running out of descriptors or memory: long enough for some connections to end, short
 /// enough that few in the queue notice.
-pub(super) const REST: Duration = Duration::from_millis(20);
+pub(crate) const REST: Duration = Duration::from_millis(20);
 
 /// The listeners of a loop.
-pub(super) struct Doors {
+pub(crate) struct Doors {
     doors: Vec<Door>,
     state: State,
     is_level: bool,
@@ -45,8 +43,17 @@ enum State {
     Closed,
 }
 
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Option<SocketAddr>,
+    /// Which of the server's listeners it came from.
+    pub(crate) listener: usize,
+}
+
 /// What accept(2) brought.
-pub(super) enum Came {
+pub(crate) enum Came {
     Connection(Accepted),
     Nothing,
     Error(io::Error),
@@ -55,7 +62,7 @@ pub(super) enum Came {
 impl Doors {
     /// Sockets that listen and do not block, with the number of the listener; the first is called
     /// `first` in reports.
-    pub(super) fn new(sockets: Vec<(usize, OwnedFd)>, first: u64) -> Doors {
+    pub(crate) fn new(sockets: Vec<(usize, OwnedFd)>, first: u64) -> Doors {
         let state = match sockets.is_empty() {
             true => State::Closed,
             false => State::Open,
@@ -78,7 +85,7 @@ impl Doors {
     ///
     /// # Errors
     /// What the dispatcher says.
-    pub(super) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
+    pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
         self.is_level = dispatcher.trigger() == Trigger::Level;
         self.doors
             .iter_mut()
@@ -86,32 +93,32 @@ impl Doors {
     }
 
     /// The door with this name is reported.
-    pub(super) fn is_ready(&mut self, name: u64) {
+    pub(crate) fn is_ready(&mut self, name: u64) {
         if let Some(door) = self.doors.iter_mut().find(|door| door.token.0 == name) {
             door.has_some = true;
         }
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.doors.len()
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.state == State::Open
     }
 
     /// Whether there is something to accept, as far as is known.
-    pub(super) fn has_some(&self) -> bool {
+    pub(crate) fn has_some(&self) -> bool {
         self.is_open() && self.doors.iter().any(|door| door.has_some)
     }
 
     /// The same of one of them.
-    pub(super) fn has_some_at(&self, at: usize) -> bool {
+    pub(crate) fn has_some_at(&self, at: usize) -> bool {
         self.doors[at].has_some
     }
 
     /// Takes a connection from the queue of one of them.
-    pub(super) fn accept(&mut self, at: usize, names_peers: bool) -> Came {
+    pub(crate) fn accept(&mut self, at: usize, names_peers: bool) -> Came {
         let door = &mut self.doors[at];
         match accept(door.socket.as_fd(), names_peers) {
             Ok(Some((socket, peer))) => Came::Connection(Accepted {
@@ -128,35 +135,35 @@ impl Doors {
     }
 
     /// It has had its turn. What is left is reported once more, if reports are by level.
-    pub(super) fn is_served(&mut self, at: usize) {
+    pub(crate) fn is_served(&mut self, at: usize) {
         self.doors[at].has_some &= !self.is_level;
     }
 
     /// Lets connections wait in the queue until [`has_room`](Doors::has_room).
-    pub(super) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) {
+    pub(crate) fn is_full(&mut self, dispatcher: &mut dyn Dispatcher) {
         self.pause(State::Full, dispatcher);
     }
 
     /// A connection has ended.
-    pub(super) fn has_room(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    pub(crate) fn has_room(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if self.state == State::Full {
             self.go_on(now, dispatcher);
         }
     }
 
     /// Accepts nothing for a while.
-    pub(super) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    pub(crate) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         self.pause(State::Resting(now + REST), dispatcher);
     }
 
-    pub(super) fn rest_until(&self) -> Option<Instant> {
+    pub(crate) fn rest_until(&self) -> Option<Instant> {
         match self.state {
             State::Resting(until) => Some(until),
             _ => None,
         }
     }
 
-    pub(super) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+    pub(crate) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         if self.rest_until().is_some_and(|until| until <= now) {
             self.go_on(now, dispatcher);
         }
@@ -185,14 +192,14 @@ impl Doors {
     }
 
     /// Closes them for good.
-    pub(super) fn close(&mut self, dispatcher: &mut dyn Dispatcher) {
+    pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) {
         self.state = State::Closed;
         for mut door in self.doors.drain(..) {
             door.unwatch(dispatcher);
         }
     }
 
-    pub(super) fn are_closed(&self) -> bool {
+    pub(crate) fn are_closed(&self) -> bool {
         self.state == State::Closed
     }
 }
@@ -217,7 +224,7 @@ impl Door {
 
 /// Takes a connection from the queue of a socket that does not block, and the peer's address if it
 /// is asked for and there is one.
-pub(super) fn accept(
+fn accept(
     listener: BorrowedFd<'_>,
     names_peer: bool,
 ) -> io::Result<Option<(OwnedFd, Option<SocketAddr>)>> {

@@ -3,11 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::Loop;
+use super::bell::Loop;
+
+/// How long threads may take to close their listeners.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+const CLOSE_STEP: Duration = Duration::from_millis(1);
 
 /// Connections that come in and go out.
-pub(super) struct Gate {
+pub(crate) struct Gate {
     /// Those that were accepted and have not ended.
     open: AtomicUsize,
     open_max: usize,
@@ -23,7 +29,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(open_max: usize, accepting: usize) -> Gate {
+    pub(crate) fn new(open_max: usize, accepting: usize) -> Gate {
         Gate {
             open: AtomicUsize::new(0),
             open_max: open_max.max(1),
@@ -35,7 +41,7 @@ impl Gate {
     }
 
     /// Connections open now.
-    pub(super) fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 
@@ -44,7 +50,7 @@ impl Gate {
     }
 
     /// Whether there is room. If not, `own` is called when there is.
-    pub(super) fn has_room_for(&self, own: &Arc<Loop>) -> bool {
+    pub(crate) fn has_room_for(&self, own: &Arc<Loop>) -> bool {
         if self.has_room() {
             return true;
         }
@@ -61,19 +67,19 @@ impl Gate {
     }
 
     /// Counts a connection in. `false` if other threads were faster, and it is one too many.
-    pub(super) fn enter(&self) -> bool {
+    pub(crate) fn enter(&self) -> bool {
         let more = |open| (open < self.open_max).then_some(open + 1);
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
         self.open.fetch_update(set, fetch, more).is_ok()
     }
 
     /// Counts a connection in, also beyond the limit: it cannot go back into the queue.
-    pub(super) fn force(&self) {
+    pub(crate) fn force(&self) {
         self.open.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A connection has ended.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
         if self.has_waiting.load(Ordering::SeqCst) {
             self.call_next();
@@ -81,7 +87,7 @@ impl Gate {
     }
 
     /// A thread that was called has taken what it could: if there is room left, the next one is.
-    pub(super) fn pass_on(&self) {
+    pub(crate) fn pass_on(&self) {
         if self.has_waiting.load(Ordering::SeqCst) && self.has_room() {
             self.call_next();
         }
@@ -100,20 +106,24 @@ impl Gate {
     }
 
     /// From now on listeners are to be closed.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.is_closing.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Relaxed)
     }
 
     /// A thread has closed its listeners.
-    pub(super) fn has_closed(&self) {
+    pub(crate) fn has_closed(&self) {
         self.accepting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub(super) fn are_all_closed(&self) -> bool {
-        self.accepting.load(Ordering::SeqCst) == 0
+    /// Waits until all have.
+    pub(crate) fn wait_until_closed(&self) {
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while self.accepting.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            thread::sleep(CLOSE_STEP);
+        }
     }
 }

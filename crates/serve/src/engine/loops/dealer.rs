@@ -1,4 +1,4 @@
-//! The thread that accepts for all loops and deals connections out in turn.
+//! The thread that accepts for all loops and deals connections out.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,32 +7,35 @@ use std::thread;
 
 use event::{Dispatcher, Interest, Mechanism, Ready, Token};
 
-use super::doors::{Doors, REST};
+use super::bell::Loop;
+use super::doors::{Accepted, Doors, REST};
 use super::entrance::Entrance;
-use super::mailbox::{Accepted, Letter, Mailbox};
-use super::{House, Loop};
+use super::house::House;
 use crate::clock;
 
 const BELL: u64 = 0;
 
+/// Where connections are dealt to.
+pub(crate) trait Deals {
+    fn deal(&mut self, accepted: Accepted);
+}
+
 /// See the [module page](self).
-pub(super) struct Dealer<S, O> {
+pub(crate) struct Dealer<O, D> {
     house: Arc<House<O>>,
     own: Arc<Loop>,
-    mailboxes: Vec<Arc<Mailbox<S>>>,
-    /// Whose turn it is.
-    next: usize,
+    to: D,
     dispatcher: Box<dyn Dispatcher>,
     entrance: Entrance,
 }
 
-impl<S, O> Dealer<S, O> {
-    pub(super) fn new(
+impl<O, D: Deals> Dealer<O, D> {
+    pub(crate) fn new(
         house: Arc<House<O>>,
         own: Arc<Loop>,
-        mailboxes: Vec<Arc<Mailbox<S>>>,
+        to: D,
         doors: Doors,
-    ) -> io::Result<Dealer<S, O>> {
+    ) -> io::Result<Dealer<O, D>> {
         let mut dispatcher = Mechanism::Epoll.open()?;
         let interest = Interest::READ.pinned();
         dispatcher.add(own.bell.as_fd(), Token(BELL), interest)?;
@@ -41,15 +44,14 @@ impl<S, O> Dealer<S, O> {
         Ok(Dealer {
             house,
             own,
-            mailboxes,
-            next: 0,
+            to,
             dispatcher,
             entrance,
         })
     }
 
     /// Deals until the server closes.
-    pub(super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let mut reports = Vec::new();
         while !self.house.gate.is_closing() {
             let now = clock::now().monotonic;
@@ -70,18 +72,12 @@ impl<S, O> Dealer<S, O> {
             while let Some(accepted) =
                 (self.entrance).next(now, &mut *self.dispatcher, &house.admission)
             {
-                self.deal(accepted);
+                self.to.deal(accepted);
             }
         }
         if let Some(accepted) = self.entrance.close(&mut *self.dispatcher) {
-            self.deal(accepted);
+            self.to.deal(accepted);
         }
         self.house.gate.has_closed();
-    }
-
-    fn deal(&mut self, accepted: Accepted) {
-        let mailbox = &self.mailboxes[self.next];
-        self.next = (self.next + 1) % self.mailboxes.len();
-        mailbox.post(Letter::Accepted(accepted));
     }
 }

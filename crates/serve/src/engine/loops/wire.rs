@@ -12,13 +12,30 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use session::{FileRange, Now, Outbox};
 
-use super::connection::Waits;
 use crate::carriage::{FilePiece, SEALED_LEN_MAX};
+use crate::counters::Closed;
 use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
 use crate::stream::{Gathered, untaken_len};
 
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waits {
+    /// Input.
+    Input { until: Instant },
+    /// Room in the socket's buffer.
+    Room { until: Instant },
+    /// The time.
+    Time { until: Instant },
+    /// A thread that works or reads for it.
+    Helper,
+    /// Its next turn.
+    Turn,
+    /// Nothing: this is the end.
+    End(Closed),
+}
+
 /// A connected socket with `O_NONBLOCK`, and what is known of it.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     socket: OwnedFd,
     /// Whether a call may do something: what the dispatcher has reported, until a call says
     /// otherwise.
@@ -37,14 +54,14 @@ pub(super) struct Wire {
 }
 
 /// What came of a call, or what it would have to wait for.
-pub(super) type Attempt<T> = ControlFlow<Waits, io::Result<T>>;
+pub(crate) type Attempt<T> = ControlFlow<Waits, io::Result<T>>;
 
 /// A read that might wait for the disk.
-pub(super) struct SlowRead {
-    pub(super) range: FileRange,
+pub(crate) struct SlowRead {
+    pub(crate) range: FileRange,
     /// Past the page cache.
-    pub(super) is_direct: bool,
-    pub(super) len_max: u64,
+    pub(crate) is_direct: bool,
+    pub(crate) len_max: u64,
 }
 
 impl SlowRead {
@@ -54,7 +71,7 @@ impl SlowRead {
     }
 
     /// Does it, into a buffer of another thread's.
-    pub(super) fn run(self, buffer: file::Buffer) -> io::Result<ReadPiece> {
+    pub(crate) fn run(self, buffer: file::Buffer) -> io::Result<ReadPiece> {
         file::read_into(buffer, &self.range, self.way(), self.len_max)
     }
 }
@@ -63,7 +80,7 @@ impl Wire {
     /// The socket of a connection that was accepted just now. `trusts_short_reads` if a report that
     /// it is readable comes again for as long as it is, or says whether the end of the stream has
     /// come.
-    pub(super) fn new(socket: OwnedFd, trusts_short_reads: bool) -> Wire {
+    pub(crate) fn new(socket: OwnedFd, trusts_short_reads: bool) -> Wire {
         Wire {
             socket,
             // The first request is often there already: asking costs less than being told.
@@ -79,19 +96,19 @@ impl Wire {
 
     /// The dispatcher has reported this.
     #[inline]
-    pub(super) fn is_ready(&mut self, readiness: Readiness) {
+    pub(crate) fn is_ready(&mut self, readiness: Readiness) {
         self.may_receive |= readiness.is_readable();
         self.may_send |= readiness.is_writable();
         self.is_ending |= readiness.is_read_closed();
     }
 
     /// Nothing was reported, but what it waits for is tried once more.
-    pub(super) fn try_again(&mut self) {
+    pub(crate) fn try_again(&mut self) {
         (self.may_receive, self.may_send) = (true, true);
     }
 
     /// A thread has read for it.
-    pub(super) fn has_read(&mut self, piece: io::Result<ReadPiece>) -> io::Result<()> {
+    pub(crate) fn has_read(&mut self, piece: io::Result<ReadPiece>) -> io::Result<()> {
         self.is_reading = false;
         self.piece = Some((piece?, 0));
         Ok(())
@@ -99,7 +116,7 @@ impl Wire {
 
     /// Puts input into `room`; 0 is the end.
     #[inline]
-    pub(super) fn receive(&mut self, room: &mut [u8], until: Instant) -> Attempt<usize> {
+    pub(crate) fn receive(&mut self, room: &mut [u8], until: Instant) -> Attempt<usize> {
         let room_len = room.len();
         let Wire { socket, .. } = self;
         let call = || rustix::net::recv(&*socket, &mut *room, RecvFlags::empty());
@@ -117,7 +134,7 @@ impl Wire {
     /// Sends chunks in memory. Says how many bytes were taken, and whether that is all that one
     /// call carries.
     #[inline]
-    pub(super) fn send_out(
+    pub(crate) fn send_out(
         &mut self,
         out: &Outbox,
         until: Instant,
@@ -147,7 +164,7 @@ impl Wire {
 
     /// Sends what it can of a piece of a file. 0 if the file ends there, or has changed. What is
     /// not in memory is read by `slow` first, unless that is `None`.
-    pub(super) fn send_file(
+    pub(crate) fn send_file(
         &mut self,
         piece: &FilePiece<'_>,
         slow: Option<impl FnOnce(SlowRead)>,
@@ -172,7 +189,7 @@ impl Wire {
 
     /// The same with bytes that are a copy; the last ones of the range only if the file has not
     /// changed after they were read.
-    pub(super) fn send_copy(
+    pub(crate) fn send_copy(
         &mut self,
         range: &FileRange,
         until: Instant,
@@ -214,7 +231,7 @@ impl Wire {
 
     /// Reads the beginning of a range, as far as TLS makes records of it at a time. Nothing if the
     /// file ends there.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         range: &FileRange,
         slow: Option<impl FnOnce(SlowRead)>,
@@ -259,7 +276,7 @@ impl Wire {
     }
 
     /// How many of the bytes that were sent the peer's side has not taken, so much later.
-    pub(super) fn untaken_len(&mut self, after: Duration, now: Now) -> Attempt<u64> {
+    pub(crate) fn untaken_len(&mut self, after: Duration, now: Now) -> Attempt<u64> {
         let until = *self.look_at.get_or_insert(now.monotonic + after);
         if now.monotonic < until {
             return Break(Waits::Time { until });
@@ -269,7 +286,7 @@ impl Wire {
     }
 
     /// Ends our side of the stream.
-    pub(super) fn finish(&self) -> io::Result<()> {
+    pub(crate) fn finish(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.socket, Shutdown::Write)?)
     }
 }
@@ -281,10 +298,10 @@ impl AsFd for Wire {
 }
 
 /// How much of the chunks in memory was sent.
-pub(super) struct Sent {
-    pub(super) taken: io::Result<u64>,
+pub(crate) struct Sent {
+    pub(crate) taken: io::Result<u64>,
     /// Whether that is all that one call carries.
-    pub(super) is_all: bool,
+    pub(crate) is_all: bool,
 }
 
 /// Makes a call if it may do something. If it would have to wait, the next one is made when a

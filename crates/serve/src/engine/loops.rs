@@ -1,0 +1,39 @@
+//! What the engines share whose kernel threads wait for many connections at once.
+//!
+//! `house` (what all threads have in common) · `entrance`, `doors`, `gate`, `dealer` (how
+//! connections come in) · `lookout` (what a loop hears: its dispatcher and its timers) · `wire`,
+//! `output` (the socket of a connection, and what goes out on it) · `bell` (what others know of a
+//! loop) · `threads` · `counters`.
+
+mod bell;
+mod counters;
+mod dealer;
+mod doors;
+mod entrance;
+mod gate;
+mod house;
+mod lookout;
+mod output;
+mod threads;
+mod wire;
+
+pub(crate) use bell::Loop;
+pub(crate) use dealer::{Dealer, Deals};
+pub(crate) use doors::{Accepted, Doors};
+pub(crate) use entrance::Entrance;
+pub(crate) use gate::Gate;
+pub(crate) use house::{House, OpenDispatcher, drop_session, tell_stage};
+pub(crate) use lookout::{BELL, DOORS, Heard, Lookout};
+pub(crate) use output::{output, tell};
+pub(crate) use threads::LoopThreads;
+pub(crate) use wire::{SlowRead, Waits, Wire};
+
+/// As much is received at a time: all that has come meanwhile, as a rule, and little enough for a
+/// processor's cache.
+pub(crate) const ROOM_LEN: usize = 64 * 1024;
+
+/// After so many steps, or so much that was sent, a connection gives way to others: neither a peer
+/// that takes a file as fast as it is sent, nor one that sends without end, keeps a thread to
+/// itself.
+pub(crate) const STEPS_MAX: usize = 16;
+pub(crate) const SENT_LEN_MAX: u64 = 512 * 1024;

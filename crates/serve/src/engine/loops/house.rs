@@ -1,0 +1,120 @@
+//! What all threads of an engine share, and how a connection begins and ends there.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use event::Dispatcher;
+use rustix::net::SendFlags;
+use session::{Now, Session};
+
+use super::doors::Accepted;
+use super::gate::Gate;
+use crate::carriage::Carriage;
+use crate::counters::Closed;
+use crate::engine::admission::{Admission, Start};
+use crate::engine::pool::REFUSERS;
+use crate::listen::Bound;
+use crate::shared::{DRAINING, SERVING};
+use crate::tls::Tls;
+
+/// Connections that a thread takes in one go, so that those inside wait for a bounded time.
+const ACCEPTS_MAX: usize = 64;
+
+/// Opens the dispatcher of a loop, on the thread that it belongs to.
+pub(crate) type OpenDispatcher = Box<dyn Fn() -> io::Result<Box<dyn Dispatcher>> + Send + Sync>;
+
+/// See the [module page](self).
+pub(crate) struct House<O> {
+    pub(crate) admission: Admission<O>,
+    pub(crate) gate: Arc<Gate>,
+    /// By the number of the listener.
+    tls: Vec<Option<Arc<Tls>>>,
+    open_dispatcher: OpenDispatcher,
+    /// How many connections are accepted before a thread looks around again.
+    pub(crate) accepts_per_turn: usize,
+}
+
+impl<O> House<O> {
+    /// `accepting`: how many threads accept, and whether they accept many at a time.
+    pub(crate) fn new(
+        start: Start<O>,
+        open_dispatcher: OpenDispatcher,
+        (accepting, accepts_many): (usize, bool),
+    ) -> (Arc<House<O>>, Vec<Bound>) {
+        let Start {
+            admission,
+            listeners,
+            carriers,
+        } = start;
+        let connections_max = admission.shared.limits.connections_max;
+        let connections_max = carriers.map_or(connections_max, |few| few.min(connections_max));
+        let refusers = match admission.has_refusal() {
+            true => REFUSERS,
+            false => 0,
+        };
+        let open_max = connections_max.saturating_add(refusers);
+        let house = House {
+            admission,
+            gate: Arc::new(Gate::new(open_max, accepting)),
+            tls: listeners.iter().map(|bound| bound.tls.clone()).collect(),
+            open_dispatcher,
+            accepts_per_turn: if accepts_many { ACCEPTS_MAX } else { 1 },
+        };
+        (Arc::new(house), listeners)
+    }
+
+    pub(crate) fn open_dispatcher(&self) -> io::Result<Box<dyn Dispatcher>> {
+        (self.open_dispatcher)()
+    }
+
+    /// The machine of a connection that was accepted. `None` if there is no room for it: it has
+    /// been told so then, and is closed.
+    pub(crate) fn welcome<S: Session>(
+        &self,
+        accepted: Accepted,
+        now: Now,
+    ) -> Option<(Accepted, Carriage<S>)> {
+        let House {
+            admission, gate, ..
+        } = self;
+        if let Err(line) = admission.admit() {
+            // In the clear also where TLS is spoken, as memcached does: a handshake is what there
+            // is no room for.
+            let _ = rustix::net::send(&accepted.socket, line.as_bytes(), SendFlags::NOSIGNAL);
+            drop(accepted);
+            gate.leave();
+            admission.refused();
+            return None;
+        }
+        let Some(carriage) = admission.carriage(self.tls[accepted.listener].as_ref(), now) else {
+            admission.dismiss();
+            gate.leave();
+            return None;
+        };
+        Some((accepted, carriage))
+    }
+
+    /// Drops what a connection was, its socket with it, and counts why.
+    pub(crate) fn end(&self, connection: impl Sized, closed: Closed) {
+        // The descriptor first, then the count: what counts connections may count descriptors too.
+        drop_session(connection);
+        self.gate.leave();
+        self.admission.dismiss();
+        self.admission.shared.counters.closed(closed);
+    }
+}
+
+/// Tells a carriage whether the server drains or is over.
+pub(crate) fn tell_stage<S: Session>(carriage: &mut Carriage<S>, stage: u8, now: Now) {
+    match stage {
+        SERVING => {}
+        DRAINING => carriage.drain(now),
+        _ => carriage.cut(now),
+    }
+}
+
+/// Drops what holds a session, whose destructor may panic: the hook has reported it.
+pub(crate) fn drop_session(holder: impl Sized) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(holder)));
+}

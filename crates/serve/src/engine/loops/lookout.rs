@@ -1,0 +1,217 @@
+//! What a loop hears of its connections: reports of its dispatcher, and timers.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use event::{Dispatcher, Interest, Ready, Token, Trigger};
+use fiber::{Tick, TimerKey, Wheel};
+
+use super::bell::Loop;
+use super::house::House;
+
+/// The name of the bell in reports.
+pub(crate) const BELL: u64 = u64::MAX;
+
+/// The name of the first listener. Connections have smaller names: their place, and a number that
+/// grows.
+pub(crate) const DOORS: u64 = 1 << 63;
+
+/// A tick of the timers is some 131 µs: the shortest wait is 100 µs, and a shift is cheaper than a
+/// division.
+const TICK_SHIFT: u32 = 17;
+
+/// After an error of the dispatcher, which would come back at once.
+const ERROR_PAUSE: Duration = Duration::from_millis(5);
+
+/// What a loop has told its dispatcher and its timers of a connection.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    /// Its name in letters and reports. No other connection of the loop has had it.
+    pub(crate) name: u64,
+    /// What the dispatcher watches it for.
+    watched: Option<Interest>,
+    /// When the wait ends, and the timer that is set. It may be set for earlier: nearly every wait
+    /// ends later than the one before, so a timer is set anew when it comes and not before.
+    due: Tick,
+    timer: Option<(TimerKey, Tick)>,
+}
+
+impl Heard {
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+}
+
+/// See the [module page](self).
+pub(crate) struct Lookout {
+    own: Arc<Loop>,
+    dispatcher: Box<dyn Dispatcher>,
+    pub(crate) is_level: bool,
+    timers: Wheel<u64>,
+    /// What ticks are counted from.
+    start: Instant,
+    /// How many connections there have been: the half of a name that tells it from others at the
+    /// same place.
+    serial: u32,
+}
+
+impl Lookout {
+    /// # Errors
+    /// What the kernel says to the dispatcher.
+    pub(crate) fn new<O>(house: &House<O>, own: Arc<Loop>) -> io::Result<Lookout> {
+        let mut dispatcher = house.open_dispatcher()?;
+        let is_level = match dispatcher.trigger() {
+            Trigger::Level => true,
+            Trigger::Edge => false,
+            // It would cost a call for each report, and has nothing to offer for it.
+            Trigger::OneShot => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        dispatcher.add(own.bell.as_fd(), Token(BELL), Interest::READ.pinned())?;
+        Ok(Lookout {
+            own,
+            is_level,
+            dispatcher,
+            timers: Wheel::new(),
+            start: house.admission.shared.start,
+            serial: 0,
+        })
+    }
+
+    /// A connection that comes to this place.
+    pub(crate) fn meet(&mut self, place: usize) -> Heard {
+        self.serial = (self.serial + 1) & (u32::MAX >> 1);
+        Heard {
+            name: u64::from(self.serial) << 32 | place as u64,
+            watched: None,
+            due: 0,
+            timer: None,
+        }
+    }
+
+    pub(crate) fn dispatcher(&mut self) -> &mut dyn Dispatcher {
+        &mut *self.dispatcher
+    }
+
+    /// Whether a short read has emptied a socket unless it was reported as ending: the report comes
+    /// again for as long as there is something, or says whether the end of the stream has come.
+    pub(crate) fn trusts_short_reads(&self) -> bool {
+        self.is_level || self.dispatcher.tells_end()
+    }
+
+    /// Whether a write has to fail while the socket is watched, or its room may not be reported: so
+    /// it is with real-time signals on Unix sockets, and a connection is watched after that write.
+    pub(crate) fn misses_room(&self) -> bool {
+        !self.is_level && !self.dispatcher.tells_end()
+    }
+
+    /// Waits until something is reported, for at most so long.
+    pub(crate) fn wait(&mut self, reports: &mut Vec<Ready>, timeout: Option<Duration>) {
+        if self.dispatcher.wait(reports, timeout).is_err() {
+            // What was ready is reported by a later wait.
+            self.own.counters.errors.add(1);
+            thread::sleep(ERROR_PAUSE);
+        }
+        self.own.counters.waits.add(1);
+        self.own.counters.reports.add(reports.len() as u64);
+    }
+
+    /// Has the dispatcher report what a connection waits for. By edge it is watched for that from
+    /// its first wait on, and for both for good once it has waited for both: no request costs a
+    /// change then.
+    ///
+    /// # Errors
+    /// What the dispatcher says. The connection would never be heard of.
+    pub(crate) fn watch(
+        &mut self,
+        heard: &mut Heard,
+        fd: BorrowedFd<'_>,
+        wanted: Interest,
+    ) -> io::Result<()> {
+        let interest = match heard.watched {
+            Some(watched) if watched == wanted || watched == Interest::BOTH => return Ok(()),
+            Some(_) if !self.is_level => Interest::BOTH,
+            _ => wanted,
+        };
+        self.own.counters.changes.add(1);
+        let token = Token(heard.name);
+        let changed = match heard.watched {
+            None => self.dispatcher.add(fd, token, interest),
+            Some(_) => self.dispatcher.modify(fd, token, interest),
+        };
+        match changed {
+            Ok(()) => heard.watched = Some(interest),
+            Err(_) => self.own.counters.errors.add(1),
+        }
+        changed
+    }
+
+    pub(crate) fn unwatch(&mut self, heard: &mut Heard, fd: BorrowedFd<'_>) {
+        if heard.watched.take().is_some() {
+            self.own.counters.changes.add(1);
+            // It is watched, and that is all that can be wrong.
+            let _ = self.dispatcher.remove(fd);
+        }
+    }
+
+    /// The connection is closed next.
+    pub(crate) fn forget(&mut self, heard: &Heard, fd: BorrowedFd<'_>) {
+        self.disarm(heard);
+        if heard.watched.is_some() {
+            // That it is watched is all that can be wrong.
+            let _ = self.dispatcher.forget(fd);
+        }
+    }
+
+    /// Sees to it that a timer comes when the wait ends, or before.
+    pub(crate) fn arm(&mut self, heard: &mut Heard, until: Instant) {
+        // Up: never early.
+        let due = self.tick_of(until) + 1;
+        heard.due = due;
+        if let Some((timer, set_for)) = heard.timer {
+            if set_for <= due {
+                return;
+            }
+            self.timers.cancel(timer);
+        }
+        heard.timer = Some((self.timers.insert(due, heard.name), due));
+    }
+
+    fn disarm(&mut self, heard: &Heard) {
+        if let Some((timer, _)) = heard.timer {
+            self.timers.cancel(timer);
+        }
+    }
+
+    /// When the next timer comes.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        let tick = self.timers.next_expiry()?;
+        Some(self.start + Duration::from_nanos(tick << TICK_SHIFT))
+    }
+
+    /// The names of those whose timer has come.
+    pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<u64>) {
+        let now = self.tick_of(now);
+        self.timers.advance(now, |name| expired.push(name));
+    }
+
+    /// Whether the wait of a connection whose timer has come is over. If not, another timer is set;
+    /// `None` if it does not wait for a time.
+    pub(crate) fn is_over(&mut self, heard: &mut Heard, until: Option<Instant>) -> bool {
+        heard.timer = None;
+        match until {
+            Some(until) if heard.due > self.timers.now() => {
+                self.arm(heard, until);
+                false
+            }
+            until => until.is_some(),
+        }
+    }
+
+    fn tick_of(&self, time: Instant) -> Tick {
+        let since = time.saturating_duration_since(self.start);
+        u64::try_from(since.as_nanos() >> TICK_SHIFT).unwrap_or(Tick::MAX >> 1)
+    }
+}

@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::mpsc;
 
-use serve::engine::EventOptions;
+use serve::engine::{EventOptions, PipelineOptions};
 use serve::listen::{self, Address, Bound};
 use serve::signals::Signals;
 use serve::{Engine, Server, Settings};
@@ -59,6 +59,7 @@ pub(crate) fn engine(name: &str) -> io::Result<Engine> {
         "fiber" => Ok(Engine::default()),
         "thread" => Ok(Engine::Thread),
         "event" => Ok(Engine::Event(EventOptions::default())),
+        "pipeline" => Ok(Engine::Pipeline(PipelineOptions::default())),
         _ => Err(io::Error::other(format!("there is no engine '{name}'"))),
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod admission;
 pub mod event;
 mod fiber;
 mod loops;
+pub mod pipeline;
 mod pool;
 mod serving;
 #[cfg(test)]
@@ -28,6 +29,8 @@ use admission::Start;
 use event::Events;
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
+use pipeline::Pipeline;
+pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
 use thread::Threads;
 
@@ -45,6 +48,8 @@ pub enum Engine {
     Thread,
     /// A few kernel threads that wait for many connections each.
     Event(EventOptions),
+    /// Stages with threads of their own, which hand connections from one to the next.
+    Pipeline(PipelineOptions),
 }
 
 impl Default for Engine {
@@ -66,7 +71,7 @@ impl Engine {
     pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
         match self {
             Engine::Event(options) => event::prepare(options, listeners),
-            Engine::Fiber { .. } | Engine::Thread => Ok(()),
+            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) => Ok(()),
         }
     }
 }
@@ -76,6 +81,7 @@ pub(crate) enum Running {
     Fiber(Fibers),
     Thread(Threads),
     Event(Events),
+    Pipeline(Pipeline),
 }
 
 /// What holds the connections of each.
@@ -87,6 +93,7 @@ macro_rules! each {
             }) => $call,
             Running::Thread(Threads { carriers: $holder }) => $call,
             Running::Event($holder) => $call,
+            Running::Pipeline($holder) => $call,
         }
     };
 }
@@ -105,6 +112,7 @@ impl Running {
             } => Running::Fiber(Fibers::start(processors, backend, start)?),
             Engine::Thread => Running::Thread(Threads::start(start)?),
             Engine::Event(options) => Running::Event(Events::start(options, start)?),
+            Engine::Pipeline(options) => Running::Pipeline(Pipeline::start(options, start)?),
         })
     }
 
@@ -114,6 +122,7 @@ impl Running {
             Running::Fiber(fibers) => fibers.describe(),
             Running::Thread(threads) => threads.describe(),
             Running::Event(events) => events.describe(),
+            Running::Pipeline(pipeline) => pipeline.describe(),
         }
     }
 
@@ -123,6 +132,7 @@ impl Running {
             Running::Fiber(fibers) => fibers.dump(),
             Running::Thread(_) => String::new(),
             Running::Event(events) => events.dump(),
+            Running::Pipeline(pipeline) => pipeline.dump(),
         }
     }
 
@@ -132,6 +142,7 @@ impl Running {
             Running::Fiber(fibers) => fibers.write_metrics(out),
             Running::Thread(_) => {}
             Running::Event(events) => events.write_metrics(out),
+            Running::Pipeline(pipeline) => pipeline.write_metrics(out),
         }
     }
 
@@ -152,8 +163,10 @@ impl Running {
     /// Says that the server has begun to drain, to an engine whose connections do not look for
     /// themselves.
     pub(crate) fn drain(&self) {
-        if let Running::Event(events) = self {
-            events.wake();
+        match self {
+            Running::Event(events) => events.wake(),
+            Running::Pipeline(pipeline) => pipeline.wake(),
+            Running::Fiber(_) | Running::Thread(_) => {}
         }
     }
 
@@ -173,8 +186,8 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.carriers.close_idle(after_start),
             Running::Thread(threads) => threads.carriers.close_idle(after_start),
-            // Its carriages have timers that do.
-            Running::Event(_) => {}
+            // Their carriages have timers that do.
+            Running::Event(_) | Running::Pipeline(_) => {}
         }
     }
 

@@ -5,10 +5,12 @@
 //! the popular ones, and without the price of inserting and evicting pages. It makes no difference
 //! whether the bytes then go to the socket or into TLS.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
@@ -147,31 +149,42 @@ const BUFFERS_KEPT_MAX: usize = 16;
 
 thread_local! {
     static KEPT: RefCell<Vec<AlignedBuffer>> = const { RefCell::new(Vec::new()) };
-    static OUT: Cell<usize> = const { Cell::new(0) };
+    static OUT: Arc<AtomicUsize> = Arc::default();
 }
 
-/// An aligned buffer, taken while a piece is read and sent. It counts where it is dropped, which is
-/// the thread that took it unless that has ended.
-pub(crate) struct Buffer(Option<AlignedBuffer>);
+/// An aligned buffer, taken while a piece is read and sent. A large one counts for the thread that
+/// took it until it is dropped, wherever that is.
+pub(crate) struct Buffer {
+    /// Taken only by drop.
+    bytes: Option<AlignedBuffer>,
+    counted: Option<Arc<AtomicUsize>>,
+}
 
 impl Buffer {
     pub(crate) fn take() -> Buffer {
-        let out = OUT.get();
-        if out >= BUFFERS_OUT_MAX {
-            let small = SMALL_PIECE_LEN + DIRECT_ALIGNMENT;
-            return Buffer(Some(AlignedBuffer::new(small)));
-        }
-        OUT.set(out + 1);
-        let kept = KEPT.with_borrow_mut(Vec::pop);
-        Buffer(Some(kept.unwrap_or_else(|| AlignedBuffer::new(BUFFER_LEN))))
+        OUT.with(|out| {
+            if out.load(Ordering::Relaxed) >= BUFFERS_OUT_MAX {
+                let small = SMALL_PIECE_LEN + DIRECT_ALIGNMENT;
+                return Buffer {
+                    bytes: Some(AlignedBuffer::new(small)),
+                    counted: None,
+                };
+            }
+            out.fetch_add(1, Ordering::Relaxed);
+            let kept = KEPT.with_borrow_mut(Vec::pop);
+            Buffer {
+                bytes: Some(kept.unwrap_or_else(|| AlignedBuffer::new(BUFFER_LEN))),
+                counted: Some(Arc::clone(out)),
+            }
+        })
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        self.0.as_mut().expect("taken only by drop")
+        self.bytes.as_mut().expect("taken only by drop")
     }
 
     fn as_slice(&self) -> &[u8] {
-        self.0.as_ref().expect("taken only by drop")
+        self.bytes.as_ref().expect("taken only by drop")
     }
 
     /// The longest piece that fits at any offset.
@@ -182,9 +195,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let buffer = self.0.take().filter(|buffer| buffer.len() == BUFFER_LEN);
-        let Some(buffer) = buffer else { return };
-        OUT.set(OUT.get().saturating_sub(1));
+        let (Some(counted), Some(buffer)) = (&self.counted, self.bytes.take()) else {
+            return;
+        };
+        counted.fetch_sub(1, Ordering::Relaxed);
         KEPT.with_borrow_mut(|kept| {
             if kept.len() < BUFFERS_KEPT_MAX {
                 kept.push(buffer);

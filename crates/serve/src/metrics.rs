@@ -41,8 +41,8 @@ impl MetricsWriter {
     }
 
     /// Seconds that only grow.
-    pub fn seconds(&mut self, name: &str, help: &str, total: f64) {
-        self.sample("counter", name, help, &[], total);
+    pub fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], total: f64) {
+        self.sample("counter", name, help, labels, total);
     }
 
     /// How many of something lay up to each of `bounds` but above the one before, and, in one more

@@ -13,7 +13,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serve::engine::{Accept, EventOptions};
+use serve::engine::{Accept, EventOptions, PipelineOptions};
 use serve::limits::Limits;
 use serve::listen::{self, Address};
 use serve::tls::{Certificate, Clients, Tls, TlsOptions};
@@ -89,7 +89,7 @@ impl Authority {
     }
 }
 
-const ENGINES: [Engine; 4] = [
+const ENGINES: [Engine; 6] = [
     Engine::Fiber {
         processors: 2,
         backend: BackendChoice::Auto,
@@ -106,7 +106,20 @@ const ENGINES: [Engine; 4] = [
         accepts_many: true,
         has_file_threads: true,
     }),
+    pipeline(2, 64, 8),
+    pipeline(1, 1, 1),
 ];
+
+const fn pipeline(threads: usize, queue_limit: usize, batch_max: usize) -> Engine {
+    Engine::Pipeline(PipelineOptions {
+        read_threads: threads,
+        session_threads: threads,
+        write_threads: threads,
+        queue_limit,
+        batch_max,
+        dispatcher: Mechanism::EpollEdge,
+    })
+}
 
 struct Running {
     /// Serves while it is there.

@@ -33,7 +33,12 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
 fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
     let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
     let help = "Processor time used, in user and kernel mode.";
-    out.seconds("process_cpu_seconds_total", help, seconds(stat.cpu_ticks));
+    out.seconds(
+        "process_cpu_seconds_total",
+        help,
+        &[],
+        seconds(stat.cpu_ticks),
+    );
     let bytes = (stat.resident_pages * page_size() as u64) as f64;
     let help = "Resident memory.";
     out.gauge("process_resident_memory_bytes", help, &[], bytes);

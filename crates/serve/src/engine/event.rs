@@ -22,7 +22,6 @@ mod tests;
 mod worker;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
@@ -31,7 +30,8 @@ use session::{Opening, Session};
 
 use super::admission::Start;
 use super::loops::{
-    Accepted, DOORS, Dealer, Deals, Doors, Gate, House, Loop, LoopThreads, OpenDispatcher,
+    Accepted, DOORS, Dealer, Deals, Doors, Gate, House, Loop, LoopThreads, OpenDispatcher, Sockets,
+    sockets,
 };
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
@@ -92,13 +92,18 @@ pub(crate) struct Events {
     bound: Vec<Bound>,
 }
 
-/// Deals connections to loops in turn. A mailbox has room for all that there may be.
+/// Deals connections to loops in turn.
 struct InTurn<S> {
     mailboxes: Vec<Arc<Mailbox<S>>>,
     next: usize,
 }
 
 impl<S> Deals for InTurn<S> {
+    /// A mailbox has room for all that there may be.
+    fn has_room(&self, _own: &Arc<Loop>) -> bool {
+        true
+    }
+
     fn deal(&mut self, accepted: Accepted) {
         self.mailboxes[self.next].post(Letter::Accepted(accepted));
         self.next = (self.next + 1) % self.mailboxes.len();
@@ -117,7 +122,7 @@ impl Events {
         Events::start_over(options, start, Box::new(move || dispatcher.open()))
     }
 
-    fn start_over<S, O>(
+    pub(super) fn start_over<S, O>(
         mut options: EventOptions,
         mut start: Start<O>,
         open_dispatcher: OpenDispatcher,
@@ -241,9 +246,6 @@ pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Re
     }
 }
 
-/// Sockets that a thread accepts from, each with the number of its listener.
-type Sockets = Vec<(usize, OwnedFd)>;
-
 /// What each loop accepts from, and what the dealer does: all that the loops cannot have a socket
 /// of each. Shared by them, it would wake them all for every connection, and with real-time
 /// signals, which go to one thread, all but one never.
@@ -252,12 +254,10 @@ fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Socket
     let mut dealt = Vec::new();
     for (number, bound) in listeners.iter().enumerate() {
         let is_own = options.accept == Accept::Own && bound.sockets().count() >= options.loops;
-        for (at, socket) in bound.sockets().enumerate() {
-            let socket = socket.try_clone_to_owned()?;
-            rustix::io::ioctl_fionbio(&socket, true)?;
+        for (at, socket) in sockets(number, bound)?.into_iter().enumerate() {
             match is_own {
-                true => own[at % options.loops].push((number, socket)),
-                false => dealt.push((number, socket)),
+                true => own[at % options.loops].push(socket),
+                false => dealt.push(socket),
             }
         }
     }

@@ -14,12 +14,14 @@ mod gate;
 mod house;
 mod lookout;
 mod output;
+#[cfg(test)]
+pub(crate) mod tests;
 mod threads;
 mod wire;
 
 pub(crate) use bell::Loop;
 pub(crate) use dealer::{Dealer, Deals};
-pub(crate) use doors::{Accepted, Doors};
+pub(crate) use doors::{Accepted, Doors, Sockets, sockets};
 pub(crate) use entrance::Entrance;
 pub(crate) use gate::Gate;
 pub(crate) use house::{House, OpenDispatcher, drop_session, tell_stage};

@@ -4,7 +4,7 @@ pub(crate) use event::{Mechanism, Overflow};
 pub(crate) use fiber::BackendChoice;
 pub(crate) use serve::Engine;
 pub(crate) use serve::engine::Accept;
-use serve::engine::EventOptions;
+use serve::engine::{EventOptions, PipelineOptions};
 
 /// Makes a test of each of these functions on each engine, with which it is called.
 macro_rules! on_every_engine {
@@ -27,6 +27,12 @@ macro_rules! on_every_engine {
             event_uring: events(Mechanism::Uring, Accept::Own);
             event_dealt: events(Mechanism::EpollEdge, Accept::Dealt);
             event_level_dealt: events(Mechanism::Epoll, Accept::Dealt);
+            pipeline: pipeline(Mechanism::EpollEdge, 16, 8);
+            pipeline_narrow: pipeline(Mechanism::EpollEdge, 1, 1);
+            pipeline_epoll: pipeline(Mechanism::Epoll, 4, 2);
+            pipeline_poll: pipeline(Mechanism::Poll, 1024, 32);
+            pipeline_rtsig: pipeline(Mechanism::RtSig(Overflow::Poll), 1024, 32);
+            pipeline_uring: pipeline(Mechanism::Uring, 1024, 32);
         }
     };
 }
@@ -63,4 +69,17 @@ pub(crate) fn fibers(processors: usize, backend: BackendChoice) -> Engine {
         processors,
         backend,
     }
+}
+
+/// One thread a stage where everything is narrow, else two.
+pub(crate) fn pipeline(dispatcher: Mechanism, queue_limit: usize, batch_max: usize) -> Engine {
+    let threads = queue_limit.min(2);
+    Engine::Pipeline(PipelineOptions {
+        read_threads: threads,
+        session_threads: threads,
+        write_threads: threads,
+        queue_limit,
+        batch_max,
+        dispatcher,
+    })
 }

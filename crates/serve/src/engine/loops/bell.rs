@@ -57,6 +57,11 @@ impl Bell {
         self.waker.reset();
         self.is_rung.swap(false, Ordering::SeqCst);
     }
+
+    #[cfg(test)]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.is_rung.load(Ordering::SeqCst)
+    }
 }
 
 impl AsFd for Bell {

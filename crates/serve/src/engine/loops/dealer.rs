@@ -17,6 +17,9 @@ const BELL: u64 = 0;
 
 /// Where connections are dealt to.
 pub(crate) trait Deals {
+    /// Whether there is room for one more. If not, `own` is rung for when there is.
+    fn has_room(&self, own: &Arc<Loop>) -> bool;
+
     fn deal(&mut self, accepted: Accepted);
 }
 
@@ -69,9 +72,14 @@ impl<O, D: Deals> Dealer<O, D> {
             let now = clock::now().monotonic;
             let (house, dispatcher) = (Arc::clone(&self.house), &mut *self.dispatcher);
             self.entrance.begin_turn(now, dispatcher);
-            while let Some(accepted) =
-                (self.entrance).next(now, &mut *self.dispatcher, &house.admission)
-            {
+            loop {
+                if !self.to.has_room(&self.own) {
+                    self.entrance.pause(&mut *self.dispatcher, &house.admission);
+                    break;
+                }
+                self.entrance.go_on(now, &mut *self.dispatcher);
+                let next = (self.entrance).next(now, &mut *self.dispatcher, &house.admission);
+                let Some(accepted) = next else { break };
                 self.to.deal(accepted);
             }
         }

@@ -10,6 +10,8 @@ use event::{Dispatcher, Interest, Token, Trigger};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use crate::listen::Bound;
+
 /// After running out of descriptors or memory: long enough for some connections to end, short
 /// enough that few in the queue notice.
 pub(crate) const REST: Duration = Duration::from_millis(20);
@@ -52,6 +54,19 @@ pub(crate) struct Accepted {
     pub(crate) listener: usize,
 }
 
+/// Sockets that a thread accepts from, each with the number of its listener.
+pub(crate) type Sockets = Vec<(usize, OwnedFd)>;
+
+/// Those of the listener with this number. They do not block.
+pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
+    let own = |socket: BorrowedFd<'_>| {
+        let socket = socket.try_clone_to_owned()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok((number, socket))
+    };
+    bound.sockets().map(own).collect()
+}
+
 /// What accept(2) brought.
 pub(crate) enum Came {
     Connection(Accepted),
@@ -62,7 +77,7 @@ pub(crate) enum Came {
 impl Doors {
     /// Sockets that listen and do not block, with the number of the listener; the first is called
     /// `first` in reports.
-    pub(crate) fn new(sockets: Vec<(usize, OwnedFd)>, first: u64) -> Doors {
+    pub(crate) fn new(sockets: Sockets, first: u64) -> Doors {
         let state = match sockets.is_empty() {
             true => State::Closed,
             false => State::Open,

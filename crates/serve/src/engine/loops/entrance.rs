@@ -1,6 +1,7 @@
 //! Where connections come in, for one thread: its doors, and the gate that they lead to.
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -27,6 +28,8 @@ pub(crate) struct Entrance {
     came: usize,
     /// It waited for room, and was called.
     was_called: bool,
+    /// It waits for room of another kind.
+    is_paused: bool,
 }
 
 impl Entrance {
@@ -40,6 +43,7 @@ impl Entrance {
             door: 0,
             came: 0,
             was_called: false,
+            is_paused: false,
         }
     }
 
@@ -72,6 +76,23 @@ impl Entrance {
         if self.own.has_room.load(Ordering::Acquire) {
             self.own.has_room.store(false, Ordering::Relaxed);
             self.was_called = true;
+            self.doors.has_room(now, dispatcher);
+        }
+    }
+
+    /// Lets connections wait in the queue, because there is no room where they go.
+    pub(crate) fn pause<O>(&mut self, dispatcher: &mut dyn Dispatcher, admission: &Admission<O>) {
+        if self.doors.is_open() {
+            self.doors.is_full(dispatcher);
+            if !mem::replace(&mut self.is_paused, true) {
+                admission.shared.counters.accept_paused();
+            }
+        }
+    }
+
+    /// There is room again.
+    pub(crate) fn go_on(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        if mem::take(&mut self.is_paused) {
             self.doors.has_room(now, dispatcher);
         }
     }
@@ -118,7 +139,7 @@ impl Entrance {
                 }
             }
         }
-        if std::mem::take(&mut self.was_called) {
+        if mem::take(&mut self.was_called) {
             self.gate.pass_on();
         }
         None

@@ -156,6 +156,12 @@ impl Lookout {
         }
     }
 
+    /// The connection leaves the loop.
+    pub(crate) fn part(&mut self, heard: &mut Heard, fd: BorrowedFd<'_>) {
+        self.disarm(heard);
+        self.unwatch(heard, fd);
+    }
+
     /// The connection is closed next.
     pub(crate) fn forget(&mut self, heard: &Heard, fd: BorrowedFd<'_>) {
         self.disarm(heard);

@@ -28,16 +28,21 @@ impl LoopThreads {
                 Err(error) => (None, Err(error)),
             };
             let _ = made.send(told);
-            let Some(it) = it else { return };
-            // Sessions that panic are caught before. Connections and a listen queue that nothing
-            // serves are worse than no server.
-            if catch_unwind(AssertUnwindSafe(|| run(it))).is_err() {
-                eprintln!("an event loop panicked, which is a mistake of the engine's");
-                process::abort();
+            if let Some(it) = it {
+                run_or_abort(|| run(it));
             }
         })?;
         self.0.push(thread);
         is_made.recv().map_err(io::Error::other)?
+    }
+
+    /// Starts a thread that nothing waits for.
+    ///
+    /// # Errors
+    /// What the kernel says to a new thread.
+    pub(crate) fn detach(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let builder = thread::Builder::new().name(name);
+        builder.spawn(move || run_or_abort(run)).map(drop)
     }
 
     /// Waits for all of them.
@@ -49,5 +54,14 @@ impl LoopThreads {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+/// Sessions that panic are caught before. Connections and a listen queue that nothing serves are
+/// worse than no server.
+fn run_or_abort(run: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        eprintln!("an event loop panicked, which is a mistake of the engine's");
+        process::abort();
     }
 }

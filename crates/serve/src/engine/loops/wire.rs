@@ -102,6 +102,11 @@ impl Wire {
         self.is_ending |= readiness.is_read_closed();
     }
 
+    /// Whether there may be something to receive.
+    pub(crate) fn may_receive(&self) -> bool {
+        self.may_receive
+    }
+
     /// Nothing was reported, but what it waits for is tried once more.
     pub(crate) fn try_again(&mut self) {
         (self.may_receive, self.may_send) = (true, true);

@@ -1,0 +1,386 @@
+//! The pipeline engine: stages with threads of their own, and a bounded queue in front of each.
+//! Welsh, Culler and Brewer called it SEDA (2001).
+//!
+//! ```text
+//!            ┌──────────────── back, for more input, or to end ───────────────┐
+//!            ▼                                                                │
+//!  accept ─▶ ║ read ──── input ────▶ ║ session ──── output ────▶ ║ write ─────┤
+//!                                    ▲   (may block)                          │
+//!                                    └──── the next turn, cold files ─────────┘
+//! ```
+//!
+//! A connection is handed from stage to stage as a whole: its carriage, its socket, and what one
+//! stage has for the next. Whichever thread has it owns it, so nothing in it is locked. The read
+//! stage receives, the session stage shows sessions what was received, the write stage sends; and
+//! what the carriage wants next says where it goes. The first and the last are loops over a
+//! dispatcher and never block; the threads of the session stage may, so they do work and read cold
+//! files themselves.
+//!
+//! # Why nothing is lost, and nothing gets stuck
+//!
+//! Every queue has the same limit. A thread that finds one full does one of two things: it *waits*
+//! there, or it keeps the connection in line and *comes back* when there is room. Loops come back;
+//! only threads that may block wait:
+//!
+//! ```text
+//!  accept ── waits ──▶ read          read ── comes back ──▶ session
+//!  session ── waits ──▶ read, write       write ── comes back ──▶ session, read
+//! ```
+//!
+//! The stages are a circle, so if all of them waited, all could wait for each other. As it is, a
+//! loop waits for no other stage: in each of its turns it takes up to a batch from its queue,
+//! however full the others are. So queues of loops always get room; so a thread of the session
+//! stage, which waits for nothing else of the engine, always comes to its next batch; so its queue
+//! gets room, and those in line are handed over. (What a session itself waits for, a disk, is the
+//! one thing that can stop the session stage; connections wait then, and none is dropped.)
+//!
+//! What waits in line is bounded as well. A reader stops receiving when a batch is in line: bytes
+//! stay in the socket, and the peer slows down. A writer keeps connections that have nothing more
+//! to send, at most as many as may be open. The accept stage does not accept while the queue in
+//! front of the read stage is full: further clients wait in the listen queue.
+//!
+//! `read`, `session`, `write` (the stages) · `queue` · `connection` (what is handed over) ·
+//! `stages` (what all threads see).
+
+mod connection;
+mod queue;
+mod read;
+mod session;
+mod stages;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use ::session::{Opening, Session};
+use event::Mechanism;
+
+use self::session::SessionThread;
+use super::admission::Start;
+use super::loops::{
+    Accepted, DOORS, Dealer, Deals, Doors, Gate, House, Loop, LoopThreads, OpenDispatcher, sockets,
+};
+use crate::listen::Bound;
+use crate::metrics::MetricsWriter;
+use crate::shared::Shared;
+use connection::Arrival;
+use queue::{Counted, Queue};
+use read::Reader;
+use stages::Stages;
+use write::Writer;
+
+/// How the pipeline engine works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineOptions {
+    /// Threads that receive.
+    pub read_threads: usize,
+    /// Threads that show sessions their input, and may block.
+    pub session_threads: usize,
+    /// Threads that send.
+    pub write_threads: usize,
+    /// How many connections may wait in the queue of a thread that reads or writes, and in the one
+    /// of the session stage.
+    pub queue_limit: usize,
+    /// How many a thread takes from its queue at a time, at most.
+    pub batch_max: usize,
+    /// How threads that read and write find out what is ready.
+    pub dispatcher: Mechanism,
+}
+
+impl PipelineOptions {
+    /// What suits a machine with so many processors: the session stage has more threads than that,
+    /// because they may block.
+    pub fn for_processors(processors: usize) -> PipelineOptions {
+        PipelineOptions {
+            read_threads: processors.div_ceil(4),
+            session_threads: processors + 2,
+            write_threads: processors.div_ceil(4),
+            queue_limit: 1024,
+            batch_max: 32,
+            dispatcher: Mechanism::EpollEdge,
+        }
+    }
+}
+
+impl Default for PipelineOptions {
+    fn default() -> PipelineOptions {
+        PipelineOptions::for_processors(thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+/// The thread that accepts.
+const ACCEPT: &str = "accept";
+
+/// The engine at work.
+pub(crate) struct Pipeline {
+    options: PipelineOptions,
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    /// By the name of the thread.
+    loops: Vec<(String, Arc<Loop>)>,
+    gauges: Vec<Gauge>,
+    threads: LoopThreads,
+    /// A Unix socket's file goes when its `Bound` does.
+    bound: Vec<Bound>,
+}
+
+/// A queue, as it is shown.
+struct Gauge {
+    stage: &'static str,
+    /// Which of the stage's queues.
+    number: usize,
+    look: Box<dyn Fn() -> Counted + Send + Sync>,
+}
+
+impl Gauge {
+    fn new<T: Send + 'static>(stage: &'static str, number: usize, queue: &Arc<Queue<T>>) -> Gauge {
+        let queue = Arc::clone(queue);
+        let look = Box::new(move || queue.counted());
+        Gauge {
+            stage,
+            number,
+            look,
+        }
+    }
+}
+
+/// The accept stage: gives connections to readers in turn.
+struct InTurn<S> {
+    stages: Arc<Stages<S>>,
+    gate: Arc<Gate>,
+    next: usize,
+}
+
+impl<S> Deals for InTurn<S> {
+    fn has_room(&self, own: &Arc<Loop>) -> bool {
+        self.stages.readers[self.next].queue.has_room(own)
+    }
+
+    fn deal(&mut self, accepted: Accepted) {
+        let mut line = VecDeque::from([Arrival::Accepted(accepted)]);
+        self.stages.readers[self.next].queue.put(&mut line);
+        if !line.is_empty() {
+            // The server is over.
+            drop(line);
+            self.gate.leave();
+        }
+        self.next = (self.next + 1) % self.stages.readers.len();
+    }
+}
+
+impl Pipeline {
+    /// # Errors
+    /// What the kernel says to new threads, sockets and dispatchers.
+    pub(crate) fn start<S, O>(options: PipelineOptions, start: Start<O>) -> io::Result<Pipeline>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let dispatcher = options.dispatcher;
+        Pipeline::start_over(options, start, Box::new(move || dispatcher.open()))
+    }
+
+    pub(super) fn start_over<S, O>(
+        options: PipelineOptions,
+        start: Start<O>,
+        open_dispatcher: OpenDispatcher,
+    ) -> io::Result<Pipeline>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let (house, bound) = House::new(start, open_dispatcher, (1, true));
+        let stages = Arc::new(Stages::<S>::new(&options)?);
+        let mut pipeline = Pipeline {
+            shared: Arc::clone(&house.admission.shared),
+            gate: Arc::clone(&house.gate),
+            loops: Vec::new(),
+            gauges: stages.gauges(),
+            threads: LoopThreads::default(),
+            bound,
+            options,
+        };
+        // The kernel signals one thread only what happens to a socket. fcntl(2), F_SETOWN
+        let keeps_watch = !matches!(pipeline.options.dispatcher, Mechanism::RtSig(_));
+        for number in 0..stages.readers.len() {
+            let (house, stages, name) = (house.clone(), stages.clone(), format!("read {number}"));
+            let own = Arc::clone(&stages.readers[number].own);
+            pipeline.loops.push((name.clone(), own));
+            let make = move || Reader::new(house, &stages, number, keeps_watch);
+            pipeline.threads.spawn(name, make, Reader::run)?;
+        }
+        for number in 0..stages.writers.len() {
+            let (house, stages, name) = (house.clone(), stages.clone(), format!("write {number}"));
+            let own = Arc::clone(&stages.writers[number].own);
+            pipeline.loops.push((name.clone(), own));
+            let make = move || Writer::new(house, &stages, number);
+            pipeline.threads.spawn(name, make, Writer::run)?;
+        }
+        for number in 0..stages.session_threads {
+            let (house, stages) = (house.clone(), stages.clone());
+            // It ends when its queue is closed, and it has done what it was doing. How long that
+            // takes is up to a disk, so nothing waits for it.
+            let run = move || SessionThread::new(house, stages).run();
+            LoopThreads::detach(format!("session {number}"), run)?;
+        }
+        let mut all = Vec::new();
+        for (number, bound) in pipeline.bound.iter().enumerate() {
+            all.extend(sockets(number, bound)?);
+        }
+        let (own, doors) = (Loop::new()?, Doors::new(all, DOORS));
+        pipeline.loops.push((ACCEPT.to_owned(), Arc::clone(&own)));
+        let gate = Arc::clone(&pipeline.gate);
+        let to = InTurn {
+            stages,
+            gate,
+            next: 0,
+        };
+        let make = move || Dealer::new(house, own, to, doors);
+        (pipeline.threads).spawn(ACCEPT.to_owned(), make, Dealer::run)?;
+        Ok(pipeline)
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let PipelineOptions {
+            read_threads,
+            session_threads,
+            write_threads,
+            queue_limit,
+            dispatcher,
+            ..
+        } = self.options;
+        format!(
+            "a pipeline of {read_threads} reading, {session_threads} session and {write_threads} \
+             writing threads on {dispatcher}, with queues of {queue_limit}"
+        )
+    }
+
+    /// What each queue and each loop has counted.
+    pub(crate) fn dump(&self) -> String {
+        let limit = self.options.queue_limit;
+        let queues = self.gauges.iter().map(|gauge| {
+            let counted = (gauge.look)();
+            let Counted {
+                length,
+                longest,
+                line_longest,
+                full,
+                taken,
+                batches,
+                ..
+            } = counted;
+            let wait = counted.wait_mean();
+            let Gauge { stage, number, .. } = gauge;
+            format!(
+                "  queue {stage} {number}: length {length} of {limit}, longest {longest}, \
+                 longest line {line_longest}, full {full}, taken {taken}, batches {batches}, mean wait {wait:?}\n"
+            )
+        });
+        let loops = self.loops_of_connections();
+        let loops = loops.map(|(name, one)| one.counters.line(name));
+        queues.chain(loops).collect()
+    }
+
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        for (name, one) in self.loops_of_connections() {
+            one.counters.write_metrics(name, out);
+        }
+        for gauge in &self.gauges {
+            let (counted, number) = ((gauge.look)(), gauge.number.to_string());
+            let labels = [("stage", gauge.stage), ("queue", &number)];
+            for (name, help, value) in [
+                (
+                    "weft_stage_queue_length",
+                    "Connections that wait in front of the stage.",
+                    counted.length,
+                ),
+                (
+                    "weft_stage_queue_longest",
+                    "The most that have waited in front of the stage.",
+                    counted.longest,
+                ),
+                (
+                    "weft_stage_line_longest",
+                    "The most that one loop has kept in line because the stage's queue was full.",
+                    counted.line_longest,
+                ),
+                (
+                    "weft_stage_queue_limit",
+                    "How many may wait in front of the stage.",
+                    self.options.queue_limit,
+                ),
+            ] {
+                out.gauge(name, help, &labels, value as f64);
+            }
+            for (name, help, value) in [
+                (
+                    "weft_stage_queue_full_total",
+                    "Times that something found the stage's queue full.",
+                    counted.full,
+                ),
+                (
+                    "weft_stage_taken_total",
+                    "Connections that the stage has taken from its queue.",
+                    counted.taken,
+                ),
+                (
+                    "weft_stage_batches_total",
+                    "Batches that the stage has taken them in.",
+                    counted.batches,
+                ),
+            ] {
+                out.counter(name, help, &labels, value);
+            }
+            let help = "How long all connections that were taken had waited in the stage's queue.";
+            let name = "weft_stage_wait_seconds_total";
+            out.seconds(name, help, &labels, counted.waited.as_secs_f64());
+        }
+    }
+
+    /// The loops that read and write.
+    fn loops_of_connections(&self) -> impl Iterator<Item = &(String, Arc<Loop>)> {
+        let has_connections = |(name, _): &&(String, Arc<Loop>)| name != ACCEPT;
+        self.loops.iter().filter(has_connections)
+    }
+
+    pub(crate) fn listeners(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    /// The server has come to another stage of its life.
+    pub(crate) fn wake(&self) {
+        self.loops.iter().for_each(|(_, one)| one.bell.ring());
+    }
+
+    /// Closes the listeners, and waits until that is done.
+    pub(crate) fn stop_accepting(&self) {
+        self.gate.close();
+        self.wake();
+        self.gate.wait_until_closed();
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.gate.open()
+    }
+
+    /// Each stage cuts what it has: the server's stage says so.
+    pub(crate) fn cut(&self) -> usize {
+        let open = self.connection_count();
+        self.wake();
+        open
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // If it could not be started, this ends what was.
+        self.shared.stage.cut();
+        self.gate.close();
+        self.wake();
+        self.threads.join();
+    }
+}

@@ -1,0 +1,118 @@
+//! A connection on its way through the stages.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use session::{Now, Session};
+
+use crate::carriage::{Carriage, Want};
+use crate::counters::Closed;
+use crate::engine::loops::{Accepted, House, SlowRead, Wire, drop_session};
+use crate::file::Buffer;
+use crate::jobs::Job;
+
+/// One connection. The stage that has it owns it.
+pub(super) struct Connection<S> {
+    pub(super) carriage: Carriage<S>,
+    pub(super) wire: Wire,
+    pub(super) peer: Option<SocketAddr>,
+    /// Which of the server's listeners it came from.
+    pub(super) listener: usize,
+    /// The thread that reads for it, and what it is called there.
+    pub(super) reader: usize,
+    pub(super) name: u64,
+    /// The thread that writes for it, so that a buffer comes back to the thread that lent it.
+    pub(super) writer: usize,
+    pub(super) cargo: Cargo<S>,
+}
+
+/// What a stage has for the next one.
+pub(super) enum Cargo<S> {
+    Nothing,
+    /// For the session stage: what was received, nothing if that was the end.
+    Input(Vec<u8>),
+    /// For the session stage: so much was received into the session's own room.
+    Filled(usize),
+    /// For the session stage: a piece of a file that is not in memory, and room for it.
+    Cold(Box<(SlowRead, Buffer)>),
+    /// For the read stage: work that waits for something to happen.
+    Watch(Box<Job<S>>),
+    /// For the read stage: a session has panicked.
+    Ruin,
+}
+
+/// For the read stage.
+pub(super) enum Arrival<S> {
+    /// A connection that was accepted.
+    Accepted(Accepted),
+    /// One that wants more input, or its end.
+    Back(Box<Connection<S>>),
+    /// The work of this one is done, for which it has waited; `None` if it panicked.
+    Worked(u64, Option<Box<Job<S>>>),
+}
+
+/// Where a connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Read,
+    /// The session stage.
+    Turn,
+    /// The session stage, for what may block.
+    Block,
+    Write,
+}
+
+impl<S: Session> Connection<S> {
+    pub(super) fn next_stop(&mut self) -> Stop {
+        match self.cargo {
+            Cargo::Watch(_) | Cargo::Ruin => return Stop::Read,
+            Cargo::Cold(_) => return Stop::Block,
+            Cargo::Input(_) | Cargo::Filled(_) => return Stop::Turn,
+            Cargo::Nothing => {}
+        }
+        match self.carriage.want() {
+            Want::Receive { .. } | Want::Fill { .. } | Want::Nothing | Want::Close(_) => Stop::Read,
+            Want::Open { .. } | Want::Turn => Stop::Turn,
+            Want::Work => Stop::Block,
+            _ => Stop::Write,
+        }
+    }
+}
+
+/// Does something with a connection. A session that panics is our mistake, and ends this connection
+/// only: the hook has reported it.
+pub(super) fn guard<S, R>(
+    connection: &mut Connection<S>,
+    does: impl FnOnce(&mut Connection<S>) -> R,
+) -> Option<R> {
+    let done = catch_unwind(AssertUnwindSafe(|| does(connection)));
+    if done.is_err() {
+        connection.cargo = Cargo::Ruin;
+    }
+    done.ok()
+}
+
+/// Ends a connection at once, because the server does.
+pub(super) fn cut<S: Session, O>(house: &House<O>, mut connection: Box<Connection<S>>, now: Now) {
+    let closed = guard(&mut connection, |connection| {
+        connection.carriage.cut(now);
+        match connection.carriage.want() {
+            Want::Close(closed) => closed,
+            _ => Closed::Drained,
+        }
+    });
+    house.end(connection, closed.unwrap_or(Closed::Error));
+}
+
+/// The same for all that a reader's queue may hold.
+pub(super) fn cut_arrival<S: Session, O>(house: &House<O>, arrival: Arrival<S>, now: Now) {
+    match arrival {
+        Arrival::Back(connection) => cut(house, connection, now),
+        Arrival::Accepted(accepted) => {
+            drop(accepted);
+            house.gate.leave();
+        }
+        // Its connection is the reader's to end.
+        Arrival::Worked(_, job) => drop_session(job),
+    }
+}

@@ -1,0 +1,265 @@
+//! A bounded queue in front of a stage.
+//!
+//! ```text
+//!  put:   waits for room ──┐                        ┌── wait: threads of the session stage
+//!                          ├──▶ │ │ │ │ limit ──────┤
+//!  offer: comes back later ┘                        └── take: a loop, which hears its bell
+//! ```
+//!
+//! Items come and go in batches, and each batch reads the clock once: how long items waited is
+//! what a hand-off costs in time.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::engine::loops::Loop;
+
+/// See the [module page](self).
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    limit: usize,
+    /// The loop that takes; without one, threads wait until something has come.
+    taker: Option<Arc<Loop>>,
+    has_come: Condvar,
+    has_room: Condvar,
+}
+
+struct State<T> {
+    items: VecDeque<(T, Instant)>,
+    is_closed: bool,
+    /// Threads that wait until something has come.
+    takers: usize,
+    /// Threads that wait for room.
+    putters: usize,
+    /// Loops that come back when there is room.
+    offerers: Vec<Arc<Loop>>,
+    counted: Counted,
+}
+
+/// What a queue has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) length: usize,
+    pub(super) longest: usize,
+    /// The most that a loop has kept in line for it.
+    pub(super) line_longest: usize,
+    /// How often something found it full.
+    pub(super) full: u64,
+    pub(super) taken: u64,
+    pub(super) batches: u64,
+    /// How long all that was taken had waited.
+    pub(super) waited: Duration,
+}
+
+impl Counted {
+    /// How long one has waited, as a rule.
+    pub(super) fn wait_mean(&self) -> Duration {
+        Duration::from_secs_f64(self.waited.as_secs_f64() / self.taken.max(1) as f64)
+    }
+}
+
+impl<T> Queue<T> {
+    /// A queue of so many. `taker` is the loop that takes, if a loop does.
+    pub(super) fn new(limit: usize, taker: Option<Arc<Loop>>) -> Queue<T> {
+        Queue {
+            state: Mutex::new(State {
+                items: VecDeque::new(),
+                is_closed: false,
+                takers: 0,
+                putters: 0,
+                offerers: Vec::new(),
+                counted: Counted::default(),
+            }),
+            limit,
+            taker,
+            has_come: Condvar::new(),
+            has_room: Condvar::new(),
+        }
+    }
+
+    pub(super) fn counted(&self) -> Counted {
+        let state = self.lock();
+        Counted {
+            length: state.items.len(),
+            ..state.counted
+        }
+    }
+
+    /// Whether there is room. If not, `own` is rung for when there is.
+    pub(super) fn has_room(&self, own: &Arc<Loop>) -> bool {
+        let mut state = self.lock();
+        let has_room = state.items.len() < self.limit || state.is_closed;
+        if !has_room {
+            state.comes_back(own);
+        }
+        has_room
+    }
+
+    /// Takes over what there is room for, and leaves the rest in `line`: `own` is rung for when
+    /// there is more.
+    pub(super) fn offer(&self, line: &mut VecDeque<T>, own: &Arc<Loop>) {
+        if line.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        let count = state.push(line, self.limit);
+        if !line.is_empty() && !state.is_closed {
+            state.comes_back(own);
+            state.counted.line_longest = state.counted.line_longest.max(line.len());
+        }
+        self.wake_takers(state, count);
+    }
+
+    /// Takes over what there is room for.
+    pub(super) fn share(&self, line: &mut VecDeque<T>) {
+        if !line.is_empty() {
+            let mut state = self.lock();
+            let count = state.push(line, self.limit);
+            self.wake_takers(state, count);
+        }
+    }
+
+    /// Takes over all of `line`, and waits for room where there is none. If the queue is closed,
+    /// the rest stays in `line`.
+    pub(super) fn put(&self, line: &mut VecDeque<T>) {
+        while !line.is_empty() {
+            let mut state = self.lock();
+            let count = state.push(line, self.limit);
+            if count == 0 && !state.is_closed {
+                state.counted.full += 1;
+            }
+            while count == 0 && state.items.len() >= self.limit && !state.is_closed {
+                state.putters += 1;
+                let waited = self.has_room.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
+                state.putters -= 1;
+            }
+            if state.is_closed {
+                return;
+            }
+            self.wake_takers(state, count);
+        }
+    }
+
+    /// Moves up to `batch_max` items to the end of `batch`. Says whether there are more.
+    pub(super) fn take(&self, batch_max: usize, batch: &mut Vec<T>) -> bool {
+        let state = self.lock();
+        let has_more = state.items.len() > batch_max;
+        if !state.items.is_empty() {
+            self.pop(state, batch_max, batch);
+        }
+        has_more
+    }
+
+    /// Waits until something has come, and takes up to `batch_max` items of it, but leaves as much
+    /// to each of the other threads that take. `false` if the queue is closed.
+    pub(super) fn wait(&self, batch_max: usize, threads: usize, batch: &mut Vec<T>) -> bool {
+        let mut state = self.lock();
+        while state.items.is_empty() && !state.is_closed {
+            state.takers += 1;
+            let waited = self.has_come.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.takers -= 1;
+        }
+        if state.is_closed {
+            return false;
+        }
+        let share = state.items.len().div_ceil(threads);
+        self.pop(state, batch_max.min(share), batch);
+        true
+    }
+
+    /// From now on it takes over nothing. Returns what is in it.
+    pub(super) fn close(&self) -> Vec<T> {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let rest = mem::take(&mut state.items);
+        let offerers = mem::take(&mut state.offerers);
+        drop(state);
+        self.has_come.notify_all();
+        self.has_room.notify_all();
+        offerers.iter().for_each(|one| one.bell.ring());
+        rest.into_iter().map(|(item, _)| item).collect()
+    }
+
+    fn pop(&self, mut state: MutexGuard<'_, State<T>>, batch_max: usize, batch: &mut Vec<T>) {
+        let (count, now) = (state.items.len().min(batch_max), Instant::now());
+        let mut waited = Duration::ZERO;
+        batch.extend(state.items.drain(..count).map(|(item, came)| {
+            waited += now.saturating_duration_since(came);
+            item
+        }));
+        state.counted.waited += waited;
+        state.counted.taken += count as u64;
+        state.counted.batches += 1;
+        let (putters, offerers) = (state.putters, mem::take(&mut state.offerers));
+        drop(state);
+        for _ in 0..putters.min(count) {
+            self.has_room.notify_one();
+        }
+        offerers.iter().for_each(|one| one.bell.ring());
+    }
+
+    fn wake_takers(&self, state: MutexGuard<'_, State<T>>, count: usize) {
+        let takers = state.takers;
+        drop(state);
+        match &self.taker {
+            Some(taker) if count > 0 => taker.bell.ring(),
+            _ => (0..takers.min(count)).for_each(|_| self.has_come.notify_one()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> State<T> {
+    /// Moves as many as there is room for. Says how many.
+    fn push(&mut self, line: &mut VecDeque<T>, limit: usize) -> usize {
+        if self.is_closed {
+            return 0;
+        }
+        let (count, now) = (line.len().min(limit - self.items.len()), Instant::now());
+        self.items
+            .extend(line.drain(..count).map(|item| (item, now)));
+        self.counted.longest = self.counted.longest.max(self.items.len());
+        count
+    }
+
+    fn comes_back(&mut self, own: &Arc<Loop>) {
+        self.counted.full += 1;
+        if !self.offerers.iter().any(|other| Arc::ptr_eq(other, own)) {
+            self.offerers.push(Arc::clone(own));
+        }
+    }
+}
+
+/// The way of a loop to the queue of another stage. What finds it full waits in line here: a loop
+/// never waits for another stage.
+pub(super) struct Outlet<T> {
+    pub(super) queue: Arc<Queue<T>>,
+    pub(super) line: VecDeque<T>,
+    own: Arc<Loop>,
+}
+
+impl<T> Outlet<T> {
+    /// `own` is the loop.
+    pub(super) fn new(queue: &Arc<Queue<T>>, own: &Arc<Loop>) -> Outlet<T> {
+        Outlet {
+            queue: Arc::clone(queue),
+            line: VecDeque::new(),
+            own: Arc::clone(own),
+        }
+    }
+
+    /// Hands over what there is room for.
+    pub(super) fn hand_over(&mut self) {
+        self.queue.offer(&mut self.line, &self.own);
+    }
+}

@@ -1,0 +1,334 @@
+//! The read stage: a loop that receives, and keeps the connections that wait for input.
+//!
+//! ```text
+//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ arrivals ──▶ timers ──▶ receive ──▶ hand over ─┐
+//!  └──────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A connection begins and ends here, and keeps its seat while it is with another stage: where
+//! reports come by edge, it stays watched, so that no request costs a change of interest.
+//! It is received from only if what comes can soon be handed over: while the session stage's queue
+//! is full, bytes stay in the sockets.
+
+mod lifetime;
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::ops::ControlFlow::{Break, Continue};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event::{Interest, Readiness, Ready};
+use session::{Now, Session};
+use slab::Slab;
+
+use super::connection::{Arrival, Cargo, Connection, guard};
+use super::queue::{Outlet, Queue};
+use super::stages::Stages;
+use crate::carriage::Want;
+use crate::clock;
+use crate::counters::Closed;
+use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, ROOM_LEN, Waits, tell_stage};
+use crate::shared::{CUTTING, SERVING};
+
+/// See the [module page](self).
+pub(super) struct Reader<S, O> {
+    house: Arc<House<O>>,
+    own: Arc<Loop>,
+    /// Which of the readers it is.
+    number: usize,
+    writers: usize,
+    queue: Arc<Queue<Arrival<S>>>,
+    session: Outlet<Box<Connection<S>>>,
+    batch_max: usize,
+    lookout: Lookout,
+    /// Whether connections stay watched while they are with another stage.
+    keeps_watch: bool,
+    seats: Slab<Seat<S>>,
+    /// Those that may have something for the session, in the order in which that came.
+    ready: VecDeque<u64>,
+    /// More has come than a batch.
+    has_more: bool,
+    now: Now,
+    /// What the server was doing at the last look.
+    stage: u8,
+    room: Vec<u8>,
+    // Empty between two turns, and kept for their memory.
+    reports: Vec<Ready>,
+    arrivals: Vec<Arrival<S>>,
+    expired: Vec<u64>,
+}
+
+/// The seat of a connection.
+struct Seat<S> {
+    heard: Heard,
+    /// `None` while it is with another stage.
+    connection: Option<Box<Connection<S>>>,
+    /// What was reported of it meanwhile.
+    missed: Readiness,
+    /// It stands in the queue of those that are ready.
+    is_queued: bool,
+}
+
+/// What became of a connection that was ready.
+enum Outcome {
+    Waits(Waits),
+    Leaves,
+}
+
+impl<S, O> Reader<S, O>
+where
+    S: Session + 'static,
+{
+    /// # Errors
+    /// What the kernel says to the dispatcher.
+    pub(super) fn new(
+        house: Arc<House<O>>,
+        stages: &Stages<S>,
+        number: usize,
+        keeps_watch: bool,
+    ) -> io::Result<Reader<S, O>> {
+        let station = &stages.readers[number];
+        let own = Arc::clone(&station.own);
+        let lookout = Lookout::new(&house, Arc::clone(&own))?;
+        Ok(Reader {
+            house,
+            number,
+            writers: stages.writers.len(),
+            queue: Arc::clone(&station.queue),
+            session: Outlet::new(&stages.sessions, &own),
+            own,
+            batch_max: stages.batch_max,
+            keeps_watch: keeps_watch && !lookout.is_level,
+            lookout,
+            seats: Slab::new(),
+            ready: VecDeque::new(),
+            has_more: false,
+            now: clock::now(),
+            stage: SERVING,
+            room: vec![0; ROOM_LEN],
+            reports: Vec::new(),
+            arrivals: Vec::new(),
+            expired: Vec::new(),
+        })
+    }
+
+    /// Reads until the server is over.
+    pub(super) fn run(mut self) {
+        while self.stage != CUTTING {
+            let timeout = self.patience();
+            self.lookout.wait(&mut self.reports, timeout);
+            self.now = clock::now();
+            self.hear_reports();
+            // After the bell, which is among the reports, was made ready to ring again.
+            self.hear_news();
+            self.take_arrivals();
+            self.look_at_timers();
+            self.serve_ready();
+        }
+        self.end_all();
+    }
+
+    /// For how long nothing happens unless something is reported.
+    fn patience(&self) -> Option<Duration> {
+        if self.has_more || (!self.ready.is_empty() && !self.is_stuck()) {
+            return Some(Duration::ZERO);
+        }
+        let next = self.lookout.next_expiry()?;
+        Some(next.saturating_duration_since(self.now.monotonic))
+    }
+
+    /// Whether there is as much to hand over as may wait for room.
+    fn is_stuck(&self) -> bool {
+        self.session.line.len() >= self.batch_max
+    }
+
+    fn hear_reports(&mut self) {
+        let mut reports = mem::take(&mut self.reports);
+        for Ready { token, readiness } in reports.drain(..) {
+            if token.0 == BELL {
+                self.own.bell.reset();
+                continue;
+            }
+            let Some(at) = self.place_of(token.0) else {
+                continue; // It has ended in this turn.
+            };
+            let seat = &mut self.seats[at];
+            let Some(connection) = &mut seat.connection else {
+                seat.missed |= readiness;
+                continue;
+            };
+            connection.wire.is_ready(readiness);
+            if self.lookout.is_level {
+                // It would be reported again and again until the session stage has room for it.
+                self.lookout
+                    .unwatch(&mut seat.heard, connection.wire.as_fd());
+            }
+            if readiness.is_readable() {
+                self.queue(at);
+            }
+        }
+        self.reports = reports;
+    }
+
+    /// Whether the server drains or is over.
+    fn hear_news(&mut self) {
+        let stage = self.house.admission.shared.stage.get();
+        if stage == mem::replace(&mut self.stage, stage) || stage == CUTTING {
+            return;
+        }
+        let places: Vec<_> = self.seats.iter().map(|(at, _)| at).collect();
+        for at in places {
+            self.receive_news(at);
+        }
+    }
+
+    fn receive_news(&mut self, at: usize) {
+        let (stage, now) = (self.stage, self.now);
+        self.tell(at, |connection| {
+            tell_stage(&mut connection.carriage, stage, now)
+        });
+    }
+
+    /// Tells a connection something that may give it something to do.
+    fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>)) {
+        let Some(connection) = &mut self.seats[at].connection else {
+            return; // It is with another stage, and will be told there.
+        };
+        match guard(connection, told) {
+            Some(()) => self.queue(at),
+            None => self.end(at, Closed::Error),
+        }
+    }
+
+    fn look_at_timers(&mut self) {
+        let mut expired = mem::take(&mut self.expired);
+        self.lookout.expire(self.now.monotonic, &mut expired);
+        for name in expired.drain(..) {
+            let Some(at) = self.place_of(name) else {
+                continue;
+            };
+            let Seat {
+                heard, connection, ..
+            } = &mut self.seats[at];
+            let until = connection
+                .as_ref()
+                .map(|connection| connection.carriage.deadline());
+            if self.lookout.is_over(heard, until)
+                && let Some(connection) = connection
+            {
+                // If a report was lost, this finds what it was about.
+                connection.wire.try_again();
+                self.queue(at);
+            }
+        }
+        self.expired = expired;
+    }
+
+    /// Receives for those that are ready, as far as that can be handed over.
+    fn serve_ready(&mut self) {
+        for _ in 0..self.ready.len() {
+            if self.is_stuck() {
+                self.session.hand_over();
+                if self.is_stuck() {
+                    return;
+                }
+            }
+            let Some(at) = self.ready.pop_front().and_then(|name| self.place_of(name)) else {
+                continue;
+            };
+            self.seats[at].is_queued = false;
+            self.go_on(at);
+        }
+        self.session.hand_over();
+    }
+
+    /// Goes on with a connection until it waits or leaves.
+    fn go_on(&mut self, at: usize) {
+        let Seat {
+            heard, connection, ..
+        } = &mut self.seats[at];
+        let Some(there) = connection else {
+            return; // It is with another stage.
+        };
+        let (room, now) = (&mut *self.room, self.now);
+        let driven = guard(there, |connection| connection.read(room, now));
+        let is_heard_of = match driven.unwrap_or(Outcome::Waits(Waits::End(Closed::Error))) {
+            Outcome::Waits(Waits::Input { until }) => {
+                self.lookout.arm(heard, until);
+                self.lookout
+                    .watch(heard, there.wire.as_fd(), Interest::READ)
+            }
+            Outcome::Waits(Waits::End(closed)) => return self.end(at, closed),
+            // For work.
+            Outcome::Waits(_) => Ok(()),
+            Outcome::Leaves => {
+                if !self.keeps_watch {
+                    self.lookout.unwatch(heard, there.wire.as_fd());
+                }
+                self.session.line.extend(connection.take());
+                Ok(())
+            }
+        };
+        // The kernel has no memory to watch it: better an end that is counted than a connection
+        // that is never heard of.
+        if is_heard_of.is_err() {
+            self.end(at, Closed::Error);
+        }
+    }
+
+    fn queue(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        if !mem::replace(&mut seat.is_queued, true) {
+            self.ready.push_back(seat.heard.name);
+        }
+    }
+
+    /// Where the connection of this name sits, unless it has ended.
+    fn place_of(&self, name: u64) -> Option<usize> {
+        let at = (name & u64::from(u32::MAX)) as usize;
+        let seat = self.seats.get(at)?;
+        (seat.heard.name == name).then_some(at)
+    }
+}
+
+impl<S: Session> Connection<S> {
+    /// Receives, or finds out what it waits for.
+    fn read(&mut self, room: &mut [u8], now: Now) -> Outcome {
+        loop {
+            let Connection {
+                carriage,
+                wire,
+                cargo,
+                ..
+            } = self;
+            let (received, is_fill) = match carriage.want() {
+                Want::Receive { until } => (wire.receive(room, until), false),
+                Want::Fill { room, until } => (wire.receive(room, until), true),
+                // The session is made as soon as there is a connection; but the first request is
+                // often there already.
+                Want::Open { .. } => match wire.receive(room, carriage.deadline()) {
+                    Continue(received) => (Continue(received), false),
+                    Break(_) => return Outcome::Leaves,
+                },
+                Want::Nothing => return Outcome::Waits(Waits::Helper),
+                Want::Close(closed) => return Outcome::Waits(Waits::End(closed)),
+                _ => return Outcome::Leaves,
+            };
+            match received {
+                Continue(Ok(len)) => {
+                    *cargo = match is_fill {
+                        true => Cargo::Filled(len),
+                        false => Cargo::Input(room[..len].to_vec()),
+                    };
+                    return Outcome::Leaves;
+                }
+                Continue(Err(error)) => carriage.failed(&error, now),
+                Break(Waits::Input { until }) if until <= now.monotonic => carriage.expired(now),
+                Break(waits) => return Outcome::Waits(waits),
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The session stage: threads that show sessions their input, and may block.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+use session::{Now, Opening, Session};
+
+use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guard};
+use super::stages::Stages;
+use crate::carriage::Want;
+use crate::clock;
+use crate::engine::loops::{House, STEPS_MAX, tell_stage};
+
+/// One thread of the stage.
+pub(super) struct SessionThread<S, O> {
+    house: Arc<House<O>>,
+    stages: Arc<Stages<S>>,
+    /// For each reader and each writer, what this batch has for it.
+    to_readers: Vec<VecDeque<Arrival<S>>>,
+    to_writers: Vec<VecDeque<Box<Connection<S>>>>,
+    /// Those of this batch that want something done that may block.
+    may_block: VecDeque<Box<Connection<S>>>,
+}
+
+impl<S, O> SessionThread<S, O>
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S,
+{
+    pub(super) fn new(house: Arc<House<O>>, stages: Arc<Stages<S>>) -> SessionThread<S, O> {
+        SessionThread {
+            to_readers: stages.readers.iter().map(|_| VecDeque::new()).collect(),
+            to_writers: stages.writers.iter().map(|_| VecDeque::new()).collect(),
+            may_block: VecDeque::new(),
+            house,
+            stages,
+        }
+    }
+
+    /// Works until the server is over.
+    pub(super) fn run(mut self) {
+        let (stages, mut batch) = (Arc::clone(&self.stages), Vec::new());
+        while stages
+            .sessions
+            .wait(stages.batch_max, stages.session_threads, &mut batch)
+        {
+            for mut connection in batch.drain(..) {
+                let house = &*self.house;
+                let stop = guard(&mut connection, |connection| connection.converse(house));
+                self.dispatch(connection, stop);
+            }
+            self.hand_over();
+            self.do_what_may_block();
+        }
+    }
+
+    /// Puts a connection to those for its next stage.
+    fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Option<Stop>) {
+        match stop {
+            Some(Stop::Block) => self.may_block.push_back(connection),
+            // It has had its turn. A writer, which never waits for this stage, sends it back
+            // behind the others.
+            Some(Stop::Turn | Stop::Write) => {
+                self.to_writers[connection.writer].push_back(connection);
+            }
+            Some(Stop::Read) | None => {
+                self.to_readers[connection.reader].push_back(Arrival::Back(connection));
+            }
+        }
+    }
+
+    /// Does what may block, but only one thing if the others have room in the queue: no connection
+    /// waits for the work of another while a thread has nothing to do.
+    fn do_what_may_block(&mut self) {
+        let stages = Arc::clone(&self.stages);
+        while let Some(mut connection) = self.may_block.pop_front() {
+            stages.sessions.share(&mut self.may_block);
+            let house = &*self.house;
+            let stop = guard(&mut connection, |connection| {
+                connection.block(house);
+                connection.converse(house)
+            });
+            self.dispatch(connection, stop);
+            self.hand_over();
+        }
+    }
+
+    /// Hands over to the other stages, and waits for room there. They never wait for this one.
+    fn hand_over(&mut self) {
+        let lines = self.to_writers.iter_mut().zip(&self.stages.writers);
+        for (line, stage) in lines {
+            stage.queue.put(line);
+            // What is left has come after the end.
+            line.drain(..)
+                .for_each(|connection| cut(&self.house, connection, clock::now()));
+        }
+        let lines = self.to_readers.iter_mut().zip(&self.stages.readers);
+        for (line, stage) in lines {
+            stage.queue.put(line);
+            line.drain(..)
+                .for_each(|arrival| cut_arrival(&self.house, arrival, clock::now()));
+        }
+    }
+}
+
+impl<S: Session + 'static> Connection<S> {
+    /// Goes on with the conversation until that is up to another stage, or may block.
+    fn converse<O>(&mut self, house: &House<O>) -> Stop
+    where
+        O: Fn(Opening<'_>) -> S,
+    {
+        let mut now = clock::now();
+        let Connection { carriage, .. } = self;
+        tell_stage(carriage, house.admission.shared.stage.get(), now);
+        self.open(house, now);
+        let Connection {
+            carriage, cargo, ..
+        } = self;
+        match mem::replace(cargo, Cargo::Nothing) {
+            Cargo::Input(input) => carriage.input(&input, now),
+            Cargo::Filled(len) => carriage.filled(len, now),
+            other => *cargo = other,
+        }
+        for _ in 0..STEPS_MAX {
+            match self.carriage.want() {
+                Want::Open { .. } => self.open(house, now),
+                Want::Turn => {
+                    now = clock::now();
+                    self.carriage.go_on(now);
+                }
+                _ => break,
+            }
+        }
+        self.next_stop()
+    }
+
+    /// Makes its session, if it is to have one now.
+    fn open<O>(&mut self, house: &House<O>, now: Now)
+    where
+        O: Fn(Opening<'_>) -> S,
+    {
+        if let Want::Open { tls } = self.carriage.want() {
+            let peer = || self.peer;
+            let session = house.admission.session(self.listener, peer, tls, now);
+            self.carriage.opened(session, now);
+        }
+    }
+
+    /// Does what may block. Work that waits for something to happen is left to the reader, which
+    /// is told when it is done: it would keep the thread for as long as it waits.
+    fn block<O>(&mut self, house: &House<O>) {
+        let Connection {
+            carriage,
+            wire,
+            cargo,
+            ..
+        } = self;
+        let now = clock::now();
+        tell_stage(carriage, house.admission.shared.stage.get(), now);
+        if let Cargo::Cold(read) = mem::replace(cargo, Cargo::Nothing) {
+            let (read, buffer) = *read;
+            if let Err(error) = wire.has_read(read.run(buffer)) {
+                carriage.failed(&error, clock::now());
+            }
+        } else if let Want::Work = carriage.want() {
+            let job = carriage.begin_work();
+            match job.waits {
+                true => *cargo = Cargo::Watch(Box::new(job)),
+                false => carriage.worked(job.run(now), clock::now()),
+            }
+        }
+    }
+}

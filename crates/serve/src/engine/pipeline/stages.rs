@@ -1,0 +1,71 @@
+//! The stages with their queues, as every thread of the pipeline sees them.
+
+use std::io;
+use std::sync::Arc;
+
+use super::connection::{Arrival, Connection};
+use super::queue::Queue;
+use super::{Gauge, PipelineOptions};
+use crate::engine::loops::Loop;
+
+/// See the [module page](self).
+pub(super) struct Stages<S> {
+    pub(super) readers: Vec<Station<Arrival<S>>>,
+    /// One queue for all threads of the stage: whichever is free takes.
+    pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
+    pub(super) session_threads: usize,
+    pub(super) writers: Vec<Station<Box<Connection<S>>>>,
+    /// What a thread takes from its queue at a time.
+    pub(super) batch_max: usize,
+}
+
+/// A thread that reads or writes, with its queue.
+pub(super) struct Station<T> {
+    pub(super) own: Arc<Loop>,
+    pub(super) queue: Arc<Queue<T>>,
+}
+
+impl<S> Stages<S> {
+    pub(super) fn new(options: &PipelineOptions) -> io::Result<Stages<S>> {
+        let limit = options.queue_limit;
+        Ok(Stages {
+            readers: Station::some(options.read_threads, limit)?,
+            sessions: Arc::new(Queue::new(limit, None)),
+            session_threads: options.session_threads,
+            writers: Station::some(options.write_threads, limit)?,
+            batch_max: options.batch_max,
+        })
+    }
+
+    pub(super) fn gauges(&self) -> Vec<Gauge>
+    where
+        S: Send + 'static,
+    {
+        let readers = self.readers.iter().map(|reader| &reader.queue);
+        let writers = self.writers.iter().map(|writer| &writer.queue);
+        let mut gauges = Vec::new();
+        gauges.extend(
+            readers
+                .enumerate()
+                .map(|(at, queue)| Gauge::new("read", at, queue)),
+        );
+        gauges.push(Gauge::new("session", 0, &self.sessions));
+        gauges.extend(
+            writers
+                .enumerate()
+                .map(|(at, queue)| Gauge::new("write", at, queue)),
+        );
+        gauges
+    }
+}
+
+impl<T> Station<T> {
+    fn some(count: usize, limit: usize) -> io::Result<Vec<Station<T>>> {
+        let station = |_| {
+            let own = Loop::new()?;
+            let queue = Arc::new(Queue::new(limit, Some(Arc::clone(&own))));
+            Ok(Station { own, queue })
+        };
+        (0..count).map(station).collect()
+    }
+}

@@ -1,0 +1,358 @@
+//! The pipeline at its edges: queues and batches of one, sessions that block, wait and panic, peers
+//! that do not read and never stop, and an end with every queue full. Whatever is narrow or
+//! blocked, no connection is lost and nothing waits for ever.
+
+mod actor;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use ::session::replay::Random;
+use ::session::{Echo, Now, Outbox, Received};
+
+use super::*;
+use crate::counters::Closed;
+use crate::engine::admission::Admission;
+use crate::limits::Limits;
+use crate::listen::{self, Address};
+use actor::{Actor, BIG_LEN, Locks};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// As narrow as it can be: whatever meets anything finds it full.
+const NARROW: PipelineOptions = PipelineOptions {
+    read_threads: 1,
+    session_threads: 1,
+    write_threads: 1,
+    queue_limit: 1,
+    batch_max: 1,
+    dispatcher: Mechanism::EpollEdge,
+};
+
+struct World {
+    pipeline: Pipeline,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+impl World {
+    fn new<S: Session + 'static>(
+        options: PipelineOptions,
+        open: impl Fn() -> S + Send + Sync + 'static,
+    ) -> World {
+        let shared = Arc::new(Shared::new(Limits::default(), None));
+        let listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let Address::Tcp(address) = listeners[0].address else {
+            unreachable!("bound as such")
+        };
+        let start = Start {
+            admission: Admission::new(Arc::clone(&shared), false, move |_: Opening<'_>| open()),
+            listeners,
+            carriers: None,
+        };
+        World {
+            pipeline: Pipeline::start(options, start).unwrap(),
+            shared,
+            address,
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A client that has sent this.
+    fn send(&self, line: &str) -> TcpStream {
+        let mut client = self.connect();
+        client.write_all(line.as_bytes()).unwrap();
+        client
+    }
+
+    fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Pipeline) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(&self.pipeline) {
+            assert!(
+                Instant::now() < deadline,
+                "{what}:\n{}",
+                self.pipeline.dump()
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What the queue of the session stage has counted.
+    fn sessions(pipeline: &Pipeline) -> Counted {
+        let mut gauges = pipeline.gauges.iter();
+        let gauge = gauges.find(|gauge| gauge.stage == "session").unwrap();
+        (gauge.look)()
+    }
+}
+
+fn read_line(stream: &mut TcpStream) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\n") {
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+/// Reads to the end, which may be a reset.
+fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{error}"),
+        _ => all,
+    }
+}
+
+fn actors(options: PipelineOptions) -> (World, Arc<Locks>) {
+    let locks = Arc::new(Locks::default());
+    let of_sessions = Arc::clone(&locks);
+    let world = World::new(options, move || Actor::new(&of_sessions));
+    (world, locks)
+}
+
+#[test]
+fn many_connections_share_queues_of_one() {
+    let world = World::new(NARROW, || Echo);
+    let mut clients: Vec<_> = (0..200).map(|_| world.connect()).collect();
+    for round in 0..3 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            writeln!(client, "{round} {number}").unwrap();
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(read_line(client), format!("{round} {number}\n"));
+        }
+    }
+    drop(clients);
+    world.wait_until("all have left", |pipeline| pipeline.connection_count() == 0);
+}
+
+/// The argument on the engine's page, tried: small queues, and peers whose requests send their
+/// connections round in every way there is.
+#[test]
+fn whatever_connections_do_the_circle_never_stands_still() {
+    const CLIENTS: u64 = 24;
+    const REQUESTS: u64 = 60;
+    for (threads, queue_limit, batch_max) in [(1, 1, 1), (2, 1, 4), (1, 2, 32), (3, 2, 1)] {
+        let options = PipelineOptions {
+            read_threads: threads.min(2),
+            session_threads: threads,
+            write_threads: threads.min(2),
+            queue_limit,
+            batch_max,
+            ..NARROW
+        };
+        let seed = u64::from(std::process::id());
+        println!("seed {seed}, {options:?}");
+        let (world, _) = actors(options);
+        thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let world = &world;
+                scope.spawn(move || {
+                    let mut random = Random(seed * CLIENTS + client);
+                    let bytes = (0..REQUESTS).map(|_| b"eeeewwb~"[random.below(8) as usize]);
+                    let bytes: Vec<u8> = bytes.collect();
+                    let big = bytes.iter().filter(|&&byte| byte == b'b').count();
+                    let expected = bytes.len() + big * (BIG_LEN - 1);
+                    let stream = world.connect();
+                    let mut sender = stream.try_clone().unwrap();
+                    let sending = scope.spawn(move || {
+                        for piece in bytes.chunks(1 + random.below(REQUESTS) as usize) {
+                            sender.write_all(piece).unwrap();
+                        }
+                        sender.shutdown(Shutdown::Write).unwrap();
+                    });
+                    let mut stream = stream;
+                    assert_eq!(read_all(&mut stream).len(), expected);
+                    sending.join().unwrap();
+                });
+            }
+        });
+        world.wait_until("all have left", |pipeline| pipeline.connection_count() == 0);
+        let counted = World::sessions(&world.pipeline);
+        assert!(counted.longest <= queue_limit, "{counted:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_pipelines_without_reading_holds_up_no_other() {
+    const LINES: usize = 200_000;
+    let world = World::new(NARROW, || Echo);
+    let mut greedy = world.connect();
+    let mut writer = greedy.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        writer.write_all(&b"0123456789\n".repeat(LINES)).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    for _ in 0..100 {
+        assert_eq!(read_line(&mut world.send("hello\n")), "hello\n");
+    }
+    assert_eq!(read_all(&mut greedy).len(), 11 * LINES);
+    sending.join().unwrap();
+}
+
+#[test]
+fn slow_readers_take_no_place_in_a_queue() {
+    let (world, _) = actors(NARROW);
+    // Each has more on its way out than two sockets hold.
+    let mut slow: Vec<_> = (0..20).map(|_| world.send(&"b".repeat(40))).collect();
+    for _ in 0..100 {
+        assert_eq!(world.send("e").read(&mut [0]).unwrap(), 1);
+    }
+    for reader in &mut slow {
+        reader.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_all(reader).len(), 40 * BIG_LEN);
+    }
+}
+
+#[test]
+fn while_all_session_threads_block_clients_wait_and_then_all_are_served() {
+    let (world, locks) = actors(NARROW);
+    let mut clients: Vec<_> = (0..50).map(|_| world.send("e")).collect();
+    for client in &mut clients {
+        client.read_exact(&mut [0]).unwrap();
+    }
+    let mut blocking = world.send("0");
+    world.wait_until("it works", |_| {
+        world.shared.counters.snapshot().work_calls() == 1
+    });
+    for client in &mut clients {
+        client.write_all(b"e").unwrap();
+    }
+    world.wait_until("the queue is full", |pipeline| {
+        World::sessions(pipeline).length == 1
+    });
+    locks.open(b'0');
+    for client in clients.iter_mut().chain([&mut blocking]) {
+        client.read_exact(&mut [0]).unwrap();
+    }
+    let in_line = World::sessions(&world.pipeline).line_longest;
+    assert!(in_line <= 1, "{in_line} were received from, and bytes held");
+}
+
+/// With two threads and a batch of two, the second of the batch is what the first one waits for.
+#[test]
+fn work_does_not_wait_for_that_of_the_same_batch_while_a_thread_is_free() {
+    let (world, locks) = actors(PipelineOptions {
+        session_threads: 2,
+        queue_limit: 100,
+        batch_max: 100,
+        ..NARROW
+    });
+    let mut clients: Vec<_> = (0..6).map(|_| world.send("e")).collect();
+    for client in &mut clients {
+        client.read_exact(&mut [0]).unwrap();
+    }
+    let (blocking, others) = clients.split_at_mut(2);
+    for (client, works_for) in blocking.iter_mut().zip(["0", "1"]) {
+        client.write_all(works_for.as_bytes()).unwrap();
+    }
+    let works = || world.shared.counters.snapshot().work_calls();
+    world.wait_until("both threads work", |_| works() == 2);
+    for (before, (client, works_for)) in others.iter_mut().zip(["2", "C", "w", "w"]).enumerate() {
+        client.write_all(works_for.as_bytes()).unwrap();
+        world.wait_until("it is in the queue", |pipeline| {
+            World::sessions(pipeline).length == before + 1
+        });
+    }
+    // One thread takes the first two, and works for a client that waits for the other one.
+    locks.open(b'0');
+    locks.open(b'1');
+    for client in &mut clients {
+        client.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn work_that_waits_for_something_takes_no_thread_of_the_stage() {
+    let (world, locks) = actors(NARROW);
+    let mut watchers: Vec<_> = (0..3).map(|_| world.send("?")).collect();
+    world.wait_until("all wait", |_| {
+        world.shared.counters.snapshot().work_calls() == 3
+    });
+    assert_eq!(world.send("w").read(&mut [0]).unwrap(), 1);
+    locks.open(b'?');
+    for watcher in &mut watchers {
+        watcher.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn a_session_that_panics_ends_its_own_connection() {
+    let (world, _) = actors(NARROW);
+    for line in ["P", "!"] {
+        assert_eq!(read_all(&mut world.send(line)), b"");
+    }
+    assert_eq!(world.send("e").read(&mut [0]).unwrap(), 1);
+    let errors = || world.shared.counters.snapshot().closed(Closed::Error);
+    world.wait_until("both are counted", |_| errors() == 2);
+}
+
+/// Where nothing catches it, a panic of a session would end a thread that many connections have.
+struct Brittle;
+
+impl Session for Brittle {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        Echo.receive(input, now, out)
+    }
+
+    fn drain(&mut self, _now: Now, _out: &mut Outbox) {
+        panic!("deliberate, from a test");
+    }
+}
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "deliberate, from a test");
+    }
+}
+
+#[test]
+fn sessions_that_panic_when_told_of_a_drain_or_dropped_end_their_own_connections() {
+    let world = World::new(NARROW, || Brittle);
+    let mut clients: Vec<_> = (0..3).map(|_| world.send("hello\n")).collect();
+    for client in &mut clients {
+        assert_eq!(read_line(client), "hello\n");
+    }
+    drop(clients.pop());
+    world.wait_until("one has left", |pipeline| pipeline.connection_count() == 2);
+    world.shared.stage.drain();
+    world.pipeline.wake();
+    for client in &mut clients {
+        assert_eq!(read_all(client), b"");
+    }
+    world.wait_until("all have left", |pipeline| pipeline.connection_count() == 0);
+}
+
+/// The end does not wait for a disk: a session that blocks keeps its own connection, and no other.
+#[test]
+fn an_end_with_full_queues_ends_all_but_what_blocks() {
+    let (world, locks) = actors(NARROW);
+    let works = || world.shared.counters.snapshot().work_calls();
+    let mut watching = world.send("?");
+    world.wait_until("it waits", |_| works() == 1);
+    let mut others: Vec<_> = (0..10).map(|_| world.send(&"b".repeat(40))).collect();
+    let mut blocking = world.send("0");
+    world.wait_until("it works", |_| works() == 2);
+    others.extend((0..50).map(|_| world.send("b")));
+    let accepted = || world.shared.counters.snapshot().accepted();
+    world.wait_until("the queue is full", |pipeline| {
+        World::sessions(pipeline).length == 1 && accepted() == 62
+    });
+    let World {
+        pipeline, shared, ..
+    } = world;
+    drop(pipeline);
+    for client in others.iter_mut().chain([&mut watching]) {
+        read_all(client);
+    }
+    assert_eq!(shared.counters.snapshot().closed_total(), 61);
+    locks.open(b'0');
+    assert_eq!(read_all(&mut blocking), b"");
+}

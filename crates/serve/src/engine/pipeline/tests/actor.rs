@@ -1,0 +1,90 @@
+//! A session that does what the bytes say that it is sent.
+
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex};
+
+use session::{Next, Now, Outbox, Phase, Received, Session};
+
+/// What tests let go on, and what has been reached.
+#[derive(Default)]
+pub(super) struct Locks {
+    /// Names that work waits for.
+    opened: Mutex<Vec<u8>>,
+    has_opened: Condvar,
+}
+
+impl Locks {
+    pub(super) fn open(&self, name: u8) {
+        self.opened.lock().unwrap().push(name);
+        self.has_opened.notify_all();
+    }
+
+    fn wait(&self, name: u8) {
+        let opened = self.opened.lock().unwrap();
+        let waits = |opened: &mut Vec<u8>| !opened.contains(&name);
+        drop(self.has_opened.wait_while(opened, waits));
+    }
+}
+
+pub(super) const BIG_LEN: usize = 300_000;
+
+/// Answers each byte with itself, after what the byte says.
+pub(super) struct Actor {
+    locks: Arc<Locks>,
+    /// Work is done for the first byte of the input.
+    has_worked: bool,
+    works_for: u8,
+}
+
+impl Actor {
+    pub(super) fn new(locks: &Arc<Locks>) -> Actor {
+        Actor {
+            locks: Arc::clone(locks),
+            has_worked: false,
+            works_for: 0,
+        }
+    }
+}
+
+impl Session for Actor {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+        for (used, &byte) in input.iter().enumerate() {
+            if out.is_full() {
+                let next = Next::Flush;
+                return Received { used, next };
+            }
+            let worked = mem::take(&mut self.has_worked);
+            self.works_for = byte;
+            match byte {
+                b'P' => panic!("deliberate, from a test"),
+                // A digit waits for a lock, a capital letter opens the digit of its place.
+                b'w' | b'!' | b'0'..=b'9' | b'A'..=b'J' if !worked => {
+                    let next = Next::Work;
+                    return Received { used, next };
+                }
+                b'?' | b'~' if !worked => {
+                    let next = Next::Wait;
+                    return Received { used, next };
+                }
+                b'b' => out.put_shared(vec![b'b'; BIG_LEN].into()),
+                _ => out.put(&[byte]),
+            }
+        }
+        let next = Next::Receive(Phase::Idle);
+        Received {
+            used: input.len(),
+            next,
+        }
+    }
+
+    fn work(&mut self, _now: Now) {
+        self.has_worked = true;
+        match self.works_for {
+            b'!' => panic!("deliberate, from a test"),
+            digit @ b'0'..=b'9' => self.locks.wait(digit),
+            letter @ b'A'..=b'J' => self.locks.open(letter - b'A' + b'0'),
+            b'?' => self.locks.wait(b'?'),
+            _ => {}
+        }
+    }
+}

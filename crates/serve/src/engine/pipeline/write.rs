@@ -1,0 +1,361 @@
+//! The write stage: a loop that sends, and keeps the connections whose peers take their time.
+//!
+//! ```text
+//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ turns ──▶ arrivals ──▶ timers ──▶ hand over ─┐
+//!  └────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Most replies are taken at once, and such a connection never gets a seat here. Nothing in this
+//! loop waits but its dispatcher: a connection for which another stage has no room waits in line
+//! here, so that what comes from the session stage always finds room soon.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::ops::ControlFlow::{Break, Continue};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event::{Interest, Ready};
+use session::{Now, Session};
+use slab::Slab;
+
+use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guard};
+use super::queue::{Outlet, Queue};
+use super::stages::Stages;
+use crate::clock;
+use crate::engine::loops::{
+    BELL, Heard, House, Lookout, Loop, SENT_LEN_MAX, STEPS_MAX, Waits, output, tell_stage,
+};
+use crate::file::Buffer;
+use crate::shared::{CUTTING, SERVING};
+
+/// See the [module page](self).
+pub(super) struct Writer<S, O> {
+    house: Arc<House<O>>,
+    own: Arc<Loop>,
+    queue: Arc<Queue<Box<Connection<S>>>>,
+    session: Outlet<Box<Connection<S>>>,
+    readers: Vec<Outlet<Arrival<S>>>,
+    batch_max: usize,
+    lookout: Lookout,
+    seats: Slab<Seat<S>>,
+    /// Those that have a turn coming.
+    turns: VecDeque<u64>,
+    /// More has come than a batch.
+    has_more: bool,
+    now: Now,
+    /// What the server was doing at the last look.
+    stage: u8,
+    // Empty between two turns, and kept for their memory.
+    reports: Vec<Ready>,
+    arrivals: Vec<Box<Connection<S>>>,
+    expired: Vec<u64>,
+}
+
+/// The seat of a connection that waits.
+struct Seat<S> {
+    heard: Heard,
+    connection: Box<Connection<S>>,
+    waits: Waits,
+    /// It stands in the queue of those that have a turn coming.
+    is_queued: bool,
+}
+
+/// What became of a connection.
+enum Outcome {
+    Waits(Waits),
+    Leaves(Stop),
+}
+
+impl<S, O> Writer<S, O>
+where
+    S: Session + 'static,
+{
+    /// # Errors
+    /// What the kernel says to the dispatcher.
+    pub(super) fn new(
+        house: Arc<House<O>>,
+        stages: &Stages<S>,
+        number: usize,
+    ) -> io::Result<Writer<S, O>> {
+        let station = &stages.writers[number];
+        let own = Arc::clone(&station.own);
+        let readers = stages.readers.iter();
+        Ok(Writer {
+            lookout: Lookout::new(&house, Arc::clone(&own))?,
+            house,
+            queue: Arc::clone(&station.queue),
+            session: Outlet::new(&stages.sessions, &own),
+            readers: readers
+                .map(|reader| Outlet::new(&reader.queue, &own))
+                .collect(),
+            own,
+            batch_max: stages.batch_max,
+            seats: Slab::new(),
+            turns: VecDeque::new(),
+            has_more: false,
+            now: clock::now(),
+            stage: SERVING,
+            reports: Vec::new(),
+            arrivals: Vec::new(),
+            expired: Vec::new(),
+        })
+    }
+
+    /// Writes until the server is over.
+    pub(super) fn run(mut self) {
+        while self.stage != CUTTING {
+            let timeout = self.patience();
+            self.lookout.wait(&mut self.reports, timeout);
+            self.now = clock::now();
+            self.hear_reports();
+            // After the bell, which is among the reports, was made ready to ring again.
+            self.hear_news();
+            self.give_turns();
+            self.take_arrivals();
+            self.look_at_timers();
+            self.session.hand_over();
+            self.readers.iter_mut().for_each(Outlet::hand_over);
+        }
+        self.end_all();
+    }
+
+    /// For how long nothing happens unless something is reported.
+    fn patience(&self) -> Option<Duration> {
+        if self.has_more || !self.turns.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = self.lookout.next_expiry()?;
+        Some(next.saturating_duration_since(self.now.monotonic))
+    }
+
+    fn hear_reports(&mut self) {
+        let mut reports = mem::take(&mut self.reports);
+        for Ready { token, readiness } in reports.drain(..) {
+            if token.0 == BELL {
+                self.own.bell.reset();
+                continue;
+            }
+            let Some(at) = self.place_of(token.0) else {
+                continue; // It has left in this turn.
+            };
+            let seat = &mut self.seats[at];
+            seat.connection.wire.is_ready(readiness);
+            match seat.waits {
+                Waits::Room { .. } if readiness.is_writable() => self.go_on(at),
+                // It would be reported again and again, for as long as it waits for something else.
+                _ if self.lookout.is_level => {
+                    self.lookout
+                        .unwatch(&mut seat.heard, seat.connection.wire.as_fd());
+                }
+                _ => {}
+            }
+        }
+        self.reports = reports;
+    }
+
+    /// Whether the server drains or is over.
+    fn hear_news(&mut self) {
+        let stage = self.house.admission.shared.stage.get();
+        if stage == mem::replace(&mut self.stage, stage) || stage == CUTTING {
+            return;
+        }
+        let places: Vec<_> = self.seats.iter().map(|(at, _)| at).collect();
+        places.into_iter().for_each(|at| self.go_on(at));
+    }
+
+    /// A turn for each that waits for one now.
+    fn give_turns(&mut self) {
+        for _ in 0..self.turns.len() {
+            let Some(at) = self.turns.pop_front().and_then(|name| self.place_of(name)) else {
+                continue;
+            };
+            self.seats[at].is_queued = false;
+            self.go_on(at);
+        }
+    }
+
+    /// Sends for those that have come, up to a batch.
+    fn take_arrivals(&mut self) {
+        let mut arrivals = mem::take(&mut self.arrivals);
+        self.has_more = self.queue.take(self.batch_max, &mut arrivals);
+        for mut connection in arrivals.drain(..) {
+            match drive(&mut connection, self.stage, &mut self.now, &self.own) {
+                Outcome::Leaves(stop) => self.dispatch(connection, stop),
+                Outcome::Waits(waits) => {
+                    let seat = self.seats.vacant_entry();
+                    let (at, heard) = (seat.key(), self.lookout.meet(seat.key()));
+                    seat.insert(Seat {
+                        heard,
+                        connection,
+                        waits,
+                        is_queued: false,
+                    });
+                    self.wait_for(at, waits);
+                }
+            }
+        }
+        self.arrivals = arrivals;
+    }
+
+    fn look_at_timers(&mut self) {
+        let mut expired = mem::take(&mut self.expired);
+        self.lookout.expire(self.now.monotonic, &mut expired);
+        for name in expired.drain(..) {
+            let Some(at) = self.place_of(name) else {
+                continue;
+            };
+            let seat = &mut self.seats[at];
+            let until = match seat.waits {
+                Waits::Room { until } | Waits::Time { until } => Some(until),
+                _ => None,
+            };
+            if self.lookout.is_over(&mut seat.heard, until) {
+                // If a report was lost, this finds what it was about.
+                seat.connection.wire.try_again();
+                self.go_on(at);
+            }
+        }
+        self.expired = expired;
+    }
+
+    /// Goes on with a connection that has a seat.
+    fn go_on(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        match drive(&mut seat.connection, self.stage, &mut self.now, &self.own) {
+            Outcome::Leaves(stop) => self.leave(at, stop),
+            Outcome::Waits(waits) => {
+                seat.waits = waits;
+                self.wait_for(at, waits);
+            }
+        }
+    }
+
+    /// Sees to it that a connection is heard of when its wait is over.
+    fn wait_for(&mut self, at: usize, waits: Waits) {
+        let Seat {
+            heard, connection, ..
+        } = &mut self.seats[at];
+        match waits {
+            Waits::Room { until } => {
+                self.lookout.arm(heard, until);
+                let (fd, was_watched) = (connection.wire.as_fd(), heard.is_watched());
+                if self.lookout.watch(heard, fd, Interest::WRITE).is_err() {
+                    // The kernel has no memory to watch it: better an end that is counted than a
+                    // connection that is never heard of.
+                    connection.cargo = Cargo::Ruin;
+                    self.leave(at, Stop::Read);
+                } else if !was_watched && self.lookout.misses_room() {
+                    connection.wire.try_again();
+                    self.queue(at);
+                }
+            }
+            Waits::Time { until } => self.lookout.arm(heard, until),
+            _ => self.queue(at),
+        }
+    }
+
+    fn queue(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        if !mem::replace(&mut seat.is_queued, true) {
+            self.turns.push_back(seat.heard.name);
+        }
+    }
+
+    /// A connection gives up its seat.
+    fn leave(&mut self, at: usize, stop: Stop) {
+        let Seat {
+            mut heard,
+            connection,
+            ..
+        } = self.seats.remove(at);
+        self.lookout.part(&mut heard, connection.wire.as_fd());
+        self.dispatch(connection, stop);
+    }
+
+    fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Stop) {
+        match stop {
+            Stop::Read => {
+                let line = &mut self.readers[connection.reader].line;
+                line.push_back(Arrival::Back(connection));
+            }
+            _ => self.session.line.push_back(connection),
+        }
+    }
+
+    /// Where the connection of this name sits, unless it has left.
+    fn place_of(&self, name: u64) -> Option<usize> {
+        let at = (name & u64::from(u32::MAX)) as usize;
+        let seat = self.seats.get(at)?;
+        (seat.heard.name == name).then_some(at)
+    }
+
+    /// The server is over. What is with another stage ends there, or finds this queue closed.
+    fn end_all(mut self) {
+        let (house, now) = (&*self.house, clock::now());
+        let lines = [
+            self.queue.close(),
+            self.session.queue.close(),
+            self.session.line.drain(..).collect(),
+        ];
+        let here = self.seats.drain().map(|seat| seat.connection);
+        for connection in lines.into_iter().flatten().chain(here) {
+            cut(house, connection, now);
+        }
+        for reader in &mut self.readers {
+            for arrival in reader.line.drain(..) {
+                cut_arrival(house, arrival, now);
+            }
+        }
+    }
+}
+
+/// Sends what is on its way out until that has to wait, or is up to another stage.
+fn drive<S: Session>(
+    connection: &mut Connection<S>,
+    stage: u8,
+    now: &mut Now,
+    own: &Loop,
+) -> Outcome {
+    let driven = guard(connection, |connection| {
+        tell_stage(&mut connection.carriage, stage, *now);
+        connection.write(now, own)
+    });
+    driven.unwrap_or(Outcome::Leaves(Stop::Read))
+}
+
+impl<S: Session> Connection<S> {
+    fn write(&mut self, now: &mut Now, own: &Loop) -> Outcome {
+        let mut sent_len = 0;
+        for _ in 0..STEPS_MAX {
+            match self.next_stop() {
+                Stop::Write => {}
+                stop => return Outcome::Leaves(stop),
+            }
+            let Connection {
+                carriage,
+                wire,
+                cargo,
+                ..
+            } = self;
+            let slow = |read| {
+                own.counters.slow_reads.add(1);
+                *cargo = Cargo::Cold(Box::new((read, Buffer::take())));
+            };
+            match output(carriage, wire, now, Some(slow)) {
+                Continue(len) => {
+                    sent_len += len;
+                    if sent_len >= SENT_LEN_MAX {
+                        break;
+                    }
+                }
+                Break(Waits::Helper) => return Outcome::Leaves(Stop::Block),
+                Break(Waits::Room { until }) if until <= now.monotonic => carriage.expired(*now),
+                Break(waits) => return Outcome::Waits(waits),
+            }
+        }
+        Outcome::Waits(Waits::Turn)
+    }
+}

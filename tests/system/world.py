@@ -21,11 +21,12 @@ VARIANTS = {
     "epoll": ["--engine", "fiber", "--io", "epoll"],
     "thread": ["--engine", "thread"],
     "event": ["--engine", "event"],
+    "pipeline": ["--engine", "pipeline"],
 }
 ALL = tuple(VARIANTS)
 FIBERS = ("uring", "epoll")
 # Those that carry any number of connections.
-MANY = ("uring", "epoll", "event")
+MANY = ("uring", "epoll", "event", "pipeline")
 
 
 class Failure(Exception):

@@ -1,19 +1,23 @@
 //! Which engine carries the connections, as flags say it: the same for `weft serve` and `weft
 //! cache`.
 
-use ::serve::engine::{Accept, EventOptions, THREADS_MAX};
+use ::serve::engine::{Accept, EventOptions, PipelineOptions, THREADS_MAX};
 use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
 
-use crate::common::Common;
+use crate::common::{Common, WORKERS_MAX};
 use crate::machine::Machine;
 use crate::settings::{Choices, Setting};
-use crate::value::show_count;
+use crate::value::{self, show_count};
 
 const ENGINES: Choices = &[
     ("fiber", "a user-level thread per connection"),
     ("thread", "a kernel thread per connection"),
     ("event", "a few event loops, each for many connections"),
+    (
+        "pipeline",
+        "stages with threads and queues of their own, which hand connections on",
+    ),
 ];
 const BACKENDS: Choices = &[
     ("auto", "io_uring if the kernel allows it, else epoll"),
@@ -66,6 +70,17 @@ pub(crate) struct EngineChoice {
     accept: Option<Accept>,
     multi_accept: Option<bool>,
     pub(crate) file_threads: Option<bool>,
+    stage_threads: Option<StageThreads>,
+    stage_queue: Option<usize>,
+    stage_batch: Option<usize>,
+}
+
+/// How many threads the stages of a pipeline have, where that was said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct StageThreads {
+    read: Option<usize>,
+    session: Option<usize>,
+    write: Option<usize>,
 }
 
 /// What carries the connections.
@@ -75,7 +90,12 @@ pub(crate) enum Kind {
     Fiber,
     Thread,
     Event,
+    Pipeline,
 }
+
+// A queue or a batch that is longer than this is none.
+const STAGE_QUEUE_MAX: usize = 1_000_000;
+const STAGE_BATCH_MAX: usize = 10_000;
 
 /// The dispatcher of event loops if no flag names one.
 const DISPATCHER: Mechanism = Mechanism::EpollEdge;
@@ -88,6 +108,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 config.as_mut().engine.kind = match text {
                     "thread" => Kind::Thread,
                     "event" => Kind::Event,
+                    "pipeline" => Kind::Pipeline,
                     _ => Kind::Fiber,
                 };
                 Ok(())
@@ -117,7 +138,10 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             })
             .derived("epoll-edge")
             .help("How event loops find out which connections are ready")
-            .more("With --engine event. The others are there to be compared with epoll-edge."),
+            .more(
+                "With --engine event or pipeline. The others are there to be compared with \
+                 epoll-edge.",
+            ),
         Setting::new("rtsig-overflow")
             .chooses(OVERFLOWS, |config: &mut C, text| {
                 config.as_mut().engine.overflow = Some(match text {
@@ -152,6 +176,37 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .derived("on")
             .help("Accept all connections that wait before looking around again")
             .more("With --engine event. With off it is one at a time."),
+        Setting::new("stage-threads")
+            .takes("LIST", |config: &mut C, text| {
+                config.as_mut().engine.stage_threads = Some(stage_threads(text)?);
+                Ok(())
+            })
+            .derived("worked out from --workers")
+            .help("Threads of each stage of a pipeline, as in read=1,session=4,write=1")
+            .more(
+                "With --engine pipeline. The threads of the session stage may block, so there are \
+                 two more than --workers says; for each four workers one thread reads and one \
+                 writes. What is not named keeps its number.",
+            ),
+        Setting::new("stage-queue")
+            .takes("N", |config: &mut C, text| {
+                config.as_mut().engine.stage_queue = Some(value::count(text, 1..=STAGE_QUEUE_MAX)?);
+                Ok(())
+            })
+            .derived("1024")
+            .help("Connections that may wait in front of a stage of a pipeline")
+            .more(
+                "With --engine pipeline. While the first queue is full no connection is accepted; \
+                 while another is, what would go there waits, and nothing is dropped.",
+            ),
+        Setting::new("stage-batch")
+            .takes("N", |config: &mut C, text| {
+                config.as_mut().engine.stage_batch = Some(value::count(text, 1..=STAGE_BATCH_MAX)?);
+                Ok(())
+            })
+            .derived("32")
+            .help("Connections that a thread of a pipeline takes from its queue at a time")
+            .more("With --engine pipeline."),
     ];
 }
 
@@ -161,26 +216,39 @@ impl EngineChoice {
     /// # Errors
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let is_event = self.kind == Kind::Event;
-        let said = [
-            ("--dispatcher", self.dispatcher.is_some()),
-            ("--rtsig-overflow", self.overflow.is_some()),
-            ("--accept", self.accept.is_some()),
-            ("--multi-accept", self.multi_accept.is_some()),
-            ("--file-threads", self.file_threads.is_some()),
+        let (is_event, is_pipeline) = (self.kind == Kind::Event, self.kind == Kind::Pipeline);
+        let has_loops = is_event || is_pipeline;
+        let name = self.kind.name();
+        let loops = [
+            ("--dispatcher", self.dispatcher.is_some(), has_loops),
+            ("--rtsig-overflow", self.overflow.is_some(), has_loops),
+            ("--accept", self.accept.is_some(), is_event),
+            ("--multi-accept", self.multi_accept.is_some(), is_event),
+            ("--file-threads", self.file_threads.is_some(), is_event),
         ];
-        if let Some((flag, _)) = said.iter().find(|(_, is_said)| *is_said && !is_event) {
+        let stages = [
+            ("--stage-threads", self.stage_threads.is_some(), is_pipeline),
+            ("--stage-queue", self.stage_queue.is_some(), is_pipeline),
+            ("--stage-batch", self.stage_batch.is_some(), is_pipeline),
+        ];
+        let is_astray = |&&(_, is_said, applies): &&(&str, bool, bool)| is_said && !applies;
+        if let Some((flag, ..)) = loops.iter().find(is_astray) {
+            return Err(match is_pipeline {
+                true => format!("{flag} is for --engine event only; leave it out"),
+                false => {
+                    format!("{flag} is about event loops, and {name} has none; add --engine event")
+                }
+            });
+        }
+        if let Some((flag, ..)) = stages.iter().find(is_astray) {
             return Err(format!(
-                "{flag} is about event loops, and {} has none; add --engine event",
-                self.kind.name()
+                "{flag} is about stages, and {name} has none; add --engine pipeline"
             ));
         }
         if self.io != BackendChoice::Auto && self.kind != Kind::Fiber {
-            return Err(match is_event {
-                true => {
-                    "--io is about fibers; --engine event waits as --dispatcher says".to_owned()
-                }
-                false => "--io is about fibers, and --engine thread has none".to_owned(),
+            return Err(match has_loops {
+                true => format!("--io is about fibers; {name} waits as --dispatcher says"),
+                false => format!("--io is about fibers, and {name} has none"),
             });
         }
         match (self.overflow, self.dispatcher) {
@@ -210,7 +278,9 @@ impl EngineChoice {
         let cure = match self.kind {
             Kind::Thread => "use --engine fiber or event for more".to_owned(),
             Kind::Fiber => "raise vm.max_map_count for more".to_owned(),
-            Kind::Event => format!("raise {WATCHES} for more, or use --dispatcher uring"),
+            Kind::Event | Kind::Pipeline => {
+                format!("raise {WATCHES} for more, or use --dispatcher uring")
+            }
         };
         let name = self.kind.name();
         Err(format!(
@@ -223,11 +293,10 @@ impl EngineChoice {
         match (self.kind, self.dispatcher.unwrap_or(DISPATCHER)) {
             (Kind::Fiber, _) => fibers_max(machine),
             (Kind::Thread, _) => threads_max(machine),
-            (Kind::Event, Mechanism::Epoll | Mechanism::EpollEdge) => {
-                let watches = machine.number("proc/sys/fs/epoll/max_user_watches");
-                watches.map_or(usize::MAX, |watches| watches as usize)
-            }
-            (Kind::Event, _) => usize::MAX,
+            (Kind::Event, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine),
+            // One that waits for room is watched by its reader and by its writer.
+            (Kind::Pipeline, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine) / 2,
+            (Kind::Event | Kind::Pipeline, _) => usize::MAX,
         }
     }
 
@@ -241,26 +310,64 @@ impl EngineChoice {
             },
             Kind::Event => ::serve::Engine::Event(EventOptions {
                 loops: workers,
-                dispatcher: match (self.dispatcher, self.overflow) {
-                    (Some(Mechanism::RtSig(_)), Some(overflow)) => Mechanism::RtSig(overflow),
-                    (dispatcher, _) => dispatcher.unwrap_or(DISPATCHER),
-                },
+                dispatcher: self.mechanism(),
                 accept: self.accept.unwrap_or(Accept::Own),
                 accepts_many: self.multi_accept.unwrap_or(true),
                 has_file_threads: self.file_threads.unwrap_or(true),
             }),
+            Kind::Pipeline => {
+                let said = self.stage_threads.unwrap_or_default();
+                let usual = PipelineOptions::for_processors(workers);
+                ::serve::Engine::Pipeline(PipelineOptions {
+                    read_threads: said.read.unwrap_or(usual.read_threads),
+                    session_threads: said.session.unwrap_or(usual.session_threads),
+                    write_threads: said.write.unwrap_or(usual.write_threads),
+                    queue_limit: self.stage_queue.unwrap_or(usual.queue_limit),
+                    batch_max: self.stage_batch.unwrap_or(usual.batch_max),
+                    dispatcher: self.mechanism(),
+                })
+            }
         }
     }
+
+    fn mechanism(&self) -> Mechanism {
+        match (self.dispatcher, self.overflow) {
+            (Some(Mechanism::RtSig(_)), Some(overflow)) => Mechanism::RtSig(overflow),
+            (dispatcher, _) => dispatcher.unwrap_or(DISPATCHER),
+        }
+    }
+}
+
+/// Reads `read=1,session=4,write=1`, or a part of it.
+fn stage_threads(text: &str) -> Result<StageThreads, String> {
+    let mut threads = StageThreads::default();
+    for part in text.split(',') {
+        let (stage, number) = part.split_once('=').unwrap_or((part, ""));
+        let threads = match stage.trim() {
+            "read" => &mut threads.read,
+            "session" => &mut threads.session,
+            "write" => &mut threads.write,
+            _ => return Err(format!("'{part}' is none of read=N, session=N, write=N")),
+        };
+        *threads = Some(value::count(number.trim(), 1..=WORKERS_MAX)?);
+    }
+    Ok(threads)
+}
+
+fn watches_max(machine: &Machine) -> usize {
+    let watches = machine.number("proc/sys/fs/epoll/max_user_watches");
+    watches.map_or(usize::MAX, |watches| watches as usize)
 }
 
 const WATCHES: &str = "fs.epoll.max_user_watches";
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Fiber => "--engine fiber",
             Kind::Thread => "--engine thread",
             Kind::Event => "--engine event",
+            Kind::Pipeline => "--engine pipeline",
         }
     }
 }
@@ -328,7 +435,29 @@ mod tests {
                 assert!(why.starts_with(&format!("--{} ", flag.0)), "{why}");
             }
         }
-        let event = ("engine", "event");
+        let stages = [
+            ("stage-threads", "read=2"),
+            ("stage-queue", "1"),
+            ("stage-batch", "1"),
+        ];
+        for flag in stages {
+            for engine in ["fiber", "thread", "event"] {
+                let why = refused(&[("engine", engine), flag]);
+                assert!(why.contains("add --engine pipeline"), "{why}");
+            }
+        }
+        let (event, pipeline) = (("engine", "event"), ("engine", "pipeline"));
+        for flag in [
+            ("accept", "own"),
+            ("multi-accept", "off"),
+            ("file-threads", "on"),
+        ] {
+            let why = refused(&[pipeline, flag]);
+            assert!(why.starts_with(&format!("--{} ", flag.0)), "{why}");
+        }
+        choice(&[&[pipeline, ("dispatcher", "lap")], &stages[..]].concat())
+            .check()
+            .unwrap();
         let why = refused(&[event, ("dispatcher", "poll"), ("rtsig-overflow", "poll")]);
         assert!(why.contains("add --dispatcher rtsig"), "{why}");
         let why = refused(&[event, ("io", "epoll")]);
@@ -357,6 +486,37 @@ mod tests {
     }
 
     #[test]
+    fn a_pipeline_has_what_was_said_and_the_rest_from_the_workers() {
+        let pipeline = |flags: &[(&str, &str)], workers| {
+            let flags = [&[("engine", "pipeline")], flags].concat();
+            match choice(&flags).engine(workers) {
+                ::serve::Engine::Pipeline(options) => options,
+                other => panic!("{other:?}"),
+            }
+        };
+        let usual = PipelineOptions::for_processors(8);
+        assert_eq!(pipeline(&[], 8), usual);
+        let said = [
+            ("stage-threads", "write=3, session=7"),
+            ("stage-queue", "5"),
+            ("stage-batch", "2"),
+            ("dispatcher", "poll"),
+        ];
+        let expected = PipelineOptions {
+            read_threads: usual.read_threads,
+            session_threads: 7,
+            write_threads: 3,
+            queue_limit: 5,
+            batch_max: 2,
+            dispatcher: Mechanism::Poll,
+        };
+        assert_eq!(pipeline(&said, 8), expected);
+        for wrong in ["", "reed=1", "read", "read=0", "read=1;write=1", "read=1,"] {
+            stage_threads(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
     fn more_connections_than_an_engine_holds_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let watches = root.path().join("proc/sys/fs/epoll");
@@ -373,8 +533,12 @@ mod tests {
         );
         let why = check(&[("engine", "event")]).unwrap_err();
         assert!(why.contains("9,000") && why.contains(WATCHES), "{why}");
+        let why = check(&[("engine", "pipeline")]).unwrap_err();
+        assert!(why.contains("4,500") && why.contains(WATCHES), "{why}");
         for (name, _) in DISPATCHERS.iter().filter(|it| !it.0.starts_with("epoll")) {
-            check(&[("engine", "event"), ("dispatcher", name)]).unwrap();
+            for engine in ["event", "pipeline"] {
+                check(&[("engine", engine), ("dispatcher", name)]).unwrap();
+            }
         }
     }
 }

@@ -141,11 +141,11 @@ pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
 fn check_carriers(config: &ServeConfig) -> Result<(), String> {
     config.common.engine.check()?;
     match (config.fibers, config.common.engine.kind) {
-        (Some(_), Kind::Event) => Err(
+        (Some(_), kind @ (Kind::Event | Kind::Pipeline)) => Err(format!(
             "--fibers is about engines with a fiber or thread for each connection; \
-             --max-connections limits the connections of --engine event"
-                .to_owned(),
-        ),
+             --max-connections limits the connections of {}",
+            kind.name()
+        )),
         _ => Ok(()),
     }
 }

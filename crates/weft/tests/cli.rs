@@ -423,7 +423,7 @@ impl Drop for Served {
     }
 }
 
-const ENGINES: [&[&str]; 5] = [
+const ENGINES: [&[&str]; 7] = [
     &["--engine", "fiber"],
     &["--engine", "fiber", "--io", "epoll"],
     &["--engine", "thread"],
@@ -435,6 +435,19 @@ const ENGINES: [&[&str]; 5] = [
         "poll",
         "--accept",
         "dealt",
+    ],
+    &["--engine", "pipeline"],
+    &[
+        "--engine",
+        "pipeline",
+        "--stage-threads",
+        "read=1,session=1,write=1",
+        "--stage-queue",
+        "1",
+        "--stage-batch",
+        "1",
+        "--dispatcher",
+        "poll",
     ],
 ];
 

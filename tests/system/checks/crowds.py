@@ -137,7 +137,7 @@ def a_client_that_takes_nothing_is_let_go(world):
 def few_fibers_serve_many_clients_in_turn(world):
     """The model of the seed: a fixed number of fibers (or threads), each of which accepts and then serves. Event loops, which have
     none, know the limit alone."""
-    limits = [("--max-connections", 8)] + [("--fibers", 8)] * (world.variant != "event")
+    limits = [("--max-connections", 8)] + [("--fibers", 8)] * (world.variant not in ("event", "pipeline"))
     for flags in limits:
         with world.server(*flags) as server:
             clients = [server.connect() for _ in range(100)]

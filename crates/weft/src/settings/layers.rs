@@ -397,6 +397,7 @@ mod tests {
             (_, "cache") => "*.js=max-age=1",
             (_, "mime-type") => "js=text/plain",
             (_, "user") => "www-data:adm",
+            (_, "stage-threads") => "read=2",
             (_, "recheck") => "7s",
             (_, name) if name.ends_with("timeout") => "7s",
             (Kind::Argument(..), _) | (_, "spa" | "access-log" | "pid-file") => "some/path",

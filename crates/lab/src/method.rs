@@ -16,7 +16,7 @@ use crate::bench::{Bench, Fault};
 use crate::busy::Usage;
 use crate::card::Card;
 use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::place::{LabPlace, sys};
+use crate::place::{LabPlace, sys, usable_cores};
 use crate::sample::{Noise, Output, Sample};
 use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, is_chosen, unix_s};
 use crate::subject::{Start, Subject};
@@ -24,7 +24,7 @@ use crate::subject::{Start, Subject};
 /// A sample that takes longer than this is given up; programs end by themselves well before.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How a subject says that it has no such program, because its runtime has nothing of the kind.
-const EXIT_ABSENT: i32 = 3;
+pub const EXIT_ABSENT: u8 = 3;
 /// A sample that is disturbed by more is taken again.
 const NOISE_PERCENT_MAX: f64 = 8.0;
 /// How often a sample is taken at most.
@@ -320,6 +320,10 @@ impl Run<'_> {
         let is_there = |kind: &&&str| !self.subjects.iter().any(|subject| subject.kind == **kind);
         let missing = self.experiment.subjects.iter().filter(is_there);
         let place = setting.place.as_ref();
+        let mut lacks = place.map_or(Vec::new(), |place| place.lacks());
+        if cfg!(debug_assertions) {
+            lacks.push("this weft is a debug build: its figures are no figures".to_owned());
+        }
         Header {
             experiment: self.experiment.name.to_owned(),
             began_unix_s: unix_s(),
@@ -329,7 +333,7 @@ impl Run<'_> {
             peak_per_s,
             only: self.effort.only.clone(),
             place: place.map_or("any core".to_owned(), |place| place.words()),
-            lacks: place.map_or(Vec::new(), |place| place.lacks()),
+            lacks,
             subjects: self
                 .subjects
                 .iter()
@@ -407,7 +411,14 @@ fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> i
     command.args(parameters).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     // It dies with this process.
-    sys::settle(&mut command, sys::Settling::default());
+    // As many cores as it has processors, and the same ones for all subjects.
+    let mut cores = usable_cores()?;
+    cores.truncate(cell.get("processors", u64::MAX) as usize);
+    let settling = sys::Settling {
+        cores,
+        ..sys::Settling::default()
+    };
+    sys::settle(&mut command, settling);
     let mut child = command.spawn().map_err(|error| {
         io::Error::new(
             error.kind(),
@@ -439,7 +450,7 @@ fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> i
         .take()
         .expect("piped")
         .read_to_string(&mut errors)?;
-    if status.code() == Some(EXIT_ABSENT) {
+    if status.code() == Some(EXIT_ABSENT.into()) {
         return Ok(Came::Absent);
     }
     if !status.success() {

@@ -98,6 +98,9 @@ impl PeerRuntime {
             },
         };
         let mut subjects = vec![subject(self.name(), Vec::new())];
+        if self == PeerRuntime::Tokio {
+            subjects.push(subject("tokio block", vec!["block=1".into()]));
+        }
         if self == PeerRuntime::Threads {
             let ways = WAYS_TO_WAKE.iter().enumerate();
             subjects.extend(ways.map(|(at, way)| subject(way, vec![format!("way={at}").into()])));

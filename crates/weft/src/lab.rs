@@ -29,7 +29,10 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
         LabCommand::List => list(out),
         LabCommand::Servers => servers(out),
         LabCommand::Program { name, parameters } => {
-            let output = programs::run(&name, &parameters).map_err(Failure::Usage)?;
+            let output = programs::run(&name, &parameters).map_err(|why| match why.as_str() {
+                programs::ABSENT => Failure::Shown(::lab::EXIT_ABSENT),
+                _ => Failure::Usage(why),
+            })?;
             serde_json::to_writer(&mut *out, &output).map_err(io::Error::from)?;
             writeln!(out)?;
             out.flush()?;

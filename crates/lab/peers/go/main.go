@@ -4,7 +4,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -17,7 +16,7 @@ import (
 
 var params = map[string]int{
 	"processors": 1, "threads": 100, "ms": 1000, "spots": 50, "words": 100, "touched": 10, "share": 0,
-	"exhaust": 0, "transfers": 100, "limit_ms": 5000, "at_once": 1, "bound": 128, "period_ms": 60000,
+	"exhaust": 0, "semaphore": 0, "transfers": 100, "limit_ms": 5000, "at_once": 1, "bound": 128, "period_ms": 60000,
 }
 
 func get(name string) int { return params[name] }
@@ -71,6 +70,18 @@ func (b *batch) count() bool {
 	return true
 }
 
+// random is xorshift64* (Vigna 2016), the same in all peers.
+type random uint64
+
+func newRandom(seed int) random { return random((uint64(seed)+1)*0x9e3779b97f4a7c15 | 1) }
+
+func (r *random) below(limit int) int {
+	*r ^= *r >> 12
+	*r ^= *r << 25
+	*r ^= *r >> 27
+	return int(uint64(*r) * 0x2545f4914f6cdd1d >> 33 % uint64(limit))
+}
+
 func yield() result {
 	var total atomic.Int64
 	start := time.Now()
@@ -84,81 +95,97 @@ func yield() result {
 	return timed(start, &total)
 }
 
+// A place in a ring: a goroutine waits there until it is woken.
+type place interface {
+	wait()
+	wake()
+}
+
+// A channel with room for one is Go's semaphore of one.
+type channelPlace chan struct{}
+
+func (p channelPlace) wait() { <-p }
+func (p channelPlace) wake() { p <- struct{}{} }
+
+// Go cannot park a goroutine by name; a condition with a flag is the nearest to it.
+type condPlace struct {
+	mutex sync.Mutex
+	cond  sync.Cond
+	woken bool
+}
+
+func (p *condPlace) wait() {
+	p.mutex.Lock()
+	for !p.woken {
+		p.cond.Wait()
+	}
+	p.woken = false
+	p.mutex.Unlock()
+}
+
+func (p *condPlace) wake() {
+	p.mutex.Lock()
+	p.woken = true
+	p.mutex.Unlock()
+	p.cond.Signal()
+}
+
 func cycle() result {
+	if get("semaphore") != 0 {
+		return rings(func() channelPlace { return make(channelPlace, 1) })
+	}
+	return rings(func() *condPlace {
+		p := &condPlace{}
+		p.cond.L = &p.mutex
+		return p
+	})
+}
+
+func rings[P place](newPlace func() P) result {
 	const ring = 5
 	var total atomic.Int64
 	start := time.Now()
 	for i := 0; i < get("threads"); i++ {
-		var spots [ring]chan struct{}
+		var spots [ring]P
 		for j := range spots {
-			spots[j] = make(chan struct{}, 1)
+			spots[j] = newPlace()
 		}
 		for j := range spots {
 			mine, next := spots[j], spots[(j+1)%ring]
 			go func() {
 				for b := (batch{total: &total}); ; {
-					<-mine
-					next <- struct{}{}
+					mine.wait()
+					next.wake()
 					if !b.count() {
 						return
 					}
 				}
 			}()
 		}
-		spots[0] <- struct{}{}
+		spots[0].wake()
 	}
 	return timed(start, &total)
 }
 
-// A semaphore: a count and those who wait, as a buffered channel cannot hold a deficit.
-type semaphore struct {
-	mutex   sync.Mutex
-	count   int
-	waiting []chan struct{}
-}
-
-func (s *semaphore) wait() {
-	s.mutex.Lock()
-	s.count--
-	if s.count >= 0 {
-		s.mutex.Unlock()
-		return
-	}
-	seat := make(chan struct{}, 1)
-	s.waiting = append(s.waiting, seat)
-	s.mutex.Unlock()
-	<-seat
-}
-
-func (s *semaphore) post() {
-	s.mutex.Lock()
-	s.count++
-	var seat chan struct{}
-	if s.count <= 0 {
-		seat = s.waiting[0]
-		s.waiting = s.waiting[1:]
-	}
-	s.mutex.Unlock()
-	if seat != nil {
-		seat <- struct{}{}
-	}
-}
-
+// A channel with room for all that may be posted is Go's counting semaphore.
 func churn() result {
 	var total atomic.Int64
-	spots := make([]semaphore, get("spots"))
+	spots := make([]chan struct{}, get("spots"))
+	for i := range spots {
+		spots[i] = make(chan struct{}, get("threads"))
+	}
 	start := time.Now()
 	for i := 0; i < get("threads"); i++ {
-		random := rand.New(rand.NewSource(int64(i)))
 		posts := i >= len(spots)
 		go func() {
+			random := newRandom(i)
 			for b := (batch{total: &total}); ; {
-				spot := &spots[random.Intn(len(spots))]
+				spot := spots[random.below(len(spots))]
 				if posts {
-					spot.post()
+					spot <- struct{}{}
 				}
 				posts = true
-				spot.wait()
+				<-spot
 				if !b.count() {
 					return
 				}
@@ -176,26 +203,27 @@ type locals struct {
 func locality() result {
 	var total atomic.Int64
 	spots := make([]atomic.Pointer[locals], max(1, get("threads")-get("processors")))
+	words, touched, shares := get("words"), get("touched"), get("share") != 0
 	start := time.Now()
 	for i := 0; i < get("threads"); i++ {
-		random := rand.New(rand.NewSource(int64(i)))
 		go func() {
-			me := &locals{data: make([]uint64, get("words")), seat: make(chan *locals, 1)}
+			random := newRandom(i)
+			me := &locals{data: make([]uint64, words), seat: make(chan *locals, 1)}
 			for b := (batch{total: &total}); ; {
-				for range get("touched") {
-					me.data[random.Intn(len(me.data))]++
+				for range touched {
+					me.data[random.below(len(me.data))]++
 				}
 				seat, data := me.seat, me.data
-				other := spots[random.Intn(len(spots))].Swap(&locals{data, seat})
+				other := spots[random.below(len(spots))].Swap(&locals{data, seat})
 				if other != nil {
 					other.seat <- me
 					got := <-seat
-					if get("share") != 0 {
+					if shares {
 						me.data = got.data
 					}
 				} else {
 					got := <-seat
-					if get("share") != 0 {
+					if shares {
 						me.data = got.data
 					}
 				}
@@ -209,14 +237,14 @@ func locality() result {
 }
 
 func transfer() result {
-	count, exhaust := get("threads"), get("exhaust") != 0
+	count, exhaust, wanted := get("threads"), get("exhaust") != 0, int64(get("transfers"))
 	var epoch, leader, done atomic.Int64
 	acks := make([]atomic.Int64, count)
 	seats := make([]chan struct{}, count)
 	for i := range seats {
 		seats[i] = make(chan struct{}, 1)
 	}
-	random := rand.New(rand.NewSource(1))
+	random := newRandom(1)
 	finished := make(chan struct{})
 	lead := func(me int) bool {
 		now := epoch.Load()
@@ -227,11 +255,11 @@ func transfer() result {
 				}
 			}
 		}
-		if done.Add(1) == int64(get("transfers")) {
+		if done.Add(1) == wanted {
 			stop.Store(true)
 			close(finished)
 		}
-		leader.Store(int64(random.Intn(count)))
+		leader.Store(int64(random.below(count)))
 		epoch.Add(1)
 		if exhaust {
 			for i := range seats {
@@ -287,7 +315,7 @@ func status(key string) int64 {
 
 func memory() result {
 	debug.FreeOSMemory()
-	resident, virtual := status("VmRSS"), status("VmSize")
+	resident, virtual := status("VmRSS")+status("VmPTE"), status("VmSize")
 	count := get("threads")
 	var group, parked sync.WaitGroup
 	release := make(chan struct{})
@@ -303,7 +331,7 @@ func memory() result {
 	}
 	parked.Wait()
 	started := time.Since(start).Seconds()
-	resident, virtual = status("VmRSS")-resident, status("VmSize")-virtual
+	resident, virtual = status("VmRSS")+status("VmPTE")-resident, status("VmSize")-virtual
 	start = time.Now()
 	close(release)
 	group.Wait()
@@ -311,18 +339,20 @@ func memory() result {
 		"resident_bytes": resident, "virtual_bytes": virtual}
 }
 
-// spawn starts goroutines that do nothing, and waits for them by a channel, as one does who wants a result.
+// spawn starts goroutines that do nothing, and waits for them by a WaitGroup.
 func spawn() result {
 	var total atomic.Int64
+	atOnce := get("at_once")
 	start := time.Now()
 	go func() {
-		ended := make(chan struct{}, get("at_once"))
+		var ended sync.WaitGroup
 		for b := (batch{total: &total}); ; {
-			for range get("at_once") {
-				go func() { ended <- struct{}{} }()
+			ended.Add(atOnce)
+			for range atOnce {
+				go ended.Done()
 			}
-			for range get("at_once") {
-				<-ended
+			ended.Wait()
+			for range atOnce {
 				if !b.count() {
 					return
 				}

@@ -202,7 +202,7 @@ impl LabPlace {
         command.args(arguments).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         let settling = sys::Settling {
-            core: Some(self.cores[side as usize]),
+            cores: vec![self.cores[side as usize]],
             first: self.is_first,
             group: procs,
             signals_max: limits.signals,
@@ -296,12 +296,18 @@ pub(crate) fn filesystem_of(path: &Path) -> Option<String> {
         .map(|(_, kind)| kind.to_owned())
 }
 
-/// The first two cores that this process may use.
-fn two_cores() -> io::Result<[usize; 2]> {
+/// The cores that this process may use.
+pub(crate) fn usable_cores() -> io::Result<Vec<usize>> {
     let usable = rustix::thread::sched_getaffinity(None)?;
-    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| usable.is_set(core));
-    match (cores.next(), cores.next()) {
-        (Some(server), Some(generator)) => Ok([server, generator]),
+    Ok((0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&core| usable.is_set(core))
+        .collect())
+}
+
+/// The first two of them.
+fn two_cores() -> io::Result<[usize; 2]> {
+    match usable_cores()?[..] {
+        [server, generator, ..] => Ok([server, generator]),
         _ => Err(io::Error::other(
             "two cores are needed, one for the server and one for the generator",
         )),

@@ -17,8 +17,8 @@ use rustix::thread::{CpuSet, UnshareFlags};
 /// What a child does to itself between `fork` and `exec`.
 #[derive(Default)]
 pub(crate) struct Settling {
-    /// The one core that it may use.
-    pub(crate) core: Option<usize>,
+    /// The cores that it may use; all if there are none.
+    pub(crate) cores: Vec<usize>,
     /// It goes ahead of everything else on that core, where this process may ask for that.
     pub(crate) first: bool,
     /// Opened for writing: `cgroup.procs` of the group that it joins.
@@ -31,11 +31,8 @@ pub(crate) struct Settling {
 /// core, priority, limits.
 pub(crate) fn settle(command: &mut Command, settling: Settling) {
     let parent = rustix::process::getpid();
-    let cpus = settling.core.map(|core| {
-        let mut cpus = CpuSet::new();
-        cpus.set(core);
-        cpus
-    });
+    let mut cpus = CpuSet::new();
+    settling.cores.iter().for_each(|&core| cpus.set(core));
     let autogroup = CString::new("/proc/self/autogroup").expect("no NUL");
     let child = move || {
         rustix::process::setsid()?;
@@ -44,8 +41,8 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
         if rustix::process::getppid() != Some(parent) {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        if let Some(cpus) = &cpus {
-            rustix::thread::sched_setaffinity(None, cpus)?;
+        if cpus.count() > 0 {
+            rustix::thread::sched_setaffinity(None, &cpus)?;
         }
         let files = rustix::process::getrlimit(Resource::Nofile);
         let all = Rlimit {

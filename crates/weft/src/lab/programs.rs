@@ -26,6 +26,7 @@ pub(super) fn run(name: &str, parameters: &[String]) -> Result<Output, String> {
     let parameters = Parameters::parse(parameters)?;
     match name {
         "yield" => yields(&parameters),
+        "cycle" if parameters.get("semaphore", 0) != 0 => semaphore_cycle(&parameters),
         "cycle" => cycle(&parameters),
         "churn" => churn(&parameters),
         "locality" => locality(&parameters),
@@ -42,6 +43,9 @@ pub(super) fn run(name: &str, parameters: &[String]) -> Result<Output, String> {
         other => Err(format!("no program '{other}'")),
     }
 }
+
+/// That this kind of fibers has no such program.
+pub(super) const ABSENT: &str = "there is no such program for this kind of fibers";
 
 /// What kind of fibers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,6 +304,33 @@ fn cycle(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
+/// The same with a semaphore for each place: what the thesis's fibers wait on.
+fn semaphore_cycle(parameters: &Parameters) -> Result<Output, String> {
+    if parameters.mode == Mode::Steps {
+        // Steps wait between their inputs, and for nothing else.
+        return Err(ABSENT.to_owned());
+    }
+    let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
+    let start = Instant::now();
+    for _ in 0..parameters.threads() {
+        let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
+        for at in 0..RING {
+            let (spots, mut batch) = (Arc::clone(&spots), Batch::of(&total));
+            parameters.spawn(&runtime, move || {
+                loop {
+                    spots[at].acquire().forget();
+                    spots[(at + 1) % RING].release(1);
+                    if !batch.count() {
+                        return;
+                    }
+                }
+            });
+        }
+        spots[0].release(1);
+    }
+    Ok(parameters.time(start, &total))
+}
+
 fn churn(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
     let count = parameters.get("spots", 50) as usize;
@@ -549,7 +580,7 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
     }
     let runtime = parameters.runtime()?;
     let count = parameters.threads();
-    let (resident, virtual_) = (status("VmRSS:"), status("VmSize:"));
+    let (resident, virtual_) = (status("VmRSS:") + status("VmPTE:"), status("VmSize:"));
     let (parked, is_over) = (
         Arc::new(AtomicU64::new(0)),
         Arc::new(AtomicBool::new(false)),
@@ -575,7 +606,10 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
         thread::sleep(Duration::from_millis(1));
     }
     let started = start.elapsed();
-    let (resident, virtual_) = (status("VmRSS:") - resident, status("VmSize:") - virtual_);
+    let (resident, virtual_) = (
+        status("VmRSS:") + status("VmPTE:") - resident,
+        status("VmSize:") - virtual_,
+    );
     let start = Instant::now();
     is_over.store(true, Ordering::Release);
     fibers.iter().for_each(Fiber::unpark);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use may::coroutine::{park, spawn, yield_now};
+use may::coroutine::{Coroutine, park, spawn, yield_now};
 use may::sync::Semphore as Semaphore;
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -102,9 +102,30 @@ fn spawn_yield(total: &Arc<AtomicU64>) {
     }
 }
 
+const RING: usize = 5;
+
+/// One of a ring that parks: whether it is its turn, and whom to wake.
+#[derive(Default)]
+struct Link {
+    has_token: AtomicBool,
+    coroutine: OnceLock<Coroutine>,
+}
+
+impl Link {
+    fn wake(&self) {
+        self.has_token.store(true, Release);
+        if let Some(coroutine) = self.coroutine.get() {
+            coroutine.unpark();
+        }
+    }
+}
+
 fn spawn_cycle(total: &Arc<AtomicU64>) {
-    const RING: usize = 5;
     for _ in 0..get("threads", 100) {
+        if get("semaphore", 0) == 0 {
+            spawn_parking_ring(total);
+            continue;
+        }
         let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
         for at in 0..RING {
             let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
@@ -120,6 +141,29 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
         }
         spots[0].post();
     }
+}
+
+fn spawn_parking_ring(total: &Arc<AtomicU64>) {
+    let links: Arc<[Link; RING]> = Arc::new(std::array::from_fn(|_| Link::default()));
+    for at in 0..RING {
+        let (ring, mut batch) = (Arc::clone(&links), Batch(Arc::clone(total), 0));
+        // SAFETY: as in `go`.
+        let handle = unsafe {
+            spawn(move || {
+                loop {
+                    while !ring[at].has_token.swap(false, Acquire) {
+                        park();
+                    }
+                    ring[(at + 1) % RING].wake();
+                    if !batch.count() {
+                        return;
+                    }
+                }
+            })
+        };
+        let _ = links[at].coroutine.set(handle.coroutine().clone());
+    }
+    links[0].wake();
 }
 
 fn spawn_churn(total: &Arc<AtomicU64>) {
@@ -164,11 +208,11 @@ fn spawn_locality(total: &Arc<AtomicU64>) {
                 woken: Semaphore::new(0),
                 data: AtomicPtr::new(first),
             }));
-            let shares = get("share", 0) != 0;
+            let (shares, touched) = (get("share", 0) != 0, get("touched", 10));
             loop {
                 // SAFETY: each vector belongs to one seat at a time, and none is freed.
                 let data = unsafe { &mut *seat.data.load(Acquire) };
-                for _ in 0..get("touched", 10) {
+                for _ in 0..touched {
                     data[random.below(words)] += 1;
                 }
                 let mine = std::ptr::from_ref(seat).cast_mut();
@@ -199,6 +243,7 @@ struct Round {
     acks: Vec<AtomicU64>,
     seats: Vec<Semaphore>,
     exhausts: bool,
+    wanted: u64,
 }
 
 impl Round {
@@ -212,7 +257,7 @@ impl Round {
                 std::hint::spin_loop();
             }
         }
-        if self.done.fetch_add(1, Relaxed) + 1 == get("transfers", 100) {
+        if self.done.fetch_add(1, Relaxed) + 1 == self.wanted {
             STOP.store(true, Relaxed);
         }
         self.leader.store(random.below(self.acks.len()) as u64, Release);
@@ -232,6 +277,7 @@ fn transfer() -> String {
         acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
         seats: (0..count).map(|_| Semaphore::new(0)).collect(),
         exhausts: get("exhaust", 0) != 0,
+        wanted: get("transfers", 100),
     });
     let start = Instant::now();
     for me in 0..count {
@@ -273,7 +319,7 @@ fn status(key: &str) -> u64 {
 
 fn memory() -> String {
     let count = get("threads", 100_000);
-    let (resident, virtual_) = (status("VmRSS"), status("VmSize"));
+    let (resident, virtual_) = (status("VmRSS") + status("VmPTE"), status("VmSize"));
     let (parked, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let start = Instant::now();
     let mut handles = Vec::new();
@@ -295,7 +341,7 @@ fn memory() -> String {
     };
     wait(&parked);
     let started = start.elapsed();
-    let (resident, virtual_) = (status("VmRSS") - resident, status("VmSize") - virtual_);
+    let (resident, virtual_) = (status("VmRSS") + status("VmPTE") - resident, status("VmSize") - virtual_);
     let start = Instant::now();
     handles.iter().for_each(|handle| handle.coroutine().unpark());
     wait(&ended);

@@ -110,9 +110,31 @@ fn spawn_yield(total: &Arc<AtomicU64>) {
     }
 }
 
+const RING: usize = 5;
+
+fn spawn_semaphore_ring(total: &Arc<AtomicU64>) {
+    let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
+    for at in 0..RING {
+        let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+        tokio::spawn(async move {
+            loop {
+                spots[at].acquire().await.unwrap().forget();
+                spots[(at + 1) % RING].add_permits(1);
+                if !batch.count() {
+                    return;
+                }
+            }
+        });
+    }
+    spots[0].add_permits(1);
+}
+
 fn spawn_cycle(total: &Arc<AtomicU64>) {
-    const RING: usize = 5;
     for _ in 0..get("threads", 100) {
+        if get("semaphore", 0) != 0 {
+            spawn_semaphore_ring(total);
+            continue;
+        }
         let spots: Arc<[Notify; RING]> = Arc::new(std::array::from_fn(|_| Notify::new()));
         for at in 0..RING {
             let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
@@ -172,11 +194,11 @@ fn spawn_locality(total: &Arc<AtomicU64>) {
                 woken: Notify::new(),
                 data: AtomicPtr::new(first),
             }));
-            let shares = get("share", 0) != 0;
+            let (shares, touched) = (get("share", 0) != 0, get("touched", 10));
             loop {
                 // SAFETY: each vector belongs to one seat at a time, and none is freed.
                 let data = unsafe { &mut *seat.data.load(Acquire) };
-                for _ in 0..get("touched", 10) {
+                for _ in 0..touched {
                     data[random.below(words)] += 1;
                 }
                 let mine = std::ptr::from_ref(seat).cast_mut();
@@ -207,6 +229,8 @@ struct Round {
     acks: Vec<AtomicU64>,
     seats: Vec<Notify>,
     exhausts: bool,
+    wanted: u64,
+    blocks: bool,
 }
 
 impl Round {
@@ -220,7 +244,7 @@ impl Round {
                 std::hint::spin_loop();
             }
         }
-        if self.done.fetch_add(1, Relaxed) + 1 == get("transfers", 100) {
+        if self.done.fetch_add(1, Relaxed) + 1 == self.wanted {
             STOP.store(true, Relaxed);
         }
         self.leader.store(random.below(self.acks.len()) as u64, Release);
@@ -240,6 +264,8 @@ fn transfer(runtime: &tokio::runtime::Runtime) -> String {
         acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
         seats: (0..count).map(|_| Notify::new()).collect(),
         exhausts: get("exhaust", 0) != 0,
+        wanted: get("transfers", 100),
+        blocks: get("block", 0) != 0,
     });
     let start = Instant::now();
     for me in 0..count {
@@ -259,7 +285,11 @@ fn transfer(runtime: &tokio::runtime::Runtime) -> String {
                 seen = now;
                 round.acks[me].store(now, Release);
                 if round.leader.load(Acquire) == me as u64 {
-                    round.lead(me, &mut random);
+                    match round.blocks {
+                        // The processor's other tasks move to another thread first.
+                        true => tokio::task::block_in_place(|| round.lead(me, &mut random)),
+                        false => round.lead(me, &mut random),
+                    }
                 }
             }
         });
@@ -281,7 +311,7 @@ fn status(key: &str) -> u64 {
 
 fn memory(runtime: &tokio::runtime::Runtime) -> String {
     let count = get("threads", 100_000);
-    let (resident, virtual_) = (status("VmRSS"), status("VmSize"));
+    let (resident, virtual_) = (status("VmRSS") + status("VmPTE"), status("VmSize"));
     let (release, parked, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let start = Instant::now();
     for _ in 0..count {
@@ -300,7 +330,7 @@ fn memory(runtime: &tokio::runtime::Runtime) -> String {
     };
     wait(&parked);
     let started = start.elapsed();
-    let (resident, virtual_) = (status("VmRSS") - resident, status("VmSize") - virtual_);
+    let (resident, virtual_) = (status("VmRSS") + status("VmPTE") - resident, status("VmSize") - virtual_);
     let start = Instant::now();
     release.notify_waiters();
     wait(&ended);

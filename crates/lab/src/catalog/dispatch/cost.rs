@@ -62,7 +62,7 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
             Cell::new(
                 label(idle, ready),
                 "dispatch",
-                [("idle", idle), ("ready", ready)],
+                [("idle", idle), ("ready", ready), ("processors", 1)],
             )
         })
     });

@@ -90,6 +90,8 @@ where
     pub(super) fn run(mut self) {
         while !(self.stage == CUTTING && self.entrance.is_closed() && self.connections.is_empty()) {
             self.wait();
+            // Before what is reported, which may have come after the news.
+            self.hear_news();
             self.hear_reports();
             // After the bell, which is among the reports, was made ready to ring again.
             self.hear_news();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Mechanism, Overflow, Ready, Token, Trigger};
 use rustix::io::Errno;
-use session::{Echo, Opening};
+use session::{Echo, Next, Now, Opening, Outbox, Phase, Received, Session};
 
 use super::DOORS;
 use crate::counters::{Closed, CounterSnapshot};
@@ -310,6 +310,61 @@ fn loops_hear_of_the_end_whenever_it_comes() {
     });
     let all = is_done.recv_timeout(PATIENCE);
     all.expect("a loop sleeps through the end of its server");
+}
+
+/// Answers whether it was told of a drain before.
+#[derive(Default)]
+struct Notes {
+    is_told: bool,
+}
+
+impl Session for Notes {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+        out.put(if self.is_told { b"last\n" } else { b"more\n" });
+        Received {
+            used: input.len(),
+            next: Next::Receive(Phase::Idle),
+        }
+    }
+
+    fn drain(&mut self, _now: Now, _out: &mut Outbox) {
+        self.is_told = true;
+    }
+}
+
+/// Seen: on a busy machine, a reply without `Connection: close` after another connection had been
+/// told of the drain. Cause: a loop went on with what was reported before it looked at the stage of
+/// the server, and the bell of one loop is rung later than that of another. Cure: it looks first.
+#[test]
+fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
+    for engine in engines(Mechanism::EpollEdge) {
+        let (bound, shared) = (
+            bind(&"127.0.0.1:0".parse().unwrap(), None),
+            Limits::default(),
+        );
+        let (bound, shared) = (bound.unwrap(), Arc::new(Shared::new(shared, None)));
+        let Address::Tcp(address) = bound[0].address else {
+            panic!("not a TCP address")
+        };
+        let open = |_: Opening<'_>| Notes::default();
+        let start = Start {
+            admission: Admission::new(Arc::clone(&shared), false, open),
+            listeners: bound,
+            carriers: None,
+        };
+        let _running = Running::start(&engine, start).unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut replies = BufReader::new(client.try_clone().unwrap());
+        for expected in ["more\n", "last\n"] {
+            let mut reply = String::new();
+            client.write_all(b"x").unwrap();
+            replies.read_line(&mut reply).unwrap();
+            assert_eq!(reply, expected, "{engine:?}");
+            // And no bell is rung for it.
+            shared.stage.drain();
+        }
+    }
 }
 
 /// Sends lines one after the other. Says whether all came back; a connection that was closed is no

@@ -207,9 +207,14 @@ impl NeighborCache {
         Resolution::Asked
     }
 
-    /// Keeps a frame, in two pieces, until its neighbour is known. It takes the place of one that
-    /// was kept before. Its destination address is filled in when it leaves.
+    /// Keeps a frame, from its Ethernet header on, until its neighbour is known. It takes the place
+    /// of one that was kept before. Its destination address is filled in when it leaves.
+    ///
+    /// # Panics
+    ///
+    /// If `headers` are shorter than that address.
     pub fn hold(&mut self, address: IpAddr, headers: &[u8], payload: &[&[u8]]) {
+        assert!(headers.len() >= 6, "headers of {} bytes", headers.len());
         let entry = self.entries.get_mut(&address);
         let Some(entry) = entry.filter(|it| matches!(it.state, State::Incomplete { .. })) else {
             self.counters.refused += 1;
@@ -262,7 +267,9 @@ impl NeighborCache {
             return;
         }
         let is_other = mac.is_some_and(|mac| mac != entry.mac);
-        if is_other && (!is_override || !entry.may_change(now, was_asked)) {
+        // It says that it was asked; whether it was is known here.
+        let is_answer = was_asked && matches!(entry.state, State::Probe { .. });
+        if is_other && !(is_override && (is_answer || entry.may_change(now))) {
             self.counters.not_believed += 1;
             // Two say that they have it: the next use asks.
             if !is_override && matches!(entry.state, State::Reachable { .. }) {
@@ -290,7 +297,7 @@ impl NeighborCache {
         if let State::Incomplete { .. } = entry.state {
             self.know(now, address, mac, State::Stale);
         } else if entry.mac != mac {
-            match entry.may_change(now, false) {
+            match entry.may_change(now) {
                 true => entry.change(now, mac),
                 false => self.counters.not_believed += 1,
             }
@@ -433,9 +440,9 @@ impl Entry {
         }
     }
 
-    /// Whether another address may take the place of this one.
-    fn may_change(&self, now: Instant, was_asked: bool) -> bool {
-        self.state != State::Fixed && (was_asked || now.since(self.changed_at) >= LOCK)
+    /// Whether another address may take the place of this one unasked.
+    fn may_change(&self, now: Instant) -> bool {
+        self.state != State::Fixed && now.since(self.changed_at) >= LOCK
     }
 
     fn change(&mut self, now: Instant, mac: EthernetAddress) {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use netstack::device::impair::{Impair, ImpairCounters, Impairment};
 use netstack::device::mem::{self, Mem};
+use netstack::device::packet::Packet;
 use netstack::device::pcap::Pcap;
+use netstack::device::tap::Tap;
+use netstack::device::xdp::Xdp;
 use netstack::device::{
     Capabilities, Device, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
     TransmitError, Verified,
@@ -392,6 +395,37 @@ fn packet(ecn: Ecn) -> Vec<u8> {
     };
     header.emit(0, &mut frame[at..]);
     frame
+}
+
+// ---- Devices of the kernel, as far as they go without root: the system suite has the rest
+
+#[test]
+fn a_name_that_cannot_be_and_no_queue_are_refused() {
+    let kind = |opened: std::io::Result<usize>| opened.map_err(|error| error.kind());
+    let refused = Err(std::io::ErrorKind::InvalidInput);
+    for name in ["", "a/b", "sixteen-bytes-it", "a\0b"] {
+        let packets = Packet::open(name, 1, 0).map(|opened| opened.len());
+        assert_eq!(kind(packets), refused, "{name:?}");
+        assert_eq!(
+            kind(Xdp::open(name, 1).map(|opened| opened.len())),
+            refused,
+            "{name:?}"
+        );
+    }
+    for queues in [0, 10_000] {
+        assert_eq!(
+            kind(Tap::open("a", queues, true).map(|opened| opened.len())),
+            refused
+        );
+        assert_eq!(
+            kind(Packet::open("a", queues, 0).map(|opened| opened.len())),
+            refused
+        );
+        assert_eq!(
+            kind(Xdp::open("a", queues).map(|opened| opened.len())),
+            refused
+        );
+    }
 }
 
 // ---- Pcap

@@ -180,6 +180,24 @@ fn a_gratuitous_change_is_believed_but_not_with_every_packet() {
     assert_eq!(cache.counters().not_believed, 2);
 }
 
+/// Seen in review: an ARP reply to this host, or an advertisement that calls itself solicited, was
+/// believed at any time. Cause: the sender's word that it was asked. Cure: what was not asked for
+/// is treated as such, whatever it says.
+#[test]
+fn an_answer_that_was_not_asked_for_is_none() {
+    let mut cache = knows_one(START);
+    cache.advertised(START, host(1), Some(B), true, true);
+    assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
+    assert_eq!(cache.counters().not_believed, 1);
+    // While it is asked for, an answer is one.
+    let later = START + REACHABLE_FOR;
+    cache.resolve(later, host(1));
+    cache.on_timer(later + DELAY);
+    cache.advertised(later + DELAY, host(1), Some(B), true, true);
+    cache.advertised(later + DELAY, host(1), Some(A), true, true);
+    assert_eq!(cache.resolve(later + DELAY, host(1)), Resolution::Known(B));
+}
+
 #[test]
 fn an_advertisement_without_override_makes_unsure_and_changes_nothing() {
     // RFC 4861 7.2.5, I

@@ -4,13 +4,13 @@
 //! ```text
 //!                         ┌─ the kernel's own TCP/IP (which should have no address here)
 //!   interface "eth0" ──┬──┘
-//!                      └───── Packet, member 0 ── this stack
+//!                      └───── Packet, member 0 ── netstack
 //!                      └───── Packet, member 1 ── its other shard      by the hash of the flow
 //! ```
 //!
-//! The socket sees every frame beside the kernel, not in its place. This stack has a station's
-//! address of its own on the link, so the kernel drops what is for it; the interface should have no
-//! IP address of this stack, or the kernel answers as well.
+//! The socket sees every frame beside the kernel, not in its place. The netstack has a station's
+//! address of its own on the link, so the kernel drops what is for it; the kernel should not have
+//! the netstack's IP address, or it answers as well.
 //!
 //! As [TAP](super::tap) it has the virtio-net header, so a frame is up to 64 KiB of a stream in
 //! both directions, if the interface has offloads. If they are turned off (`ethtool -K`), frames

@@ -2,7 +2,7 @@
 //! Documentation/networking/tuntap.rst
 //!
 //! ```text
-//!   kernel's TCP/IP ── interface "tap0" ══ /dev/net/tun, queue 0 ── Tap ── this stack
+//!   kernel's TCP/IP ── interface "tap0" ══ /dev/net/tun, queue 0 ── Tap ── netstack
 //!                      (up, with an        /dev/net/tun, queue 1 ── Tap ── its other shard
 //!                       address)
 //! ```

@@ -91,3 +91,91 @@ fn header_of(frame: &OutgoingFrame<'_>) -> VnetHeader {
         gso,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{PartialChecksum, Segmentation};
+    use std::os::unix::net::UnixDatagram;
+
+    /// Datagrams keep their ends, as frames do.
+    fn pair() -> (UnixDatagram, UnixDatagram) {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn a_frame_and_what_is_left_to_the_device_go_across() {
+        let (near, far) = pair();
+        let checksum = PartialChecksum {
+            start: 34,
+            offset: 16,
+        };
+        let cut = Segmentation {
+            checksum,
+            is_v6: true,
+            segment_len: 1440,
+            has_cwr: true,
+        };
+        let offloads = [
+            Offload::None,
+            Offload::Checksum(checksum),
+            Offload::Segmentation(cut),
+        ];
+        for offload in offloads {
+            let frame = OutgoingFrame {
+                headers: b"headers ",
+                payload: &[b"and ", b"payload"],
+                offload,
+            };
+            transmit(&near, &frame).unwrap();
+        }
+        let (mut burst, mut dropped) = (ReceiveBurst::new(8, 100), 0);
+        receive(&far, &mut burst, &mut dropped).unwrap();
+        let seen: Vec<_> = burst
+            .frames()
+            .map(|frame| (frame.verified, frame.segment_len))
+            .collect();
+        let expected = [
+            (Verified::No, None),
+            (Verified::Transport, None),
+            (Verified::Transport, Some(1440)),
+        ];
+        assert_eq!(seen, expected);
+        assert!(
+            burst
+                .frames()
+                .all(|frame| frame.bytes == b"headers and payload")
+        );
+        assert_eq!(dropped, 0);
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_is_dropped_and_counted() {
+        let (near, far) = pair();
+        near.send(b"short").unwrap();
+        // A datagram that is to be cut as UDP is, which was not asked for.
+        near.send(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]).unwrap();
+        near.send(&[0; 24]).unwrap();
+        let (mut burst, mut dropped) = (ReceiveBurst::new(8, 100), 0);
+        receive(&far, &mut burst, &mut dropped).unwrap();
+        assert_eq!((burst.len(), dropped), (1, 2));
+        assert_eq!(burst.frame(0).bytes, [0; 14]);
+    }
+
+    #[test]
+    fn a_descriptor_without_room_is_full() {
+        let (near, _far) = pair();
+        near.set_nonblocking(true).unwrap();
+        let bytes = [0; 1000];
+        let frame = OutgoingFrame {
+            headers: &bytes,
+            payload: &[],
+            offload: Offload::None,
+        };
+        let taken = (0..1_000_000).map(|_| transmit(&near, &frame));
+        let refused = taken.into_iter().find_map(Result::err);
+        assert!(matches!(refused, Some(TransmitError::Full)), "{refused:?}");
+    }
+}

@@ -17,8 +17,8 @@
 //!   checksum  of all of them
 //! ```
 //!
-//! Fields that this stack neither reads nor sets, such as IPv4's options, are passed over when they
-//! come and are not emitted.
+//! Fields that the netstack neither reads nor sets, such as IPv4's options, are passed over when
+//! they come and are not emitted.
 
 pub mod arp;
 pub mod checksum;

@@ -11,7 +11,7 @@
 //!   completion   addresses that were sent    ◀──── kernel       its tail
 //! ```
 //!
-//! There is no library and no compiler under this: the program is [six instructions](program), and
+//! There is no library and no compiler under this: the program is six instructions, and
 //! the rest are system calls. Frames are copied between umem and the kernel's own buffers (copy
 //! mode), which every driver can do, and between umem and the caller's memory, as [`Device`] has
 //! it. What is saved is the system call for each frame.

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::experiment::{Better, Experiment, Measure};
+use crate::report::Report;
 use crate::rows::{Row, Rows, Spread, show};
 
 /// What is before the names of the two builds' forms.
@@ -34,11 +35,20 @@ pub struct Comparison {
     pub lines: Vec<Compared>,
     /// The greatest ratio that is no loss.
     pub limit: f64,
+    /// What makes the figures less than they seem.
+    pub notes: Vec<String>,
 }
 
 impl Comparison {
     /// Adds an experiment with subjects whose names begin with [`OLD`] and [`NEW`].
-    pub fn add(&mut self, experiment: &Experiment, rows: &Rows) {
+    pub fn add(&mut self, report: &Report<'_>) {
+        self.add_rows(report.experiment, &report.rows);
+        let (name, notes) = (report.experiment.name, report.warnings());
+        self.notes
+            .extend(notes.into_iter().map(|note| format!("{name}: {note}")));
+    }
+
+    fn add_rows(&mut self, experiment: &Experiment, rows: &Rows) {
         let measure = &experiment.measures[0];
         for new in rows.all() {
             let Some(form) = new.subject.strip_prefix(NEW) else {
@@ -141,6 +151,9 @@ impl fmt::Display for Comparison {
                 line.best
             )?;
         }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
         match self.is_no_loss() {
             true => writeln!(f, "nothing is dearer than {limit} times"),
             false => writeln!(f, "something is dearer than {limit} times, or failed"),
@@ -159,7 +172,7 @@ mod tests {
             ..Comparison::default()
         };
         let experiment = crate::catalog::find("web-rows").unwrap();
-        comparison.add(experiment, &rows(&[("old weft", old), ("new weft", new)]));
+        comparison.add_rows(experiment, &rows(&[("old weft", old), ("new weft", new)]));
         comparison
     }
 

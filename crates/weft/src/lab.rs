@@ -15,8 +15,8 @@ use std::time::Duration;
 use ::lab::catalog::{self, CATALOG};
 use ::lab::compare::{Comparison, NEW, OLD};
 use ::lab::{
-    Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report, RunError,
-    Setting, Start, Subject, Work, samples_file,
+    Breadth, Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report,
+    RunError, Setting, Start, Subject, Work, samples_file,
 };
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
@@ -26,7 +26,8 @@ pub(crate) use args::{LabCommand, SECTIONS, asked, command};
 
 pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure> {
     match asked {
-        LabCommand::List => list(out),
+        LabCommand::List { names } if names.is_empty() => list(out),
+        LabCommand::List { names } => describe(&names, out),
         LabCommand::Servers => servers(out),
         LabCommand::Program { name, parameters } => {
             let output = programs::run(&name, &parameters).map_err(|why| match why.as_str() {
@@ -62,6 +63,30 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
             ""
         };
         writeln!(out, "{:<14} {}{note}", experiment.name, experiment.about)?;
+    }
+    Ok(())
+}
+
+/// The page of each experiment: what a reader should know who has not read the papers.
+fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
+    for experiment in chosen(names)? {
+        let subjects = experiment.subjects.join(", ");
+        let measures = experiment
+            .measures
+            .iter()
+            .map(|one| format!("{} ({})", one.title, one.unit));
+        let measures = measures.collect::<Vec<_>>().join(", ");
+        let cells = (experiment.cells)(&Breadth::default());
+        let cells = cells
+            .iter()
+            .map(|cell| format!("  {}\n", cell.label))
+            .collect::<String>();
+        let (name, about, page) = (experiment.name, experiment.about, experiment.page);
+        writeln!(out, "{name}: {about}\n\n{page}\n")?;
+        writeln!(
+            out,
+            "subjects: {subjects}\nmeasures: {measures}\ncells:\n{cells}"
+        )?;
     }
     Ok(())
 }
@@ -319,7 +344,7 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     };
     for experiment in experiments {
         if let Some(recorded) = lab.measure(experiment, &subjects, compare.effort())? {
-            comparison.add(experiment, &recorded.rows(experiment));
+            comparison.add(&Report::new(experiment, &recorded));
         }
         if lab.is_stopped() {
             break;

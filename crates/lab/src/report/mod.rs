@@ -50,7 +50,7 @@ impl<'a> Report<'a> {
     }
 
     /// What makes the figures less than they seem, in sentences.
-    fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let header = &self.recorded.header;
         let mut warnings = Vec::new();
         match &self.recorded.ending {
@@ -96,7 +96,10 @@ impl<'a> Report<'a> {
         }
         warnings.extend(header.lacks.iter().cloned());
         if !header.missing.is_empty() {
-            warnings.push(format!("not there: {}", header.missing.join(", ")));
+            warnings.push(format!(
+                "left out, or not there: {}",
+                header.missing.join(", ")
+            ));
         }
         warnings.extend(self.failures());
         warnings

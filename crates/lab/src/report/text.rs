@@ -162,7 +162,7 @@ mod tests {
             "| 1 processor, few  |     not measured | not measured |",
             "NOT AS EXPECTED: weft, 1 processor, many: at most 30 ns/op/processor (40.0)",
             "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",
-            "note: not there: go",
+            "note: left out, or not there: go",
             "note: go failed in 1 sample (1 processor, many): it died",
             "note: only 1 of each: too few samples",
         ] {

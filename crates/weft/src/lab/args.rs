@@ -9,8 +9,8 @@ use crate::value;
 
 /// What was typed.
 pub(crate) enum LabCommand {
-    /// Say what there is.
-    List,
+    /// Say what there is, or what some of it is about.
+    List { names: Vec<String> },
     /// Say which servers of others there are.
     Servers,
     /// Run experiments.
@@ -81,7 +81,9 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommands([
-            Command::new("list").about("List the experiments"),
+            Command::new("list")
+                .about("List the experiments, or say what some are about")
+                .arg(Arg::new("name").value_name("EXPERIMENT").num_args(0..)),
             Command::new("servers").about("List other people's servers, and how to install them"),
             run(),
             report(),
@@ -243,7 +245,7 @@ fn measuring(command: Command, repeat: &'static str) -> Command {
 fn results() -> Arg {
     path("out")
         .value_name("DIR")
-        .help("Where samples and report.html are [default: weft-lab]")
+        .help("Where samples and report.html are [default: weft-lab, of compare weft-lab/compare]")
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
@@ -266,7 +268,9 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
     let (name, matches) = matches.subcommand().expect("clap demands a command");
     let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
     match name {
-        "list" => LabCommand::List,
+        "list" => LabCommand::List {
+            names: many(matches, "name").unwrap_or_default(),
+        },
         "servers" => LabCommand::Servers,
         "program" => LabCommand::Program {
             name: many(matches, "name").expect("clap demands it").remove(0),
@@ -286,7 +290,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             forms: many(matches, "forms").unwrap_or_else(|| texts(&FORMS)),
             limit: matches.get_one("limit").copied().unwrap_or(1.02),
             quick: matches.get_flag("quick"),
-            measuring: Measuring::asked(matches, None),
+            measuring: Measuring::asked(matches, None, COMPARISONS),
         })),
         _ => LabCommand::Run(Box::new(Run {
             names: many(matches, "name").expect("clap demands it"),
@@ -298,12 +302,14 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             custom: many(matches, "subject").unwrap_or_default(),
             peers: many(matches, "peers"),
             folder: file("folder"),
-            measuring: Measuring::asked(matches, file("weft")),
+            measuring: Measuring::asked(matches, file("weft"), RESULTS),
         })),
     }
 }
 
 const RESULTS: &str = "weft-lab";
+/// Not among the results of runs.
+const COMPARISONS: &str = "weft-lab/compare";
 const COMPARED: [&str; 2] = ["web-rows", "cache-rows"];
 const FORMS: [&str; 3] = ["weft", "weft epoll", "weft cache"];
 
@@ -317,10 +323,10 @@ fn many(matches: &ArgMatches, id: &str) -> Option<Vec<String>> {
 }
 
 impl Measuring {
-    fn asked(matches: &ArgMatches, weft: Option<PathBuf>) -> Measuring {
+    fn asked(matches: &ArgMatches, weft: Option<PathBuf>, folder: &str) -> Measuring {
         let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
         Measuring {
-            folder: file("out").unwrap_or_else(|| RESULTS.into()),
+            folder: file("out").unwrap_or_else(|| folder.into()),
             scratch: file("scratch").unwrap_or_else(|| "/var/tmp".into()),
             repetitions: matches.get_one("repeat").copied(),
             sample: matches.get_one("sample").copied(),

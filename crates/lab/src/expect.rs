@@ -152,11 +152,11 @@ impl Judge<'_> {
             format!("{other} {}{ratio}", self.show(cell, other))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
-        let names = asked.join(", ");
+        let (names, title) = (asked.join(", "), self.measure.title);
         let says = match times == 1.0 {
-            true => format!("{subject}, {cell}: ahead of {names}"),
+            true => format!("{subject}, {cell}: ahead of {names} in {title}"),
             false => format!(
-                "{subject}, {cell}: {} times as good as {names}",
+                "{subject}, {cell}: {} times as good as {names} in {title}",
                 plain(times)
             ),
         };
@@ -203,7 +203,10 @@ impl Judge<'_> {
         let is_there = self.is_there(cell, subject) && self.has_samples(cell, other);
         Some(self.expectation(
             cell,
-            format!("{subject}, {cell}: at most {} times {other}", plain(factor)),
+            {
+                let (factor, title) = (plain(factor), self.measure.title);
+                format!("{subject}, {cell}: at most {factor} times {other} in {title}")
+            },
             is_there.then(|| match both {
                 Some((ours, theirs)) => Judgement::of(ours / (factor * theirs)),
                 None => Judgement::Failed,
@@ -357,7 +360,7 @@ mod tests {
         ]);
         let judge = rows.by(&Measure::CPU_US);
         let made = judge.beats("c", "a", &["b", "gone"], 1.0).unwrap();
-        assert_eq!(made.says, "a, c: ahead of b");
+        assert_eq!(made.says, "a, c: ahead of b in server CPU per request");
         assert_eq!(made.because, "2.00; b 4.00, ratio 0.50, of the best 0.25");
     }
 }

@@ -158,7 +158,8 @@ mod tests {
         let text = Report::new(experiment, &recorded).to_string();
         for line in [
             "| 1 processor, many | 40.0 (20.0–40.0) |       failed |",
-            "not measured: weft, 1 processor, many: ahead of go (40.0; go failed)",
+            "not measured: weft, 1 processor, many: ahead of go in time per operation and \
+             processor (40.0; go failed)",
             "| 1 processor, few  |     not measured | not measured |",
             "NOT AS EXPECTED: weft, 1 processor, many: at most 30 ns/op/processor (40.0)",
             "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",

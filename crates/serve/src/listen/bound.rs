@@ -23,7 +23,7 @@ pub struct Bound {
     pub socket: OwnedFd,
     /// More sockets at the address, with queues of their own; see [`split`](Bound::split).
     pub(super) siblings: Vec<OwnedFd>,
-    #[expect(dead_code, reason = "kept for its drop, which removes the file")]
+    /// Of a Unix socket; dropping it removes it.
     pub(super) file: Option<SocketFile>,
     pub(super) is_inherited: bool,
     /// What `listen(2)` was told, for more sockets at the address.
@@ -36,45 +36,17 @@ pub struct Bound {
 pub(super) const URLS_MAX: usize = 8;
 
 impl Bound {
-    /// Begins no more TCP handshakes, while those under way end and what is in the listen queue can
-    /// still be accepted: a filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). A
-    /// client that connects meanwhile tries again, as after any loss, and is refused once the
-    /// socket is closed.
-    ///
-    /// # Errors
-    /// What `setsockopt(2)` reports.
-    pub(crate) fn stop_queueing(socket: BorrowedFd<'_>) -> io::Result<()> {
-        const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
-        const SYN: u32 = 0x02;
-        let instruction = |code: u32, jf, k| libc::sock_filter {
-            code: code as u16,
-            jt: 0,
-            jf,
-            k,
-        };
-        let mut drop_syn = [
-            instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_OFFSET),
-            instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, SYN),
-            instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
-            instruction(libc::BPF_RET | libc::BPF_K, 0, u32::MAX),
-        ];
-        let program = libc::sock_fprog {
-            len: drop_syn.len() as u16,
-            filter: drop_syn.as_mut_ptr(),
-        };
-        // SAFETY: the program is as long as it says; the kernel checks and copies it.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER,
-                (&raw const program).cast(),
-                size_of_val(&program) as u32,
-            )
-        };
-        match result {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+    /// Lets no more connections into the queue; those in it can still be accepted. The file of a
+    /// Unix socket goes. On TCP no more handshakes begin, while those under way end.
+    pub(crate) fn stop_queueing(&self) {
+        if let Some(file) = &self.file {
+            file.remove();
+        }
+        if let Address::Tcp(_) = self.address {
+            for socket in self.sockets() {
+                // It can fail for want of memory: then clients that come now may be reset.
+                let _ = drop_handshakes(socket);
+            }
         }
     }
 
@@ -168,6 +140,43 @@ impl Bound {
 impl AsFd for Bound {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// A filter on the socket drops every SYN (socket(7), `SO_ATTACH_FILTER`). A client that connects
+/// meanwhile tries again, as after any loss, and is refused once the socket is closed.
+fn drop_handshakes(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
+    const SYN: u32 = 0x02;
+    let instruction = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut drop_syn = [
+        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_OFFSET),
+        instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, SYN),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, u32::MAX),
+    ];
+    let program = libc::sock_fprog {
+        len: drop_syn.len() as u16,
+        filter: drop_syn.as_mut_ptr(),
+    };
+    // SAFETY: the program is as long as it says; the kernel checks and copies it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as u32,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

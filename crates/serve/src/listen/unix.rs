@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -115,6 +116,8 @@ pub(super) struct SocketFile {
     path: PathBuf,
     /// Device and inode number.
     id: (u64, u64),
+    /// What has its name and number from then on is another.
+    is_removed: AtomicBool,
 }
 
 impl SocketFile {
@@ -134,6 +137,7 @@ impl SocketFile {
         let file = SocketFile {
             path: path.to_owned(),
             id: (stat.st_dev, stat.st_ino),
+            is_removed: AtomicBool::new(false),
         };
         let inode = format!("/proc/self/fd/{}", pinned.as_raw_fd());
         fs::set_permissions(inode, fs::Permissions::from_mode(mode))?;
@@ -141,14 +145,24 @@ impl SocketFile {
     }
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
+impl SocketFile {
+    /// Removes it, once, if it is still ours.
+    pub(super) fn remove(&self) {
+        if self.is_removed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let ours =
             rustix::fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id);
         if ours {
             // After privileges were dropped this may fail; the next start finds it stale.
             let _ = rustix::fs::unlink(&self.path);
         }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Server;
 use crate::carriage::DRAIN_GRACE;
-use crate::listen::{Address, Bound};
+use crate::listen::Bound;
 
 /// How long the connections in the listen queue may take to be accepted: those whose handshake is
 /// not over yet, and, on a busy machine or at the limit of connections, those that are in it.
@@ -62,11 +62,8 @@ impl Server {
         };
         // First no more get into the queue, because what is in it at the close is reset; then time
         // for those in it.
-        let tcp = || ours().filter(|bound| matches!(bound.address, Address::Tcp(_)));
-        let queues = || tcp().flat_map(Bound::sockets);
-        for socket in queues() {
-            let _ = Bound::stop_queueing(socket);
-        }
+        ours().for_each(Bound::stop_queueing);
+        let queues = || ours().flat_map(Bound::sockets);
         let deadline = Instant::now() + QUEUE_PATIENCE_MAX.min(self.shared.limits.drain_deadline);
         thread::sleep(QUEUE_PATIENCE.min(self.shared.limits.drain_deadline));
         while queues().any(has_connections) && Instant::now() < deadline {
@@ -91,7 +88,16 @@ fn has_connections(listener: impl AsFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use session::{Echo, Opening};
+
     use super::*;
+    use crate::engine::{Engine, EventOptions, PipelineOptions};
+    use crate::limits::Limits;
+    use crate::listen::bind;
+    use crate::server::Settings;
 
     /// Seen: every stop on TCP took 1.3 s, without a single connection. Cause: the server was
     /// drained, and dropped after it; the second look at the listen queue took the hang-up of a
@@ -104,5 +110,46 @@ mod tests {
         assert!(has_connections(&listener));
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         assert!(!has_connections(&listener));
+    }
+
+    /// Seen: clients in the queue of a Unix socket were reset when the server drained. Cause: only
+    /// queues of TCP sockets were waited for. Cure: the socket's file goes first, so that no more
+    /// get into the queue, and those in it are served.
+    #[test]
+    fn those_in_the_queue_of_a_unix_socket_are_served() {
+        let event = Engine::Event(EventOptions::default());
+        let pipeline = Engine::Pipeline(PipelineOptions::default());
+        for engine in [Engine::Thread, Engine::default(), event, pipeline] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("socket");
+            let address = format!("unix:{}", path.display()).parse().unwrap();
+            let settings = Settings {
+                engine,
+                listeners: bind(&address, None).unwrap(),
+                limits: Limits {
+                    connections_max: 2,
+                    ..Limits::default()
+                },
+                ..Settings::default()
+            };
+            let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
+            let name = format!("{server:?}");
+            let connect = || UnixStream::connect(&path).unwrap();
+            // They keep others waiting until the drain closes them.
+            let idle = [connect(), connect()];
+            let mut waiting = [(); 8].map(|()| connect());
+            for client in &mut waiting {
+                client.write_all(b"line\n").unwrap();
+            }
+            assert_eq!(server.drain(), 0, "cut");
+            drop(server);
+            for mut client in waiting {
+                let mut reply = Vec::new();
+                let _ = client.read_to_end(&mut reply);
+                assert_eq!(reply, b"line\n", "{name}");
+            }
+            assert!(!path.exists(), "{name}");
+            drop(idle);
+        }
     }
 }

@@ -23,11 +23,12 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use netstack::Netstack;
 use netstack::device::packet::Packet;
 use netstack::device::tap::Tap;
 use netstack::device::xdp::Xdp;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
-use netstack::host::{Backlog, FlowId, Netstack, Shard, ShardLimits};
+use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;

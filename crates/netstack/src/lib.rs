@@ -29,3 +29,5 @@ pub mod neighbor;
 pub mod tcp;
 pub mod time;
 pub mod wire;
+
+pub use host::frames::Netstack;

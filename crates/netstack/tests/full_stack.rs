@@ -6,10 +6,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use netstack::Netstack;
 use netstack::device::Capabilities;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem::{self, Mem};
-use netstack::host::{Backlog, FlowId, Netstack, ShardLimits};
+use netstack::host::{Backlog, FlowId, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;

@@ -4,10 +4,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use netstack::Netstack;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::mem::{self, Mem};
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst};
-use netstack::host::{Backlog, FlowId, Netstack, ShardLimits};
+use netstack::host::{Backlog, FlowId, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::{CongestionControl, TcpConfig};
 use netstack::time::Instant;

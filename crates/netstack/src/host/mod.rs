@@ -56,7 +56,6 @@ use time_wait::TimeWait;
 use wheel::TimerWheel;
 
 pub use departures::{Departure, Pieces, Writer};
-pub use frames::Netstack;
 pub use listener::Backlog;
 
 /// A connection, as the application names it. A name is not given twice.

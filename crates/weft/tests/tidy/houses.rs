@@ -61,8 +61,14 @@ const HOUSES: &[House] = &[
             wire
             device neighbor
             ip
+            tcp/place tcp/state tcp/rtt tcp/flight tcp/buffer tcp/secret
+            tcp/config tcp/reassembly
+            tcp/congestion
+            tcp/connection
             tcp
+            host/table host/wheel host/listener host/time_wait
             host
+            host/frames
         ",
         upward: &[],
     },

@@ -12,8 +12,15 @@ use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 
 impl Shard {
     /// Takes in a segment from `remote` to `local`. Its checksum has been checked, and that `local`
-    /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63.
-    pub fn receive(&mut self, now: Instant, local: IpAddr, remote: IpAddr, segment: &Segment<'_>) {
+    /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63. Returns what happened
+    /// to its connection: the owner of that learns it from [`Shard::next_event`].
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: IpAddr,
+        segment: &Segment<'_>,
+    ) -> Happened {
         let tuple = FourTuple {
             local,
             local_port: segment.dst_port,
@@ -24,19 +31,23 @@ impl Shard {
         match self.find(hash, &tuple) {
             Some(what) if what & IN_TIME_WAIT != 0 => {
                 self.receive_in_time_wait(now, what & !IN_TIME_WAIT, hash, segment);
+                Happened::NOTHING
             }
             Some(index) => self.receive_for(now, index, segment),
-            None => self.receive_for_none(now, tuple, hash, segment, None),
+            None => {
+                self.receive_for_none(now, tuple, hash, segment, None);
+                Happened::NOTHING
+            }
         }
     }
 
-    fn receive_for(&mut self, now: Instant, index: u32, segment: &Segment<'_>) {
+    fn receive_for(&mut self, now: Instant, index: u32, segment: &Segment<'_>) -> Happened {
         let at = index as usize;
         let is_half_open = self.flows[at].connection.state() == TcpState::SynReceived;
         if is_half_open && segment.ack.is_some() && self.is_accept_queue_full(index) {
             // The peer takes itself for connected; its data and our SYN are sent again.
             self.counters.accept_overflows += 1;
-            return;
+            return Happened::NOTHING;
         }
         let flow = &mut self.flows[at];
         let receipt = flow
@@ -60,6 +71,7 @@ impl Shard {
         }
         self.announce(index, happened);
         self.wake(index);
+        happened
     }
 
     /// The network could not take what we sent. RFC 9293 3.9.2.2; the connection looks at the

@@ -28,8 +28,8 @@ use crate::device::{
 use crate::ip::{
     Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, PathError, PathErrorKind,
 };
-use crate::tcp::TcpConfig;
 use crate::tcp::secret::FourTuple;
+use crate::tcp::{Happened, TcpConfig};
 use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::checksum::Sum;
@@ -140,8 +140,12 @@ impl<D: Device> Netstack<D> {
         for index in 0..self.burst.len() {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
-                    self.shard
-                        .receive(now, arrived.dst, arrived.src, &arrived.segment);
+                    let (ours, peer) = (arrived.dst, arrived.src);
+                    let happened = self.shard.receive(now, ours, peer, &arrived.segment);
+                    if happened.contains(Happened::RELEASED) {
+                        // What we sent arrives, so the way there works. RFC 4861 7.3.1
+                        self.interface.confirm(now, peer);
+                    }
                 }
                 Delivery::Error(error) => self.on_path_error(now, &error),
                 Delivery::Nothing => {}

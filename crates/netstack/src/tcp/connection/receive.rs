@@ -428,7 +428,10 @@ impl Connection {
             return;
         }
         let (start, end) = (arriving.start, arriving.start + len as u64);
-        self.rcv_mss = self.rcv_mss.max(len.min(usize::from(config.mss)) as u16);
+        // What a device has merged is longer than any segment was.
+        let options = if self.timestamps.is_some() { 12 } else { 0 };
+        let longest = usize::from(config.mss) - options;
+        self.rcv_mss = self.rcv_mss.max(len.min(longest) as u16);
         if start <= self.rcv_nxt {
             // A hole that fills is told at once: RFC 5681 4.2.
             self.is_ack_due |= !self.reassembly.is_empty();

@@ -369,6 +369,10 @@ impl Shard {
 
     /// `len` more bytes are to be sent, which the [`Writer`] of [`Shard::transmit`] has. A
     /// connection is written to, or queued to, and not both.
+    ///
+    /// # Panics
+    ///
+    /// After [`Shard::finish`].
     pub fn queue(&mut self, id: FlowId, len: u64) {
         if let Some(flow) = self.flow_mut(id) {
             flow.connection.queue(len);

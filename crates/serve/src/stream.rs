@@ -1,6 +1,8 @@
 //! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's
 //! and a kernel thread's.
 
+mod gathered;
+
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
@@ -13,10 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use session::{Chunk, FileRange, Outbox};
+use session::{FileRange, Outbox};
 
 use crate::carriage::{FilePiece, SEALED_LEN_MAX};
 use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
+pub(crate) use gathered::Gathered;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
@@ -83,9 +86,6 @@ pub(crate) trait Stream: Send + Sync + 'static {
     fn peer(&self) -> Option<SocketAddr>;
 }
 
-/// Chunks in memory that one send carries.
-const GATHERED_MAX: usize = 16;
-
 /// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether
 /// that is all. The end of the stream leaves with the last byte, if that is the last of all.
 #[inline]
@@ -103,42 +103,6 @@ pub(crate) fn send_out<T: Stream>(
         let _ = stream.shutdown(Shutdown::Write);
     }
     (sent.map(|len| len as u64), is_all)
-}
-
-/// Chunks in memory, for one send.
-pub(crate) struct Gathered<'a> {
-    slices: [IoSlice<'a>; GATHERED_MAX],
-    count: usize,
-    /// The bytes in all of them.
-    pub(crate) len: usize,
-    /// Whether something comes next at once: a file, or the end of the stream. What is sent before
-    /// it can leave with it in one packet.
-    pub(crate) more_follows: bool,
-    /// Whether what comes next is the end of the stream.
-    pub(crate) ends: bool,
-}
-
-impl<'a> Gathered<'a> {
-    /// Those at the front, up to the next file. `is_last` says that nothing follows `out`.
-    #[inline]
-    pub(crate) fn of(out: &'a Outbox, is_last: bool) -> Gathered<'a> {
-        let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
-        let count = out.gather(&mut slices);
-        let next = out.chunks().nth(count);
-        let ends = is_last && next.is_none();
-        Gathered {
-            count,
-            len: slices[..count].iter().map(|slice| slice.len()).sum(),
-            more_follows: ends || matches!(next, Some(Chunk::File(_))),
-            ends,
-            slices,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn slices(&self) -> &[IoSlice<'a>] {
-        &self.slices[..self.count]
-    }
 }
 
 /// Sends `bytes` in as many sends as it takes. Says how many were taken, if an error comes after

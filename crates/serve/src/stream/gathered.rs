@@ -1,0 +1,44 @@
+//! Chunks in memory, gathered for one send.
+
+use std::io::IoSlice;
+
+use session::{Chunk, Outbox};
+
+/// Chunks in memory that one send carries.
+const GATHERED_MAX: usize = 16;
+
+/// Chunks in memory, for one send.
+pub(crate) struct Gathered<'a> {
+    slices: [IoSlice<'a>; GATHERED_MAX],
+    count: usize,
+    /// The bytes in all of them.
+    pub(crate) len: usize,
+    /// Whether something comes next at once: a file, or the end of the stream. What is sent before
+    /// it can leave with it in one packet.
+    pub(crate) more_follows: bool,
+    /// Whether what comes next is the end of the stream.
+    pub(crate) ends: bool,
+}
+
+impl<'a> Gathered<'a> {
+    /// Those at the front, up to the next file. `is_last` says that nothing follows `out`.
+    #[inline]
+    pub(crate) fn of(out: &'a Outbox, is_last: bool) -> Gathered<'a> {
+        let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
+        let count = out.gather(&mut slices);
+        let next = out.chunks().nth(count);
+        let ends = is_last && next.is_none();
+        Gathered {
+            count,
+            len: slices[..count].iter().map(|slice| slice.len()).sum(),
+            more_follows: ends || matches!(next, Some(Chunk::File(_))),
+            ends,
+            slices,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slices(&self) -> &[IoSlice<'a>] {
+        &self.slices[..self.count]
+    }
+}

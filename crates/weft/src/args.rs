@@ -30,7 +30,7 @@ pub(crate) enum Invocation {
     Completions { shell: Shell },
     /// Print man pages: one, or all of them into a directory.
     Man {
-        command: Option<String>,
+        command: Vec<String>,
         dir: Option<PathBuf>,
     },
 }
@@ -48,7 +48,7 @@ pub(crate) fn read(
         .try_get_matches_from(words)
         .map_err(|error| match is_serve {
             true => with_our_name_for_it(error),
-            false => error,
+            false => with_the_flag_for_it(error),
         })?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
@@ -69,7 +69,9 @@ pub(crate) fn read(
             shell: *matches.get_one::<Shell>("shell").expect("clap demands it"),
         },
         "man" => Invocation::Man {
-            command: matches.get_one::<String>("command").cloned(),
+            command: matches
+                .get_many("command")
+                .map_or_else(Vec::new, |words| words.cloned().collect()),
             dir: path("dir"),
         },
         other => unreachable!("clap accepted the command '{other}'"),
@@ -89,7 +91,6 @@ pub(crate) fn command() -> Command {
         .after_long_help(after_help("weft"))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
         .max_term_width(100)
         .subcommands([
             serve(),
@@ -218,7 +219,7 @@ const COMPLETIONS_SECTIONS: Sections = &[(
 
 const MAN_SECTIONS: Sections = &[(
     "Examples",
-    "weft man serve | man -l -\nweft man --dir /usr/local/share/man/man1",
+    "weft man serve | man -l -\nweft man load http | man -l -\nweft man --dir /usr/local/share/man/man1",
 )];
 
 fn serve() -> Command {
@@ -306,7 +307,8 @@ fn man() -> Command {
         .arg(
             Arg::new("command")
                 .value_name("COMMAND")
-                .help("The command whose page to print; weft's own if not given"),
+                .num_args(0..)
+                .help("The command whose page to print: serve, load http; weft's own if not given"),
         )
         .arg(
             path_argument("dir", "DIR")
@@ -342,6 +344,18 @@ fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
         error.insert(
             ContextKind::Suggested,
             ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+    error
+}
+
+/// Users of other programs ask for the version with a command.
+fn with_the_flag_for_it(mut error: clap::Error) -> clap::Error {
+    let asks = ContextValue::String("version".to_owned());
+    if error.get(ContextKind::InvalidSubcommand) == Some(&asks) {
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec!["weft --version prints it".into()]),
         );
     }
     error

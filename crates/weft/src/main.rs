@@ -91,7 +91,7 @@ fn run() -> Result<(), Failure> {
         Invocation::CheckConfig { file } => check_config(&file, &mut out),
         Invocation::Completions { shell } => Ok(pages::completions(shell, &mut out)?),
         Invocation::Man { dir: Some(dir), .. } => write_pages(&dir, &mut out),
-        Invocation::Man { command, .. } => print_page(command.as_deref(), &mut out),
+        Invocation::Man { command, .. } => print_page(&command, &mut out),
     }
 }
 
@@ -124,11 +124,11 @@ fn check_config(file: &Path, out: &mut impl Write) -> Result<(), Failure> {
     Ok(writeln!(out, "{}: ok", file.display())?)
 }
 
-fn print_page(command: Option<&str>, out: &mut impl Write) -> Result<(), Failure> {
-    if pages::man(command, out)? {
+fn print_page(words: &[String], out: &mut impl Write) -> Result<(), Failure> {
+    let command = words.join(" ");
+    if pages::man((!words.is_empty()).then_some(&command), out)? {
         return Ok(());
     }
-    let command = command.unwrap_or_default();
     let names = pages::names().join(", ");
     Err(Failure::Usage(format!(
         "weft has no command '{command}'; its commands are {names}"

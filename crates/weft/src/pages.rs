@@ -22,28 +22,56 @@ pub(crate) fn completions(shell: Shell, out: &mut impl Write) -> io::Result<()> 
     out.write_all(&script)
 }
 
-/// The commands that have a page.
-pub(crate) fn names() -> Vec<String> {
-    args::command()
-        .get_subcommands()
-        .map(|command| command.get_name().to_owned())
-        .collect()
+/// A command that has a page.
+struct Page {
+    /// As its file is called, without `weft-`: `load-http`; of weft itself `None`.
+    name: Option<String>,
+    /// The words of the command behind `weft`: `load`, `http`.
+    words: Vec<String>,
+    command: Command,
 }
 
-/// Writes the page of one command; of weft itself without a name. `false` if there is no such
-/// command.
+/// The pages: weft's own, and one for every command at every level.
+fn pages() -> Vec<Page> {
+    // `help` needs no page.
+    let without_help = |command: Command| command.disable_help_subcommand(true);
+    let mut weft = without_help(args::command()).mut_subcommands(without_help);
+    weft.build();
+    let mut pages = Vec::new();
+    add(&weft, Vec::new(), &mut pages);
+    pages
+}
+
+fn add(command: &Command, words: Vec<String>, pages: &mut Vec<Page>) {
+    pages.push(Page {
+        name: (!words.is_empty()).then(|| words.join("-")),
+        words: words.clone(),
+        command: command.clone(),
+    });
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+    {
+        let name = below.get_name().to_owned();
+        add(below, [words.as_slice(), &[name]].concat(), pages);
+    }
+}
+
+/// The names of the commands that have a page: `load-http`.
+pub(crate) fn names() -> Vec<String> {
+    pages().into_iter().filter_map(|page| page.name).collect()
+}
+
+/// Writes the page of one command, `load http` or `load-http`; of weft itself without a name.
+/// `false` if there is no such command.
 ///
 /// # Errors
 /// What writing reports.
 pub(crate) fn man(name: Option<&str>, out: &mut impl Write) -> io::Result<bool> {
-    let mut weft = args::command();
-    weft.build();
-    let command = match name {
-        None => Some(&weft),
-        Some(name) => weft.find_subcommand(name),
-    };
-    match command {
-        Some(command) => page(command, out).map(|()| true),
+    let name = name.map(|name| name.replace(' ', "-"));
+    let pages = pages();
+    match pages.iter().find(|page| page.name == name) {
+        Some(page) => write_page(page, &pages, out).map(|()| true),
         None => Ok(false),
     }
 }
@@ -55,24 +83,38 @@ pub(crate) fn man(name: Option<&str>, out: &mut impl Write) -> io::Result<bool> 
 pub(crate) fn man_all(folder: &Path) -> io::Result<Vec<String>> {
     fs::create_dir_all(folder)?;
     let mut files = Vec::new();
-    for name in [None].into_iter().chain(names().into_iter().map(Some)) {
-        let file = match &name {
-            None => "weft.1".to_owned(),
-            Some(name) => format!("weft-{name}.1"),
-        };
+    let pages = pages();
+    for page in &pages {
+        let file = format!("{}.1", page.title());
         let mut text = Vec::new();
-        man(name.as_deref(), &mut text)?;
+        write_page(page, &pages, &mut text)?;
         fs::write(folder.join(&file), text)?;
         files.push(file);
     }
     Ok(files)
 }
 
-fn page(command: &Command, out: &mut impl Write) -> io::Result<()> {
-    let name = command.get_display_name().unwrap_or("weft").to_owned();
+impl Page {
+    fn title(&self) -> String {
+        match &self.name {
+            None => "weft".to_owned(),
+            Some(name) => format!("weft-{name}"),
+        }
+    }
+
+    /// Whether that page is above this one, or beside it or one above.
+    fn leads_to(&self, other: &Page) -> bool {
+        let beside = &other.words[..other.words.len().saturating_sub(1)];
+        let is_deeper = other.words.len() > self.words.len().max(1);
+        other.words != self.words && !is_deeper && self.words.starts_with(beside)
+    }
+}
+
+fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<()> {
+    let command = &page.command;
     let source = format!("weft {}", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.clone())
-        .title(name.to_uppercase())
+        .title(page.title().to_uppercase())
         .source(source)
         .manual("weftwork");
     man.render_title(out)?;
@@ -83,10 +125,12 @@ fn page(command: &Command, out: &mut impl Write) -> io::Result<()> {
     if command.has_subcommands() {
         man.render_subcommands_section(out)?;
     }
-    for (title, text) in args::sections(command.get_name()) {
+    // Examples and exit codes stand at the first level, for all commands below it.
+    let first = page.words.first().map_or("weft", String::as_str);
+    for (title, text) in args::sections(first) {
         section(&title.to_uppercase(), text).to_writer(out)?;
     }
-    see_also(&name).to_writer(out)
+    see_also(page, pages).to_writer(out)
 }
 
 /// A section whose lines stay as they are.
@@ -100,16 +144,11 @@ fn section(title: &str, text: &str) -> Roff {
     roff
 }
 
-fn see_also(own: &str) -> Roff {
-    let names = names().into_iter().map(|name| format!("weft-{name}"));
-    let others = ["weft".to_owned()]
-        .into_iter()
-        .chain(names)
-        .filter(|name| name != own);
+fn see_also(page: &Page, pages: &[Page]) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
-    for name in others {
-        roff.text([bold(name), roman("(1)")]);
+    for other in pages.iter().filter(|other| page.leads_to(other)) {
+        roff.text([bold(other.title()), roman("(1)")]);
     }
     roff
 }
@@ -220,5 +259,64 @@ mod tests {
             files.contains(&"weft.1".to_owned()) && files.contains(&"weft-doctor.1".to_owned())
         );
         assert!(!man(Some("no-such-command"), &mut Vec::new()).unwrap());
+    }
+
+    /// Seen: `weft man load` named weft-load-http(1), which neither `weft man` nor `weft man --dir`
+    /// knew, so the flags of `weft load http` were in no page. Cause: pages were made of the first
+    /// level of commands only. Cure: of all levels.
+    #[test]
+    fn a_page_that_another_names_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = man_all(folder.path()).unwrap();
+        let mut named = 0;
+        for file in &files {
+            let text = fs::read_to_string(folder.path().join(file)).unwrap();
+            let text = text
+                .replace("\\-", "-")
+                .replace("\\fR", "")
+                .replace("\\fB", "");
+            for (at, _) in text.match_indices("(1)") {
+                let from = text[..at].rfind([' ', '\n']).map_or(0, |space| space + 1);
+                let other = &text[from..at];
+                assert!(
+                    files.contains(&format!("{other}.1")),
+                    "{file} names {other}(1)"
+                );
+                named += 1;
+            }
+        }
+        assert!(
+            named > files.len(),
+            "{named} names in {} pages",
+            files.len()
+        );
+        for hidden in ["weft-help.1", "weft-lab-guard.1", "weft-load-help.1"] {
+            assert!(!files.contains(&hidden.to_owned()), "{hidden}");
+        }
+    }
+
+    #[test]
+    fn a_command_of_a_command_has_a_page_with_its_flags() {
+        for (name, flag) in [
+            ("load http", "--rate"),
+            ("load-http", "--rate"),
+            ("lab run", "--quick"),
+        ] {
+            let mut text = Vec::new();
+            assert!(man(Some(name), &mut text).unwrap(), "{name}");
+            let text = String::from_utf8(text).unwrap().replace("\\-", "-");
+            assert!(
+                text.contains(flag) && text.contains(".SH EXAMPLES"),
+                "{name}: {text}"
+            );
+        }
+        // The cache that is measured is not the cache.
+        let mut text = Vec::new();
+        assert!(man(Some("load cache"), &mut text).unwrap());
+        let text = String::from_utf8(text).unwrap().replace("\\-", "-");
+        assert!(
+            text.contains(".TH WEFT-LOAD-CACHE 1") && !text.contains("SIGUSR1"),
+            "{text}"
+        );
     }
 }

@@ -315,6 +315,33 @@ fn manual_pages_are_printed_and_written() {
     );
 }
 
+/// Seen: `weft help`, `weft help serve` and `weft version` were unknown commands, with no hint.
+#[test]
+fn help_is_a_command_and_version_is_pointed_to_its_flag() {
+    for words in [
+        &["help"][..],
+        &["help", "load", "http"],
+        &["load", "help", "http"],
+    ] {
+        let ran = run(&mut weft(words));
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
+        assert!(ran.out.contains("Usage: weft"), "{words:?}: {}", ran.out);
+    }
+    let long = run(&mut weft(&["serve", "--help"])).out;
+    assert_eq!(run(&mut weft(&["help", "serve"])).out, long);
+    check(&mut weft(&["version"]), 2, "weft --version");
+    let page = run(&mut weft(&["man", "load", "http"])).out;
+    assert!(page.contains(".TH WEFT-LOAD-HTTP 1"), "{page}");
+    for spelled in ["load http", "load-http"] {
+        assert_eq!(run(&mut weft(&["man", spelled])).out, page);
+    }
+    check(
+        &mut weft(&["man", "load", "nothing"]),
+        2,
+        "no command 'load nothing'",
+    );
+}
+
 #[test]
 fn the_doctor_speaks_json() {
     let ran = run(&mut weft(&["doctor", "--json"]));

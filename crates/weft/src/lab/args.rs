@@ -79,7 +79,6 @@ pub(crate) fn command() -> Command {
         .about("Experiments: servers and threading runtimes beside each other, with figures")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
         .subcommands([
             Command::new("list")
                 .about("List the experiments, or say what some are about")

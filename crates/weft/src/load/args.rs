@@ -48,7 +48,6 @@ pub(crate) fn command(after_help: String) -> Command {
         .after_long_help(after_help)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
         .subcommands([http(), cache(), idle()])
         .subcommands([fileset::command(), fileset::traces_command(), super::merge()])
 }

@@ -12,11 +12,12 @@
 //! | idle lost | idle connections are not open at the end | server | 0 |
 //! | sessions waited | less than 99 % of the sessions began in time: others held all connections | plan | 0 |
 //! | behind | open loop: less than 99 % of what was asked was achieved | server | 0 |
+//! | undecided | closed loop: a thread waited for a processor more than a third of the time | both | 0 |
 //! | held, kept up, server's limit | else | server | 0 |
 //!
 //! The first row that applies is the verdict. Rows that fail a run do so behind another one as
-//! well. That a thread waited for a processor does not decide: what was late because of it is in
-//! the lag. It is a warning beside the verdict.
+//! well. That a thread waited for a processor does not make the generator the limit: what was late
+//! because of it is in the lag. It is a warning beside a verdict that does not say it.
 
 use std::time::Duration;
 
@@ -33,10 +34,15 @@ const LAG_PART_OF_P99: u64 = 10;
 const BUSY_SHARE_MAX: f64 = 0.95;
 /// From this share of the time on, waiting for a processor is worth a warning.
 const DELAY_SHARE_WARNS: f64 = 0.10;
+/// From this share of the time on, the server is not surely the limit of a closed loop: while a
+/// thread waits for a processor, replies wait for the thread.
+const DELAY_SHARE_UNDECIDED: f64 = 1.0 / 3.0;
 /// A server that achieves less than this part of the demand does not keep up.
 pub(crate) const KEPT_UP_SHARE: f64 = 0.99;
 /// More failed requests than this are not a measurement any more.
 const FAILED_SHARE_MAX: f64 = 0.01;
+/// A cache that finds a smaller share of the keys mostly says that it has nothing.
+const FOUND_SHARE_WARNS: f64 = 0.10;
 /// Fewer replies have no p99.
 const REPLIES_MIN: u64 = 100;
 
@@ -66,6 +72,7 @@ pub enum VerdictRow {
     IdleLost,
     SessionsWaited,
     Behind,
+    Undecided,
     IdleHeld,
     KeptUp,
     ServersLimit,
@@ -87,7 +94,10 @@ impl VerdictRow {
     pub fn tone(self) -> Tone {
         match self {
             VerdictRow::IdleHeld | VerdictRow::KeptUp | VerdictRow::ServersLimit => Tone::Good,
-            VerdictRow::IdleLost | VerdictRow::SessionsWaited | VerdictRow::Behind => Tone::Warning,
+            VerdictRow::IdleLost
+            | VerdictRow::SessionsWaited
+            | VerdictRow::Behind
+            | VerdictRow::Undecided => Tone::Warning,
             _ => Tone::Bad,
         }
     }
@@ -96,7 +106,7 @@ impl VerdictRow {
 type Test = fn(&Outcome) -> Option<String>;
 
 /// The table, in its order.
-const TABLE: [(VerdictRow, Test); 10] = [
+const TABLE: [(VerdictRow, Test); 11] = [
     (VerdictRow::NothingCame, nothing_came),
     (VerdictRow::WrongReplies, wrong_replies),
     (VerdictRow::NothingCompared, nothing_compared),
@@ -107,6 +117,7 @@ const TABLE: [(VerdictRow, Test); 10] = [
     (VerdictRow::IdleLost, idle_lost),
     (VerdictRow::SessionsWaited, sessions_waited),
     (VerdictRow::Behind, behind),
+    (VerdictRow::Undecided, undecided),
 ];
 
 impl Outcome {
@@ -118,7 +129,7 @@ impl Outcome {
         Verdict {
             row,
             sentence,
-            warnings: warnings(self),
+            warnings: warnings(self, row),
         }
     }
 
@@ -258,11 +269,29 @@ fn late(outcome: &Outcome) -> Option<String> {
     let is_late = u128::from(lag_ns) > LAG_P99_MAX.as_nanos()
         && lag_ns.saturating_mul(LAG_PART_OF_P99) > p99_ns;
     is_late.then(|| {
-        format!(
-            "one request in a hundred was sent {} late or more; use more --threads or machines",
-            ns_of(lag_ns as f64)
-        )
+        let delay = delay_share(&most_delayed(outcome).1);
+        let threads = outcome.generator.threads.iter();
+        let busy = threads.map(busy_share).fold(0.0, f64::max);
+        // More threads would wait for the same processors.
+        let has_waited = delay >= DELAY_SHARE_WARNS || delay > busy;
+        let advice = match has_waited {
+            true => format!(
+                "it waited for a processor {:.0} % of the time; give it one of its own",
+                delay * 100.0
+            ),
+            false => "use more --threads or machines".to_owned(),
+        };
+        let late = ns_of(lag_ns as f64);
+        format!("one request in a hundred was sent {late} late or more; {advice}")
     })
+}
+
+/// The thread that waited longest for a processor, and its number.
+fn most_delayed(outcome: &Outcome) -> (usize, ThreadUse) {
+    let threads = outcome.generator.threads.iter().copied().enumerate();
+    threads
+        .max_by(|(_, a), (_, b)| delay_share(a).total_cmp(&delay_share(b)))
+        .unwrap_or_default()
 }
 
 fn busy(outcome: &Outcome) -> Option<String> {
@@ -359,6 +388,18 @@ fn behind(outcome: &Outcome) -> Option<String> {
     ))
 }
 
+fn undecided(outcome: &Outcome) -> Option<String> {
+    let (index, used) = most_delayed(outcome);
+    let delay = delay_share(&used);
+    (outcome.asked.kind == Kind::Closed && delay > DELAY_SHARE_UNDECIDED).then(|| {
+        format!(
+            "the server or the generator was the limit: thread {index} of the generator waited for a \
+             processor {:.0} % of the time, and replies waited with it; give it one of its own",
+            delay * 100.0
+        )
+    })
+}
+
 fn well(outcome: &Outcome) -> (VerdictRow, String) {
     match outcome.asked.kind {
         Kind::Idle => {
@@ -380,17 +421,29 @@ fn well(outcome: &Outcome) -> (VerdictRow, String) {
     }
 }
 
-fn warnings(outcome: &Outcome) -> Vec<String> {
+fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
     let total = &outcome.total;
     let mut warnings = Vec::new();
-    let delays = outcome.generator.threads.iter().map(delay_share);
-    let delay = delays.fold(0.0, f64::max);
+    let delay = delay_share(&most_delayed(outcome).1);
     let is_idle = outcome.asked.kind == Kind::Idle;
-    if !is_idle && delay >= DELAY_SHARE_WARNS {
+    let is_said = matches!(
+        row,
+        VerdictRow::Late | VerdictRow::Busy | VerdictRow::Undecided
+    );
+    if !is_idle && !is_said && delay >= DELAY_SHARE_WARNS {
         warnings.push(format!(
             "the generator waited {:.0} % of the time for a processor, so latencies may be too long; \
              give it one of its own",
             delay * 100.0
+        ));
+    }
+    let keys = total.hits + total.misses;
+    let found = total.hits as f64 / keys.max(1) as f64;
+    if keys > 0 && found < FOUND_SHARE_WARNS && row != VerdictRow::NothingCompared {
+        warnings.push(format!(
+            "only {:.1} % of the keys were found, so these are the figures of misses; --populate \
+             stores all keys first, if the server has room for them",
+            found * 100.0
         ));
     }
     let asked = total.sent.max(total.intended);

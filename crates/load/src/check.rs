@@ -30,8 +30,15 @@ impl Plan {
         if self.targets.is_empty() {
             return wrong("there is no target to connect to");
         }
-        if self.threads == 0 || self.duration.is_zero() || self.interval.is_zero() {
-            return wrong("a run needs a thread, a duration and an interval above 0");
+        let above_0 = [
+            ("threads", self.threads == 0),
+            ("duration", self.duration.is_zero()),
+            ("interval", self.interval.is_zero()),
+            ("requests", self.requests_max == Some(0)),
+            ("depth", asks && self.depth == 0),
+        ];
+        if let Some((name, _)) = above_0.iter().find(|(_, is_zero)| *is_zero) {
+            return wrong(&format!("--{name} must be above 0"));
         }
         if self.threads > THREADS_MAX {
             return wrong("at most 1,024 threads; one for each core is enough");
@@ -47,10 +54,10 @@ impl Plan {
             .iter()
             .any(|timeout| timeout.is_zero() || *timeout > LONGEST)
         {
-            return wrong("a time-out must be above 0, and a year at most");
+            return wrong("--timeout and --connect-timeout must be above 0, and a year at most");
         }
-        if asks && (self.connections < self.threads || self.depth == 0) {
-            return wrong("a run needs a connection for every thread, and a depth of 1 or more");
+        if asks && self.connections < self.threads {
+            return wrong("a run needs a connection for every thread: --connections is too few");
         }
         if self.depth > DEPTH_MAX {
             return wrong("at most 65,536 requests under way on one connection");
@@ -79,9 +86,6 @@ impl Plan {
             return wrong(
                 "the period of an idle connection's bytes must be above 0, and a year at most",
             );
-        }
-        if self.requests_max == Some(0) {
-            return wrong("a number of requests must be above 0");
         }
         if self.requests_max.is_some() && (!asks || !self.warm_up.is_zero()) {
             return wrong(

@@ -81,9 +81,16 @@ fn how(plan: &Plan) -> String {
     } else {
         "threads"
     };
+    let lasts = match plan.requests_max.map(count_of) {
+        None => format!("{:?}", plan.duration),
+        Some(requests) if plan.duration == wanted::REQUESTS_LAST_MAX => {
+            format!("{requests} requests")
+        }
+        Some(requests) => format!("{requests} requests, {:?} at most", plan.duration),
+    };
     format!(
-        "{arrivals}, {connections}{depth}, {} {threads}, {:?}",
-        plan.threads, plan.duration
+        "{arrivals}, {connections}{depth}, {} {threads}, {lasts}",
+        plan.threads
     )
 }
 

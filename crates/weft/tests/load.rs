@@ -920,3 +920,58 @@ fn sets_and_logs_are_made_and_played() {
     ]);
     assert!(json(&output)["replies"].as_u64().unwrap() > 0);
 }
+
+/// Seen: `load idle http://…` and `load http http://127.0.0.1:99999/` were "failed to lookup
+/// address information"; `-d 0s` was "a run needs a thread, a duration and an interval". Cause:
+/// what is no address went to the resolver as a name; one sentence stood for three flags.
+#[test]
+fn what_is_no_address_or_no_time_is_said_with_its_cure() {
+    let (url, page) = ("http://127.0.0.1:9/", "http://127.0.0.1:99999/");
+    for (words, said) in [
+        (&["idle", url][..], "write HOST:PORT, without http://"),
+        (
+            &["cache", "http://127.0.0.1:9"],
+            "write HOST:PORT, without http://",
+        ),
+        (
+            &["cache", "127.0.0.1:9/"],
+            "write HOST:PORT, without http://",
+        ),
+        (&["http", page], "'99999' is not a port; write HOST:PORT"),
+        (&["cache", "[::1]:0"], "'0' is not a port"),
+        (&["idle", "127.0.0.1:http"], "'http' is not a port"),
+        (&["http", url, "-d", "0s"], "--duration must be above 0"),
+        (
+            &["http", url, "--interval", "0"],
+            "--interval must be above 0",
+        ),
+        (
+            &["http", url, "--threads", "0"],
+            "--threads must be above 0",
+        ),
+        (&["http", url, "-n", "0"], "--requests must be above 0"),
+        (
+            &["http", url, "--timeout", "0"],
+            "--timeout and --connect-timeout must",
+        ),
+    ] {
+        let ran = load(words);
+        let err = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(2), "{words:?}: {err}");
+        assert!(err.contains(said), "{words:?}: {err}");
+    }
+}
+
+/// Seen: `-n 10` began with "3600s", the longest that such a run may take.
+#[test]
+fn a_run_of_so_many_requests_is_called_so() {
+    let url = format!("http://{}/", server(HELLO));
+    for (more, said) in [
+        (&[][..], "thread, 10 requests\n"),
+        (&["-d", "30s"], "10 requests, 30s at most"),
+    ] {
+        let words = [&["http", &url, "-n", "10", "--connections", "1"], more].concat();
+        let out = String::from_utf8(load(&words).stdout).unwrap();
+        assert!(out.contains(said) && !out.contains("3600"), "{out}");
+    }
+}

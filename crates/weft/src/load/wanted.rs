@@ -1,6 +1,7 @@
 //! From what was typed to a plan.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use ::load::sweep;
 use clap::ArgMatches;
 
 use crate::value;
+
+/// How long a run with a number of requests lasts at most, if nothing else is said.
+pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
 /// The plan of `weft load http|cache|idle`, and what to call its target. `rank` is which of several
 /// agents this is.
@@ -62,7 +66,7 @@ pub(crate) fn plan(
         threads: count(matches, "threads")?,
         warm_up: time(matches, "warm-up")?,
         duration: optional(matches, "duration", time_of)?.unwrap_or(match requests_max {
-            Some(_) => Duration::from_secs(3600),
+            Some(_) => REQUESTS_LAST_MAX,
             None => Duration::from_secs(10),
         }),
         requests_max,
@@ -198,13 +202,20 @@ fn split(url: &str) -> Result<(&str, &str), String> {
 }
 
 fn resolve(authority: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| {
-        port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
-    });
-    let full = if has_port {
-        authority.to_owned()
-    } else {
-        format!("{authority}:{port}")
+    // A host with colons and without brackets is an IPv6 address, which has no port.
+    let typed = authority
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    if let Some((_, port)) = typed
+        && port.parse::<NonZeroU16>().is_err()
+    {
+        return Err(format!(
+            "'{authority}': '{port}' is not a port; write HOST:PORT, with a port from 1 to 65535"
+        ));
+    }
+    let full = match typed {
+        Some(_) => authority.to_owned(),
+        None => format!("{authority}:{port}"),
     };
     let found = full
         .to_socket_addrs()
@@ -223,6 +234,12 @@ fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> 
         .collect();
     let mut targets = Vec::new();
     for name in &names {
+        // A URL, as `weft load http` takes one.
+        if name.contains('/') {
+            return Err(format!(
+                "'{name}': write HOST:PORT, without http:// and path"
+            ));
+        }
         targets.extend(resolve(name, 11211)?);
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();

@@ -145,7 +145,7 @@ impl Judge<'_> {
             let ratio = self.rows.ratio(self.measure, cell, subject, other);
             let ratio = ratio.map_or(String::new(), |ratio| {
                 format!(
-                    ", ratio {:.2}, of the best {:.2}",
+                    ", ratio {:.2} (best samples: {:.2})",
                     ratio.medians, ratio.best
                 )
             });
@@ -361,6 +361,9 @@ mod tests {
         let judge = rows.by(&Measure::CPU_US);
         let made = judge.beats("c", "a", &["b", "gone"], 1.0).unwrap();
         assert_eq!(made.says, "a, c: ahead of b in server CPU per request");
-        assert_eq!(made.because, "2.00; b 4.00, ratio 0.50, of the best 0.25");
+        assert_eq!(
+            made.because,
+            "2.00; b 4.00, ratio 0.50 (best samples: 0.25)"
+        );
     }
 }

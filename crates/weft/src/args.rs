@@ -48,7 +48,7 @@ pub(crate) fn read(
         .try_get_matches_from(words)
         .map_err(|error| match is_serve {
             true => with_our_name_for_it(error),
-            false => with_the_flag_for_it(error),
+            false => with_a_tip(error),
         })?;
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
     let matches = &mut matches;
@@ -349,15 +349,24 @@ fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Users of other programs ask for the version with a command.
-fn with_the_flag_for_it(mut error: clap::Error) -> clap::Error {
-    let asks = ContextValue::String("version".to_owned());
-    if error.get(ContextKind::InvalidSubcommand) == Some(&asks) {
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec!["weft --version prints it".into()]),
-        );
-    }
+/// Says what probably helps: which flag prints the version, which command names experiments.
+fn with_a_tip(mut error: clap::Error) -> clap::Error {
+    let is = |kind, text: &str| match error.get(kind) {
+        Some(ContextValue::String(found)) => found == text,
+        Some(ContextValue::Strings(found)) => found.iter().any(|found| found == text),
+        _ => false,
+    };
+    let tip = if is(ContextKind::InvalidSubcommand, "version") {
+        "weft --version prints it"
+    } else if is(ContextKind::InvalidArg, "<EXPERIMENT>...") {
+        "weft lab list names the experiments"
+    } else {
+        return error;
+    };
+    error.insert(
+        ContextKind::Suggested,
+        ContextValue::StyledStrs(vec![tip.into()]),
+    );
     error
 }
 

@@ -20,7 +20,7 @@ use ::lab::{
 };
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
-use crate::Failure;
+use crate::{Failure, settings};
 use args::{Compare, Measuring, Run};
 pub(crate) use args::{LabCommand, SECTIONS, asked, command};
 
@@ -104,8 +104,11 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
         ("tokio, may", "cargo", "--version"),
     ] {
         let found = match ::lab::in_path(tool) {
-            Some(program) => format!("built with {tool} {}", ::lab::version_of(&program, flag)),
-            None => format!("{tool} is not installed"),
+            Some(program) => format!(
+                "built at the first run, with {tool} {}",
+                ::lab::version_of(&program, flag)
+            ),
+            None => format!("not built: {tool} is not installed"),
         };
         writeln!(out, "{name:<16} {found}")?;
     }
@@ -364,10 +367,15 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     for name in names {
         let found = catalog::chosen(name);
         if found.is_empty() {
-            let names: Vec<_> = CATALOG.iter().map(|experiment| experiment.name).collect();
+            let names = CATALOG.iter().map(|experiment| experiment.name.to_owned());
+            let advice = match settings::layers::nearest(name, names) {
+                Some(near) => format!("did you mean {near}?"),
+                None => {
+                    "weft lab list names them; rt, web, cache and all stand for many".to_owned()
+                }
+            };
             return Err(Failure::Usage(format!(
-                "no experiment is called '{name}'; there are {}, and rt, web, cache and all for many",
-                names.join(", ")
+                "no experiment is called '{name}'; {advice}"
             )));
         }
         chosen.extend(found);

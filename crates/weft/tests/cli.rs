@@ -342,6 +342,38 @@ fn help_is_a_command_and_version_is_pointed_to_its_flag() {
     );
 }
 
+/// Seen: an unknown experiment got a list of 25 names, none at all no hint; `lab report --out DIR`
+/// was refused although `lab run` writes there by that flag; "tokio, may  built with cargo" read as
+/// if they were built already.
+#[test]
+fn the_lab_says_how_to_go_on() {
+    check(&mut weft(&["lab", "run"]), 2, "weft lab list");
+    let near = "no experiment is called 'rt-yeild'; did you mean rt-yield?";
+    check(&mut weft(&["lab", "run", "rt-yeild"]), 2, near);
+    check(
+        &mut weft(&["lab", "list", "zzzzzz"]),
+        2,
+        "weft lab list names them",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().to_str().unwrap();
+    for words in [
+        &["lab", "report", results][..],
+        &["lab", "report", "--out", results],
+    ] {
+        check(
+            &mut weft(words),
+            2,
+            &format!("there are no samples in {results}"),
+        );
+    }
+    let servers = run(&mut weft(&["lab", "servers"])).out;
+    for line in servers.lines().filter(|line| line.contains("built")) {
+        assert!(line.contains("built at the first run, with") || line.contains("not built"));
+    }
+    assert_eq!(servers.matches(" built").count(), 2, "{servers}");
+}
+
 #[test]
 fn the_doctor_speaks_json() {
     let ran = run(&mut weft(&["doctor", "--json"]));

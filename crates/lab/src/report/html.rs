@@ -39,30 +39,37 @@ pub fn html(reports: &[Report<'_>]) -> String {
 }
 
 fn summary(reports: &[Report<'_>]) -> String {
-    let count = |verdict| {
-        let all = reports.iter().flat_map(|report| &report.expectations);
-        all.filter(|expectation| expectation.verdict == verdict)
-            .count()
-    };
+    let verdicts = reports.iter().flat_map(|report| &report.expectations);
+    let verdicts: Vec<Judgement> = verdicts.map(|one| one.verdict).collect();
     let machine = reports
         .first()
         .map_or("", |report| &report.recorded.header.card.machine);
     format!(
-        "<p class=\"about\">{} of {} expectations came out as expected, {} are about equal, {} \
-         failed, {} were not measured. {}.</p>\n\
+        "<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
-         parentheses. A ratio says how many times better or worse than the first subject; the one of \
-         the best samples is steadier on a machine with neighbours.</p>",
-        count(Judgement::Met),
-        reports
-            .iter()
-            .map(|report| report.expectations.len())
-            .sum::<usize>(),
-        count(Judgement::Equal),
-        count(Judgement::Failed),
-        count(Judgement::NotMeasured),
+         parentheses. Below it stands what part of the first subject's figure that is, or how many \
+         times as much; that of the best samples is steadier on a machine with neighbours.</p>",
+        came_out(&verdicts),
         escape(machine)
     )
+}
+
+/// How many expectations came out how; what did not occur is left out.
+fn came_out(verdicts: &[Judgement]) -> String {
+    let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count();
+    let (met, all) = (count(Judgement::Met), verdicts.len());
+    let mut text = format!("{met} of {all} expectations came out as expected");
+    for (verdict, words) in [
+        (Judgement::Equal, "about equal"),
+        (Judgement::Failed, "failed"),
+        (Judgement::NotMeasured, "not measured"),
+    ] {
+        let count = count(verdict);
+        if count > 0 {
+            let _ = write!(text, ", {count} {words}");
+        }
+    }
+    text + "."
 }
 
 fn section(page: &mut String, report: &Report<'_>) {
@@ -140,6 +147,7 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
         let _ = write!(page, "<th>{}</th>", escape(subject));
     }
     page.push_str("</tr></thead><tbody>");
+    let first_name = subjects.first().map_or(String::new(), |name| escape(name));
     for cell in report.rows.cells() {
         let _ = write!(page, "<tr><td>{}</td>", escape(&cell.label));
         for subject in &subjects {
@@ -151,8 +159,8 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
                 ratio.filter(|_| *subject != subjects[0] && measure.better != Better::Neither);
             let ratio = ratio.map_or(String::new(), |ratio| {
                 format!(
-                    "<small>× {:.2}, of the best {:.2}</small>",
-                    ratio.medians, ratio.best
+                    "<small>{:.2} of {}’s (best samples: {:.2})</small>",
+                    ratio.medians, first_name, ratio.best
                 )
             });
             let _ = write!(page, "<td>{}{ratio}</td>", escape(&shown));
@@ -223,8 +231,53 @@ fn machine(page: &mut String, before: &Card, after: Option<&Card>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Recorded;
+    use crate::sample::Sample;
     use crate::store::tests::header;
+    use crate::store::{Came, Record, Recorded};
+
+    #[test]
+    fn a_summary_leaves_out_what_did_not_occur() {
+        let (met, failed) = (Judgement::Met, Judgement::Failed);
+        assert_eq!(
+            came_out(&[met, met]),
+            "2 of 2 expectations came out as expected."
+        );
+        assert_eq!(
+            came_out(&[met, failed, Judgement::Equal]),
+            "1 of 3 expectations came out as expected, 1 about equal, 1 failed."
+        );
+    }
+
+    /// Seen: "× 0.65, of the best 1.59", and nothing said of what.
+    #[test]
+    fn a_ratio_says_of_what() {
+        let mut header = header();
+        let mut go = header.subjects[0].clone();
+        let first = go.name.clone();
+        go.name = "go".to_owned();
+        header.subjects.push(go);
+        let turn = |subject: &str, seconds| {
+            let values = [("ops", 1e9), ("seconds", seconds), ("ms", 1.0)];
+            Record {
+                cell: "1 processor, many".to_owned(),
+                subject: subject.to_owned(),
+                round: 0,
+                came: Came::Sample(Sample {
+                    values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+                    ..Sample::default()
+                }),
+            }
+        };
+        let recorded = Recorded {
+            header,
+            turns: vec![turn(&first, 20.0), turn("go", 30.0)],
+            ending: None,
+        };
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let page = html(&[Report::new(experiment, &recorded)]);
+        let said = format!("<small>1.50 of {first}’s (best samples: 1.50)</small>");
+        assert!(page.contains(&said), "{page}");
+    }
 
     #[test]
     fn a_page_needs_no_network_and_names_cannot_break_it() {

@@ -168,7 +168,13 @@ fn run() -> Command {
 fn report() -> Command {
     Command::new("report")
         .about("Make the page of figures again from the samples in a folder")
-        .arg(results())
+        .arg(
+            path("folder")
+                .value_name("DIR")
+                .conflicts_with("out")
+                .help("The same as --out DIR"),
+        )
+        .arg(results().long("out"))
         .arg(
             path("write")
                 .long("write")
@@ -279,7 +285,9 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             journal: file("journal").expect("clap demands it"),
         },
         "report" => LabCommand::Report {
-            folder: file("out").unwrap_or_else(|| RESULTS.into()),
+            folder: file("out")
+                .or_else(|| file("folder"))
+                .unwrap_or_else(|| RESULTS.into()),
             write: file("write"),
         },
         "compare" => LabCommand::Compare(Box::new(Compare {

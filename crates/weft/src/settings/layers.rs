@@ -290,7 +290,7 @@ fn split<'a, C>(setting: &Setting<C>, text: &'a str) -> Vec<&'a str> {
 }
 
 /// The name that was probably meant: the nearest by letters, if it is near.
-pub(super) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Option<String> {
+pub(crate) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let scored = names.map(|name| (strsim::damerau_levenshtein(typed, &name), name));
     let (distance, name) = scored.min()?;
     // A third of the letters may be wrong; beyond it, a suggestion misleads.

@@ -88,6 +88,10 @@ struct Serving {
 
 impl Operated for Serving {
     fn reload(&mut self) -> Result<&'static str, String> {
+        // First, so that no mistake below keeps the server writing to a file that was moved away.
+        if let Err(why) = self.running.reopen_log() {
+            self.terminal.warn(&why);
+        }
         let newer = self.fixed.resolve()?;
         check_root(&newer.config)?;
         self.running.reload(&newer.config, &self.limits)?;

@@ -630,6 +630,36 @@ fn every_engine_serves_https_and_reads_its_certificate_anew() {
     }
 }
 
+/// Seen: the key was root's alone and the server another user's, so every SIGHUP failed, and the
+/// log went on in the file that logrotate had moved away. Cause: the log came last, after what can
+/// fail. Cure: it comes first.
+#[test]
+fn a_reload_that_fails_still_opens_the_log_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let cert = file(folder.path(), "cert.pem", &certificate().0);
+    let config = file(folder.path(), "weft.toml", "");
+    let (log, moved) = (folder.path().join("log"), folder.path().join("log.1"));
+    let root = folder.path().to_str().unwrap();
+    let words = ["--tls-cert", &cert, "--access-log", log.to_str().unwrap()];
+    let mut served = Served::start(&[&[root, "--config", &config], &words[..]].concat());
+    for (broken, text) in [(&config, "workres = 1\n"), (&cert, "torn")] {
+        fs::write(&config, "").unwrap();
+        fs::write(broken, text).unwrap();
+        fs::rename(&log, &moved).unwrap();
+        served.signal(Signal::HUP);
+        served.expect("not reloaded");
+        assert!(log.exists(), "with a mistake in {broken}");
+    }
+    // The log is no reason to keep an old configuration either.
+    fs::write(&cert, certificate().0).unwrap();
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    served.signal(Signal::HUP);
+    served.expect("cannot open the log");
+    let said = served.expect("reloaded");
+    assert!(!said.contains("not reloaded"), "{said}");
+}
+
 #[test]
 fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
     let folder = tempfile::tempdir().unwrap();

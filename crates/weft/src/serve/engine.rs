@@ -84,7 +84,18 @@ impl Running {
         })
     }
 
-    /// Serves by a new configuration from the next request on, and opens the log anew.
+    /// Opens the log anew, after it was renamed.
+    ///
+    /// # Errors
+    /// What is in the way; the log goes on in the old file then.
+    pub(crate) fn reopen_log(&self) -> Result<(), String> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let target = log.target();
+        log.reopen()
+            .map_err(|error| format!("cannot open the log {target}: {error}"))
+    }
+
+    /// Serves by a new configuration from the next request on.
     ///
     /// # Errors
     /// What is wrong; the old configuration goes on then.
@@ -92,11 +103,6 @@ impl Running {
         let site = open_site(config, limits)?;
         if let Some(tls) = &self.hosted.tls {
             tls.reload()?;
-        }
-        if let Some(log) = &self.log {
-            let target = log.target();
-            log.reopen()
-                .map_err(|error| format!("cannot open the log {target}: {error}"))?;
         }
         self.handle
             .reload(site, service_config(config))

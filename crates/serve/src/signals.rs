@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | SIGTERM, SIGINT | [`Signal::Terminate`], [`Signal::Interrupt`] | drains and exits |
 //! | a second one of them | (exit status 143 or 130 at once, whatever else hangs) | |
+//! | the same within 200 ms | (nothing: timeout(1) passes on what the terminal has sent) | |
 //! | SIGHUP | [`Signal::Reload`], or [`Signal::TerminalGone`] | reloads, or drains and exits |
 //! | SIGUSR1 | [`Signal::Dump`] | writes down what it is doing |
 //! | SIGPIPE | (ignored) | gets `EPIPE` from the call |
@@ -12,12 +13,12 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
-use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals as Pending};
+use signal_hook::low_level;
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,16 +116,48 @@ fn receive(mut pending: Pending, hangup: Hangup, mut act: impl FnMut(Signal)) {
 }
 
 /// The second of these signals ends the process inside the handler, so that it works when every
-/// thread of the server is stuck.
-fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
-    let seen = Arc::new(AtomicBool::new(false));
+/// thread of the process is stuck. The same signal again within 200 ms is not a second one.
+///
+/// # Errors
+/// If handlers cannot be installed.
+pub fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
+    let first = Arc::new(First::default());
     for &number in numbers {
-        // The order matters: the check comes before the signal that it is about sets the flag.
-        // A shell reports a death by signal as 128 + its number.
-        flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&seen))?;
-        flag::register(number, Arc::clone(&seen))?;
+        let first = Arc::clone(&first);
+        let act = move || {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            let now_ms = now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000;
+            if first.is_before(number, now_ms) {
+                // A shell reports a death by signal as 128 + its number.
+                low_level::exit(128 + number);
+            }
+        };
+        // SAFETY: the action reads a clock, touches one atomic and calls _exit(2), which are all
+        // async-signal-safe, and it neither locks, allocates nor panics. signal-safety(7)
+        unsafe { low_level::register(number, act) }?;
     }
     Ok(())
+}
+
+/// The first order to stop: its signal's number, and above it the time in milliseconds. 0 is none.
+#[derive(Debug, Default)]
+struct First(AtomicU64);
+
+/// timeout(1) passes on what it gets itself, to its child and to their group. So with a terminal
+/// one Ctrl-C arrives three times.
+const ECHO_MS: u64 = 200;
+
+impl First {
+    /// Whether this signal is a second order. Otherwise it is the first, or its echo.
+    fn is_before(&self, number: i32, now_ms: u64) -> bool {
+        let own = now_ms << 8 | number as u64;
+        let relaxed = Ordering::Relaxed;
+        let Err(first) = self.0.compare_exchange(0, own, relaxed, relaxed) else {
+            return false;
+        };
+        let is_echo = first & 0xFF == number as u64 && now_ms.saturating_sub(first >> 8) < ECHO_MS;
+        !is_echo
+    }
 }
 
 /// Rust's runtime does this for programs whose `main` is Rust's; a library cannot count on that.
@@ -256,6 +289,25 @@ mod tests {
         }
     }
 
+    /// Seen: under timeout(1) Ctrl-C ended a cache at once, without saving its items. Cause: the
+    /// terminal sends SIGINT to both, and timeout passes its own on. Cure: the same signal again
+    /// within 200 ms is the same order.
+    #[test]
+    fn an_echo_of_the_first_order_is_no_second_one() {
+        let first = First::default();
+        assert!(!first.is_before(SIGINT, 5_000), "it is the first");
+        assert!(!first.is_before(SIGINT, 5_000));
+        assert!(!first.is_before(SIGINT, 5_199));
+        assert!(first.is_before(SIGTERM, 5_001), "another signal");
+        assert!(first.is_before(SIGINT, 5_200), "too late for an echo");
+        let first = First::default();
+        assert!(
+            !first.is_before(SIGTERM, 0),
+            "right after the machine's start"
+        );
+        assert!(first.is_before(SIGTERM, 200));
+    }
+
     #[test]
     fn the_second_order_to_stop_ends_the_process_at_once() {
         for (first, second, status) in [
@@ -266,8 +318,14 @@ mod tests {
             let mut server = Server::start();
             server.send(first);
             server.expect("got SIG");
-            server.send(second);
-            let ended = server.child.wait().unwrap();
+            // The same at once would be an echo.
+            let ended = loop {
+                server.send(second);
+                if let Some(ended) = server.child.try_wait().unwrap() {
+                    break ended;
+                }
+                thread::sleep(std::time::Duration::from_millis(20));
+            };
             assert_eq!((ended.code(), ended.signal()), (Some(status), None));
         }
     }

@@ -18,6 +18,7 @@ use ::lab::{
     Breadth, Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report,
     RunError, Setting, Start, Subject, Work, samples_file,
 };
+use ::serve::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use crate::{Failure, settings};
@@ -184,8 +185,8 @@ impl Laboratory {
         has_servers: bool,
     ) -> Result<Laboratory, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
+        exit_at_second(&[SIGINT, SIGTERM])?;
         for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
         let mut guard = Command::new(std::env::current_exe()?);

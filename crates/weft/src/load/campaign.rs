@@ -20,6 +20,7 @@ use ::load::plan::{Arrivals, Stage};
 use ::load::report::Heading;
 use ::load::sweep::{Goal, Manner, Rates, Runner, Step, Sweep, planned};
 use ::load::{LoadError, Outcome, Plan, Progress};
+use ::serve::signals::exit_at_second;
 
 /// The runner of a plan.
 pub(super) type Engine =
@@ -154,14 +155,8 @@ struct Stop {
 
 impl Stop {
     fn listen(&self) -> io::Result<()> {
+        exit_at_second(&[SIGINT, SIGTERM])?;
         for signal in [SIGINT, SIGTERM] {
-            let code = code_of(signal as usize);
-            // The second one ends the process: its handler finds the flag set.
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                i32::from(code),
-                Arc::clone(&self.wish),
-            )?;
             signal_hook::flag::register_usize(signal, Arc::clone(&self.signal), signal as usize)?;
             signal_hook::flag::register(signal, Arc::clone(&self.wish))?;
         }

@@ -210,16 +210,29 @@ pub(crate) fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec
     Ok(bound)
 }
 
-/// Gives up root's rights; `remedy` follows what the kernel says.
+/// Gives up root's rights, and the files of Unix sockets to the new user; `remedy` follows what
+/// the kernel says.
 ///
 /// # Errors
 /// What the kernel says, and the remedy.
-pub(crate) fn become_user(ids: Option<&Ids>, remedy: &str) -> Result<(), Failure> {
+pub(crate) fn become_user<'a>(
+    ids: Option<&Ids>,
+    sockets: impl IntoIterator<Item = &'a Bound>,
+    remedy: &str,
+) -> Result<(), Failure> {
     let Some(ids) = ids else { return Ok(()) };
-    privileges::drop_to(ids).map_err(|error| {
-        let user = ids.user;
-        Failure::Running(format!("cannot become user {user}: {error}{remedy}"))
-    })
+    let user = ids.user;
+    // Without root's rights it is the old user's, unless that is the new one.
+    if rustix::process::geteuid().is_root() {
+        for bound in sockets {
+            bound.give_to(user, ids.group).map_err(|error| {
+                let address = &bound.address;
+                Failure::Running(format!("cannot give {address} to user {user}: {error}"))
+            })?;
+        }
+    }
+    privileges::drop_to(ids)
+        .map_err(|error| Failure::Running(format!("cannot become user {user}: {error}{remedy}")))
 }
 
 /// A failure after the command line was read.

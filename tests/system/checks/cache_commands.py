@@ -3,11 +3,14 @@
 import hashlib
 import os
 import pathlib
+import pwd
+import shutil
 import signal
 import socket
 import ssl
 import stat
 import struct
+import tempfile
 import threading
 import time
 
@@ -278,6 +281,20 @@ def users_are_asked_for_passwords(world):
 def the_cache_becomes_another_user(world):
     with cache(world, user="nobody") as server:
         expect(server.status("Uid").split()[0] != "0", "it is still root")
+
+
+@check()
+def a_unix_socket_is_the_other_users(world):
+    # Seen: `-s FILE -u nobody` made a socket that only root could use, and left it behind.
+    nobody, folder = pwd.getpwnam("nobody"), pathlib.Path(tempfile.mkdtemp(prefix="weft-"))
+    world.at_end(lambda: shutil.rmtree(folder))
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    path = folder / "cache.sock"
+    with cache(world, "-s", path, user="nobody"):
+        found = path.stat()
+        expect_equal("the socket's owner", (found.st_uid, found.st_gid), (nobody.pw_uid, nobody.pw_gid))
+        expect_equal("the socket's mode", stat.S_IMODE(found.st_mode), 0o700)
+    expect(not path.exists(), "the socket's file is still there")
 
 
 @check()

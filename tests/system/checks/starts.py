@@ -104,7 +104,10 @@ def user_drops_every_privilege(world):
     nobody = pwd.getpwnam("nobody")
     # A port below 1024 shows that the listener is opened before.
     port = next(port for port in range(1023, 512, -1) if is_free(port))
-    with world.server("--user", "nobody", "--workers", 2, site=site, listen=[f"127.0.0.1:{port}"]) as server:
+    socket_file = site.parent / "weft.sock"
+    listen = [f"127.0.0.1:{port}", f"unix:{socket_file}?mode=0600"]
+    with world.server("--user", "nobody", "--workers", 2, site=site, listen=listen) as server:
+        expect_equal("the owner of the Unix socket", socket_file.stat().st_uid, nobody.pw_uid)
         # Nobody may bind such a port, nor join a group of root's.
         expect_equal("the sockets that listen", listening(port), 2 if world.variant == "event" else 1)
         expect_equal("the user ids", set(server.status("Uid").split()), {str(nobody.pw_uid)})

@@ -66,6 +66,18 @@ impl Bound {
         matches!(&self.address, Address::Unix { path: own, .. } if own == path)
     }
 
+    /// Gives the file of a Unix socket that this process made to the user that it is about to
+    /// become: that user can remove it at the end, and its mode is about that user.
+    ///
+    /// # Errors
+    /// What chown(2) reports, or that another file has its place.
+    pub fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
+        match &self.file {
+            Some(file) => file.give_to(user, group),
+            None => Ok(()),
+        }
+    }
+
     /// Whether our parent made the socket, and others may listen on it after us.
     pub fn is_inherited(&self) -> bool {
         self.is_inherited

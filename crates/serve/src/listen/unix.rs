@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -110,6 +110,16 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
+/// Holds on to what the path leads to now.
+fn pin(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn replaced() -> io::Error {
+    io::Error::other("the socket was replaced while it was set up")
+}
+
 /// The file of a socket that this process bound; dropping it removes the file, if it is still ours.
 #[derive(Debug)]
 pub(super) struct SocketFile {
@@ -124,15 +134,12 @@ impl SocketFile {
     /// Takes the file that bind(2) has just made, and gives it its mode (bind(2) applied the
     /// umask).
     fn adopt(path: &Path, mode: u32) -> io::Result<SocketFile> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let pinned = rustix::fs::open(path, flags, Mode::empty())?;
+        let pinned = pin(path)?;
         let stat = rustix::fs::fstat(&pinned)?;
         // In a directory of another user the name may by now lead to /etc/shadow. So the mode goes
         // to the inode that was looked at, never to what the name means a moment later.
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-            return Err(io::Error::other(
-                "the socket was replaced while it was set up",
-            ));
+            return Err(replaced());
         }
         let file = SocketFile {
             path: path.to_owned(),
@@ -146,6 +153,24 @@ impl SocketFile {
 }
 
 impl SocketFile {
+    /// Makes it another user's and group's, if it is still ours.
+    pub(super) fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
+        let pinned = pin(&self.path)?;
+        let stat = rustix::fs::fstat(&pinned)?;
+        if (stat.st_dev, stat.st_ino) != self.id {
+            return Err(replaced());
+        }
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        let flags = AtFlags::EMPTY_PATH;
+        Ok(rustix::fs::chownat(
+            &pinned,
+            "",
+            Some(user),
+            Some(group),
+            flags,
+        )?)
+    }
+
     /// Removes it, once, if it is still ours.
     pub(super) fn remove(&self) {
         if self.is_removed.swap(true, Ordering::Relaxed) {
@@ -207,6 +232,20 @@ mod tests {
             UnixStream::connect(place.path()).unwrap();
             assert_eq!(bound.urls(), [bound.address.to_string()]);
         }
+    }
+
+    /// Whom it goes to needs root; tests/system has that.
+    #[test]
+    fn only_its_own_file_is_given_away() {
+        let place = Place::new();
+        let bound = place.bind(0o600).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        bound.give_to(user, group).unwrap();
+        fs::rename(place.path(), place.path().with_extension("moved")).unwrap();
+        fs::write(place.path(), "another's").unwrap();
+        let why = bound.give_to(user, group).unwrap_err();
+        assert!(why.to_string().contains("was replaced"), "{why}");
     }
 
     #[test]

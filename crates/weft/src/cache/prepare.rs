@@ -76,7 +76,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     let admin = operate::bind_all(&config.common.admin, &[])?;
     write_ports(&listeners, &datagrams)?;
     let pid_file = config.common.write_pid_file()?;
-    become_user(ids.as_ref(), "")?;
+    become_user(ids.as_ref(), listeners.iter().chain(&admin), "")?;
     Ok(Prepared {
         listeners,
         datagrams,

@@ -71,7 +71,8 @@ pub(crate) fn prepare(
     config.common.engine().prepare(&mut listeners)?;
     let admin = bind_all(&config.common.admin, &[])?;
     let pid_file = config.common.write_pid_file()?;
-    become_user(ids.as_ref(), "; --user needs a start as root")?;
+    let sockets = listeners.iter().chain(&admin);
+    become_user(ids.as_ref(), sockets, "; --user needs a start as root")?;
     let limits = Limits::derive(config, &Machine::this(), nofile);
     Ok(Prepared {
         listeners,

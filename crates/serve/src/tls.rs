@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
@@ -25,6 +25,8 @@ pub struct TlsOptions {
     /// What the server shows: the first one that is for the name that a client asks for (SNI, RFC
     /// 6066 3), else the first one.
     pub certificates: Vec<Certificate>,
+    /// What an operator types to name the file of a key, for error messages.
+    pub key_option: &'static str,
     /// The keys are in DER, not in PEM.
     pub key_is_der: bool,
     /// Whether clients show certificates, and signed by whom.
@@ -48,6 +50,12 @@ pub struct Certificate {
     pub chain: PathBuf,
     /// The private key; in the file of the chain if not given.
     pub key: Option<PathBuf>,
+}
+
+impl Certificate {
+    fn key_file(&self) -> &Path {
+        self.key.as_deref().unwrap_or(&self.chain)
+    }
 }
 
 /// Whether clients show certificates. The file has the certificates of those that may have signed
@@ -188,7 +196,7 @@ impl Current {
                 builder.with_client_cert_verifier(verifier(file)?.build().map_err(wrong)?)
             }
         };
-        let open = |certificate| open_certificate(certificate, options.key_is_der, &provider);
+        let open = |certificate| open_certificate(certificate, options, &provider);
         let certificates = options.certificates.iter().map(open);
         let shown = Shown(certificates.collect::<Result<_, _>>()?);
         let mut config = builder.with_cert_resolver(Arc::new(shown));
@@ -225,13 +233,19 @@ impl ResolvesServerCert for Shown {
 
 fn open_certificate(
     certificate: &Certificate,
-    key_is_der: bool,
+    options: &TlsOptions,
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, String> {
-    let (chain, key) = (chain(&certificate.chain)?, key(certificate, key_is_der)?);
+    let (chain, key) = (chain(&certificate.chain)?, key(certificate, options)?);
     let pair = CertifiedKey::from_der(chain, key, provider).map_err(|error| {
-        let chain = certificate.chain.display();
-        format!("certificate and key of {chain} do not make a pair: {error}")
+        let file = certificate.chain.display();
+        let key = certificate.key_file().display();
+        match error {
+            rustls::Error::InconsistentKeys(_) => {
+                format!("the certificate {file} and the key {key} do not belong together")
+            }
+            error => format!("cannot use the certificate {file} with the key {key}: {error}"),
+        }
     });
     pair.map(Arc::new)
 }
@@ -249,14 +263,24 @@ fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-fn key(certificate: &Certificate, is_der: bool) -> Result<PrivateKeyDer<'static>, String> {
-    let file = certificate.key.as_deref().unwrap_or(&certificate.chain);
-    let bytes = match is_der {
+fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<'static>, String> {
+    let file = certificate.key_file();
+    let unreadable_pem = |error| match (error, &certificate.key) {
+        (pem::Error::NoItemsFound, None) => {
+            let option = options.key_option;
+            format!("{} holds no private key: add {option}", file.display())
+        }
+        (pem::Error::NoItemsFound, Some(_)) => {
+            format!("{} holds no private key in PEM", file.display())
+        }
+        (error, _) => unreadable("the private key", file, &error),
+    };
+    let bytes = match options.key_is_der {
         true => std::fs::read(file).map_err(|error| unreadable("the private key", file, &error))?,
         // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now
         // and then.
         false => PrivateKeyDer::from_pem_file(file)
-            .map_err(|error| unreadable("the private key", file, &error))?
+            .map_err(unreadable_pem)?
             .secret_der()
             .to_vec(),
     };

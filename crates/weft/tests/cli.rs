@@ -678,7 +678,15 @@ fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
     check(
         &mut serve(&["--tls-cert", &cert, "--tls-key", &key]),
         2,
-        "do not make a pair",
+        &format!("the certificate {cert} and the key {key} do not belong together"),
+    );
+    let alone = certificate().0;
+    let alone = alone.split("-----BEGIN PRIVATE").next().unwrap();
+    let alone = file(folder.path(), "alone.pem", alone);
+    check(
+        &mut serve(&["--tls-cert", &alone]),
+        2,
+        &format!("{alone} holds no private key: add --tls-key FILE"),
     );
     let config = file(folder.path(), "weft.toml", "tls_cert = 'none.pem'\n");
     check(&mut weft(&["check-config", &config]), 2, "none.pem");

@@ -180,6 +180,7 @@ impl CacheConfig {
         };
         Ok(Some(TlsOptions {
             certificates: vec![self.certificate.clone()],
+            key_option: "-o ssl_key=<file>",
             clients,
             ..self.tls.clone()
         }))

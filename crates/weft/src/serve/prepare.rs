@@ -110,6 +110,7 @@ pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
     };
     let options = TlsOptions {
         certificates: chains.iter().enumerate().map(certificate).collect(),
+        key_option: "--tls-key FILE",
         resumes: true,
         protocols: vec![b"http/1.1".to_vec()],
         ..TlsOptions::default()

@@ -92,15 +92,27 @@ impl BindError {
 fn in_use(tried: SocketAddr) -> String {
     let port = tried.port();
     match holder::of_tcp(tried) {
-        Some(holder) if holder.is_this_process() => {
-            format!("this process already listens there ([::]:{port} takes IPv4 as well)")
+        Some((held, holder)) if holder.is_this_process() => in_use_here(held, tried),
+        Some((_, holder)) => {
+            format!("the port is in use by {holder}; stop it or choose another port")
         }
-        Some(holder) => format!("the port is in use by {holder}; stop it or choose another port"),
         None => format!(
             "the port is in use, and was for a second more; `sudo ss -ltnp 'sport = :{port}'` shows by what: \
              stop it or choose another port"
         ),
     }
+}
+
+fn in_use_here(held: SocketAddr, tried: SocketAddr) -> String {
+    if held == tried {
+        return "this process already listens there; name each address once".to_owned();
+    }
+    let overlap = match (held.ip().is_unspecified(), held.is_ipv6(), tried.is_ipv6()) {
+        (true, true, false) => "takes IPv4 as well",
+        (true, true, true) | (true, false, false) => "takes every address",
+        (true, false, true) | (false, ..) => "is a part of that",
+    };
+    format!("this process already listens at {held}, which {overlap}")
 }
 
 fn needs_privilege(port: u16) -> String {
@@ -160,6 +172,22 @@ mod tests {
             assert!(text.contains(way), "{text}");
         }
         assert!(text.starts_with("cannot listen at [::]:80: "), "{text}");
+    }
+
+    /// Seen: 127.0.0.1 asked for twice was explained by `[::]`, which nothing listened at.
+    #[test]
+    fn only_what_listens_is_an_explanation() {
+        let check = |held: &str, tried: &str, end: &str| {
+            let said = in_use_here(held.parse().unwrap(), tried.parse().unwrap());
+            assert!(said.ends_with(end), "{said}");
+        };
+        check("[::]:1", "127.0.0.1:1", "[::]:1, which takes IPv4 as well");
+        check("[::]:1", "[::1]:1", "[::]:1, which takes every address");
+        check("0.0.0.0:1", "127.0.0.1:1", "which takes every address");
+        check("0.0.0.0:1", "[::]:1", "0.0.0.0:1, which is a part of that");
+        check("[::]:1", "0.0.0.0:1", "which takes IPv4 as well");
+        check("[::1]:1", "[::]:1", "[::1]:1, which is a part of that");
+        check("[::1]:1", "[::1]:1", "there; name each address once");
     }
 
     #[test]

@@ -25,9 +25,9 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process whose listening TCP socket is in the way of `wanted`. `None` if there is none, or it
-/// is another user's and this process may not look.
-pub(super) fn of_tcp(wanted: SocketAddr) -> Option<Holder> {
+/// The process whose listening TCP socket is in the way of `wanted`, and that socket's address.
+/// `None` if there is none, or it is another user's and this process may not look.
+pub(super) fn of_tcp(wanted: SocketAddr) -> Option<(SocketAddr, Holder)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let rows: Vec<String> = tables
         .iter()
@@ -37,8 +37,8 @@ pub(super) fn of_tcp(wanted: SocketAddr) -> Option<Holder> {
         .iter()
         .flat_map(|table| table.lines())
         .filter_map(parse_listening);
-    let (_, inode) = listening.find(|(held, _)| conflicts(*held, wanted))?;
-    of_inode(inode)
+    let (held, inode) = listening.find(|(held, _)| conflicts(*held, wanted))?;
+    Some((held, of_inode(inode)?))
 }
 
 /// The process that listens at the socket file `path`.
@@ -129,7 +129,9 @@ mod tests {
     #[test]
     fn a_listener_is_found_by_its_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let holder = of_tcp(listener.local_addr().unwrap()).unwrap();
+        let own = listener.local_addr().unwrap();
+        let (held, holder) = of_tcp(own).unwrap();
+        assert_eq!(held, own);
         assert!(holder.is_this_process(), "{holder}");
         assert!(holder.to_string().contains(&std::process::id().to_string()));
     }
@@ -142,6 +144,7 @@ mod tests {
         assert!(
             of_tcp(listener.local_addr().unwrap())
                 .unwrap()
+                .1
                 .is_this_process()
         );
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::Failure;
 use crate::operate::{Operated, Orders};
 use crate::settings::layers::Layer;
-use crate::value::{show_count, show_size};
+use crate::value::{show_count, show_counted, show_size};
 pub(crate) use config::CacheConfig;
 use engine::Running;
 pub(crate) use help::EXAMPLES;
@@ -121,11 +121,8 @@ fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failu
             file.display()
         ))
     })?;
-    let (items, size) = (show_count(done.items), show_size(done.file_len));
-    terminal.note(&format!(
-        "{items} items saved to {}, {size}",
-        file.display()
-    ));
+    let (items, size) = (show_counted(done.items, "item"), show_size(done.file_len));
+    terminal.note(&format!("{items} saved to {}, {size}", file.display()));
     Ok(())
 }
 
@@ -152,9 +149,9 @@ impl Terminal {
             env!("CARGO_PKG_VERSION"),
             places.join(", ")
         ));
-        let connections = show_count(config.connections_max as u64);
+        let connections = show_counted(config.connections_max as u64, "connection");
         self.note(&format!(
-            "{}; {connections} connections",
+            "{}; {connections}",
             running.hosted.server.describe()
         ));
         if self.0 >= 2 {
@@ -170,9 +167,9 @@ impl Terminal {
         match restored {
             Restored::Items(found) => {
                 let lost = show_count(found.expired + found.refused);
-                let items = show_count(found.items);
+                let items = show_counted(found.items, "item");
                 self.note(&format!(
-                    "{items} items from {file}; {lost} more had expired or found no room"
+                    "{items} from {file}; {lost} more had expired or found no room"
                 ));
             }
             Restored::Nothing => {

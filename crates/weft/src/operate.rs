@@ -17,7 +17,7 @@ use sd_notify::NotifyState;
 
 use crate::Failure;
 use crate::privileges::{self, Ids};
-use crate::value::{show_count, show_duration};
+use crate::value::{show_counted, show_duration};
 
 /// A server and its admin endpoint.
 pub(crate) struct Hosted {
@@ -162,14 +162,23 @@ fn reload(operated: &mut impl Operated) {
 fn stop(operated: &impl Operated) {
     tell_systemd(&[NotifyState::Stopping]);
     let (open, patience) = operated.open();
-    let (open, patience) = (show_count(open as u64), show_duration(patience));
-    operated.say(&format!(
-        "stopping: {open} connections may finish within {patience}"
-    ));
+    operated.say(&stopping(open, patience));
     let cut = operated.drain();
     if cut > 0 {
-        operated.say_cut(&format!("{} connections were cut", show_count(cut as u64)));
+        let cut = show_counted(cut as u64, "connection");
+        operated.say_cut(&format!("{cut} cut off"));
     }
+}
+
+fn stopping(open: usize, patience: Duration) -> String {
+    if open == 0 {
+        return "stopping".to_owned();
+    }
+    let open = show_counted(open as u64, "connection");
+    format!(
+        "stopping: {open} may finish within {}",
+        show_duration(patience)
+    )
 }
 
 /// Does nothing unless systemd asked for it (`NOTIFY_SOCKET`).
@@ -243,4 +252,17 @@ pub(crate) fn running(error: impl ToString) -> Failure {
 /// The CPUs that affinity and cgroup quota allow, which is what std looks at.
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_finish_is_said_only_if_there_is_any() {
+        let stopping = |open| stopping(open, Duration::from_secs(25));
+        assert_eq!(stopping(0), "stopping");
+        assert_eq!(stopping(1), "stopping: 1 connection may finish within 25 s");
+        assert!(stopping(1_000).contains("1,000 connections may"));
+    }
 }

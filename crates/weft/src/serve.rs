@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::engine::Kind;
 use crate::operate::{self, Operated, Orders};
 use crate::settings::layers::{self, Fixed, Layer, Resolved};
-use crate::value::{show_count, show_size};
+use crate::value::{show_counted, show_size};
 use engine::Running;
 use prepare::{Limits, Prepared, prepare};
 pub(crate) use table::ServeConfig;
@@ -187,11 +187,11 @@ type Lines = Vec<(&'static str, String)>;
 
 fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: String) -> Lines {
     lines.push(("engine", engine));
-    let connections = show_count(limits.connections.connections_max as u64);
+    let connections = show_counted(limits.connections.connections_max as u64, "connection");
     let memory = show_size(limits.memory_budget_bytes);
     lines.push((
         "limits",
-        format!("{connections} connections, {memory} for the bytes of files"),
+        format!("{connections}, {memory} for the bytes of files"),
     ));
     match &config.access_log {
         None => {}

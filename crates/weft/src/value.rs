@@ -98,6 +98,12 @@ pub(crate) fn show_count(count: u64) -> String {
     shown
 }
 
+/// `1 item`, `2,000 items`.
+pub(crate) fn show_counted(count: u64, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", show_count(count))
+}
+
 /// Reads a whole number within `range`.
 pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let plain = text.replace(['_', ','], "");
@@ -323,6 +329,9 @@ mod tests {
         assert_eq!(show_size(3 << 29), "1.5 GiB");
         assert_eq!(show_size(12), "12 bytes");
         assert_eq!(show_count(1_048_576), "1,048,576");
+        assert_eq!(show_counted(0, "item"), "0 items");
+        assert_eq!(show_counted(1, "item"), "1 item");
+        assert_eq!(show_counted(1_000, "item"), "1,000 items");
         assert_eq!(show_count(100), "100");
     }
 

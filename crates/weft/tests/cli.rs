@@ -125,6 +125,11 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
         "error: --dispatcher is about event loops",
     );
     check(
+        &mut weft(&["serve", "--engine", "event", "--io", "uring"]),
+        2,
+        "error: --io is about fibers",
+    );
+    check(
         &mut weft(&["cache", "--engine", "fibre"]),
         2,
         "fiber, thread",

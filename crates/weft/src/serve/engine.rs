@@ -17,7 +17,7 @@ use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
 use crate::operate::Hosted;
-use crate::value::show_count;
+use crate::value::{show_count, show_counted};
 
 /// A running server.
 pub(crate) struct Running {
@@ -123,9 +123,9 @@ impl Running {
     pub(crate) fn dump(&self) -> String {
         let server = &self.hosted.server;
         let accepted = show_count(server.counters().accepted());
-        let open = show_count(server.connection_count() as u64);
+        let open = show_counted(server.connection_count() as u64, "connection");
         let engine = server.dump();
-        format!("{open} connections open, {accepted} accepted\n{engine}")
+        format!("{open} open, {accepted} accepted\n{engine}")
     }
 }
 

@@ -41,8 +41,11 @@ impl SettingText {
     }
 
     fn wrong(&self, why: &str) -> Mistake {
-        // The directory is typed without a flag, and the reason names it.
-        let sentence = match self.place.starts_with('[') || why.starts_with(&self.place) {
+        // The directory is typed without a flag, and the reason names it. What begins with a flag
+        // needs no other flag before it.
+        let names_flag =
+            why.starts_with(&self.place) || self.place.starts_with("--") && why.starts_with("--");
+        let sentence = match self.place.starts_with('[') || names_flag {
             true => why.to_owned(),
             false => format!("{}: {why}", self.place),
         };

@@ -128,8 +128,8 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .starts_as("auto")
             .help("How fibers do their input and output")
             .more(
-                "With auto, the start-up message says which one was taken and why. `weft doctor` \
-                 tells what the kernel allows.",
+                "auto is io_uring where the kernel allows it, and else epoll; `weft doctor` tells \
+                 which, and why.",
             ),
         Setting::new("dispatcher")
             .chooses(DISPATCHERS, |config: &mut C, text| {

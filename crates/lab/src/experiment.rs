@@ -151,6 +151,25 @@ pub enum Figure {
     },
 }
 
+impl Figure {
+    /// Lines over the rate that was offered: the figures of the papers.
+    pub const fn over_rate(
+        measure: usize,
+        log: bool,
+        diagonal: bool,
+        panels: Option<(&'static str, &'static str)>,
+    ) -> Figure {
+        Figure::Lines {
+            measure,
+            over: "rate",
+            axis: "offered requests per second",
+            log,
+            diagonal,
+            panels,
+        }
+    }
+}
+
 /// Measures that several experiments have.
 impl Measure {
     /// Nanoseconds per operation and processor: flat over processors is perfect.

@@ -47,23 +47,12 @@ least to the greatest sample.",
         scaled_by: Some("memcached"),
     },
     figures: &[
-        lines(0, false, true),
-        lines(1, true, false),
-        lines(3, true, false),
+        Figure::over_rate(0, false, true, None),
+        Figure::over_rate(1, true, false, None),
+        Figure::over_rate(3, true, false, None),
     ],
     expectations,
 };
-
-const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "rate",
-        axis: "offered requests per second",
-        log,
-        diagonal,
-        panels: None,
-    }
-}
 
 /// Percent of the peak.
 const SHARES: &[u64] = &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 130];

@@ -26,20 +26,12 @@ Compare the panels of a figure: equal ones mean that writes cost what reads cost
         queues_by_itself: false,
         scaled_by: Some("memcached"),
     },
-    figures: &[lines(0, false, true), lines(1, true, false)],
+    figures: &[
+        Figure::over_rate(0, false, true, Some(("panel", ""))),
+        Figure::over_rate(1, true, false, Some(("panel", ""))),
+    ],
     expectations,
 };
-
-const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "rate",
-        axis: "offered requests per second",
-        log,
-        diagonal,
-        panels: Some(("panel", "")),
-    }
-}
 
 /// Panel, percent of sets, whether one key takes a fifth.
 const PANELS: &[(&str, u64, u64)] = &[

@@ -50,23 +50,12 @@ response time from the intended time, lower is better; the axis is logarithmic."
         scaled_by: Some("event epoll-edge"),
     },
     figures: &[
-        lines(0, false, true),
-        lines(1, true, false),
-        lines(3, false, false),
+        Figure::over_rate(0, false, true, Some(("idle", "idle connections"))),
+        Figure::over_rate(1, true, false, Some(("idle", "idle connections"))),
+        Figure::over_rate(3, false, false, Some(("idle", "idle connections"))),
     ],
     expectations,
 };
-
-const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "rate",
-        axis: "offered requests per second",
-        log,
-        diagonal,
-        panels: Some(("idle", "idle connections")),
-    }
-}
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let peak = breadth.peak_per_s.unwrap_or(20_000.0);

@@ -50,23 +50,12 @@ from the least to the greatest sample.",
         scaled_by: Some("nginx sendfile"),
     },
     figures: &[
-        lines(0, false, true),
-        lines(1, false, false),
-        lines(2, true, false),
+        Figure::over_rate(0, false, true, None),
+        Figure::over_rate(1, false, false, None),
+        Figure::over_rate(2, true, false, None),
     ],
     expectations,
 };
-
-const fn lines(measure: usize, log: bool, diagonal: bool) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "rate",
-        axis: "offered requests per second",
-        log,
-        diagonal,
-        panels: None,
-    }
-}
 
 /// Percent of the peak.
 const SHARES: &[u64] = &[20, 40, 60, 70, 80, 90, 100, 110, 120, 140];

@@ -78,9 +78,11 @@ def pytest(world, folder, *tests, least, skipped=0):
     world.note = f"{passed} tests"
 
 
+# One thread: a test of gomemcache sends flush_all on a connection, closes it and goes on with another. With two threads
+# the flush may come in the middle of that test.
 SCRIPT = """
 ip link set lo up
-memcached & first=$!
+memcached -t 1 & first=$!
 memcached -p 5000 & second=$!
 memcached -s /tmp/memcached.sock -a 777 & third=$!
 trap 'kill $first $second $third; wait' EXIT

@@ -498,6 +498,14 @@ fn more_than_one_failure_in_a_hundred_is_a_failing_server() {
         VerdictRow::Failing,
         "23.1 % of the requests failed",
     );
+    // One of exactly a hundred is not more than one.
+    let mut hundred = sample(&["request"], 1, 99);
+    hundred.total.errors.refused = 1;
+    fails(&hundred, &[]);
+    // Unexpected replies have their own row, and are not counted here again.
+    let mut both = refused(60);
+    both.total.errors.unexpected_status = 50;
+    fails(&both, &[VerdictRow::WrongReplies]);
     // Idle connections that could not be opened.
     let mut idle = idle(100, 98, 0);
     idle.total.errors.reset = 2;
@@ -523,6 +531,13 @@ fn idle_connections_that_are_gone_are_said() {
         "9 of 10 idle connections are open at the end; the server closed 1",
     );
     fails(&idle(10, 9, 1), &[]);
+    // Some were opened during the warm-up, which is not counted, and none is left.
+    let mut gone = idle(10, 0, 10);
+    for opened in [0, 10] {
+        gone.total.opened = opened;
+        fails(&gone, &[]);
+        assert_eq!(gone.verdict().row, VerdictRow::IdleLost, "{opened} opened");
+    }
     // Beside others that ask, they are a warning.
     let mut beside = good();
     (beside.asked.idle_connections, beside.total.idle_open) = (10, 10);

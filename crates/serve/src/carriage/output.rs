@@ -189,15 +189,14 @@ impl<S: Session> Carriage<S> {
     /// the first byte of the request to the last of the reply.
     fn account(&mut self, out: &mut Outbox, replies: usize, now: Now) {
         let (first, others) = self.asked_since();
-        let [first, others] =
-            [first, others].map(|asked| now.monotonic.saturating_duration_since(asked));
-        self.shared.counters.replied(1, first);
+        let took = |asked| now.monotonic.saturating_duration_since(asked);
+        self.shared.counters.replied(1, took(first));
         if replies > 1 {
-            self.shared.counters.replied(replies as u64 - 1, others);
+            self.shared.counters.replied(replies as u64 - 1, took(others));
         }
         if let Some(log) = &self.shared.log {
-            let took = |nth| if nth == 0 { first } else { others };
-            out.take_log(took, |lines| log.write(lines));
+            let nth_took = |nth| took(if nth == 0 { first } else { others });
+            out.take_log(nth_took, |lines| log.write(lines));
         }
     }
 

@@ -24,17 +24,31 @@ impl<'a> Gathered<'a> {
     /// Those at the front, up to the next file. `is_last` says that nothing follows `out`.
     #[inline]
     pub(crate) fn of(out: &'a Outbox, is_last: bool) -> Gathered<'a> {
-        let mut slices = [IoSlice::new(&[]); GATHERED_MAX];
-        let count = out.gather(&mut slices);
-        let next = out.chunks().nth(count);
-        let ends = is_last && next.is_none();
-        Gathered {
-            count,
-            len: slices[..count].iter().map(|slice| slice.len()).sum(),
-            more_follows: ends || matches!(next, Some(Chunk::File(_))),
-            ends,
-            slices,
+        let mut gathered = Gathered {
+            slices: [IoSlice::new(&[]); GATHERED_MAX],
+            count: 0,
+            len: 0,
+            more_follows: is_last,
+            ends: is_last,
+        };
+        for chunk in out.chunks() {
+            let bytes = match chunk {
+                Chunk::Bytes(bytes) => bytes,
+                Chunk::Shared(bytes) => &bytes[..],
+                Chunk::File(_) => {
+                    (gathered.more_follows, gathered.ends) = (true, false);
+                    break;
+                }
+            };
+            let Some(slice) = gathered.slices.get_mut(gathered.count) else {
+                (gathered.more_follows, gathered.ends) = (false, false);
+                break;
+            };
+            *slice = IoSlice::new(bytes);
+            gathered.count += 1;
+            gathered.len += bytes.len();
         }
+        gathered
     }
 
     #[inline]

@@ -192,7 +192,9 @@ impl<S: Session> Carriage<S> {
         let took = |asked| now.monotonic.saturating_duration_since(asked);
         self.shared.counters.replied(1, took(first));
         if replies > 1 {
-            self.shared.counters.replied(replies as u64 - 1, took(others));
+            self.shared
+                .counters
+                .replied(replies as u64 - 1, took(others));
         }
         if let Some(log) = &self.shared.log {
             let nth_took = |nth| took(if nth == 0 { first } else { others });

@@ -86,8 +86,8 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     let sent = stream.send_file(&piece);
                     now = tell(carriage, sent, Carriage::sent);
                 }
-                Want::Copy { range, until } => {
-                    let sent = stream.send_file_copy(range, until);
+                Want::Copy { range, len, until } => {
+                    let sent = stream.send_file_copy(range, len, until);
                     now = tell(carriage, sent, Carriage::sent);
                 }
                 Want::Untaken { after } => {

@@ -76,10 +76,11 @@ pub(crate) enum Want<'a> {
     /// As much as is convenient of this piece of a file sent. Then [`Carriage::sent`], 0 if the
     /// file ends there.
     File(FilePiece<'a>),
-    /// The same, with bytes that are a copy; the last ones of the range only if the file has not
-    /// changed after they were read. Then [`Carriage::sent`].
+    /// The same with the first `len` bytes of a range, as a copy; the last ones of the range only
+    /// if the file has not changed after they were read. Then [`Carriage::sent`].
     Copy {
         range: &'a FileRange,
+        len: u64,
         until: Instant,
     },
     /// A look, so much later, at how many bytes of what was sent the peer has not taken. Then

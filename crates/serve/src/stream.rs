@@ -49,13 +49,18 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// As [`send`](Stream::send).
     fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64>;
 
-    /// As [`send_file`](Stream::send_file), but sends a copy, whose last bytes leave only if the
-    /// file's stamp is still the same after they were read.
+    /// As [`send_file`](Stream::send_file), but sends a copy of the first `len_max` bytes. The last
+    /// bytes of the range leave only if the file's stamp is still the same after they were read.
     ///
     /// # Errors
     /// As [`send`](Stream::send); `InvalidData` if the file has changed.
-    fn send_file_copy(&self, range: &FileRange, deadline: Instant) -> io::Result<u64> {
-        let piece = file::read(range, Way::Read, COPIED_PIECE_LEN)?;
+    fn send_file_copy(
+        &self,
+        range: &FileRange,
+        len_max: u64,
+        deadline: Instant,
+    ) -> io::Result<u64> {
+        let piece = file::read(range, Way::Read, len_max.min(COPIED_PIECE_LEN))?;
         match piece.is_empty() {
             true => Ok(0),
             false => Ok(self.send(&[IoSlice::new(&piece)], false, deadline)? as u64),

@@ -33,9 +33,15 @@ pub(crate) struct Outgoing {
     /// What of it the peer had not taken at the last look, and when to look again.
     untaken: Option<u64>,
     look_after: Duration,
+    /// What was sent since the last page of the page cache: bytes that no write can change.
+    copied: u64,
 }
 
-/// How much of a slow file's end is held back until the peer has taken the rest.
+/// The end of a slow file goes out as copies, so that the peer has something to take while the
+/// carriage waits until no page of the page cache is left on its way.
+pub(super) const COPIED_END_LEN: u64 = 256 * 1024;
+
+/// How much of that is held back meanwhile.
 pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
 
 /// How often to look whether it has: there is no event for that. Each pause is a quarter longer
@@ -75,6 +81,7 @@ impl Outgoing {
             is_slow: false,
             untaken: None,
             look_after: Duration::ZERO,
+            copied: 0,
         })
     }
 
@@ -146,8 +153,8 @@ impl Outgoing {
         // only be cut off, so that it is not taken for whole. What `sendfile(2)` queues are the
         // page cache's own pages, so a write changes bytes that were sent but not yet taken. A
         // write into a settled file shows in its stamp: once a file was too much for the socket,
-        // its end is held back until the rest was taken and the stamp is still the same. Where that
-        // cannot be told, every piece is a copy. docs/serve.md says what is left.
+        // its last bytes are held back until all such pages were taken and the stamp is still the
+        // same. Where that cannot be told, every piece is a copy. docs/serve.md says what is left.
         let len = range.len();
         let piece = |len, look| {
             Want::File(FilePiece {
@@ -157,12 +164,14 @@ impl Outgoing {
                 until,
             })
         };
-        match (self.is_slow, self.untaken) {
-            _ if !range.settled => Want::Copy { range, until },
-            (false, _) => piece(len, false),
-            (true, _) if len > HELD_BACK_LEN => piece(len - HELD_BACK_LEN, true),
-            (true, Some(0)) => Want::Copy { range, until },
-            (true, _) => Want::Untaken {
+        let copy = |len| Want::Copy { range, len, until };
+        match self.untaken {
+            _ if !range.settled => copy(len),
+            _ if !self.is_slow => piece(len, false),
+            _ if len > COPIED_END_LEN => piece(len - COPIED_END_LEN, true),
+            _ if len > HELD_BACK_LEN => copy(len - HELD_BACK_LEN),
+            Some(untaken) if untaken <= self.copied => copy(len),
+            _ => Want::Untaken {
                 after: self.look_after,
             },
         }
@@ -190,6 +199,10 @@ impl Outgoing {
             return self.sealed.consume(len);
         }
         if let Some(Chunk::File(range)) = self.out.front() {
+            self.copied = match self.is_slow && range.len() <= COPIED_END_LEN {
+                true => self.copied + len,
+                false => 0,
+            };
             self.is_slow |= len < range.len();
             (self.untaken, self.look_after) = (None, Duration::ZERO);
         }

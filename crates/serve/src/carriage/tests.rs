@@ -11,7 +11,7 @@ use std::time::Duration;
 use session::replay::test_now;
 use session::{GiveUp, Phase};
 
-use super::outgoing::HELD_BACK_LEN;
+use super::outgoing::{COPIED_END_LEN, HELD_BACK_LEN};
 use super::{DRAIN_GRACE, HELD_LEN_MAX, LINGER_LEN_MAX, LINGER_TIMEOUT};
 use crate::counters::Closed;
 use world::{Blocked, FILE_LEN, OutputWant, World};
@@ -431,12 +431,15 @@ fn a_file_that_the_socket_takes_at_once_is_not_held_back() {
     assert_eq!(world.asked, [OutputWant::Pages { len, look }]);
 }
 
+/// Seen: the last 16 KiB of a large file came a round trip late, because they were held back until
+/// all else was taken. Cure: the last 256 KiB are copies, which need not be waited for.
 #[test]
-fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same() {
+fn the_end_of_a_slow_file_is_held_back_until_its_pages_were_taken_and_is_the_same() {
+    let copied = COPIED_END_LEN - HELD_BACK_LEN;
     let slow = || {
         let mut world = World::new();
         world.window = 1_000_000;
-        (world.file_len, world.untaken) = (FILE_LEN, 5000);
+        (world.file_len, world.untaken) = (FILE_LEN, copied + 1);
         world.carriage.input(b"file 3000000\nsay y\n", world.now);
         while world.got.len() < (FILE_LEN - HELD_BACK_LEN) as usize {
             assert_eq!(world.step(), None);
@@ -449,15 +452,16 @@ fn the_end_of_a_slow_file_is_held_back_until_the_rest_was_taken_and_is_the_same(
         len: FILE_LEN,
         look: false,
     };
-    let rest = [2_000_000, 1_000_000].map(|len| looked(len - HELD_BACK_LEN));
-    assert_eq!(world.asked, [&[first][..], &rest].concat());
+    let rest = [2_000_000, 1_000_000].map(|len| looked(len - COPIED_END_LEN));
+    let copies = [OutputWant::Copy(copied)];
+    assert_eq!(world.asked, [&[first][..], &rest, &copies].concat());
     world.asked.clear();
     for _ in 0..3 {
         assert_eq!(world.step(), None);
     }
     let after = [0, 100, 125].map(|us| OutputWant::Untaken(Duration::from_micros(us)));
     assert_eq!(world.asked, after);
-    world.untaken = 0;
+    world.untaken = copied;
     assert_eq!(world.run(), Blocked::Receive);
     assert_eq!(world.asked.last(), Some(&OutputWant::Copy(HELD_BACK_LEN)));
     assert!(world.got == [&file(FILE_LEN)[..], b"y\n"].concat());

@@ -272,8 +272,8 @@ impl<S: Session> Connection<S> {
                     wait,
                 )
             }
-            Want::Copy { range, until } => {
-                let copy = file::read(range, Way::Read, COPIED_PIECE_LEN);
+            Want::Copy { range, len, until } => {
+                let copy = file::read(range, Way::Read, len.min(COPIED_PIECE_LEN));
                 let len = copy.and_then(|copy| send(socket, &[IoSlice::new(&copy)]));
                 tell(carriage, len, now, Carriage::sent, write_until(until))
             }

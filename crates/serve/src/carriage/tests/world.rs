@@ -364,9 +364,9 @@ impl World {
                 self.got.extend_from_slice(&bytes);
                 self.carriage.sent(bytes.len() as u64, now);
             }
-            Want::Copy { range, .. } => {
-                self.asked.push(OutputWant::Copy(range.len()));
-                let bytes = read(range, self.window.min(range.len() as usize), self.file_len);
+            Want::Copy { range, len, .. } => {
+                self.asked.push(OutputWant::Copy(len));
+                let bytes = read(range, self.window.min(len as usize), self.file_len);
                 if self.has_changed && bytes.len() as u64 == range.len() {
                     let error = io::ErrorKind::InvalidData.into();
                     self.carriage.failed(&error, now);

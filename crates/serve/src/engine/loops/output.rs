@@ -38,7 +38,7 @@ pub(crate) fn output<S: Session>(
             }
         }
         Want::File(piece) => wire.send_file(&piece, slow)?,
-        Want::Copy { range, until } => wire.send_copy(range, until, slow)?,
+        Want::Copy { range, len, until } => wire.send_copy(range, len, until, slow)?,
         Want::Read { range } => {
             let read = wire.read(range, slow)?;
             tell(carriage, read, look(now), Carriage::file_bytes);

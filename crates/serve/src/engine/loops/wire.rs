@@ -192,11 +192,12 @@ impl Wire {
         Continue(sent.map(|len| len as u64))
     }
 
-    /// The same with bytes that are a copy; the last ones of the range only if the file has not
-    /// changed after they were read.
+    /// The same with the first `len_max` bytes of a range, as a copy; the last ones of the range
+    /// only if the file has not changed after they were read.
     pub(crate) fn send_copy(
         &mut self,
         range: &FileRange,
+        len_max: u64,
         until: Instant,
         slow: Option<impl FnOnce(SlowRead)>,
     ) -> Attempt<u64> {
@@ -204,13 +205,14 @@ impl Wire {
             return Break(Waits::Room { until });
         }
         if self.piece.is_none() {
-            self.fetch(range, COPIED_PIECE_LEN, slow)?;
-            match file::read(range, Way::Read, COPIED_PIECE_LEN) {
+            let len = len_max.min(COPIED_PIECE_LEN);
+            self.fetch(range, len, slow)?;
+            match file::read(range, Way::Read, len) {
                 Ok(piece) => self.piece = Some((piece, 0)),
                 Err(error) => return Continue(Err(error)),
             }
         }
-        self.send_piece(range.len(), until)
+        self.send_piece(len_max, until)
     }
 
     /// Sends what it can of a piece that was read, at most `len_max`.

@@ -8,6 +8,7 @@
 //! # Floors
 //!
 //! ```text
+//!   station     a host as people describe it, opened: device, addresses, shards
 //!   host        one shard: timers, receive burst, handlers, transmit burst
 //!   tcp         connections: states, retransmission, congestion control
 //!   ip          own addresses, routes, ICMP, path MTU
@@ -17,7 +18,8 @@
 //!   time        an instant, counted from where the caller likes
 //! ```
 //!
-//! Each knows only those below it. `device` is the one place with system calls.
+//! Each knows only those below it. `device` is the one place with system calls, but
+//! for the key that `station` draws.
 
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
@@ -26,6 +28,7 @@ pub mod device;
 pub mod host;
 pub mod ip;
 pub mod neighbor;
+pub mod station;
 pub mod tcp;
 pub mod time;
 pub mod wire;

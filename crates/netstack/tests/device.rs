@@ -6,6 +6,7 @@ use netstack::device::impair::{Impair, ImpairCounters, Impairment};
 use netstack::device::mem::{self, Mem};
 use netstack::device::packet::Packet;
 use netstack::device::pcap::Pcap;
+use netstack::device::siblings::{INBOX_FRAMES_MAX, Sibling};
 use netstack::device::tap::Tap;
 use netstack::device::xdp::Xdp;
 use netstack::device::{
@@ -13,8 +14,9 @@ use netstack::device::{
     TransmitError, Verified,
 };
 use netstack::time::Instant;
+use netstack::wire::arp::{self, ArpOperation, ArpPacket};
 use netstack::wire::checksum::Sum;
-use netstack::wire::ethernet::{self, EtherType, EthernetHeader};
+use netstack::wire::ethernet::{self, EtherType, EthernetAddress, EthernetHeader};
 use netstack::wire::ipv4::{self, Ipv4Header};
 use netstack::wire::{Ecn, Protocol};
 
@@ -508,4 +510,74 @@ fn a_file_that_fails_ends_the_capture_and_not_the_network() {
         panic!("the file was full");
     };
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}
+
+/// Seen: of two shards, one has asked for its neighbour and the answer came to the queue of the
+/// other, so every second connection was never answered. Cause: an answer is of no flow. Cure: what
+/// is about the link goes to all siblings; a question does not, or all would answer it.
+#[test]
+fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
+    let frame = |ethertype, payload: &[u8]| {
+        let header = EthernetHeader {
+            dst: EthernetAddress::BROADCAST,
+            src: EthernetAddress([2, 0, 0, 0, 0, 1]),
+            ethertype,
+        };
+        let mut bytes = vec![0; ethernet::HEADER_LEN];
+        header.emit(&mut bytes);
+        [&bytes, payload].concat()
+    };
+    let arp = |operation| {
+        let packet = ArpPacket {
+            operation,
+            sender_mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+            sender_ip: "192.0.2.1".parse().unwrap(),
+            target_mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
+            target_ip: "192.0.2.2".parse().unwrap(),
+        };
+        let mut room = [0; arp::PACKET_LEN];
+        packet.emit(&mut room);
+        frame(EtherType::ARP, &room)
+    };
+    let icmpv6 = |kind: u8| {
+        let mut packet = [0; 48];
+        packet[0] = 0x60;
+        packet[6] = Protocol::ICMPV6.0;
+        packet[40] = kind;
+        frame(EtherType::IPV6, &packet)
+    };
+    let icmpv4 = |kind: u8| {
+        let mut packet = [0; 32];
+        packet[0] = 0x46; // With an option.
+        packet[9] = Protocol::ICMP.0;
+        packet[24] = kind;
+        frame(EtherType::IPV4, &packet)
+    };
+    let for_all = [arp(ArpOperation::Reply), icmpv6(136), icmpv6(2), icmpv4(3)];
+    let for_one = [
+        arp(ArpOperation::Request),
+        icmpv6(135),
+        icmpv4(8),
+        vec![1; 20],
+    ];
+    let (mut near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair(64)).unzip();
+    let mut siblings = Sibling::family(far).unwrap();
+    for bytes in for_all.iter().chain(&for_one) {
+        near[1].transmit(Instant::START, &plain(bytes)).unwrap();
+    }
+    let all = [&for_all[..], &for_one].concat();
+    assert_eq!(received(&mut siblings[1], Instant::START), all);
+    for other in [0, 2] {
+        assert_eq!(received(&mut siblings[other], Instant::START), for_all);
+        assert!(received(&mut siblings[other], Instant::START).is_empty());
+    }
+    // Those that are not looked at do not pile up.
+    for _ in 0..2 * INBOX_FRAMES_MAX {
+        near[0]
+            .transmit(Instant::START, &plain(&for_all[0]))
+            .unwrap();
+        received(&mut siblings[0], Instant::START);
+    }
+    let kept = received(&mut siblings[2], Instant::START);
+    assert_eq!(kept.len(), INBOX_FRAMES_MAX);
 }

@@ -17,8 +17,10 @@
 
 pub mod impair;
 pub mod mem;
+pub mod name;
 pub mod packet;
 pub mod pcap;
+pub mod siblings;
 mod sys;
 pub mod tap;
 mod vnet;

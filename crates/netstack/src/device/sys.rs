@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::ifreq;
 
+use crate::wire::ethernet::EthernetAddress;
+
 /// An interface's name as the kernel takes it: NUL-terminated, in 16 bytes. netdevice(7)
 pub(super) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     let is_right = !name.is_empty() && !name.contains(['\0', '/']) && name.len() < libc::IFNAMSIZ;
@@ -47,21 +49,46 @@ pub(super) fn set_tun_offload(tun: BorrowedFd<'_>, offload: libc::c_uint) -> io:
 
 /// The longest IP packet of an interface: `SIOCGIFMTU`. netdevice(7)
 pub(super) fn mtu_of(name: &str) -> io::Result<usize> {
-    use rustix::net::{AddressFamily, SocketType, socket};
-    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    let mut request = ifreq {
-        ifr_name: interface_name(name)?,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_mtu: 0 },
-    };
-    let fd = any.as_fd().as_raw_fd();
-    // SAFETY: SIOCGIFMTU reads the name and writes the number of one `ifreq`, which this function
-    // owns.
-    let returned = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU, &raw mut request) };
-    checked(returned)?;
+    let request = ask_interface(name, libc::SIOCGIFMTU)?;
     // SAFETY: the call has succeeded, so it has written the union's `ifru_mtu`; and every bit
     // pattern is an integer.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(usize::try_from(mtu).unwrap_or_default())
+}
+
+/// The station's address of an interface: `SIOCGIFHWADDR`. netdevice(7)
+pub(super) fn mac_of(name: &str) -> io::Result<EthernetAddress> {
+    let request = ask_interface(name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: the call has succeeded, so it has written the union's `ifru_hwaddr`; and every bit
+    // pattern is a `sockaddr`.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let mut mac = EthernetAddress::ZERO;
+    for (to, from) in mac.0.iter_mut().zip(address.sa_data) {
+        *to = from as u8;
+    }
+    Ok(mac)
+}
+
+/// Asks for a property of an interface, which the answer's union has.
+fn ask_interface(name: &str, what: libc::c_ulong) -> io::Result<ifreq> {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let mut request = ifreq {
+        ifr_name: interface_name(name)?,
+        // The longest member that is read here, so that no byte of it is without a value.
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_hwaddr: libc::sockaddr {
+                sa_family: 0,
+                sa_data: [0; 14],
+            },
+        },
+    };
+    let fd = any.as_fd().as_raw_fd();
+    // SAFETY: SIOCGIFMTU and SIOCGIFHWADDR, which the callers in this file ask for, read the name
+    // and write one member of the union of one `ifreq`, which this function owns.
+    let returned = unsafe { libc::ioctl(fd, what, &raw mut request) };
+    checked(returned)?;
+    Ok(request)
 }
 
 fn checked(returned: c_int) -> io::Result<()> {

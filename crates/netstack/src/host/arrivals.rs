@@ -150,8 +150,9 @@ impl Shard {
         if segment.flags.contains(Flags::RST) {
             return;
         }
-        let is_listening = self.listeners.get_mut(tuple.local_port).is_some();
         let is_syn = segment.flags.contains(Flags::SYN);
+        let listening = self.listeners.get_mut(tuple.local_port);
+        let is_listening = listening.is_some_and(|it| !(is_syn && it.refuses_handshakes));
         match (segment.ack, is_syn) {
             _ if !is_listening => self.reset(tuple, segment),
             (Some(ack), false) if self.take_cookie(now, tuple, hash, segment, ack) => {}

@@ -36,7 +36,7 @@ use crate::wire::checksum::Sum;
 use crate::wire::tcp::{self, HEADER_LEN_MAX};
 
 /// Frames that are taken from the device in one turn.
-const BURST_FRAMES_MAX: usize = 64;
+pub const BURST_FRAMES_MAX: usize = 64;
 
 /// IP's and TCP's headers, without options: what an MTU loses to them.
 const HEADERS_V4: usize = 20 + 20;

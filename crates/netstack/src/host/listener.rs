@@ -39,6 +39,7 @@ pub(super) struct Listening {
     pub(super) backlog: Backlog,
     pub(super) half_open: usize,
     pub(super) waiting: VecDeque<u32>,
+    pub(super) refuses_handshakes: bool,
     cookies_until: Instant,
 }
 
@@ -72,6 +73,7 @@ impl Listeners {
             backlog,
             half_open: 0,
             waiting: VecDeque::with_capacity(backlog.accept_queue_max.min(1024)),
+            refuses_handshakes: false,
             cookies_until: Instant::START,
         });
     }

@@ -65,6 +65,14 @@ pub struct FlowId {
     serial: u32,
 }
 
+impl FlowId {
+    /// A small number that no other connection of the shard has at the same time: a place in a
+    /// table of the application's.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// Limits of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardLimits {
@@ -247,6 +255,20 @@ impl Shard {
     /// Takes connections to `port`. What is there already stays as it is.
     pub fn listen(&mut self, port: u16, backlog: Backlog) {
         self.listeners.add(port, backlog);
+    }
+
+    /// Takes no more handshakes: a SYN is answered with a RST. Those under way end, and can be
+    /// accepted.
+    pub fn refuse_handshakes(&mut self, port: u16) {
+        if let Some(listening) = self.listeners.get_mut(port) {
+            listening.refuses_handshakes = true;
+        }
+    }
+
+    /// How many connections are half open at `port`, or wait to be accepted.
+    pub fn backlog_len(&mut self, port: u16) -> usize {
+        let listening = self.listeners.get_mut(port);
+        listening.map_or(0, |listening| listening.half_open + listening.waiting.len())
     }
 
     /// Takes no more. Half-open connections are forgotten, those that wait are reset.

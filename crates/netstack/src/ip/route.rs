@@ -1,13 +1,15 @@
 //! Which addresses are this host's, which are on the link, and where the others go.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use super::{InterfaceConfig, solicited_node};
 use crate::time::Instant;
 use crate::wire::ethernet::EthernetAddress;
 
-/// An address with the prefix that it shares with its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An address with the prefix that it shares with its link, as in `10.9.0.2/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     /// The address.
     pub address: IpAddr,
@@ -44,6 +46,32 @@ impl Prefix {
         let hosts = u32::MAX >> (32 - host_bits);
         let host = u32::from(other) & hosts;
         host == hosts || host == 0
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Prefix, String> {
+        let parsed = text.split_once('/').and_then(|(address, len)| {
+            let address: IpAddr = address.parse().ok()?;
+            let len = len.parse().ok()?;
+            let len_max = if address.is_ipv4() { 32 } else { 128 };
+            (1..=len_max)
+                .contains(&len)
+                .then_some(Prefix { address, len })
+        });
+        parsed.ok_or_else(|| {
+            format!(
+                "'{text}' is no address with its prefix; write it as in 10.9.0.2/24 or fd00::2/64"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
     }
 }
 

@@ -69,6 +69,7 @@ const HOUSES: &[House] = &[
             host/table host/wheel host/listener host/time_wait
             host
             host/frames
+            station
         ",
         upward: &[],
     },

@@ -1,0 +1,173 @@
+//! A device as people write it, and opened: one type for all kinds that have an interface.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::process;
+use std::str::FromStr;
+
+use super::packet::Packet;
+use super::tap::Tap;
+use super::xdp::Xdp;
+use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys};
+use crate::time::Instant;
+use crate::wire::ethernet::EthernetAddress;
+
+/// `tap:NAME`, `packet:NAME` or `xdp:NAME`, with the name of an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceName {
+    /// How its frames are had.
+    pub kind: DeviceKind,
+    /// Of 1 to 15 bytes.
+    pub interface: String,
+}
+
+/// How the frames of an interface are had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// [`Tap`]: it is made if it is not there.
+    Tap,
+    /// [`Packet`].
+    Packet,
+    /// [`Xdp`].
+    Xdp,
+}
+
+impl DeviceName {
+    /// Opens `queues` queues of the interface, one device for each.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tap::open`], [`Packet::open`] and [`Xdp::open`].
+    pub fn open(&self, queues: usize) -> io::Result<Vec<NamedDevice>> {
+        fn all<D>(opened: Vec<D>, named: fn(D) -> NamedDevice) -> Vec<NamedDevice> {
+            opened.into_iter().map(named).collect()
+        }
+        let name = &*self.interface;
+        Ok(match self.kind {
+            DeviceKind::Tap => all(Tap::open(name, queues, true)?, NamedDevice::Tap),
+            DeviceKind::Packet => {
+                // Another group of this network namespace is another process'.
+                let group = process::id() as u16;
+                all(Packet::open(name, queues, group)?, NamedDevice::Packet)
+            }
+            DeviceKind::Xdp => all(Xdp::open(name, queues)?, NamedDevice::Xdp),
+        })
+    }
+
+    /// The station's address that a netstack on this device must have, if it cannot choose: AF_XDP
+    /// gets what the card lets through, which is what is for the interface.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if there is no such interface.
+    pub fn fixed_mac(&self) -> io::Result<Option<EthernetAddress>> {
+        match self.kind {
+            DeviceKind::Tap | DeviceKind::Packet => Ok(None),
+            DeviceKind::Xdp => sys::mac_of(&self.interface).map(Some),
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceName, String> {
+        let (kind, interface) = text.split_once(':').unwrap_or((text, ""));
+        let kind = match kind {
+            "tap" => DeviceKind::Tap,
+            "packet" => DeviceKind::Packet,
+            "xdp" => DeviceKind::Xdp,
+            _ => {
+                return Err(format!(
+                    "'{text}' is no device; write tap:NAME, packet:NAME or xdp:NAME"
+                ));
+            }
+        };
+        sys::interface_name(interface).map_err(|error| error.to_string())?;
+        Ok(DeviceName {
+            kind,
+            interface: interface.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            DeviceKind::Tap => "tap",
+            DeviceKind::Packet => "packet",
+            DeviceKind::Xdp => "xdp",
+        };
+        write!(f, "{kind}:{}", self.interface)
+    }
+}
+
+/// What a [`DeviceName`] opens.
+#[expect(missing_docs, reason = "the types say it")]
+#[expect(clippy::large_enum_variant, reason = "a shard has one")]
+pub enum NamedDevice {
+    Tap(Tap),
+    Packet(Packet),
+    Xdp(Xdp),
+}
+
+macro_rules! each {
+    ($self:ident, $device:ident => $call:expr) => {
+        match $self {
+            NamedDevice::Tap($device) => $call,
+            NamedDevice::Packet($device) => $call,
+            NamedDevice::Xdp($device) => $call,
+        }
+    };
+}
+
+impl Device for NamedDevice {
+    fn capabilities(&self) -> Capabilities {
+        each!(self, device => device.capabilities())
+    }
+
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        each!(self, device => device.receive(now, burst))
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        each!(self, device => device.transmit(now, frame))
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        each!(self, device => device.flush(now))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        each!(self, device => device.descriptor())
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        each!(self, device => device.wakes_at())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_shown_as_it_is_written() {
+        for text in ["tap:weft0", "packet:eth0", "xdp:veth-1"] {
+            assert_eq!(text.parse::<DeviceName>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused_with_what_to_write() {
+        for text in ["", "weft0", "tun:weft0", "TAP:weft0"] {
+            let why = text.parse::<DeviceName>().unwrap_err();
+            assert!(why.contains("write tap:NAME"), "{why}");
+        }
+        for text in ["tap", "tap:", "tap:a/b", "packet:a-name-of-16-byt"] {
+            let why = text.parse::<DeviceName>().unwrap_err();
+            assert!(why.contains("is no name of an interface"), "{why}");
+        }
+    }
+}

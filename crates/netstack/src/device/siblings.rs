@@ -1,0 +1,202 @@
+//! Queues of one interface, each with a shard: what is about the link comes to one of them and is
+//! for all.
+//!
+//! ```text
+//!   interface ─┬─ queue 0 ── Sibling ── shard 0      A flow's segments come to the queue of its
+//!              │               │ ▲                   shard. An answer to "who has 10.0.0.1?" comes
+//!              │          inbox│ │inbox              to either, whichever shard has asked.
+//!              │               ▼ │
+//!              └─ queue 1 ── Sibling ── shard 1
+//! ```
+//!
+//! Such frames are few. An inbox that is full takes no more of them: they are asked for again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use super::mem::Held;
+use super::{Capabilities, Device, Frame, OutgoingFrame, ReceiveBurst, TransmitError};
+use crate::time::Instant;
+use crate::wire::arp::{ArpOperation, ArpPacket};
+use crate::wire::ethernet::{EtherType, EthernetHeader};
+use crate::wire::{Protocol, ipv6};
+
+/// Frames that wait for one shard.
+pub const INBOX_FRAMES_MAX: usize = 64;
+
+/// One of several queues.
+pub struct Sibling<D> {
+    device: D,
+    /// `None` if it is the only one.
+    family: Option<Family>,
+}
+
+struct Family {
+    own: usize,
+    inboxes: Arc<[Inbox]>,
+    /// Readable when the queue or the inbox has something.
+    either: OwnedFd,
+}
+
+struct Inbox {
+    frames: Mutex<VecDeque<Held>>,
+    /// So that a look costs no lock.
+    has_some: AtomicBool,
+    /// Readable when there are some.
+    bell: OwnedFd,
+}
+
+impl<D: Device> Sibling<D> {
+    /// The queues of one interface.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says to new descriptors.
+    pub fn family(queues: Vec<D>) -> io::Result<Vec<Sibling<D>>> {
+        let inboxes = queues.iter().map(|_| Inbox::new());
+        let inboxes: Arc<[Inbox]> = inboxes.collect::<io::Result<_>>()?;
+        let count = queues.len();
+        let member = |(own, device): (usize, D)| {
+            let family = match count {
+                1 => None,
+                _ => Some(Family::new(own, Arc::clone(&inboxes), &device)?),
+            };
+            Ok(Sibling { device, family })
+        };
+        queues.into_iter().enumerate().map(member).collect()
+    }
+}
+
+impl Family {
+    fn new(own: usize, inboxes: Arc<[Inbox]>, device: &impl Device) -> io::Result<Family> {
+        let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = inboxes[own].bell.as_fd();
+        for fd in device.descriptor().into_iter().chain([bell]) {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
+        }
+        Ok(Family {
+            own,
+            inboxes,
+            either,
+        })
+    }
+
+    fn tell_others(&self, frame: &Frame<'_>) {
+        for (at, inbox) in self.inboxes.iter().enumerate() {
+            if at != self.own {
+                inbox.put(frame);
+            }
+        }
+    }
+}
+
+impl Inbox {
+    fn new() -> io::Result<Inbox> {
+        Ok(Inbox {
+            frames: Mutex::default(),
+            has_some: AtomicBool::new(false),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    fn put(&self, frame: &Frame<'_>) {
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if frames.len() < INBOX_FRAMES_MAX {
+            frames.push_back(Held::copy(frame, Vec::new()));
+            self.has_some.store(true, Ordering::Release);
+            // It fails only if the bell has been rung some 2^64 times.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn take(&self, burst: &mut ReceiveBurst) {
+        if !self.has_some.load(Ordering::Acquire) {
+            return;
+        }
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(room) = burst.room() {
+            let Some(Held {
+                bytes,
+                verified,
+                segment_len,
+            }) = frames.pop_front()
+            else {
+                self.has_some.store(false, Ordering::Relaxed);
+                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+                return;
+            };
+            room[..bytes.len()].copy_from_slice(&bytes);
+            burst.push(bytes.len(), verified, segment_len);
+        }
+    }
+}
+
+/// Whether every shard needs it: answers about neighbours, routers that advertise themselves, and
+/// errors, which quote a flow that may be any shard's. Questions are answered by the shard that
+/// they come to.
+fn is_for_all(frame: &[u8]) -> bool {
+    let Ok((header, packet)) = EthernetHeader::parse(frame) else {
+        return false;
+    };
+    let byte = |at: usize| packet.get(at).copied();
+    match header.ethertype {
+        EtherType::ARP => {
+            ArpPacket::parse(packet).is_ok_and(|it| it.operation == ArpOperation::Reply)
+        }
+        EtherType::IPV4 if byte(9) == Some(Protocol::ICMP.0) => {
+            let header_len = usize::from(packet[0] & 0xf) * 4;
+            // Unreachable, time exceeded, parameter problem: RFC 792
+            matches!(byte(header_len), Some(3 | 11 | 12))
+        }
+        EtherType::IPV6 if byte(6) == Some(Protocol::ICMPV6.0) => {
+            // Errors: RFC 4443 2.1. Advertisements of routers and neighbours: RFC 4861 4
+            matches!(byte(ipv6::HEADER_LEN), Some(0..=127 | 134 | 136))
+        }
+        _ => false,
+    }
+}
+
+impl<D: Device> Device for Sibling<D> {
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        let first = burst.len();
+        let received = self.device.receive(now, burst);
+        if let Some(family) = &self.family {
+            for frame in burst.frames().skip(first) {
+                if is_for_all(frame.bytes) {
+                    family.tell_others(&frame);
+                }
+            }
+            family.inboxes[family.own].take(burst);
+        }
+        received
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        self.device.transmit(now, frame)
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.device.flush(now)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.family {
+            None => self.device.descriptor(),
+            Some(family) => Some(family.either.as_fd()),
+        }
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        self.device.wakes_at()
+    }
+}

@@ -1,0 +1,251 @@
+//! A host on a link as people describe it: which device, which addresses, which way out; and that
+//! opened, as one netstack for each shard.
+//!
+//! ```text
+//!   tap:weft0  10.9.0.2/24  fd00:9::2/64  gateway 10.9.0.1         text, by FromStr of its parts
+//!        │
+//!     Station ── open(shards: 2) ──▶ Netstack on queue 0, Netstack on queue 1
+//! ```
+//!
+//! All shards are one host: the same addresses, the same station's address. A flow is on the shard
+//! whose queue its segments come to; what is about the link is for all
+//! ([`siblings`](crate::device::siblings)).
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::Netstack;
+use crate::device::Device;
+use crate::device::name::{DeviceKind, DeviceName, NamedDevice};
+use crate::device::siblings::Sibling;
+use crate::host::ShardLimits;
+use crate::ip::{InterfaceConfig, MTU_MIN_V4, MTU_MIN_V6, Prefix};
+use crate::tcp::TcpConfig;
+use crate::wire::ethernet::EthernetAddress;
+
+/// A host on a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// Where its frames come from and go to.
+    pub device: DeviceName,
+    /// Its addresses, each with the prefix that is on the link: at least one.
+    pub addresses: Vec<Prefix>,
+    /// Where packets go that leave the link: one of each family at most.
+    pub gateways: Vec<IpAddr>,
+    /// The longest IP packet, if that is less than the device takes.
+    pub mtu: Option<usize>,
+}
+
+/// A queue of a station's device.
+pub type StationDevice = Sibling<NamedDevice>;
+
+/// Why a station cannot be. The text is a sentence for people.
+#[derive(Debug)]
+pub enum StationError {
+    /// It is described wrongly.
+    Described(String),
+    /// The kernel does not give it its device.
+    Device(DeviceName, io::Error),
+}
+
+impl Station {
+    /// Finds what is wrong with the description and can be known without opening the device.
+    ///
+    /// # Errors
+    ///
+    /// [`StationError::Described`]
+    pub fn check(&self) -> Result<(), StationError> {
+        let wrong = |why: String| Err(StationError::Described(why));
+        let is_v4 = |prefix: &Prefix| prefix.address.is_ipv4();
+        if self.addresses.is_empty() {
+            return wrong("the netstack needs an address, such as 10.9.0.2/24".to_owned());
+        }
+        for (at, gateway) in self.gateways.iter().enumerate() {
+            let is_same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
+            if self.gateways[..at].iter().any(is_same_family) {
+                return wrong(format!("gateway {gateway} is a second one of its family"));
+            }
+            let is_on_link = |prefix: &Prefix| prefix.contains(*gateway);
+            let is_link_local = matches!(gateway, IpAddr::V6(six) if six.is_unicast_link_local());
+            if !is_link_local && !self.addresses.iter().any(is_on_link) {
+                return wrong(format!(
+                    "gateway {gateway} is in the prefix of no address, so it cannot be reached"
+                ));
+            }
+        }
+        let mtu_min = match self.addresses.iter().all(is_v4) {
+            true => MTU_MIN_V4,
+            false => MTU_MIN_V6,
+        };
+        match self.mtu {
+            Some(mtu) if mtu < mtu_min => {
+                wrong(format!("an MTU of {mtu} is below {mtu_min}, the least"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the device, with a queue for each of `shards`, and makes a netstack on each.
+    ///
+    /// # Errors
+    ///
+    /// [`StationError`]
+    pub fn open(
+        &self,
+        shards: usize,
+        tcp: TcpConfig,
+        limits: ShardLimits,
+    ) -> Result<Vec<Netstack<StationDevice>>, StationError> {
+        self.check()?;
+        let refused = |error| StationError::Device(self.device.clone(), error);
+        let mac = self.device.fixed_mac().map_err(refused)?;
+        let queues = self.device.open(shards).map_err(refused)?;
+        let queues = Sibling::family(queues).map_err(refused)?;
+        let device_mtu = queues[0].capabilities().mtu;
+        let mtu = self.mtu.unwrap_or(device_mtu);
+        if mtu > device_mtu {
+            return Err(StationError::Described(format!(
+                "an MTU of {mtu} is above {device_mtu}, which {} has",
+                self.device
+            )));
+        }
+        let interface = InterfaceConfig {
+            mac: mac.unwrap_or_else(|| mac_of(self.addresses[0].address)),
+            mtu,
+            addresses: self.addresses.clone(),
+            gateway_v4: self.gateways.iter().find_map(|gateway| match gateway {
+                IpAddr::V4(four) => Some(*four),
+                IpAddr::V6(_) => None,
+            }),
+            gateway_v6: self.gateways.iter().find_map(|gateway| match gateway {
+                IpAddr::V6(six) => Some(*six),
+                IpAddr::V4(_) => None,
+            }),
+        };
+        let netstack = |device| {
+            let key = random_key().map_err(refused)?;
+            Ok(Netstack::new(device, interface.clone(), tcp, limits, key))
+        };
+        queues.into_iter().map(netstack).collect()
+    }
+}
+
+/// A locally administered address that a host of this address has again after a restart, so that
+/// its neighbours need not learn another one.
+fn mac_of(address: IpAddr) -> EthernetAddress {
+    let octets = match address {
+        IpAddr::V4(four) => Ipv4Addr::octets(&four),
+        IpAddr::V6(six) => {
+            let [.., a, b, c, d] = Ipv6Addr::octets(&six);
+            [a, b, c, d]
+        }
+    };
+    let [a, b, c, d] = octets;
+    EthernetAddress([0x02, 0x77, a, b, c, d])
+}
+
+fn random_key() -> io::Result<[u8; 16]> {
+    let mut key = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(key)
+}
+
+impl fmt::Display for StationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, error) = match self {
+            StationError::Described(why) => return f.write_str(why),
+            StationError::Device(device, error) => (device, error),
+        };
+        let DeviceName { kind, interface } = device;
+        let rights = match kind {
+            DeviceKind::Tap => "CAP_NET_ADMIN",
+            DeviceKind::Packet => "CAP_NET_RAW",
+            DeviceKind::Xdp => "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF",
+        };
+        write!(f, "cannot open {device}: ")?;
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::PermissionDenied, _) => {
+                write!(f, "it needs {rights}; start as root")
+            }
+            (_, Some(libc::ENODEV)) => write!(f, "there is no interface {interface}"),
+            (io::ErrorKind::ResourceBusy, _) => write!(f, "{interface} is in use"),
+            _ => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StationError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn station(addresses: &[&str], gateways: &[&str], mtu: Option<usize>) -> Station {
+        Station {
+            device: "tap:weft0".parse().unwrap(),
+            addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
+            gateways: gateways.iter().map(|it| it.parse().unwrap()).collect(),
+            mtu,
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_is_wrong() {
+        let both = ["10.9.0.2/24", "fd00:9::2/64"];
+        for (station, why) in [
+            (station(&[], &[], None), "needs an address"),
+            (station(&both, &["10.8.0.1"], None), "in the prefix of no"),
+            (
+                station(&both, &["10.9.0.1", "10.9.0.3"], None),
+                "a second one",
+            ),
+            (station(&both, &[], Some(1279)), "below 1280"),
+            (station(&both[..1], &[], Some(551)), "below 552"),
+        ] {
+            let said = station.check().unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+        }
+        let gateways = ["10.9.0.1", "fe80::1"];
+        station(&both, &gateways, Some(1280)).check().unwrap();
+    }
+
+    #[test]
+    fn an_address_with_its_prefix_is_shown_as_it_is_written() {
+        for text in ["10.9.0.2/24", "fd00:9::2/64", "192.0.2.1/32"] {
+            assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "10.9.0.2",
+            "10.9.0.2/33",
+            "10.9.0.2/0",
+            "fd00::1/129",
+            "x/8",
+        ] {
+            let why = text.parse::<Prefix>().unwrap_err();
+            assert!(why.contains("write it as in 10.9.0.2/24"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_station_keeps_its_address_on_the_link_and_no_other_has_it() {
+        let mac = |text: &str| mac_of(text.parse().unwrap());
+        assert_eq!(mac("10.9.0.2"), mac("10.9.0.2"));
+        assert_ne!(mac("10.9.0.2"), mac("10.9.0.3"));
+        assert_ne!(mac("fd00:9::2"), mac("fd00:9::3"));
+        assert!(mac("10.9.0.2").is_unicast());
+    }
+
+    #[test]
+    fn a_device_that_is_refused_says_what_it_needs() {
+        let refused = |code| {
+            let error = io::Error::from_raw_os_error(code);
+            StationError::Device("tap:weft0".parse().unwrap(), error).to_string()
+        };
+        assert!(refused(libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(refused(libc::ENODEV).contains("no interface weft0"));
+        assert!(refused(libc::EBUSY).contains("in use"));
+    }
+}

@@ -1,9 +1,7 @@
 //! `weft lab`: the laboratory's experiments, with this program as one of the subjects.
 
 mod args;
-mod programs;
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -30,17 +28,6 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
         LabCommand::List { names } if names.is_empty() => list(out),
         LabCommand::List { names } => describe(&names, out),
         LabCommand::Servers => servers(out),
-        LabCommand::Program { name, parameters } => {
-            let output = programs::run(&name, &parameters).map_err(|why| match why.as_str() {
-                programs::ABSENT => Failure::Shown(::lab::EXIT_ABSENT),
-                _ => Failure::Usage(why),
-            })?;
-            serde_json::to_writer(&mut *out, &output).map_err(io::Error::from)?;
-            writeln!(out)?;
-            out.flush()?;
-            // Fibers that are still running belong to no run any more.
-            std::process::exit(0);
-        }
         LabCommand::Guard { journal } => Ok(::lab::guard(&journal)?),
         LabCommand::Run(run) => run_experiments(&run, out),
         LabCommand::Report { folder, write } => report(&folder, write.as_deref(), out),
@@ -419,7 +406,7 @@ const DISPATCHED: [&str; 10] = [
 
 /// weft's fibers and dispatchers, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
-    let program = std::env::current_exe()?;
+    let program = programs()?;
     let variants = [
         ("weft", "pinned"),
         ("weft steps", "steps"),
@@ -436,7 +423,7 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             start: Start::Program {
                 program: program.clone(),
-                arguments: ["lab", "program"].map(OsString::from).into(),
+                arguments: Vec::new(),
                 parameters: vec![parameter.into()],
             },
         });
@@ -465,6 +452,19 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
         }
     }
     Ok(subjects)
+}
+
+/// weft's own programs lie beside weft: it is a product, and they are measured and nothing else.
+fn programs() -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name("weft-programs");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(Failure::Running(format!(
+            "no program {}, which these experiments measure: build it with \
+             `cargo build --release --package weftwork`",
+            program.display()
+        ))),
+    }
 }
 
 fn unknown_peer(run: &Run) -> Option<&String> {

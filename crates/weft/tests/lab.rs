@@ -189,3 +189,25 @@ fn wait_for(mut command: Command) -> Output {
     let scratch = PathBuf::new();
     Running { child, scratch }.end()
 }
+
+#[test]
+fn programs_on_fibers_are_measured_and_are_no_part_of_weft() {
+    let lab = Lab::new();
+    let words = [
+        "rt-yield", "--quick", "--peers", "none", "--repeat", "1", "--sample", "10ms",
+    ];
+    let output = lab.command(&words).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("weft steps"), "{text}");
+
+    // The same weft, alone in a folder.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let alone = folder.path().join("weft");
+    fs::hard_link(env!("CARGO_BIN_EXE_weft"), &alone).unwrap();
+    let mut command = Command::new(alone);
+    let output = command.args(["lab", "run"]).args(words).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("cargo build --release"), "{error}");
+}

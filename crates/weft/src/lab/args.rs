@@ -22,11 +22,6 @@ pub(crate) enum LabCommand {
     },
     /// Compare two builds.
     Compare(Box<Compare>),
-    /// Be a subject.
-    Program {
-        name: String,
-        parameters: Vec<String>,
-    },
     /// Remove what a laboratory leaves, as soon as it is gone.
     Guard { journal: PathBuf },
 }
@@ -68,10 +63,6 @@ pub(crate) struct Compare {
 
 /// The subcommand, as clap sees it.
 pub(crate) fn command() -> Command {
-    let program = Command::new("program")
-        .hide(true)
-        .arg(Arg::new("name").required(true))
-        .arg(Arg::new("parameter").num_args(0..));
     let guard = Command::new("guard")
         .hide(true)
         .arg(path("journal").required(true));
@@ -87,7 +78,6 @@ pub(crate) fn command() -> Command {
             run(),
             report(),
             compare(),
-            program,
             guard,
         ])
 }
@@ -277,10 +267,6 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             names: many(matches, "name").unwrap_or_default(),
         },
         "servers" => LabCommand::Servers,
-        "program" => LabCommand::Program {
-            name: many(matches, "name").expect("clap demands it").remove(0),
-            parameters: many(matches, "parameter").unwrap_or_default(),
-        },
         "guard" => LabCommand::Guard {
             journal: file("journal").expect("clap demands it"),
         },

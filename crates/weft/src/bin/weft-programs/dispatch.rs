@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use ::lab::Output;
 use event::{Dispatcher, Fdm, Interest, Mechanism, Token, Trigger};
+use lab::Output;
 use rustix::event::epoll;
 
 use super::{Parameters, sample};

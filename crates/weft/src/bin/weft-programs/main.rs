@@ -1,28 +1,51 @@
 //! The thesis's programs on fibers: what `weft lab` runs as the subject `weft`, each in a process
 //! of its own.
 //!
-//! `weft lab program NAME key=value...` prints one JSON line, a [`::lab::Output`]. The same
-//! programs on other runtimes lie in `crates/lab/peers`.
+//! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on
+//! other runtimes lie in `crates/lab/peers`.
 
 mod dispatch;
 mod primitives;
 
 use std::collections::HashMap;
+use std::env;
 use std::fs;
+use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::lab::Output;
 use fiber::sync::Semaphore;
 use fiber::{Builder, Fiber, Flow, Runtime, Steps};
+use lab::Output;
+
+fn main() -> ExitCode {
+    let mut words = env::args().skip(1);
+    let Some(name) = words.next() else {
+        eprintln!("usage: weft-programs NAME [key=value...]; `weft lab run` starts it");
+        return ExitCode::from(2);
+    };
+    match run(&name, words) {
+        Ok(output) => {
+            let line = serde_json::to_string(&output).expect("numbers alone");
+            println!("{line}");
+            // Fibers that are still running belong to no run any more.
+            process::exit(0);
+        }
+        Err(why) if why == ABSENT => ExitCode::from(lab::EXIT_ABSENT),
+        Err(why) => {
+            eprintln!("weft-programs: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
 
 /// Runs a program.
 ///
 /// # Errors
 /// What is wrong with its name or parameters.
-pub(super) fn run(name: &str, parameters: &[String]) -> Result<Output, String> {
+fn run(name: &str, parameters: impl Iterator<Item = String>) -> Result<Output, String> {
     let parameters = Parameters::parse(parameters)?;
     match name {
         "yield" => yields(&parameters),
@@ -45,7 +68,7 @@ pub(super) fn run(name: &str, parameters: &[String]) -> Result<Output, String> {
 }
 
 /// That this kind of fibers has no such program.
-pub(super) const ABSENT: &str = "there is no such program for this kind of fibers";
+const ABSENT: &str = "there is no such program for this kind of fibers";
 
 /// What kind of fibers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +85,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn parse(parameters: &[String]) -> Result<Parameters, String> {
+    fn parse(parameters: impl Iterator<Item = String>) -> Result<Parameters, String> {
         let (mut numbers, mut mode, mut dispatcher) = (HashMap::new(), Mode::Pinned, None);
         for parameter in parameters {
             let (key, value) = parameter

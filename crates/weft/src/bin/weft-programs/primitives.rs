@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::lab::Output;
 use fiber::net::{self, Input};
 use fiber::sync::{Mutex, mpmc, mpsc};
 use fiber::{Builder, Fiber, Flow, Runtime, Source, Steps};
+use lab::Output;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -92,8 +92,8 @@ macro_rules! each {
                 carriers: $holder, ..
             }) => $call,
             Running::Thread(Threads { carriers: $holder }) => $call,
-            Running::Event($holder) => $call,
-            Running::Pipeline($holder) => $call,
+            Running::Event(Events { loops: $holder, .. }) => $call,
+            Running::Pipeline(Pipeline { loops: $holder, .. }) => $call,
         }
     };
 }
@@ -131,7 +131,7 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.dump(),
             Running::Thread(_) => String::new(),
-            Running::Event(events) => events.dump(),
+            Running::Event(events) => events.loops.dump(),
             Running::Pipeline(pipeline) => pipeline.dump(),
         }
     }
@@ -141,7 +141,7 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.write_metrics(out),
             Running::Thread(_) => {}
-            Running::Event(events) => events.write_metrics(out),
+            Running::Event(events) => events.loops.write_metrics(out),
             Running::Pipeline(pipeline) => pipeline.write_metrics(out),
         }
     }
@@ -164,8 +164,8 @@ impl Running {
     /// themselves.
     pub(crate) fn drain(&self) {
         match self {
-            Running::Event(events) => events.wake(),
-            Running::Pipeline(pipeline) => pipeline.wake(),
+            Running::Event(events) => events.loops.wake(),
+            Running::Pipeline(pipeline) => pipeline.loops.wake(),
             Running::Fiber(_) | Running::Thread(_) => {}
         }
     }

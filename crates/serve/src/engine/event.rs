@@ -29,13 +29,8 @@ use event::Mechanism;
 use session::{Opening, Session};
 
 use super::admission::Start;
-use super::loops::{
-    Accepted, DOORS, Dealer, Deals, Doors, Gate, House, Loop, LoopThreads, OpenDispatcher, Sockets,
-    sockets,
-};
+use super::loops::{Accepted, DOORS, Doors, House, Loop, Loops, OpenDispatcher, Sockets, sockets};
 use crate::listen::Bound;
-use crate::metrics::MetricsWriter;
-use crate::shared::Shared;
 use mailbox::{Letter, Mailbox};
 use worker::Worker;
 
@@ -83,31 +78,7 @@ pub enum Accept {
 /// The engine at work.
 pub(crate) struct Events {
     options: EventOptions,
-    shared: Arc<Shared>,
-    gate: Arc<Gate>,
-    loops: Vec<Arc<Loop>>,
-    dealer: Option<Arc<Loop>>,
-    threads: LoopThreads,
-    /// A Unix socket's file goes when its `Bound` does.
-    bound: Vec<Bound>,
-}
-
-/// Deals connections to loops in turn.
-struct InTurn<S> {
-    mailboxes: Vec<Arc<Mailbox<S>>>,
-    next: usize,
-}
-
-impl<S> Deals for InTurn<S> {
-    /// A mailbox has room for all that there may be.
-    fn has_room(&self, _own: &Arc<Loop>) -> bool {
-        true
-    }
-
-    fn deal(&mut self, accepted: Accepted) {
-        self.mailboxes[self.next].post(Letter::Accepted(accepted));
-        self.next = (self.next + 1) % self.mailboxes.len();
-    }
+    pub(super) loops: Loops,
 }
 
 impl Events {
@@ -140,34 +111,28 @@ impl Events {
         let accepting = own.iter().chain([&dealt]).filter(|it| !it.is_empty());
         let accepting = (accepting.count(), options.accepts_many);
         let (house, bound) = House::new(start, open_dispatcher, accepting);
-        let mut events = Events {
-            shared: Arc::clone(&house.admission.shared),
-            gate: Arc::clone(&house.gate),
-            loops: Vec::new(),
-            dealer: None,
-            threads: LoopThreads::default(),
-            bound,
-            options,
-        };
+        let mut loops = Loops::new(&house, bound);
         let mut mailboxes = Vec::new();
         for (at, sockets) in own.into_iter().enumerate() {
             let own = Loop::new()?;
             let mailbox = Arc::new(Mailbox::new(Arc::clone(&own)));
             mailboxes.push(Arc::clone(&mailbox));
-            events.loops.push(Arc::clone(&own));
+            loops.named.push((at.to_string(), Arc::clone(&own)));
             let (house, doors) = (Arc::clone(&house), Doors::new(sockets, DOORS));
-            let has_file_threads = events.options.has_file_threads;
+            let has_file_threads = options.has_file_threads;
             let make = move || Worker::new(house, own, mailbox, doors, has_file_threads);
-            (events.threads).spawn(format!("loop {at}"), make, Worker::run)?;
+            (loops.threads).spawn(format!("loop {at}"), make, Worker::run)?;
         }
         if !dealt.is_empty() {
-            let (own, doors) = (Loop::new()?, Doors::new(dealt, DOORS));
-            events.dealer = Some(Arc::clone(&own));
-            let to = InTurn { mailboxes, next: 0 };
-            let make = move || Dealer::new(house, own, to, doors);
-            (events.threads).spawn("dealer".to_owned(), make, Dealer::run)?;
+            let mut next = (0..mailboxes.len()).cycle();
+            // A mailbox has room for all that there may be.
+            let in_turn = move |accepted: Accepted| {
+                let next = next.next().expect("there is a loop");
+                mailboxes[next].post(Letter::Accepted(accepted));
+            };
+            loops.deal(&house, dealt, in_turn)?;
         }
-        Ok(events)
+        Ok(Events { options, loops })
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -181,57 +146,6 @@ impl Events {
             (_, Accept::Dealt) => ("s", "to which connections are dealt"),
         };
         format!("{loops} event loop{plural} on {dispatcher}, {accepts}")
-    }
-
-    /// What each loop has counted.
-    pub(crate) fn dump(&self) -> String {
-        let loops = self.loops.iter().enumerate();
-        let lines = loops.map(|(at, one)| one.counters.line(&at.to_string()));
-        lines.collect()
-    }
-
-    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
-        for (at, one) in self.loops.iter().enumerate() {
-            one.counters.write_metrics(&at.to_string(), out);
-        }
-    }
-
-    pub(crate) fn listeners(&self) -> &[Bound] {
-        &self.bound
-    }
-
-    /// The server has come to another stage of its life, or is to accept no more.
-    pub(crate) fn wake(&self) {
-        let all = self.loops.iter().chain(&self.dealer);
-        all.for_each(|one| one.bell.ring());
-    }
-
-    /// Closes the listeners of the loops, and waits until that is done.
-    pub(crate) fn stop_accepting(&self) {
-        self.gate.close();
-        self.wake();
-        self.gate.wait_until_closed();
-    }
-
-    pub(crate) fn connection_count(&self) -> usize {
-        self.gate.open()
-    }
-
-    /// The loops cut their connections: the stage says so.
-    pub(crate) fn cut(&self) -> usize {
-        let open = self.connection_count();
-        self.wake();
-        open
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        // If it could not be started, this ends what was.
-        self.shared.stage.cut();
-        self.gate.close();
-        self.wake();
-        self.threads.join();
     }
 }
 

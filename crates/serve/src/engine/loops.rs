@@ -3,8 +3,9 @@
 //! `house` (what all threads have in common) · `entrance`, `doors`, `gate`, `dealer` (how
 //! connections come in) · `lookout` (what a loop hears: its dispatcher and its timers) · `wire`,
 //! `output` (the socket of a connection, and what goes out on it) · `bell` (what others know of a
-//! loop) · `threads` · `counters`.
+//! loop) · `at_work` (what the server has of all of them) · `threads` · `counters`.
 
+mod at_work;
 mod bell;
 mod counters;
 mod dealer;
@@ -19,9 +20,10 @@ pub(crate) mod tests;
 mod threads;
 mod wire;
 
+pub(crate) use at_work::Loops;
 pub(crate) use bell::Loop;
-pub(crate) use dealer::{Dealer, Deals};
-pub(crate) use doors::{Accepted, Doors, Sockets, sockets};
+pub(crate) use dealer::Deals;
+pub(crate) use doors::{Accepted, Doors, Sockets, all_sockets, sockets};
 pub(crate) use entrance::Entrance;
 pub(crate) use gate::Gate;
 pub(crate) use house::{House, OpenDispatcher, drop_session, tell_stage};

@@ -62,11 +62,9 @@ use event::Mechanism;
 use self::session::SessionThread;
 use super::admission::Start;
 use super::loops::{
-    Accepted, DOORS, Dealer, Deals, Doors, Gate, House, Loop, LoopThreads, OpenDispatcher, sockets,
+    Accepted, Deals, Gate, House, Loop, LoopThreads, Loops, OpenDispatcher, all_sockets,
 };
-use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
-use crate::shared::Shared;
 use connection::Arrival;
 use queue::{Counted, Queue};
 use read::Reader;
@@ -112,20 +110,11 @@ impl Default for PipelineOptions {
     }
 }
 
-/// The thread that accepts.
-const ACCEPT: &str = "accept";
-
 /// The engine at work.
 pub(crate) struct Pipeline {
     options: PipelineOptions,
-    shared: Arc<Shared>,
-    gate: Arc<Gate>,
-    /// By the name of the thread.
-    loops: Vec<(String, Arc<Loop>)>,
     gauges: Vec<Gauge>,
-    threads: LoopThreads,
-    /// A Unix socket's file goes when its `Bound` does.
-    bound: Vec<Bound>,
+    pub(super) loops: Loops,
 }
 
 /// A queue, as it is shown.
@@ -195,30 +184,22 @@ impl Pipeline {
     {
         let (house, bound) = House::new(start, open_dispatcher, (1, true));
         let stages = Arc::new(Stages::<S>::new(&options)?);
-        let mut pipeline = Pipeline {
-            shared: Arc::clone(&house.admission.shared),
-            gate: Arc::clone(&house.gate),
-            loops: Vec::new(),
-            gauges: stages.gauges(),
-            threads: LoopThreads::default(),
-            bound,
-            options,
-        };
+        let (gauges, mut loops) = (stages.gauges(), Loops::new(&house, bound));
         // The kernel signals one thread only what happens to a socket. fcntl(2), F_SETOWN
-        let keeps_watch = !matches!(pipeline.options.dispatcher, Mechanism::RtSig(_));
+        let keeps_watch = !matches!(options.dispatcher, Mechanism::RtSig(_));
         for number in 0..stages.readers.len() {
             let (house, stages, name) = (house.clone(), stages.clone(), format!("read {number}"));
             let own = Arc::clone(&stages.readers[number].own);
-            pipeline.loops.push((name.clone(), own));
+            loops.named.push((name.clone(), own));
             let make = move || Reader::new(house, &stages, number, keeps_watch);
-            pipeline.threads.spawn(name, make, Reader::run)?;
+            loops.threads.spawn(name, make, Reader::run)?;
         }
         for number in 0..stages.writers.len() {
             let (house, stages, name) = (house.clone(), stages.clone(), format!("write {number}"));
             let own = Arc::clone(&stages.writers[number].own);
-            pipeline.loops.push((name.clone(), own));
+            loops.named.push((name.clone(), own));
             let make = move || Writer::new(house, &stages, number);
-            pipeline.threads.spawn(name, make, Writer::run)?;
+            loops.threads.spawn(name, make, Writer::run)?;
         }
         for number in 0..stages.session_threads {
             let (house, stages) = (house.clone(), stages.clone());
@@ -227,21 +208,18 @@ impl Pipeline {
             let run = move || SessionThread::new(house, stages).run();
             LoopThreads::detach(format!("session {number}"), run)?;
         }
-        let mut all = Vec::new();
-        for (number, bound) in pipeline.bound.iter().enumerate() {
-            all.extend(sockets(number, bound)?);
-        }
-        let (own, doors) = (Loop::new()?, Doors::new(all, DOORS));
-        pipeline.loops.push((ACCEPT.to_owned(), Arc::clone(&own)));
-        let gate = Arc::clone(&pipeline.gate);
+        let gate = Arc::clone(&house.gate);
         let to = InTurn {
             stages,
             gate,
             next: 0,
         };
-        let make = move || Dealer::new(house, own, to, doors);
-        (pipeline.threads).spawn(ACCEPT.to_owned(), make, Dealer::run)?;
-        Ok(pipeline)
+        loops.deal(&house, all_sockets(loops.listeners())?, to)?;
+        Ok(Pipeline {
+            options,
+            gauges,
+            loops,
+        })
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -280,15 +258,11 @@ impl Pipeline {
                  longest line {line_longest}, full {full}, taken {taken}, batches {batches}, mean wait {wait:?}\n"
             )
         });
-        let loops = self.loops_of_connections();
-        let loops = loops.map(|(name, one)| one.counters.line(name));
-        queues.chain(loops).collect()
+        queues.chain([self.loops.dump()]).collect()
     }
 
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
-        for (name, one) in self.loops_of_connections() {
-            one.counters.write_metrics(name, out);
-        }
+        self.loops.write_metrics(out);
         for gauge in &self.gauges {
             let (counted, number) = ((gauge.look)(), gauge.number.to_string());
             let labels = [("stage", gauge.stage), ("queue", &number)];
@@ -339,48 +313,5 @@ impl Pipeline {
             let name = "weft_stage_wait_seconds_total";
             out.seconds(name, help, &labels, counted.waited.as_secs_f64());
         }
-    }
-
-    /// The loops that read and write.
-    fn loops_of_connections(&self) -> impl Iterator<Item = &(String, Arc<Loop>)> {
-        let has_connections = |(name, _): &&(String, Arc<Loop>)| name != ACCEPT;
-        self.loops.iter().filter(has_connections)
-    }
-
-    pub(crate) fn listeners(&self) -> &[Bound] {
-        &self.bound
-    }
-
-    /// The server has come to another stage of its life.
-    pub(crate) fn wake(&self) {
-        self.loops.iter().for_each(|(_, one)| one.bell.ring());
-    }
-
-    /// Closes the listeners, and waits until that is done.
-    pub(crate) fn stop_accepting(&self) {
-        self.gate.close();
-        self.wake();
-        self.gate.wait_until_closed();
-    }
-
-    pub(crate) fn connection_count(&self) -> usize {
-        self.gate.open()
-    }
-
-    /// Each stage cuts what it has: the server's stage says so.
-    pub(crate) fn cut(&self) -> usize {
-        let open = self.connection_count();
-        self.wake();
-        open
-    }
-}
-
-impl Drop for Pipeline {
-    fn drop(&mut self) {
-        // If it could not be started, this ends what was.
-        self.shared.stage.cut();
-        self.gate.close();
-        self.wake();
-        self.threads.join();
     }
 }

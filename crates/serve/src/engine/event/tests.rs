@@ -16,6 +16,7 @@ use crate::engine::admission::Admission;
 use crate::engine::loops::tests::{CLOSE_STEP, Faults, PATIENCE, converse, start_faulty};
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
+use crate::shared::Shared;
 
 /// Loops with a session for each connection.
 struct World {
@@ -114,7 +115,7 @@ fn as_many_are_served_as_the_limit_says() {
         let world = World::new(options, |limits| limits.connections_max = LIMIT, || Echo);
         let mut clients: Vec<_> = (0..LIMIT).map(|_| world.connect()).collect();
         clients.iter_mut().for_each(exchange);
-        assert_eq!(world.events.connection_count(), LIMIT);
+        assert_eq!(world.events.loops.connection_count(), LIMIT);
     }
 }
 
@@ -130,12 +131,14 @@ fn three_times_the_limit_is_served_in_turn() {
                 scope.spawn(|| {
                     for _ in 0..20 {
                         exchange(&mut world.connect());
-                        assert!(world.events.connection_count() <= LIMIT);
+                        assert!(world.events.loops.connection_count() <= LIMIT);
                     }
                 });
             }
         });
-        world.wait_until("all have left", || world.events.connection_count() == 0);
+        world.wait_until("all have left", || {
+            world.events.loops.connection_count() == 0
+        });
     }
 }
 
@@ -225,14 +228,14 @@ fn a_session_that_panics_ends_its_own_connection_only() {
         match at {
             "drain" => {
                 world.shared.stage.drain();
-                world.events.wake();
+                world.events.loops.wake();
             }
             "give up" => {}
             _ => client.shutdown(std::net::Shutdown::Write).unwrap(),
         }
         let mut rest = Vec::new();
         let _ = client.read_to_end(&mut rest);
-        world.wait_until(at, || world.events.connection_count() == 0);
+        world.wait_until(at, || world.events.loops.connection_count() == 0);
         assert_eq!(world.shared.counters.snapshot().closed_total(), 1, "{at}");
         if at == "drain" {
             let mut late = world.connect();
@@ -276,7 +279,7 @@ fn a_session_that_never_rests_leaves_turns_to_others() {
             // Its end is heard of, and the server's.
             drop(neighbour);
             world.wait_until("the neighbour has left", || {
-                world.events.connection_count() == 4
+                world.events.loops.connection_count() == 4
             });
         }
     }
@@ -347,7 +350,7 @@ fn a_reply_too_large_for_a_unix_socket_arrives_whole() {
         client.write_all(b"x").unwrap();
         // Until then nothing is taken, so the server waits for room.
         world.wait_until("it waits for room", || {
-            world.events.loops[0].counters.changes.get() > 0
+            world.events.loops.named[0].1.counters.changes.get() > 0
         });
         let mut reply = vec![0; FLOOD_LEN];
         client.read_exact(&mut reply).unwrap_or_else(|error| {
@@ -375,8 +378,10 @@ fn what_cannot_be_split_is_dealt() {
             client.set_read_timeout(Some(PATIENCE)).unwrap();
             exchange(client);
         }
-        let accepted = world.events.loops.iter();
-        let accepted: Vec<_> = accepted.map(|one| one.counters.accepted.get()).collect();
+        let accepted = world.events.loops.named.iter();
+        let accepted: Vec<_> = accepted
+            .map(|(_, one)| one.counters.accepted.get())
+            .collect();
         assert_eq!(accepted, [3, 3], "{mechanism}");
         // The other listener is each loop's own.
         world.serves_others();
@@ -429,7 +434,7 @@ fn a_reset_or_an_end_in_any_phase_leaves_nothing() {
         }
         world.wait_until("all have left", || {
             world.shared.counters.snapshot().closed_total() == 12
-                && world.events.connection_count() == 0
+                && world.events.loops.connection_count() == 0
         });
     }
 }

@@ -219,12 +219,7 @@ where
                 continue;
             };
             let connection = &mut self.connections[at];
-            let until = match connection.waits {
-                Waits::Helper | Waits::Turn | Waits::End(_) => None,
-                Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => {
-                    Some(until)
-                }
-            };
+            let until = connection.waits.until();
             if self.lookout.is_over(&mut connection.heard, until) {
                 // If a report was lost, this finds what it was about.
                 connection.wire.try_again();

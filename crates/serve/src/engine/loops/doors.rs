@@ -67,6 +67,17 @@ pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
     bound.sockets().map(own).collect()
 }
 
+/// Those of all of them.
+pub(crate) fn all_sockets(listeners: &[Bound]) -> io::Result<Sockets> {
+    let each = listeners.iter().enumerate();
+    let each = each.map(|(number, bound)| sockets(number, bound));
+    Ok(each
+        .collect::<io::Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
 /// What accept(2) brought.
 pub(crate) enum Came {
     Connection(Accepted),

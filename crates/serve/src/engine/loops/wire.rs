@@ -34,6 +34,16 @@ pub(crate) enum Waits {
     End(Closed),
 }
 
+impl Waits {
+    /// When the wait ends, if it waits for a time.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        match *self {
+            Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => Some(until),
+            Waits::Helper | Waits::Turn | Waits::End(_) => None,
+        }
+    }
+}
+
 /// A connected socket with `O_NONBLOCK`, and what is known of it.
 pub(crate) struct Wire {
     socket: OwnedFd,

@@ -16,6 +16,7 @@ use crate::counters::Closed;
 use crate::engine::admission::Admission;
 use crate::limits::Limits;
 use crate::listen::{self, Address};
+use crate::shared::Shared;
 use actor::{Actor, BIG_LEN, Locks};
 
 /// Longer than anything here takes.
@@ -130,7 +131,9 @@ fn many_connections_share_queues_of_one() {
         }
     }
     drop(clients);
-    world.wait_until("all have left", |pipeline| pipeline.connection_count() == 0);
+    world.wait_until("all have left", |pipeline| {
+        pipeline.loops.connection_count() == 0
+    });
 }
 
 /// The argument on the engine's page, tried: small queues, and peers whose requests send their
@@ -174,7 +177,9 @@ fn whatever_connections_do_the_circle_never_stands_still() {
                 });
             }
         });
-        world.wait_until("all have left", |pipeline| pipeline.connection_count() == 0);
+        world.wait_until("all have left", |pipeline| {
+            pipeline.loops.connection_count() == 0
+        });
         let counted = World::sessions(&world.pipeline);
         assert!(counted.longest <= queue_limit, "{counted:?}");
     }
@@ -321,13 +326,17 @@ fn sessions_that_panic_when_told_of_a_drain_or_dropped_end_their_own_connections
         assert_eq!(read_line(client), "hello\n");
     }
     drop(clients.pop());
-    world.wait_until("one has left", |pipeline| pipeline.connection_count() == 2);
+    world.wait_until("one has left", |pipeline| {
+        pipeline.loops.connection_count() == 2
+    });
     world.shared.stage.drain();
-    world.pipeline.wake();
+    world.pipeline.loops.wake();
     for client in &mut clients {
         assert_eq!(read_all(client), b"");
     }
-    world.wait_until("all have left", |pipeline| pipeline.connection_count() == 0);
+    world.wait_until("all have left", |pipeline| {
+        pipeline.loops.connection_count() == 0
+    });
 }
 
 /// The end does not wait for a disk: a session that blocks keeps its own connection, and no other.

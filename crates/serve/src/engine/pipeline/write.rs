@@ -208,11 +208,7 @@ where
                 continue;
             };
             let seat = &mut self.seats[at];
-            let until = match seat.waits {
-                Waits::Room { until } | Waits::Time { until } => Some(until),
-                _ => None,
-            };
-            if self.lookout.is_over(&mut seat.heard, until) {
+            if self.lookout.is_over(&mut seat.heard, seat.waits.until()) {
                 // If a report was lost, this finds what it was about.
                 seat.connection.wire.try_again();
                 self.go_on(at);

@@ -2,18 +2,19 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
 
 use session::{Echo, FileRange, Next, Outbox, Phase, Received, SharedFile};
 
-use super::*;
-use crate::carriage::DRAIN_GRACE;
+use super::{start as start_smallest, *};
+use crate::engine::admission::Admission;
 use crate::limits::Limits;
 use crate::listen::{self, Address};
 use crate::shared::Shared;
 
 struct World {
-    engine: Smallest,
+    engine: Loops,
     shared: Arc<Shared>,
     address: SocketAddr,
 }
@@ -37,7 +38,7 @@ impl World {
             carriers: None,
         };
         World {
-            engine: Smallest::start(start).unwrap(),
+            engine: start_smallest(start).unwrap(),
             shared,
             address,
         }
@@ -60,14 +61,6 @@ impl World {
             );
             thread::yield_now();
         }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.engine.stop_accepting();
-        self.shared.stage.cut();
-        self.engine.cut();
     }
 }
 
@@ -155,9 +148,30 @@ fn a_drain_closes_an_idle_connection() {
     assert_eq!(read_line(&mut idle), "one\n");
     world.shared.stage.drain();
     world.engine.stop_accepting();
-    world.engine.close_idle(DRAIN_GRACE);
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "closed");
     world.wait_for_count(0);
+}
+
+/// Panics at the line `panic`.
+struct Fragile;
+
+impl Session for Fragile {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
+        assert!(!input.starts_with(b"panic"), "as the test wants it");
+        Echo.receive(input, now, out)
+    }
+}
+
+#[test]
+fn a_session_that_panics_ends_its_own_connection_alone() {
+    let world = World::new(Limits::default(), || Fragile);
+    let (mut fragile, mut other) = (world.connect(), world.connect());
+    fragile.write_all(b"panic\n").unwrap();
+    assert_eq!(fragile.read(&mut [0]).unwrap_or(0), 0, "closed");
+    other.write_all(b"hello\n").unwrap();
+    assert_eq!(read_line(&mut other), "hello\n");
+    world.wait_for_count(1);
+    assert_eq!(world.shared.counters.snapshot().closed(Closed::Error), 1);
 }
 
 /// Answers each line with a file, after work.

@@ -58,6 +58,10 @@ const ACCEPTS: Choices = &[
         "one thread accepts for all loops, and deals in turn",
     ),
 ];
+/// The engines that wait with a dispatcher.
+const WITH_LOOPS: &[&str] = &["event", "pipeline"];
+/// Those that have as many processors, loops or threads as there are workers.
+pub(crate) const WITH_WORKERS: &[&str] = &["fiber", "event", "pipeline"];
 pub(crate) const ON_OFF: Choices = &[("on", "yes"), ("off", "no")];
 
 /// The choice of an engine, and the options of each kind.
@@ -126,6 +130,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .starts_as("auto")
+            .on_engines(&["fiber"])
             .help("How fibers do their input and output")
             .more(
                 "auto is io_uring where the kernel allows it, and else epoll; `weft doctor` tells \
@@ -137,11 +142,9 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .derived("epoll-edge")
+            .on_engines(WITH_LOOPS)
             .help("How event loops find out which connections are ready")
-            .more(
-                "With --engine event or pipeline. The others are there to be compared with \
-                 epoll-edge.",
-            ),
+            .more("The others are there to be compared with epoll-edge."),
         Setting::new("rtsig-overflow")
             .chooses(OVERFLOWS, |config: &mut C, text| {
                 config.as_mut().engine.overflow = Some(match text {
@@ -152,8 +155,9 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .derived("poll")
+            .on_engines(WITH_LOOPS)
             .help("What an event loop does when the kernel's queue of signals has overflowed")
-            .more("With --dispatcher rtsig."),
+            .more("For --dispatcher rtsig."),
         Setting::new("accept")
             .chooses(ACCEPTS, |config: &mut C, text| {
                 config.as_mut().engine.accept = Some(match text {
@@ -163,10 +167,11 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .derived("own")
+            .on_engines(&["event"])
             .help("How connections come to event loops")
             .more(
-                "With --engine event. What comes to a socket that was inherited, or to a Unix \
-                 socket, is dealt even with own.",
+                "What comes to a socket that was inherited, or to a Unix socket, is dealt even \
+                 with own.",
             ),
         Setting::new("multi-accept")
             .chooses(ON_OFF, |config: &mut C, text| {
@@ -174,19 +179,21 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .derived("on")
+            .on_engines(&["event"])
             .help("Accept all connections that wait before looking around again")
-            .more("With --engine event. With off it is one at a time."),
+            .more("With off it is one at a time."),
         Setting::new("stage-threads")
             .takes("LIST", |config: &mut C, text| {
                 config.as_mut().engine.stage_threads = Some(stage_threads(text)?);
                 Ok(())
             })
             .derived("worked out from --workers")
+            .on_engines(&["pipeline"])
             .help("Threads of each stage of a pipeline, as in read=1,session=4,write=1")
             .more(
-                "With --engine pipeline. The threads of the session stage may block, so there are \
-                 two more than --workers says; for each four workers one thread reads and one \
-                 writes. What is not named keeps its number.",
+                "The threads of the session stage may block, so there are two more than --workers \
+                 says; for each four workers one thread reads and one writes. What is not named \
+                 keeps its number.",
             ),
         Setting::new("stage-queue")
             .takes("N", |config: &mut C, text| {
@@ -194,10 +201,11 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .derived("1024")
+            .on_engines(&["pipeline"])
             .help("Connections that may wait in front of a stage of a pipeline")
             .more(
-                "With --engine pipeline. While the first queue is full no connection is accepted; \
-                 while another is, what would go there waits, and nothing is dropped.",
+                "While the first queue is full no connection is accepted; while another is, what \
+                 would go there waits, and nothing is dropped.",
             ),
         Setting::new("stage-batch")
             .takes("N", |config: &mut C, text| {
@@ -205,8 +213,8 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .derived("32")
-            .help("Connections that a thread of a pipeline takes from its queue at a time")
-            .more("With --engine pipeline."),
+            .on_engines(&["pipeline"])
+            .help("Connections that a thread of a pipeline takes from its queue at a time"),
     ];
 }
 
@@ -216,41 +224,6 @@ impl EngineChoice {
     /// # Errors
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let (is_event, is_pipeline) = (self.kind == Kind::Event, self.kind == Kind::Pipeline);
-        let has_loops = is_event || is_pipeline;
-        let name = self.kind.name();
-        let loops = [
-            ("--dispatcher", self.dispatcher.is_some(), has_loops),
-            ("--rtsig-overflow", self.overflow.is_some(), has_loops),
-            ("--accept", self.accept.is_some(), is_event),
-            ("--multi-accept", self.multi_accept.is_some(), is_event),
-            ("--file-threads", self.file_threads.is_some(), is_event),
-        ];
-        let stages = [
-            ("--stage-threads", self.stage_threads.is_some(), is_pipeline),
-            ("--stage-queue", self.stage_queue.is_some(), is_pipeline),
-            ("--stage-batch", self.stage_batch.is_some(), is_pipeline),
-        ];
-        let is_astray = |&&(_, is_said, applies): &&(&str, bool, bool)| is_said && !applies;
-        if let Some((flag, ..)) = loops.iter().find(is_astray) {
-            return Err(match is_pipeline {
-                true => format!("{flag} is for --engine event only; leave it out"),
-                false => {
-                    format!("{flag} is about event loops, and {name} has none; add --engine event")
-                }
-            });
-        }
-        if let Some((flag, ..)) = stages.iter().find(is_astray) {
-            return Err(format!(
-                "{flag} is about stages, and {name} has none; add --engine pipeline"
-            ));
-        }
-        if self.io != BackendChoice::Auto && self.kind != Kind::Fiber {
-            return Err(match has_loops {
-                true => format!("--io is about fibers; {name} waits as --dispatcher says"),
-                false => format!("--io is about fibers, and {name} has none"),
-            });
-        }
         match (self.overflow, self.dispatcher) {
             (None, _) | (Some(_), Some(Mechanism::RtSig(_))) => Ok(()),
             _ => Err(
@@ -420,51 +393,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_do_not_go_together_are_refused_with_what_to_change() {
-        let refused = |flags: &[(&str, &str)]| choice(flags).check().unwrap_err();
-        for flag in [
-            ("dispatcher", "lap"),
-            ("rtsig-overflow", "poll"),
-            ("accept", "own"),
-            ("multi-accept", "off"),
-            ("file-threads", "off"),
-        ] {
-            for engine in ["fiber", "thread"] {
-                let why = refused(&[("engine", engine), flag]);
-                assert!(why.contains("add --engine event"), "{why}");
-                assert!(why.starts_with(&format!("--{} ", flag.0)), "{why}");
-            }
-        }
-        let stages = [
-            ("stage-threads", "read=2"),
-            ("stage-queue", "1"),
-            ("stage-batch", "1"),
-        ];
-        for flag in stages {
-            for engine in ["fiber", "thread", "event"] {
-                let why = refused(&[("engine", engine), flag]);
-                assert!(why.contains("add --engine pipeline"), "{why}");
-            }
-        }
-        let (event, pipeline) = (("engine", "event"), ("engine", "pipeline"));
-        for flag in [
-            ("accept", "own"),
-            ("multi-accept", "off"),
-            ("file-threads", "on"),
-        ] {
-            let why = refused(&[pipeline, flag]);
-            assert!(why.starts_with(&format!("--{} ", flag.0)), "{why}");
-        }
-        choice(&[&[pipeline, ("dispatcher", "lap")], &stages[..]].concat())
-            .check()
-            .unwrap();
-        let why = refused(&[event, ("dispatcher", "poll"), ("rtsig-overflow", "poll")]);
+    fn an_overflow_is_for_signals() {
+        let event = [("engine", "event"), ("rtsig-overflow", "select")];
+        let check = |dispatcher| choice(&[event[0], event[1], ("dispatcher", dispatcher)]).check();
+        let why = check("poll").unwrap_err();
         assert!(why.contains("add --dispatcher rtsig"), "{why}");
-        let why = refused(&[event, ("io", "epoll")]);
-        assert!(why.contains("--dispatcher"), "{why}");
-        choice(&[event, ("dispatcher", "rtsig"), ("rtsig-overflow", "select")])
-            .check()
-            .unwrap();
+        check("rtsig").unwrap();
     }
 
     #[test]

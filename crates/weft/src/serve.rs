@@ -35,7 +35,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let config = &resolved.config;
     resolved.check(check).map_err(Failure::Usage)?;
     let terminal = Arc::new(Terminal::new(config.color, config.quiet));
-    for warning in &warnings {
+    for warning in warnings.iter().chain(&resolved.notes()) {
         terminal.warn(warning);
     }
     // This comes before anything here takes their numbers. sd_listen_fds(3)
@@ -137,21 +137,9 @@ impl Operated for Serving {
 /// A sentence with what is wrong and what to do.
 pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     check_root(config)?;
-    check_carriers(config)?;
+    config.common.engine.check()?;
     prepare::open_tls(config)?;
     engine::check(config)
-}
-
-fn check_carriers(config: &ServeConfig) -> Result<(), String> {
-    config.common.engine.check()?;
-    match (config.fibers, config.common.engine.kind) {
-        (Some(_), kind @ (Kind::Event | Kind::Pipeline)) => Err(format!(
-            "--fibers is about engines with a fiber or thread for each connection; \
-             --max-connections limits the connections of {}",
-            kind.name()
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn check_root(config: &ServeConfig) -> Result<(), String> {

@@ -83,6 +83,10 @@ pub(crate) struct Setting<C: 'static> {
     pub(crate) default: Default,
     /// Whether `SIGHUP` applies a new value.
     pub(crate) reload: Reload,
+    /// The values of `--engine` with which it has an effect; none if with all.
+    pub(crate) engines: &'static [&'static str],
+    /// Whether it is a mistake to say it with another engine; else there is a note.
+    pub(crate) is_refused_elsewhere: bool,
     /// Whether it has an effect here.
     pub(crate) fate: Fate,
     /// One line, no full stop.
@@ -165,6 +169,8 @@ impl<C> Setting<C> {
             table: None,
             default: Default::Nothing,
             reload: Reload::Restart,
+            engines: &[],
+            is_refused_elsewhere: true,
             fate: Fate::Works,
             help: "",
             more: "",
@@ -237,6 +243,16 @@ impl<C> Setting<C> {
 
     pub(crate) const fn reloads(mut self) -> Setting<C> {
         self.reload = Reload::Applies;
+        self
+    }
+
+    pub(crate) const fn on_engines(mut self, engines: &'static [&'static str]) -> Setting<C> {
+        self.engines = engines;
+        self
+    }
+
+    pub(crate) const fn or_noted(mut self) -> Setting<C> {
+        self.is_refused_elsewhere = false;
         self
     }
 
@@ -319,12 +335,16 @@ impl<C> Setting<C> {
     pub(crate) fn description(&self, mark: &str) -> String {
         let Setting { help, more, .. } = self;
         let dot = ["", "."][usize::from(!help.is_empty())];
+        let engines = match self.engines {
+            [] => String::new(),
+            some => format!("With --engine {}.", one_of(some)),
+        };
         let fate = match self.fate {
             Fate::Works => String::new(),
             Fate::Idle(why) => format!("{mark}Changes nothing{mark}: {why}."),
             Fate::Refused(why) => format!("{mark}Refused{mark}: {why}."),
         };
-        let sentences = format!("{help}{dot} {more} {fate}");
+        let sentences = format!("{help}{dot} {engines} {more} {fate}");
         sentences.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
@@ -360,6 +380,15 @@ impl<C> Setting<C> {
             | Kind::Many(_, set) => return set(config, text),
         }
         Ok(())
+    }
+}
+
+/// `a, b or c`.
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [some @ .., last] => format!("{} or {last}", some.join(", ")),
     }
 }
 

@@ -122,12 +122,12 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     check(
         &mut weft(&["serve", "--dispatcher", "lap"]),
         2,
-        "error: --dispatcher is about event loops",
+        "error: --dispatcher: no effect with --engine fiber: it is for --engine event or pipeline",
     );
     check(
         &mut weft(&["serve", "--engine", "event", "--io", "uring"]),
         2,
-        "error: --io is about fibers",
+        "error: --io: no effect with --engine event: it is for --engine fiber",
     );
     check(
         &mut weft(&["cache", "--engine", "fibre"]),

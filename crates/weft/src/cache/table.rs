@@ -137,6 +137,8 @@ const OPTIONS: Rows = &[
             put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
         )
         .derived("the CPUs there are")
+        .on_engines(WITH_WORKERS)
+        .or_noted()
         .help("Processors: kernel threads that run the connections' fibers"),
     opt('R', "max-reqs-per-event")
         .takes("num", ignore)
@@ -200,6 +202,8 @@ const OURS: Rows = &[
             "num",
             put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
         )
+        .on_engines(WITH_WORKERS)
+        .or_noted()
         .help("The same as -t"),
     own("admin")
         .adds("addr", CacheConfig::add_admin)

@@ -142,11 +142,9 @@ const ENGINE: Rows = &[
             Ok(())
         })
         .derived("on")
+        .on_engines(&["event"])
         .help("Read files that are not in memory on threads beside the event loops")
-        .more(
-            "With --engine event. With off a loop waits for the disk, and its connections with \
-             it.",
-        ),
+        .more("With off a loop waits for the disk, and its connections with it."),
     set("workers")
         .takes(
             "N",
@@ -154,13 +152,13 @@ const ENGINE: Rows = &[
         )
         .short('w')
         .derived("the CPUs that affinity and cgroup quota allow")
-        .help("Processors: kernel threads that run fibers")
-        .more(
-            "Without effect with --engine thread, where every connection has a thread of its own.",
-        ),
+        .on_engines(engine::WITH_WORKERS)
+        .or_noted()
+        .help("Kernel threads: processors that run fibers, or event loops"),
     set("fibers")
         .takes("N", put!(fibers = Some value::up_to::<FIBERS_MAX, _>))
         .derived("as many as there are connections")
+        .on_engines(&["fiber", "thread"])
         .help("A fixed number of connection fibers (or threads), made at start")
         .more(
             "Each accepts a connection, serves it to its end, and accepts the next; further \

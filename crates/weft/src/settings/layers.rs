@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Config, Default, Fate, Kind, Reload, Separator, Setting, file, rows};
+use super::{Config, Default, Fate, Kind, Reload, Separator, Setting, file, find, one_of, rows};
 
 /// The texts of one place, by the setting's name. A place that does not mention a setting has no
 /// entry for it; a list that it sets to nothing is an entry without texts.
@@ -150,10 +150,37 @@ fn gather<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Resolved
             right.insert(setting.name, kept);
         }
     }
+    let refused = astray::<C>(&right).filter(|(row, _)| row.is_refused_elsewhere);
+    mistakes.extend(refused.map(|(_, mistake)| mistake));
     Resolved {
         config: config_of(&right),
         said: right,
     }
+}
+
+/// What was said and has no effect with the engine, which is no mistake.
+pub(crate) fn notes<C: Config>(said: &Layer) -> Vec<String> {
+    let noted = astray::<C>(said).filter(|(row, _)| !row.is_refused_elsewhere);
+    noted.map(|(_, mistake)| mistake.sentence).collect()
+}
+
+/// The rows that were said and have no effect with the engine.
+fn astray<C: Config>(layer: &Layer) -> impl Iterator<Item = (&'static Setting<C>, Mistake)> {
+    let said = move |name| layer.get(name).and_then(|said: &Vec<_>| said.last());
+    let engine = match (said("engine"), find::<C>("engine").map(|row| row.default)) {
+        (Some(said), _) => said.text.as_str(),
+        (None, Some(Default::Text(text))) => text,
+        (None, _) => "",
+    };
+    let astray = rows::<C>().filter(move |row| {
+        let engines = row.engines;
+        !engines.is_empty() && !engines.contains(&engine)
+    });
+    astray.filter_map(move |row| {
+        let engines = one_of(row.engines);
+        let why = format!("no effect with --engine {engine}: it is for --engine {engines}");
+        Some((row, said(row.name)?.wrong(&why)))
+    })
 }
 
 /// What a layer without mistakes means.
@@ -189,6 +216,11 @@ impl<C: Config> Resolved<C> {
         names
             .filter(|name| self.texts(name) != newer.texts(name))
             .collect()
+    }
+
+    /// What was said and has no effect.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        notes::<C>(&self.said)
     }
 
     fn texts(&self, name: &str) -> Option<Vec<&str>> {
@@ -373,17 +405,21 @@ mod tests {
     #[test]
     fn every_setting_means_the_same_as_flag_variable_and_key() {
         for setting in rows::<ServeConfig>().filter(|setting| setting.is_for_file()) {
-            let text = sample(setting);
-            let typed = resolve(&[&layer(setting.name, &[text])], Vec::new())
-                .unwrap()
-                .config;
-            let in_env = resolve(&[&env(&[(&setting.env(), text)]).0], Vec::new())
-                .unwrap()
-                .config;
-            let in_file = toml(&format!("{} = '{text}'", setting.key())).unwrap();
+            let (text, engine) = (sample(setting), setting.engines.first().unwrap_or(&"event"));
+            // With an engine that it is for.
+            let mut flags = layer("engine", &[engine]);
+            let default = resolve(&[&flags], Vec::new()).unwrap().config;
+            flags.extend(layer(setting.name, &[text]));
+            let typed = resolve(&[&flags], Vec::new()).unwrap().config;
+            let variables = [("WEFT_ENGINE", *engine), (&setting.env(), text)];
+            let in_env = resolve(&[&env(&variables).0], Vec::new()).unwrap().config;
+            let engine = match setting.name {
+                "engine" => String::new(),
+                _ => format!("engine = '{engine}'"),
+            };
+            let in_file = toml(&format!("{engine}\n{} = '{text}'", setting.key())).unwrap();
             assert_eq!(typed, in_env, "{}", setting.name);
             assert_eq!(typed, in_file, "{}", setting.name);
-            let default = resolve(&[], Vec::new()).unwrap().config;
             assert_ne!(typed, default, "{} sets nothing", setting.name);
         }
     }

@@ -1,3 +1,4 @@
+use super::layers::Layer;
 use super::*;
 use crate::cache::CacheConfig;
 use crate::serve::ServeConfig;
@@ -33,6 +34,54 @@ fn check_rows<C: Config>() {
 fn every_setting_has_one_name_its_help_and_a_default_that_could_have_been_typed() {
     check_rows::<ServeConfig>();
     check_rows::<CacheConfig>();
+}
+
+/// Seen: --engine thread took --workers 4 without a word. What has no effect is a mistake.
+fn check_engines<C: Config>() {
+    let Kind::Choice(choices, _) = find::<C>("engine").unwrap().kind else {
+        panic!("one of some words");
+    };
+    let engines = names(choices);
+    for setting in rows::<C>().filter(|row| row.fate == Fate::Works && row.name != "engine") {
+        let known = |engine| engines.contains(engine);
+        assert!(setting.engines.iter().all(known), "{}", setting.name);
+        let first = match setting.kind {
+            Kind::Choice(choices, _) => choices[0].0,
+            _ => "1",
+        };
+        let is_right = |text: &&str| setting.set(&mut C::default(), text).is_ok();
+        let Some(text) = [first, "read=1"].into_iter().find(is_right) else {
+            assert!(setting.engines.is_empty(), "{} needs a text", setting.name);
+            continue;
+        };
+        for engine in &engines {
+            let layer = [("engine", *engine), (setting.name, text)];
+            let layer = layer.map(|(name, text)| {
+                let flag = C::flag(find::<C>(name).unwrap());
+                (name, vec![layers::SettingText::new(text, &flag)])
+            });
+            let resolved = layers::resolve::<C>(&[&Layer::from(layer)], Vec::new());
+            let applies = setting.engines.is_empty() || setting.engines.contains(engine);
+            match resolved {
+                Ok(resolved) => {
+                    let is_noted = !resolved.notes().is_empty();
+                    assert_ne!(applies, is_noted, "{} with {engine}", setting.name);
+                    assert!(applies || !setting.is_refused_elsewhere, "{}", setting.name);
+                }
+                Err(why) => {
+                    let expected =
+                        format!("{}: no effect with --engine {engine}", C::flag(setting));
+                    assert!(!applies && why.starts_with(&expected), "{why}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_setting_has_an_effect_with_the_engine_or_is_refused() {
+    check_engines::<ServeConfig>();
+    check_engines::<CacheConfig>();
 }
 
 #[test]

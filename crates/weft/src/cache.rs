@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::operate::{Operated, Orders};
+use crate::operate::{Operated, Orders, Part};
 use crate::settings::layers::Layer;
 use crate::value::{show_count, show_counted, show_size};
 pub(crate) use config::CacheConfig;
@@ -82,9 +82,10 @@ struct Caching<'a> {
 }
 
 impl Operated for Caching<'_> {
-    fn reload(&mut self) -> Result<&'static str, String> {
-        self.running.reload(self.config)?;
-        Ok("users and certificate read again")
+    fn reload(&mut self) -> Vec<Part> {
+        let users = self.running.reload_users(self.config);
+        let certificate = self.running.hosted.reload_certificate();
+        users.into_iter().chain(certificate).collect()
     }
 
     /// In memcached SIGUSR1 is a graceful end that saves the items. Upgrades send it.

@@ -66,6 +66,12 @@ impl Hosted {
         })
     }
 
+    /// Reads the certificate again, if there is one.
+    pub(crate) fn reload_certificate(&self) -> Option<Part> {
+        let tls = self.tls.as_ref()?;
+        Some(("the certificate", tls.reload()))
+    }
+
     /// Takes no more connections, and lets the open ones finish within the drain time-out. Returns
     /// how many were cut.
     pub(crate) fn drain(&self) -> usize {
@@ -119,13 +125,14 @@ impl Orders {
     }
 }
 
+/// Something that was to be read again, and what is wrong with it; what was read before goes on
+/// then.
+pub(crate) type Part = (&'static str, Result<(), String>);
+
 /// A running server that obeys signals.
 pub(crate) trait Operated {
-    /// Reads again what can change while the server runs. Returns a line about it.
-    ///
-    /// # Errors
-    /// What is wrong; what was read before goes on then.
-    fn reload(&mut self) -> Result<&'static str, String>;
+    /// Reads again what can change while the server runs, each part by itself.
+    fn reload(&mut self) -> Vec<Part>;
 
     /// Prints what the server is doing. `false` if SIGUSR1 means stop instead.
     fn dump(&self) -> bool;
@@ -151,10 +158,21 @@ fn reload(operated: &mut impl Operated) {
     let begun = NotifyState::monotonic_usec_now();
     let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
     tell_systemd(&states);
-    match operated.reload() {
-        Ok(done) => operated.say(done),
-        // A mistake does not stop a running server; the old configuration stays in force.
-        Err(why) => operated.warn(&format!("not reloaded: {why}")),
+    let mut done = Vec::new();
+    let mut is_whole = true;
+    for (part, result) in operated.reload() {
+        match result {
+            Ok(()) => done.push(part),
+            Err(why) => {
+                is_whole = false;
+                operated.warn(&format!("not reloaded: {why}"));
+            }
+        }
+    }
+    match is_whole {
+        true => operated.say("reloaded"),
+        false if done.is_empty() => {}
+        false => operated.say(&format!("reloaded all the same: {}", done.join(" and "))),
     }
     tell_systemd(&[NotifyState::Ready]);
 }
@@ -256,7 +274,53 @@ pub(crate) fn cpus() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    /// Seen: a mistake in the file of users kept a new certificate away. Cause: the parts of a
+    /// reload came one after the other, until one failed. Cure: each is tried.
+    #[test]
+    fn a_mistake_in_one_part_of_a_reload_keeps_no_other_away() {
+        struct Parts(Vec<Part>, RefCell<Vec<String>>);
+        impl Operated for Parts {
+            fn reload(&mut self) -> Vec<Part> {
+                std::mem::take(&mut self.0)
+            }
+            fn dump(&self) -> bool {
+                false
+            }
+            fn open(&self) -> (usize, Duration) {
+                (0, Duration::ZERO)
+            }
+            fn drain(&self) -> usize {
+                0
+            }
+            fn say(&self, text: &str) {
+                self.1.borrow_mut().push(text.to_owned());
+            }
+            fn warn(&self, text: &str) {
+                self.say(text);
+            }
+            fn say_cut(&self, text: &str) {
+                self.say(text);
+            }
+        }
+        let check = |parts: Vec<Part>, expected: &[&str]| {
+            let mut parts = Parts(parts, RefCell::default());
+            reload(&mut parts);
+            assert_eq!(*parts.1.borrow(), expected);
+        };
+        let torn = || ("the users", Err("-Y: torn".to_owned()));
+        let whole = || ("the certificate", Ok(()));
+        check(vec![whole()], &["reloaded"]);
+        check(vec![torn()], &["not reloaded: -Y: torn"]);
+        let both = [
+            "not reloaded: -Y: torn",
+            "reloaded all the same: the certificate",
+        ];
+        check(vec![torn(), whole()], &both);
+    }
 
     #[test]
     fn what_may_finish_is_said_only_if_there_is_any() {

@@ -14,8 +14,7 @@ use ::serve::access_log::Target;
 use ::serve::listen::{self, Bound};
 
 use crate::Failure;
-use crate::engine::Kind;
-use crate::operate::{self, Operated, Orders};
+use crate::operate::{self, Operated, Orders, Part};
 use crate::settings::layers::{self, Fixed, Layer, Resolved};
 use crate::value::{show_counted, show_size};
 use engine::Running;
@@ -86,12 +85,8 @@ struct Serving {
     terminal: Arc<Terminal>,
 }
 
-impl Operated for Serving {
-    fn reload(&mut self) -> Result<&'static str, String> {
-        // First, so that no mistake below keeps the server writing to a file that was moved away.
-        if let Err(why) = self.running.reopen_log() {
-            self.terminal.warn(&why);
-        }
+impl Serving {
+    fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
         check_root(&newer.config)?;
         self.running.reload(&newer.config, &self.limits)?;
@@ -100,7 +95,17 @@ impl Operated for Serving {
             self.terminal.warn(&warning);
         }
         self.resolved = newer;
-        Ok("reloaded")
+        Ok(())
+    }
+}
+
+impl Operated for Serving {
+    fn reload(&mut self) -> Vec<Part> {
+        let log = self.running.reopen_log();
+        let certificate = self.running.hosted.reload_certificate();
+        let configuration = ("the configuration", self.reload_configuration());
+        let others = log.into_iter().chain(certificate);
+        others.chain([configuration]).collect()
     }
 
     fn dump(&self) -> bool {

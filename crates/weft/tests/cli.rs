@@ -665,6 +665,33 @@ fn a_reload_that_fails_still_opens_the_log_anew() {
     assert!(!said.contains("not reloaded"), "{said}");
 }
 
+/// Seen: a mistake in weft.toml kept a new certificate away, which then expired.
+#[test]
+fn a_mistake_in_the_configuration_keeps_no_certificate_away() {
+    let folder = tempfile::tempdir().unwrap();
+    file(folder.path(), "index.html", "hello");
+    let cert = file(folder.path(), ".cert.pem", &certificate().0);
+    let config = file(folder.path(), ".weft.toml", "");
+    let root = folder.path().to_str().unwrap();
+    let mut served = Served::start(&[root, "--config", &config, "--tls-cert", &cert]);
+    let (pem, second) = certificate();
+    fs::write(&cert, pem).unwrap();
+    fs::write(&config, "workres = 1\n").unwrap();
+    served.signal(Signal::HUP);
+    served.expect("not reloaded");
+    served.expect("reloaded all the same: the certificate");
+    get_secure(&served, &second, "/").unwrap();
+}
+
+/// Seen: with 64 descriptors the server started, and answered 503 to the second client.
+#[test]
+fn too_few_open_files_are_refused_with_what_to_raise() {
+    let program = env!("CARGO_BIN_EXE_weft");
+    let line = format!("ulimit -n 64; exec {program} serve --listen 127.0.0.1:0");
+    let mut command = Command::new("sh");
+    check(command.args(["-c", &line]), 1, "ulimit -n 1024");
+}
+
 #[test]
 fn what_is_wrong_with_a_certificate_exits_with_2_and_names_the_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -257,6 +257,25 @@ def there_are_no_datagrams_unless_asked_for(world):
 
 # ---- who may
 
+@check()
+def a_mistake_in_the_users_keeps_no_certificate_away(world):
+    # Seen: users that could not be read kept a new certificate away until they could.
+    authority, chain, key = certificate(world.scratch)
+    users, newer = world.scratch / "users", world.scratch / "newer"
+    users.write_text("ada:lovelace\n")
+    newer.mkdir()
+    new_authority, new_chain, new_key = certificate(newer)
+    with cache(world, "-v", "-Z", "-o", f"ssl_chain_cert={chain},ssl_key={key}", "-Y", users) as server:
+        users.write_text("torn\n")
+        for new, place in ((new_chain, chain), (new_key, key)):
+            place.write_bytes(new.read_bytes())
+        server.signal(signal.SIGHUP)
+        wait_for("the mistake is said", lambda: "not reloaded: -Y" in server.output())
+        wait_for("and what was read", lambda: "reloaded all the same: the certificate" in server.output())
+        with tls_client(server, new_authority) as client:
+            expect_equal("the password", client.set(b"auth", b"ada lovelace"), b"STORED")
+
+
 @check(*ALL)
 def users_are_asked_for_passwords(world):
     users = world.scratch / "users"

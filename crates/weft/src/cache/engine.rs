@@ -27,7 +27,7 @@ use super::restart::{self, Restored};
 use super::udp;
 use super::verbose::Overheard;
 use crate::Failure;
-use crate::operate::Hosted;
+use crate::operate::{Hosted, Part};
 
 /// A running cache.
 pub(crate) struct Running {
@@ -74,20 +74,15 @@ impl Running {
         &self.service
     }
 
-    /// Reads the users and the certificate again.
-    ///
-    /// # Errors
-    /// What is wrong with them; what was read before goes on then.
-    pub(crate) fn reload(&self, config: &CacheConfig) -> Result<(), String> {
-        if let (Some(file), Access::Ascii(known) | Access::Sasl(known)) =
+    /// Reads the users again, if there are some.
+    pub(crate) fn reload_users(&self, config: &CacheConfig) -> Option<Part> {
+        let (Some(file), Access::Ascii(known) | Access::Sasl(known)) =
             (&config.auth_file, &self.service.settings().access)
-        {
-            known.replace_by(users(file)?);
-        }
-        match &self.hosted.tls {
-            Some(tls) => tls.reload(),
-            None => Ok(()),
-        }
+        else {
+            return None;
+        };
+        let read = users(file).map(|users| known.replace_by(users));
+        Some(("the users", read))
     }
 
     /// Takes no more connections, lets the open ones finish within the drain time-out. Returns how

@@ -16,7 +16,7 @@ use super::ServeConfig;
 use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
-use crate::operate::Hosted;
+use crate::operate::{Hosted, Part};
 use crate::value::{show_count, show_counted};
 
 /// A running server.
@@ -84,15 +84,13 @@ impl Running {
         })
     }
 
-    /// Opens the log anew, after it was renamed.
-    ///
-    /// # Errors
-    /// What is in the way; the log goes on in the old file then.
-    pub(crate) fn reopen_log(&self) -> Result<(), String> {
-        let Some(log) = &self.log else { return Ok(()) };
+    /// Opens the log anew, after it was renamed, if there is one; else it goes on in the old file.
+    pub(crate) fn reopen_log(&self) -> Option<Part> {
+        let log = self.log.as_ref()?;
         let target = log.target();
-        log.reopen()
-            .map_err(|error| format!("cannot open the log {target}: {error}"))
+        let opened = log.reopen();
+        let opened = opened.map_err(|error| format!("cannot open the log {target}: {error}"));
+        Some(("the log", opened))
     }
 
     /// Serves by a new configuration from the next request on.
@@ -101,9 +99,6 @@ impl Running {
     /// What is wrong; the old configuration goes on then.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
         let site = open_site(config, limits)?;
-        if let Some(tls) = &self.hosted.tls {
-            tls.reload()?;
-        }
         self.handle
             .reload(site, service_config(config))
             .map_err(|error| error.to_string())

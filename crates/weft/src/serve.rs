@@ -18,7 +18,7 @@ use crate::operate::{self, Operated, Orders, Part};
 use crate::settings::layers::{self, Fixed, Layer, Resolved};
 use crate::value::{show_counted, show_size};
 use engine::Running;
-use prepare::{Limits, Prepared, prepare};
+use prepare::{Limits, Prepared, few_connections, prepare};
 pub(crate) use table::ServeConfig;
 use terminal::Terminal;
 
@@ -48,6 +48,9 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         limits,
         pid_file: _pid_file,
     } = prepared;
+    if let Some(warning) = few_connections(config, &limits) {
+        terminal.warn(&warning);
+    }
     let urls = urls(&listeners, &admin);
     let running = Running::start(
         config,

@@ -14,6 +14,7 @@ use crate::open_files::make_room;
 use crate::operate::{self, become_user, bind_all};
 use crate::pid_file::PidFile;
 use crate::privileges::{self, Ids};
+use crate::value::show_counted;
 
 /// What was opened, and what the machine allows.
 pub(crate) struct Prepared {
@@ -54,7 +55,17 @@ pub(crate) fn prepare(
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
             make_room(flag, connections.get(), others)?
         }
-        None => raise_nofile()?.0,
+        None => {
+            let (nofile, _) = raise_nofile()?;
+            let least = descriptors_for_others(config) + 2 * OPEN_FILES_MIN + 1;
+            if nofile < least {
+                return Err(Failure::Running(format!(
+                    "a server with one connection needs {least} open files, and the limit is \
+                     {nofile}: {RAISE_NOFILE}"
+                )));
+            }
+            nofile
+        }
     };
     let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
     let bind = |others: &[Bound]| bind_all(&config.listen, others);
@@ -80,6 +91,16 @@ pub(crate) fn prepare(
         tls,
         limits,
         pid_file,
+    })
+}
+
+/// A warning if the limit on open files leaves next to no room for connections.
+pub(super) fn few_connections(config: &ServeConfig, limits: &Limits) -> Option<String> {
+    let connections = limits.connections.connections_max;
+    let is_few = config.max_connections.is_none() && connections < CONNECTIONS_FEW;
+    is_few.then(|| {
+        let connections = show_counted(connections as u64, "connection");
+        format!("the limit on open files leaves room for {connections}: {RAISE_NOFILE}")
     })
 }
 
@@ -134,6 +155,9 @@ const DESCRIPTORS_RESERVED: u64 = 32;
 // A ring or an epoll instance, and an eventfd.
 const DESCRIPTORS_PER_WORKER: u64 = 2;
 const OPEN_FILES_MIN: u64 = 16;
+// A page with its pictures takes a browser six.
+const CONNECTIONS_FEW: usize = 100;
+const RAISE_NOFILE: &str = "raise it (ulimit -n 1024 or more, LimitNOFILE= in a systemd unit)";
 
 fn descriptors_for_others(config: &ServeConfig) -> u64 {
     DESCRIPTORS_RESERVED + config.common.workers() as u64 * DESCRIPTORS_PER_WORKER
@@ -241,9 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn few_descriptors_still_serve() {
-        let limits = limits(&ServeConfig::default(), &[], 64);
-        assert!(limits.connections.connections_max >= 1 && limits.open_files_max >= 1);
+    fn few_descriptors_still_serve_with_a_warning() {
+        let config = ServeConfig::default();
+        let (few, many) = (limits(&config, &[], 64), limits(&config, &[], 1024));
+        assert!(few.connections.connections_max >= 1 && few.open_files_max >= 1);
+        let warning = few_connections(&config, &few).unwrap();
+        assert!(warning.contains("ulimit -n"), "{warning}");
+        assert_eq!(few_connections(&config, &many), None);
     }
 
     #[test]

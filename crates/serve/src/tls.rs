@@ -41,6 +41,9 @@ pub struct TlsOptions {
     /// A client that names only others is refused; one that names none is served. Empty: clients
     /// are not asked.
     pub protocols: Vec<Vec<u8>>,
+    /// What a peer is told, in the clear, that begins with something else than TLS. Empty: it gets
+    /// the alert that TLS has for it.
+    pub in_the_clear: &'static [u8],
 }
 
 /// The files of a certificate.
@@ -148,6 +151,10 @@ impl Tls {
         let help = "Seconds since the certificate was read.";
         let age = self.age().as_secs_f64();
         out.gauge("weft_tls_certificate_age_seconds", help, &[], age);
+    }
+
+    pub(crate) fn in_the_clear(&self) -> &'static [u8] {
+        self.options.in_the_clear
     }
 
     /// What a new connection goes by.

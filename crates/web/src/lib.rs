@@ -59,4 +59,5 @@ pub use config::{ConfigError, RequestLimits, ServiceConfig};
 pub use counters::Metric;
 pub use handle::Handle;
 pub use log::{LogFormat, Peer};
+pub use reply::WANTS_HTTPS;
 pub use site::{CacheRule, HeaderRule, Site, SiteConfig, SiteError};

@@ -21,6 +21,12 @@ use crate::status::Status;
 /// it, the copy costs more than a second piece of memory.
 const COPIED_LEN_MAX: u64 = 16 * 1024;
 
+/// What a client is told, in the clear, that sends a request in the clear where HTTPS is spoken.
+pub const WANTS_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain\r\nContent-Length: 96\r\nConnection: close\r\n\r\n\
+    400 Bad Request: a plain HTTP request was sent to an HTTPS port. \
+    Write https:// in the address.\n";
+
 /// The context in which a reply is written.
 pub(crate) struct Replier<'a> {
     pub(crate) handle: &'a Handle,
@@ -316,4 +322,17 @@ fn content_encoding(head: &[u8]) -> Option<&[u8]> {
     let start = memchr::memmem::find(head, NAME)? + NAME.len();
     let len = memchr::memchr(b'\r', &head[start..])?;
     Some(&head[start..start + len])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reply_in_the_clear_is_as_long_as_it_says() {
+        let text = std::str::from_utf8(WANTS_HTTPS).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let length = format!("\r\nContent-Length: {}\r\n", body.len());
+        assert!(head.contains(&length), "{} bytes: {head}", body.len());
+    }
 }

@@ -614,7 +614,12 @@ fn every_engine_serves_https_and_reads_its_certificate_anew() {
             let reply = get_secure(&served, &first, "/big").unwrap();
             assert!(reply.starts_with(b"HTTP/1.1 200 OK\r\n") && reply.ends_with(&big));
         }
-        assert_eq!(served.try_get("/"), None, "nothing is served in the clear");
+        let reply = served.try_get("/").expect("an answer in the clear");
+        assert!(reply.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{reply}");
+        assert!(
+            reply.contains("HTTPS") && !reply.contains("hello"),
+            "{reply}"
+        );
 
         let (pem, second) = certificate();
         fs::write(&cert, pem).unwrap();

@@ -97,15 +97,24 @@ impl<S: Session> Carriage<S> {
             return;
         };
         let opened = secure.open(input, |plain| self.take(plain, now));
-        // What TLS has to say itself: handshake, tickets, alerts. Records keep the order in which
-        // they were made.
-        secure.take_records(&mut outgoing(&mut self.outgoing, &self.shared, now).sealed);
-        match opened {
-            Err(_) => {
+        let sealed = &mut outgoing(&mut self.outgoing, &self.shared, now).sealed;
+        match opened.as_ref().map_err(|error| secure.in_the_clear(error)) {
+            Err(Some(text)) => {
                 secure.has_ended = true;
+                sealed.put(text);
+                self.stage = Stage::Finish(Closed::Error);
+            }
+            // What TLS has to say itself: handshake, tickets, alerts. Records keep the order in
+            // which they were made.
+            Err(None) => {
+                secure.has_ended = true;
+                secure.take_records(sealed);
                 self.stage = Stage::Close(Closed::Error);
             }
-            Ok(has_peer_ended) => self.is_ended |= has_peer_ended,
+            Ok(has_peer_ended) => {
+                secure.take_records(sealed);
+                self.is_ended |= has_peer_ended;
+            }
         }
         if self.stage == Stage::Handshake && !secure.is_handshaking() {
             self.stage = Stage::Open;

@@ -82,6 +82,14 @@ impl Secure {
             .inspect_err(|_| self.tls.count_failure())
     }
 
+    /// What a peer is told in the clear whose bytes failed like this: it does not speak TLS.
+    pub(super) fn in_the_clear(&self, error: &rustls::Error) -> Option<&'static [u8]> {
+        const NO_RECORD: rustls::Error =
+            rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let text = self.tls.in_the_clear();
+        (self.is_handshaking() && *error == NO_RECORD && !text.is_empty()).then_some(text)
+    }
+
     /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold.
     pub(super) fn seal(&mut self, out: &mut Outbox, sealed: &mut Outbox) -> usize {
         let mut len = 0;

@@ -134,6 +134,7 @@ pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
         key_option: "--tls-key FILE",
         resumes: true,
         protocols: vec![b"http/1.1".to_vec()],
+        in_the_clear: web::WANTS_HTTPS,
         ..TlsOptions::default()
     };
     Tls::open(options).map(Some)

@@ -30,6 +30,7 @@ static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
             key: None,
         }],
         protocols: vec![b"http/1.1".to_vec()],
+        in_the_clear: b"speak TLS\n",
         ..TlsOptions::default()
     };
     Authority {
@@ -189,6 +190,26 @@ fn a_client_that_speaks_no_protocol_of_ours_is_told_so() {
 }
 
 #[test]
+fn a_peer_that_speaks_no_tls_is_told_so_in_the_clear() {
+    // Seen: a browser whose address began with http:// showed that the connection was reset. Cause:
+    // all it got was the alert of TLS. Cure: the server has words for it, and lingers until they
+    // have arrived.
+    for pieces in [
+        &["GET / HTTP/1.1\r\n", "\r\n"][..],
+        &["GE", "T / HTTP/1.1\r\n\r\n"],
+    ] {
+        let mut pair = Pair::new(&[]);
+        for piece in pieces {
+            pair.world.carriage.input(piece.as_bytes(), pair.world.now);
+            pair.world.run();
+        }
+        assert_eq!(pair.world.got, b"speak TLS\n");
+        pair.world.carriage.end_of_input(pair.world.now);
+        assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
+    }
+}
+
+#[test]
 fn a_handshake_ends_at_its_instant_however_its_bytes_are_spread() {
     let mut pair = Pair::new(&[]);
     let until = test_now().monotonic + pair.world.limits().handshake_timeout;
@@ -304,6 +325,9 @@ fn whatever_comes_instead_of_records_ends_the_connection_once() {
     ] {
         let mut pair = Pair::new(&[]);
         pair.world.carriage.input(garbage, pair.world.now);
+        // It may be told so, and waited for.
+        pair.world.run();
+        pair.world.carriage.end_of_input(pair.world.now);
         assert_eq!(pair.world.run(), error, "{garbage:?} in the handshake");
         assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 0);
 

@@ -107,6 +107,16 @@ impl Route {
         )
     }
 
+    /// `/fibers` of an engine without fibers: a 404 that says what there is instead.
+    pub fn no_fibers(engine: &str) -> Route {
+        let body = format!("there are no fibers: this server has {engine}\n").into_bytes();
+        let about = "with --engine fiber: every fiber and what it waits for";
+        Route::new("/fibers", PLAIN, about, move |_| Reply {
+            status: 404,
+            body: body.clone(),
+        })
+    }
+
     /// `/healthz`: 200 `ok`, or 503 `draining`, which tells a balancer to send no client here any
     /// more.
     pub fn health(is_draining: impl Fn() -> bool + Send + Sync + 'static) -> Route {

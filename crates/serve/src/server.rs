@@ -147,11 +147,12 @@ impl Server {
         self.running.dump()
     }
 
-    /// What the engine shows at the admin endpoint, beside metrics: `/fibers`, where there are any.
-    pub fn routes(&self) -> Vec<Route> {
-        let runtime = self.running.runtime();
-        let fibers = runtime.map(|runtime| Route::fibers(runtime.inspector()));
-        fibers.into_iter().collect()
+    /// What the engine shows at the admin endpoint, beside metrics: `/fibers`.
+    pub fn route(&self) -> Route {
+        match self.running.runtime() {
+            Some(runtime) => Route::fibers(runtime.inspector()),
+            None => Route::no_fibers(&self.describe()),
+        }
     }
 
     /// Connections open now.

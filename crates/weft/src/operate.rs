@@ -44,7 +44,7 @@ impl Hosted {
             true => None,
             false => {
                 let (drains, server, tls) = (is_draining.clone(), server.clone(), tls.clone());
-                let mut routes = server.routes();
+                let fibers = server.route();
                 let metrics = move |out: &mut MetricsWriter| {
                     server.write_metrics(out);
                     write_more(&server, out);
@@ -54,7 +54,7 @@ impl Hosted {
                     crate::process::write_metrics(out);
                 };
                 let health = Route::health(move || drains.load(Ordering::Relaxed));
-                routes.splice(..0, [Route::metrics(metrics), health]);
+                let routes = vec![Route::metrics(metrics), health, fibers];
                 Some(Admin::start(admin, routes)?)
             }
         };

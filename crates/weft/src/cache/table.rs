@@ -207,7 +207,7 @@ const OURS: Rows = &[
         .help("The same as -t"),
     own("admin")
         .adds("addr", CacheConfig::add_admin)
-        .help("Address for /metrics, /healthz and /fibers over HTTP"),
+        .help("Address for /metrics, /healthz and, with fibers, /fibers over HTTP"),
     Setting::HANDSHAKE_TIMEOUT,
     own("drain-timeout")
         // Long enough for requests under way on fast networks. A cache that stops should be gone

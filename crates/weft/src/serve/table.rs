@@ -107,7 +107,7 @@ const LISTENING: Rows = &[
         ),
     set("admin")
         .adds("ADDR", put!(common.admin += address))
-        .help("Serve /metrics (Prometheus), /healthz and /fibers here")
+        .help("Serve /metrics (Prometheus), /healthz and, with fibers, /fibers here")
         .more(
             "Written as for --listen. It is a listener of its own, so that what the site shows to \
              the world and what it tells its operator never mix.",

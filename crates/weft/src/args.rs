@@ -42,7 +42,10 @@ pub(crate) enum Invocation {
 pub(crate) fn read(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Result<Invocation, clap::Error> {
-    let words: Vec<_> = words.into_iter().collect();
+    let mut words: Vec<_> = words.into_iter().collect();
+    if words.get(1).is_some_and(|word| word == "cache") {
+        words.iter_mut().skip(2).for_each(cache::spell_out);
+    }
     let is_serve = words.get(1).is_some_and(|word| word == "serve");
     let mut matches = command()
         .try_get_matches_from(words)
@@ -462,6 +465,15 @@ mod tests {
         ] {
             check_cache(line, &[("port", &["11300"]), ("verbose", &["on", "on"])]);
         }
+    }
+
+    /// Seen: `--t 4`, which memcached takes, was refused. Cause: one of our options begins with the
+    /// same letter. Cure: memcached's names are spelled out first.
+    #[test]
+    fn our_options_make_no_beginning_of_memcacheds_ambiguous() {
+        check_cache("--t 4", &[("threads", &["4"])]);
+        check_cache("--t=4 --adm :0", &[("threads", &["4"]), ("admin", &[":0"])]);
+        check_cache("--au users", &[("auth-file", &["users"])]);
     }
 
     #[test]

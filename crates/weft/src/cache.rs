@@ -26,6 +26,7 @@ use engine::Running;
 pub(crate) use help::EXAMPLES;
 use prepare::prepare;
 use restart::Restored;
+pub(crate) use table::spell_out;
 
 /// Runs a cache until told to stop.
 ///

@@ -2,12 +2,14 @@
 //! ours behind them. The parser, `-h`, the manual page, the completions and the tables of
 //! `docs/cache.md` are all made of these rows.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use super::config::{CacheConfig, Protocol, Verify};
 use crate::common::{WORKERS_MAX, as_typed};
-use crate::settings::layers::Layer;
-use crate::settings::{Config, Fate, Group, Setting, put, rows};
+use crate::engine::WITH_WORKERS;
+use crate::settings::layers::{Layer, notes};
+use crate::settings::{Config, Fate, Group, Setting, flags, put, rows};
 use crate::value;
 
 impl Config for CacheConfig {
@@ -37,6 +39,21 @@ impl Config for CacheConfig {
                 self.idle.push(note);
             }
         }
+        self.idle.extend(notes::<CacheConfig>(said));
+    }
+}
+
+/// Spells out a word that begins one of memcached's long names, and no other of memcached's: some
+/// of ours begin alike.
+pub(crate) fn spell_out(word: &mut OsString) {
+    let Some(typed) = word.to_str().and_then(|word| word.strip_prefix("--")) else {
+        return;
+    };
+    let name = typed.split('=').next().unwrap_or_default();
+    let mut begun = OPTIONS.iter().filter(|row| row.name.starts_with(name));
+    let is_whole = flags::<CacheConfig>().any(|row| row.name == name);
+    if let (Some(row), None, false) = (begun.next(), begun.next(), is_whole) {
+        *word = format!("--{}{}", row.name, &typed[name.len()..]).into();
     }
 }
 

@@ -89,35 +89,49 @@ impl Authority {
     }
 }
 
-const ENGINES: [Engine; 6] = [
+/// Every engine, over every dispatcher that it can stand on.
+fn engines() -> Vec<Engine> {
+    let mut engines = vec![
+        fibers(BackendChoice::Auto),
+        fibers(BackendChoice::Epoll),
+        Engine::Thread,
+        pipeline(Mechanism::EpollEdge, 1, 1, 1),
+    ];
+    // What reports once is for no engine.
+    let all = Mechanism::ALL.into_iter();
+    for dispatcher in all.filter(|mechanism| *mechanism != Mechanism::EpollOneShot) {
+        engines.push(events(dispatcher, Accept::Own));
+        engines.push(events(dispatcher, Accept::Dealt));
+        engines.push(pipeline(dispatcher, 2, 64, 8));
+    }
+    engines
+}
+
+fn fibers(backend: BackendChoice) -> Engine {
     Engine::Fiber {
         processors: 2,
-        backend: BackendChoice::Auto,
-    },
-    Engine::Fiber {
-        processors: 2,
-        backend: BackendChoice::Epoll,
-    },
-    Engine::Thread,
+        backend,
+    }
+}
+
+fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
     Engine::Event(EventOptions {
         loops: 2,
-        dispatcher: Mechanism::EpollEdge,
-        accept: Accept::Own,
+        dispatcher,
+        accept,
         accepts_many: true,
         has_file_threads: true,
-    }),
-    pipeline(2, 64, 8),
-    pipeline(1, 1, 1),
-];
+    })
+}
 
-const fn pipeline(threads: usize, queue_limit: usize, batch_max: usize) -> Engine {
+fn pipeline(dispatcher: Mechanism, threads: usize, queue_limit: usize, batch_max: usize) -> Engine {
     Engine::Pipeline(PipelineOptions {
         read_threads: threads,
         session_threads: threads,
         write_threads: threads,
         queue_limit,
         batch_max,
-        dispatcher: Mechanism::EpollEdge,
+        dispatcher,
     })
 }
 
@@ -129,6 +143,7 @@ struct Running {
 }
 
 fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
+    println!("{engine:?}");
     let tls = Arc::new(Tls::open(options).unwrap());
     let mut listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
     listeners[0].tls = Some(Arc::clone(&tls));
@@ -187,7 +202,7 @@ fn is_ended(mut stream: impl Read) -> bool {
 fn what_goes_in_comes_back_under_every_engine() {
     let authority = Authority::new();
     authority.sign("server");
-    for engine in ENGINES {
+    for engine in engines() {
         let running = start(engine, authority.options(), Limits::default());
         let mut client = running.connect(authority.client(None));
         assert!(echoes(&mut client, b"hello\n"));
@@ -203,7 +218,7 @@ fn what_goes_in_comes_back_under_every_engine() {
 fn many_records_at_once_are_all_answered() {
     let authority = Authority::new();
     authority.sign("server");
-    for engine in ENGINES {
+    for engine in engines() {
         let running = start(engine, authority.options(), Limits::default());
         let mut client = running.connect(authority.client(None));
         let lines: Vec<_> = (0..2000).map(|at| format!("line {at}\n")).collect();
@@ -224,7 +239,7 @@ fn a_peer_that_never_ends_its_handshake_is_cut_by_the_time_out() {
         handshake_timeout: Duration::from_millis(200),
         ..Limits::default()
     };
-    for engine in ENGINES {
+    for engine in engines() {
         let running = start(engine, authority.options(), limits.clone());
         let mut stream = TcpStream::connect(running.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -239,7 +254,7 @@ fn a_peer_that_never_ends_its_handshake_is_cut_by_the_time_out() {
 fn who_does_not_speak_tls_is_counted_and_closed() {
     let authority = Authority::new();
     authority.sign("server");
-    for engine in ENGINES {
+    for engine in engines() {
         let running = start(engine, authority.options(), Limits::default());
         let mut stream = TcpStream::connect(running.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -253,7 +268,11 @@ fn who_does_not_speak_tls_is_counted_and_closed() {
 fn a_new_certificate_holds_for_new_connections_and_old_ones_go_on() {
     let authority = Authority::new();
     authority.sign("server");
-    let running = start(ENGINES[0].clone(), authority.options(), Limits::default());
+    let running = start(
+        fibers(BackendChoice::Auto),
+        authority.options(),
+        Limits::default(),
+    );
     let mut before = running.connect(authority.client(None));
     assert!(echoes(&mut before, b"one\n"));
 
@@ -290,7 +309,7 @@ fn clients_that_must_show_a_certificate_do_or_fail() {
             clients,
             ..authority.options()
         };
-        let running = start(ENGINES[0].clone(), options, Limits::default());
+        let running = start(fibers(BackendChoice::Auto), options, Limits::default());
         let shows = [None, Some("client"), Some("stranger")];
         let got = shows.map(|shows| echoes(&mut running.connect(authority.client(shows)), b"x\n"));
         assert_eq!(got, expected);
@@ -316,7 +335,7 @@ fn each_client_is_shown_the_certificate_for_the_name_that_it_asks_for() {
         certificates: files.into(),
         ..authority.options()
     };
-    let running = start(ENGINES[0].clone(), options, Limits::default());
+    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
     let is_served = |name| {
         let mut client = running.connect_to(name, authority.client(None));
         echoes(&mut client, b"x\n")
@@ -373,7 +392,7 @@ fn one_above_the_limit_is_told_so() {
         refusal: Some("no room\r\n"),
         ..Limits::default()
     };
-    for engine in ENGINES {
+    for engine in engines() {
         let listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let Address::Tcp(address) = listeners[0].address else {
             unreachable!("an IP address was asked for")

@@ -50,6 +50,11 @@ on_every_engine! {
     every_reply_is_timed_from_the_first_byte_of_its_request
 }
 
+on_every_other_combination! {
+    every_transcript_plays_as_written
+    every_cache_transcript_plays_as_written
+}
+
 /// A live server over the transcripts' site, which has a large file besides.
 struct World {
     server: Server,

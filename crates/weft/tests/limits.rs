@@ -35,6 +35,13 @@ on_every_engine! {
     a_log_that_nobody_reads_holds_up_no_request
 }
 
+on_every_other_combination! {
+    requests_that_are_too_long_are_refused
+    slow_clients_end_in_every_phase
+    clients_that_take_too_little_are_cut
+    pipelined_requests_that_are_not_read_wait
+}
+
 /// Clients that misbehave at once.
 const CROWD: usize = 12;
 

@@ -28,6 +28,16 @@ FIBERS = ("uring", "epoll")
 # Those that carry any number of connections.
 MANY = ("uring", "epoll", "event", "pipeline")
 
+# What event loops and stages may wait with, beside epoll-edge, which is the default.
+DISPATCHERS = {name: ["--dispatcher", name] for name in ("select", "poll", "fdm", "lap", "rtsig", "epoll", "uring")}
+DISPATCHERS |= {f"rtsig-{how}": [*DISPATCHERS["rtsig"], "--rtsig-overflow", how] for how in ("select", "signalfd")}
+VARIANTS["dealt"] = [*VARIANTS["event"], "--accept", "dealt"]
+for _engine in ("event", "dealt", "pipeline"):
+    VARIANTS |= {f"{_engine}-{name}": [*VARIANTS[_engine], *flags] for name, flags in DISPATCHERS.items()}
+EVENT_DISPATCHERS = tuple(f"event-{name}" for name in DISPATCHERS)
+# Every engine over everything that it can stand on. Most checks are about other things, and run under ALL.
+COMBINATIONS = tuple(VARIANTS)
+
 
 class Failure(Exception):
     """A promise that was not kept."""

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from world import ALL, MANY, check, expect, expect_equal, read_reply, request, wait_for
+from world import ALL, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, read_reply, request, wait_for
 
 CROWD = 10_000
 
@@ -65,7 +65,7 @@ class Crowd:
             connection.close()
 
 
-@check(*MANY, limit_s=120)
+@check(*MANY, *EVENT_DISPATCHERS, limit_s=120)
 def ten_thousand_slow_connections_stop_nobody(world):
     with world.server("--head-timeout", "60s") as server:
         crowd = Crowd(server, CROWD, dribbling=CROWD // 2)

@@ -159,6 +159,11 @@ def without_io_uring_it_serves_and_says_why(world):
     refused = world.server("--io", "uring", variant="auto", expect_ready=False)
     expect(refused.wait_end() != 0, "--io uring started without io_uring")
     expect("io_uring_disabled" in refused.output(), f"--io uring says {refused.output()!r}")
+    for engine in ("event", "pipeline"):
+        refused = world.server("--engine", engine, "--dispatcher", "uring", variant="auto", expect_ready=False)
+        expect(refused.wait_end() != 0, "--dispatcher uring started without io_uring")
+        expect("--dispatcher uring: " in refused.output() and "io_uring_disabled" in refused.output(),
+               f"--dispatcher uring says {refused.output()!r}")
     doctor = world.start(world.binary, "doctor")
     out, err = doctor.communicate(timeout=10)
     expect(b"io_uring_disabled" in out + err, f"doctor says {out!r}")

@@ -1,8 +1,8 @@
 //! Faults of a dispatcher, which cost time or a connection that is counted, and never one in
 //! silence: under each engine whose threads wait with one.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Mechanism, Overflow, Ready, Token, Trigger};
 use rustix::io::Errno;
+use session::replay::Random;
 use session::{Echo, Next, Now, Opening, Outbox, Phase, Received, Session};
 
 use super::DOORS;
@@ -17,7 +18,7 @@ use crate::counters::{Closed, CounterSnapshot};
 use crate::engine::admission::{Admission, Start};
 use crate::engine::event::Events;
 use crate::engine::pipeline::Pipeline;
-use crate::engine::{Engine, EventOptions, PipelineOptions, Running};
+use crate::engine::{Accept, Engine, EventOptions, PipelineOptions, Running};
 use crate::limits::Limits;
 use crate::listen::{Address, bind};
 use crate::metrics::MetricsWriter;
@@ -36,6 +37,7 @@ struct Calls {
     waits: u64,
     failed_waits: u64,
     adds: u64,
+    changes: u64,
     door_adds: u64,
     reports: u64,
 }
@@ -46,7 +48,7 @@ fn is_nth(calls: &mut u64, every: u64) -> bool {
     every > 0 && calls.is_multiple_of(every)
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     /// Every so many-th wait is interrupted by a signal, 0 for none.
     pub(crate) interrupts: u64,
@@ -54,6 +56,8 @@ pub(crate) struct Faults {
     pub(crate) wait_fails: u64,
     /// Every so many-th connection cannot be watched.
     pub(crate) add_fails: Option<(u64, Errno)>,
+    /// Every so many-th change of what a connection is watched for fails.
+    pub(crate) change_fails: u64,
     /// So often a listener cannot be watched again.
     pub(crate) door_adds_fail: u64,
     /// Every so many-th report of a connection is lost, as a real-time signal may be.
@@ -78,7 +82,10 @@ impl Dispatcher for Faulty {
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.real.modify(fd, token, interest)
+        match is_nth(&mut self.calls.changes, self.faults.change_fails) {
+            true => Err(Errno::NOMEM.into()),
+            false => self.real.modify(fd, token, interest),
+        }
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -143,15 +150,28 @@ fn engines(dispatcher: Mechanism) -> [Engine; 2] {
 /// Serves clients that exchange lines. Whatever the faults are, no client waits for ever, and each
 /// that was not served is counted with a reason.
 fn serve(engine: Engine, faults: Faults) -> Outcome {
-    // A lost report is made up for when the wait is over.
+    serve_for(Duration::from_millis(500), engine, faults)
+}
+
+/// The same with so much patience for each wait, after which a lost report is made up for.
+fn serve_for(patience: Duration, engine: Engine, faults: Faults) -> Outcome {
     let limits = Limits {
-        head_timeout: Duration::from_millis(500),
-        idle_timeout: Duration::from_millis(500),
+        head_timeout: patience,
+        idle_timeout: patience,
+        send_timeout: patience,
         ..Limits::default()
     };
     let (running, shared, address) = start_faulty(engine, faults, limits);
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|_| thread::spawn(move || converse(TcpStream::connect(address).unwrap())))
+        .map(|nth| {
+            thread::spawn(move || {
+                let client = TcpStream::connect(address).unwrap();
+                match nth % 10 {
+                    0 => pour(client),
+                    _ => converse(client),
+                }
+            })
+        })
         .collect();
     let clients = clients.into_iter().map(|client| client.join().unwrap());
     let served = clients.filter(|is_served| *is_served).count();
@@ -283,6 +303,50 @@ fn a_lost_report_is_made_up_for_when_the_wait_is_over() {
     }
 }
 
+/// Faults of every kind together, each as often as the seed says.
+fn at_random(random: &mut Random) -> Faults {
+    let mut every = || 3 + random.below(8);
+    Faults {
+        interrupts: every(),
+        wait_fails: every(),
+        add_fails: Some((every(), Errno::NOMEM)),
+        change_fails: every(),
+        loses: every(),
+        ..Faults::default()
+    }
+}
+
+/// Under each engine that waits with a dispatcher, over each dispatcher.
+#[test]
+fn whatever_fails_whenever_no_connection_is_lost_in_silence() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let random = &mut Random(seed);
+    // What reports once is for no engine.
+    let mechanisms = Mechanism::ALL.into_iter();
+    for dispatcher in mechanisms.filter(|it| *it != Mechanism::EpollOneShot) {
+        let dealt = Engine::Event(EventOptions {
+            loops: 2,
+            dispatcher,
+            accept: Accept::Dealt,
+            ..EventOptions::default()
+        });
+        let [own, pipeline] = engines(dispatcher);
+        // By turns they would take three times as long: most of it is waiting.
+        thread::scope(|scope| {
+            for engine in [own, dealt, pipeline] {
+                let faults = at_random(random);
+                println!("{engine:?} with {faults:?}");
+                scope.spawn(move || {
+                    let patience = Duration::from_millis(100);
+                    let outcome = serve_for(patience, engine.clone(), faults);
+                    assert!(outcome.errors > 0, "{engine:?} had no faults");
+                });
+            }
+        });
+    }
+}
+
 /// Seen: a server that was dropped waited for one of its loops for ever. Cause: the loop looked at
 /// the stage of the server, and then made its bell ready again; what was rung for in between was
 /// neither seen nor rung again. Cure: it looks afterwards.
@@ -365,6 +429,30 @@ fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
             shared.stage.drain();
         }
     }
+}
+
+/// Sends more lines than the sockets hold, and takes them as they come back. Says whether all did.
+fn pour(mut client: TcpStream) -> bool {
+    const POURED: usize = 4_000_000;
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut sends = client.try_clone().unwrap();
+    let lines = [[b'x'; 999].as_slice(), b"\n"]
+        .concat()
+        .repeat(POURED / 1000);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // The server may have ended the connection.
+            let _ = sends.write_all(&lines);
+            let _ = sends.shutdown(Shutdown::Write);
+        });
+        let mut back = Vec::new();
+        let read = client.read_to_end(&mut back);
+        let waits = read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!waits, "a client waits for ever");
+        // The sending half ends as well.
+        let _ = client.shutdown(Shutdown::Both);
+        back.len() == POURED
+    })
 }
 
 /// Sends lines one after the other. Says whether all came back; a connection that was closed is no

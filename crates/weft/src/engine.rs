@@ -1,6 +1,8 @@
 //! Which engine carries the connections, as flags say it: the same for `weft serve` and `weft
 //! cache`.
 
+use std::io;
+
 use ::serve::engine::{Accept, EventOptions, PipelineOptions, THREADS_MAX};
 use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
@@ -300,6 +302,17 @@ impl EngineChoice {
                     dispatcher: self.mechanism(),
                 })
             }
+        }
+    }
+
+    /// Why a server on it did not start, in one sentence. The kernel's word alone does not say who
+    /// denies a ring.
+    pub(crate) fn why_not_started(&self, error: &io::Error) -> String {
+        let has_loops = matches!(self.kind, Kind::Event | Kind::Pipeline);
+        let has_ring = has_loops && self.mechanism() == Mechanism::Uring;
+        match has_ring.then(fiber::probe) {
+            Some(Err(denied)) => format!("--dispatcher uring: {denied}"),
+            _ => format!("cannot start the server: {error}"),
         }
     }
 

@@ -291,7 +291,7 @@ fn start_server(
         Overheard::new(&service, peer, opening.now)
     };
     Server::start(settings, open)
-        .map_err(|error| Failure::Running(format!("cannot start the server: {error}")))
+        .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
 }
 
 fn serve_datagrams(

@@ -145,7 +145,7 @@ fn start_server(
         Session::new(Arc::clone(&handle), peer)
     };
     Server::start(settings, open)
-        .map_err(|error| Failure::Running(format!("cannot start the server: {error}")))
+        .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
 }
 
 /// How long the log may take to be written out at the end.

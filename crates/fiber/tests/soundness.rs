@@ -3,7 +3,7 @@
 
 mod patience;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, panic_any};
@@ -382,5 +382,45 @@ fn a_fiber_that_was_left_behind_may_be_talked_to() {
         assert_eq!(inspector.dump_with_backtraces().fibers.len(), count);
         drop(handles);
         assert_eq!(inspector.dump().fibers.len(), count);
+    });
+}
+
+/// Seen: the line of a channel led into a frame that had ended. Cause: an operation is not `Sync`,
+/// and was taken for the select's own; but fibers of one processor share a `thread_local!`, and
+/// the second put its node over that of the first, which waited. Cure: it is refused.
+#[test]
+fn an_operation_that_a_select_waits_for_is_refused_to_another() {
+    use fiber::sync::{Receiving, Select, mpmc};
+    thread_local! {
+        static IS_WAITING: Cell<bool> = const { Cell::new(false) };
+        static ENDS: (mpmc::Sender<u32>, &'static mpmc::Receiver<u32>) = {
+            let (sender, receiver) = mpmc::bounded(1);
+            (sender, Box::leak(Box::new(receiver)))
+        };
+        static WORD: Receiving<'static, u32> = ENDS.with(|(_, receiver)| receiver.receiving());
+    }
+    let runtime = start(BackendChoice::Epoll, 1);
+    runtime.run(|| {
+        let first = fiber::spawn(|| {
+            WORD.with(|word| {
+                let mut select = Select::new();
+                select.receive(word);
+                IS_WAITING.set(true);
+                select.wait()
+            })
+        });
+        while !IS_WAITING.get() {
+            fiber::yield_now();
+        }
+        let second = fiber::spawn(|| {
+            WORD.with(|word| {
+                let mut select = Select::new();
+                select.receive(word);
+                select.wait_timeout(Duration::ZERO)
+            })
+        });
+        assert!(second.join().is_err(), "both stood in line with one node");
+        ENDS.with(|(sender, _)| sender.send(7).unwrap());
+        assert_eq!(first.join().unwrap(), 0);
     });
 }

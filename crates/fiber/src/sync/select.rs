@@ -171,7 +171,7 @@ fn random_below(n: usize) -> usize {
 pub struct Receiving<'a, T> {
     channel: &'a Channel<T>,
     slot: Slot<T>,
-    done: Cell<bool>,
+    stage: Cell<Stage>,
     node: UnsafeCell<Option<Node>>,
 }
 
@@ -179,8 +179,33 @@ pub struct Receiving<'a, T> {
 pub struct Sending<'a, T> {
     channel: &'a Channel<T>,
     slot: Slot<T>,
-    done: Cell<bool>,
+    stage: Cell<Stage>,
     node: UnsafeCell<Option<Node>>,
+}
+
+/// How far an operation is.
+///
+/// That it is not `Sync` does not make a select the only one that uses it: fibers of one processor
+/// share its thread's values, and one may come while the select of another waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// A select waits in the line of the channel: node and slot are the channel's.
+    InLine,
+    Done,
+}
+
+impl Stage {
+    /// # Panics
+    /// If a select waits for the operation.
+    fn is_open(self) -> bool {
+        assert_ne!(
+            self,
+            Stage::InLine,
+            "another select waits for this operation"
+        );
+        self == Stage::Open
+    }
 }
 
 impl<'a, T> Receiving<'a, T> {
@@ -188,7 +213,7 @@ impl<'a, T> Receiving<'a, T> {
         Receiving {
             channel,
             slot: Slot::new(None),
-            done: Cell::new(false),
+            stage: Cell::new(Stage::Open),
             node: UnsafeCell::new(None),
         }
     }
@@ -201,7 +226,11 @@ impl<'a, T> Receiving<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<T, RecvError> {
-        assert!(self.done.get(), "another operation was selected");
+        assert_eq!(
+            self.stage.get(),
+            Stage::Done,
+            "another operation was selected"
+        );
         self.slot.into_message().ok_or(RecvError)
     }
 }
@@ -211,7 +240,7 @@ impl<'a, T> Sending<'a, T> {
         Sending {
             channel,
             slot: Slot::new(Some(message)),
-            done: Cell::new(false),
+            stage: Cell::new(Stage::Open),
             node: UnsafeCell::new(None),
         }
     }
@@ -224,7 +253,11 @@ impl<'a, T> Sending<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<(), SendError<T>> {
-        assert!(self.done.get(), "another operation was selected");
+        assert_eq!(
+            self.stage.get(),
+            Stage::Done,
+            "another operation was selected"
+        );
         self.slot
             .into_message()
             .map_or(Ok(()), |message| Err(SendError(message)))
@@ -238,14 +271,13 @@ impl<'a, T> Sending<'a, T> {
 
 /// Where a node stands while a select waits.
 fn place(node: &UnsafeCell<Option<Node>>, fresh: Node) -> &Node {
-    // SAFETY: an arm is not `Sync`, a select has it once (see `add`), and its node is in no line
-    // (see `delist`).
+    // SAFETY: the arm is `Stage::Open`, so its node is in no line and nothing else looks at it.
     unsafe { (*node.get()).insert(fresh) }
 }
 
 impl<T> Arm for Receiving<'_, T> {
     fn attempt(&self) -> bool {
-        if self.done.get() {
+        if !self.stage.get().is_open() {
             return false;
         }
         match self.channel.try_receive() {
@@ -254,33 +286,40 @@ impl<T> Arm for Receiving<'_, T> {
             Err(TryRecvError::Disconnected) => {}
             Err(TryRecvError::Empty) => return false,
         }
-        self.done.set(true);
+        self.stage.set(Stage::Done);
         true
     }
 
     fn enlist(&self, wait: &Wait, index: usize) -> bool {
-        if self.done.get() {
+        if !self.stage.get().is_open() {
             return true;
         }
         let node = place(&self.node, Node::new(wait, index, self.slot.address()));
-        self.channel.enlist_receiving_arm(node, wait)
+        let is_in = self.channel.enlist_receiving_arm(node, wait);
+        if is_in {
+            self.stage.set(Stage::InLine);
+        }
+        is_in
     }
 
     fn delist(&self) {
-        // SAFETY: as in `place`; shared, as the queue's neighbours have it.
-        if let Some(node) = unsafe { &*self.node.get() } {
+        if self.stage.get() == Stage::InLine {
+            // SAFETY: shared, as the queue's neighbours have it; it is changed only by `place`.
+            let node = unsafe { &*self.node.get() };
+            let node = node.as_ref().expect("a node in line has been placed");
             self.channel.delist_receiver(node);
+            self.stage.set(Stage::Open);
         }
     }
 
     fn finish(&self, _outcome: usize) {
-        self.done.set(true);
+        self.stage.set(Stage::Done);
     }
 }
 
 impl<T> Arm for Sending<'_, T> {
     fn attempt(&self) -> bool {
-        if self.done.get() {
+        if !self.stage.get().is_open() {
             return false;
         }
         // SAFETY: the arm is in no line, so nothing else looks at its slot.
@@ -296,27 +335,34 @@ impl<T> Arm for Sending<'_, T> {
                 return false;
             }
         }
-        self.done.set(true);
+        self.stage.set(Stage::Done);
         true
     }
 
     fn enlist(&self, wait: &Wait, index: usize) -> bool {
-        if self.done.get() {
+        if !self.stage.get().is_open() {
             return true;
         }
         let node = place(&self.node, Node::new(wait, index, self.slot.address()));
-        self.channel.enlist_sending_arm(node, wait)
+        let is_in = self.channel.enlist_sending_arm(node, wait);
+        if is_in {
+            self.stage.set(Stage::InLine);
+        }
+        is_in
     }
 
     fn delist(&self) {
-        // SAFETY: as in `place`; shared, as the queue's neighbours have it.
-        if let Some(node) = unsafe { &*self.node.get() } {
+        if self.stage.get() == Stage::InLine {
+            // SAFETY: shared, as the queue's neighbours have it; it is changed only by `place`.
+            let node = unsafe { &*self.node.get() };
+            let node = node.as_ref().expect("a node in line has been placed");
             self.channel.delist_sender(node);
+            self.stage.set(Stage::Open);
         }
     }
 
     fn finish(&self, _outcome: usize) {
-        self.done.set(true);
+        self.stage.set(Stage::Done);
     }
 }
 

@@ -190,6 +190,18 @@ fn dropped_drafts_give_back_all_they_had() {
     );
 }
 
+/// Seen (in review): a get of a long item read wherever old bytes led it. Cause: a draft believed
+/// that more was filled than it had room for, and the names of the chunks behind its first were
+/// never written. Cure: it does not believe that.
+#[test]
+#[should_panic(expected = "filled 900000 of a room of")]
+fn a_draft_is_filled_no_further_than_it_has_room() {
+    let store = store_of(8 * MIB);
+    let mut turn = store.turn(NOW);
+    let mut draft = turn.reserve(b"long", 900_000, 0, NEVER).unwrap();
+    draft.filled(900_000);
+}
+
 #[test]
 fn an_item_of_a_hundred_megabytes_lies_in_chunks_and_comes_back_whole() {
     let config = Config {

@@ -48,10 +48,10 @@ impl Draft {
         raw.room(self.store.pool(), clock)
     }
 
-    /// Says that `len` bytes were put at the start of the room.
+    /// Says that `len` bytes were put at the start of the [room](Draft::room).
     ///
     /// # Panics
-    /// If more than the value is filled.
+    /// If that is longer than the room was.
     pub fn filled(&mut self, len: usize) {
         self.raw
             .as_mut()

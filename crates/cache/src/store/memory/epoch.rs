@@ -17,13 +17,14 @@
 //! 5.2.3) with counters instead of a list of threads, so that threads need not register: any number
 //! of threads share the stripes.
 
-use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use super::sync::{AtomicU64, Ordering, fence};
 
 /// What threads pin in. A stripe is two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Stripe {
-    pins: [AtomicU32; 3],
+    /// Wide enough that pins which are never given back do not make them come round.
+    pins: [AtomicU64; 3],
 }
 
 #[derive(Debug)]
@@ -42,7 +43,7 @@ pub(crate) struct Pin {
 impl Epochs {
     pub(crate) fn new(stripe_count: usize) -> Epochs {
         let stripe = |_| Stripe {
-            pins: [0, 0, 0].map(AtomicU32::new),
+            pins: [0, 0, 0].map(AtomicU64::new),
         };
         // The first epoch is 3: stamps are compared with the epoch less 2.
         Epochs {
@@ -74,11 +75,13 @@ impl Epochs {
         self.stripes[pin.stripe].pins[pin.lane].fetch_sub(1, Ordering::Release);
     }
 
-    /// The stamp of what was taken out just before.
+    /// The stamp of what was taken out just before. What has a stamp of three epochs before this
+    /// one is over.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
         fence(Ordering::SeqCst);
-        self.epoch.load(Ordering::Relaxed)
+        // Acquire: as in `is_over`, for what is three epochs older.
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Whether every thread that may have seen what has this stamp has left.
@@ -142,6 +145,20 @@ mod tests {
         assert!(epochs.try_advance() && epochs.is_over(stamp));
     }
 
+    /// Seen (in review): memory that a reader looked at was used again. Cause: 2^32 turns had been
+    /// forgotten, and the count of pins was 0 again. Cure: no program lives to see a count of 64
+    /// bits come round.
+    #[test]
+    fn pins_that_are_never_given_back_do_not_come_round() {
+        let epochs = Epochs::new(1);
+        let reader = epochs.pin(0);
+        let stamp = epochs.stamp();
+        epochs.stripes[0].pins[reader.lane].store(u32::MAX.into(), Ordering::SeqCst);
+        let _ = epochs.pin(0);
+        assert!(!(0..3).all(|_| epochs.try_advance()), "the reader holds it");
+        assert!(!epochs.is_over(stamp));
+    }
+
     #[test]
     fn a_late_reader_holds_nothing_of_the_past_for_long() {
         let epochs = Epochs::new(4);
@@ -196,6 +213,44 @@ mod models {
                 });
             }
             reader.join().unwrap();
+        });
+    }
+
+    /// As a slab class does it: the next stamp of the same lane says that what waits there is over.
+    ///
+    /// Seen (in review): loom found the reader's look and the use of its memory at once. Cause: the
+    /// stamp was read relaxed, and the epoch had been moved on by another thread, so nothing put
+    /// the look before the use. Cure: the stamp acquires.
+    #[test]
+    fn what_a_stamp_three_epochs_later_frees_is_looked_at_no_more() {
+        loom::model(|| {
+            let epochs = Arc::new(Epochs::new(1));
+            let memory = Arc::new(loom::cell::UnsafeCell::new(7));
+            let pin = epochs.pin(0);
+            let stamp = epochs.stamp();
+            let other = epochs.clone();
+            let advancer = thread::spawn(move || (0..3).all(|_| other.try_advance()));
+            let (owner_epochs, owner_memory) = (epochs.clone(), memory.clone());
+            let owner = thread::spawn(move || {
+                if owner_epochs.stamp() == stamp + 3 {
+                    owner_memory.with_mut(|memory| {
+                        #[allow(unsafe_code)]
+                        // SAFETY: as above.
+                        unsafe {
+                            *memory = 9;
+                        }
+                    });
+                }
+            });
+            memory.with(|memory| {
+                #[allow(unsafe_code)]
+                // SAFETY: as above.
+                let seen = unsafe { *memory };
+                assert_eq!(seen, 7);
+            });
+            epochs.unpin(pin);
+            advancer.join().unwrap();
+            owner.join().unwrap();
         });
     }
 }

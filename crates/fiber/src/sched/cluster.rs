@@ -17,6 +17,7 @@ use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::sched::fiber::FiberRef;
 use crate::sched::idle::{Idle, Notified};
+use crate::sched::mail::Mail;
 use crate::sched::ready_queue::ReadyQueue;
 use crate::sched::roster::Roster;
 use crate::spawn::processors::ProcessorThreads;
@@ -57,7 +58,7 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 pub(crate) struct ProcessorShared {
     pub(crate) counters: Counters,
     pub(crate) doorbell: Doorbell,
-    mail: Mail,
+    mail: Mail<Message>,
     pub(crate) index: usize,
     idle: Arc<Idle>,
     pub(crate) stage: Stage,
@@ -69,22 +70,6 @@ pub(crate) struct ProcessorShared {
     pub(crate) running: AtomicU64,
     /// Its kernel thread, as gettid(2) says; 0 before it runs.
     pub(crate) thread: AtomicI32,
-}
-
-/// What others write to all the time, in cache lines of its own: what the processor itself writes
-/// to at every switch must not lie beside it.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Mail {
-    inbox: Mutex<Inbox>,
-    has_mail: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Inbox {
-    messages: Vec<Message>,
-    /// There is no processor to read them.
-    is_closed: bool,
 }
 
 /// What other threads tell a processor.
@@ -310,17 +295,10 @@ impl ProcessorShared {
     }
 
     fn new(index: usize, idle: Arc<Idle>) -> ProcessorShared {
-        let nothing = Inbox {
-            messages: Vec::new(),
-            is_closed: true,
-        };
         ProcessorShared {
             counters: Counters::default(),
             doorbell: Doorbell::default(),
-            mail: Mail {
-                inbox: Mutex::new(nothing),
-                has_mail: AtomicBool::new(false),
-            },
+            mail: Mail::closed(),
             index,
             idle,
             stage: Stage::default(),
@@ -334,7 +312,7 @@ impl ProcessorShared {
     /// Before a processor comes: the eventfd that ends its sleep.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
         let wake_fd = self.doorbell.open()?;
-        lock(&self.mail.inbox).is_closed = false;
+        self.mail.open();
         Ok(wake_fd)
     }
 
@@ -347,19 +325,13 @@ impl ProcessorShared {
 
     /// The processor goes if there is no mail; says whether. Nothing can write to it afterwards.
     pub(crate) fn close_inbox_if_empty(&self) -> bool {
-        let mut inbox = lock(&self.mail.inbox);
-        inbox.is_closed = inbox.messages.is_empty();
-        inbox.is_closed
+        self.mail.close_if_empty()
     }
 
     /// The cluster stops: whatever mail there is or will be is lost.
     pub(crate) fn close_inbox(&self) {
-        let mut inbox = lock(&self.mail.inbox);
-        inbox.is_closed = true;
         // A message may name a fiber, which keeps the cluster, which keeps the message.
-        let unread = std::mem::take(&mut inbox.messages);
-        drop(inbox);
-        drop(unread);
+        drop(self.mail.close());
     }
 
     /// Where there is no processor any more, the message is of no use: the fiber that lived there
@@ -371,7 +343,7 @@ impl ProcessorShared {
     /// # Errors
     /// The message, if there is no processor to read it.
     fn try_send(&self, message: Message) -> Result<(), Message> {
-        self.post(message)?;
+        self.mail.post(message)?;
         self.wake();
         Ok(())
     }
@@ -379,31 +351,15 @@ impl ProcessorShared {
     /// As [`send`](ProcessorShared::send), for what can wait until the processor is awake for
     /// another reason.
     pub(crate) fn send_unhurried(&self, message: Message) {
-        drop(self.post(message));
-    }
-
-    fn post(&self, message: Message) -> Result<(), Message> {
-        let mut inbox = lock(&self.mail.inbox);
-        if inbox.is_closed {
-            return Err(message);
-        }
-        inbox.messages.push(message);
-        drop(inbox);
-        self.mail.has_mail.store(true, Ordering::SeqCst);
-        Ok(())
+        drop(self.mail.post(message));
     }
 
     pub(crate) fn has_mail(&self) -> bool {
-        self.mail.has_mail.load(Ordering::Relaxed)
+        self.mail.has_some()
     }
 
     pub(crate) fn take_mail(&self) -> Vec<Message> {
-        if !self.mail.has_mail.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
-        let mut inbox = lock(&self.mail.inbox);
-        self.mail.has_mail.store(false, Ordering::SeqCst);
-        std::mem::take(&mut inbox.messages)
+        self.mail.take()
     }
 
     pub(crate) fn is_asleep(&self) -> bool {

@@ -3,16 +3,17 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `timer`, `idle`, `ready_queue` | a wheel, sleepers, lanes: without a clock, without fibers |
+//! | `timer`, `idle`, `mail`, `ready_queue` | a wheel, sleepers, inboxes, lanes: without a clock, without fibers |
 //! | `spans`, `watch` | parts of a fiber's control block |
 //! | `fiber` | the control block |
-//! | `roster`, `cluster` | all fibers; what processors share, and the mail between them |
+//! | `roster`, `cluster` | all fibers; what processors share |
 //! | `processor` | the half of a processor that belongs to its thread |
 //! | `local`, `waiting`, `wake` | what a fiber has, waits for, and is woken by |
 //! | `block`, `run` | how a fiber gives its processor away, and how it gets it |
 //! | `unparker` | a fiber or a thread that is parked |
 
 pub(crate) mod idle;
+pub(crate) mod mail;
 pub(crate) mod ready_queue;
 pub(crate) mod timer;
 

@@ -82,7 +82,8 @@ const HOUSES: &[House] = &[
             switch/stack
             switch/look switch/resources
             backend
-            sched/timer sched/idle sched/ready_queue sched/spans sched/spans_off
+            sched/timer sched/idle sched/mail sched/ready_queue
+            sched/spans sched/spans_off
             sched/watch
             sched/fiber
             sched/roster

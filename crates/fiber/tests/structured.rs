@@ -256,6 +256,31 @@ fn values_are_dropped_before_the_join_the_latest_first() {
     assert_eq!(dropped, ["second", "first", "last"]);
 }
 
+/// Seen (in review): a value of a fiber was still there when its set had the result, and ended
+/// after the set. Cause: the set was told by the fiber's closure, and values end after that. Cure:
+/// they end before.
+#[test]
+fn values_are_dropped_before_a_set_has_the_result() {
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            fiber::yield_now(); // The set's owner could go on here.
+            DROPPED.with_borrow_mut(|dropped| dropped.push("slow"));
+        }
+    }
+    fiber::fiber_local! {
+        static SLOW: Slow = Slow;
+    }
+    let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
+    let dropped = runtime.run(|| {
+        let mut set = JoinSet::new();
+        set.spawn(|| SLOW.with(|_| ()));
+        set.join_next().unwrap().unwrap();
+        DROPPED.take()
+    });
+    assert_eq!(dropped, ["slow"]);
+}
+
 #[test]
 fn values_are_dropped_after_a_panic_too() {
     let runtime = fiber::Runtime::builder().processors(1).start().unwrap();

@@ -12,7 +12,7 @@ use crate::sched::block::{current, park, park_until_deadline};
 use crate::sched::fiber::Fiber;
 use crate::sched::unparker::Unparker;
 use crate::spawn::builder::Builder;
-use crate::spawn::packet::FiberResult;
+use crate::spawn::packet::{self, FiberResult};
 
 /// Fibers whose results are taken in the order in which they come, and that do not outlive the set.
 ///
@@ -76,6 +76,7 @@ impl<T: Send + 'static> JoinSet<T> {
         let shared = Arc::clone(&self.shared);
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(f));
+            packet::clear_here();
             let id = current().expect("a fiber's closure runs in it").id();
             let waiter = {
                 let mut shared = lock(&shared);

@@ -24,14 +24,18 @@ use crate::switch::reason::WaitReason;
 pub(crate) fn end<T>(packet: Arc<Packet<T>>, result: FiberResult<T>) {
     // What is left may run destructors of the user's.
     let abort = AbortOnUnwind(DROPPED);
-    // Before those that join go on.
-    local::reset_here();
-    spans::end_here();
+    clear_here();
     packet.finish(result);
     // A result that no handle wants goes here.
     drop(packet);
     local::end_here();
     std::mem::forget(abort);
+}
+
+/// Before those that wait for the calling fiber go on: drops its values, and leaves its spans.
+pub(crate) fn clear_here() {
+    local::reset_here();
+    spans::end_here();
 }
 
 /// The result of a fiber, as of [`std::thread::Result`].

@@ -308,10 +308,11 @@ fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
     // SAFETY: the page lies in a chunk of ours, in a slot that is not taken.
     let result = unsafe { libc::mprotect(limit.as_ptr().cast(), PAGE_SIZE, libc::PROT_NONE) };
     if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+        return Ok(());
     }
+    let error = io::Error::last_os_error();
+    GUARDS.fetch_sub(1, Ordering::Relaxed);
+    Err(error)
 }
 
 fn max_map_count() -> usize {
@@ -347,6 +348,18 @@ mod tests {
 
     #[test]
     fn guards_by_mapping_work_where_the_kernel_is_old() {
+        guard_by_mapping(map(PAGE_SIZE).unwrap()).unwrap();
+    }
+
+    /// Seen (in review): after some thousand attempts without memory no stack could be had for
+    /// good. Cause: a guard that the kernel refused stayed counted. Cure: it does not.
+    #[test]
+    fn a_guard_that_is_refused_is_not_counted() {
+        let unmapped = NonNull::new(std::ptr::without_provenance_mut(PAGE_SIZE)).unwrap();
+        for _ in 0..=max_map_count() / 4 {
+            let error = guard_by_mapping(unmapped).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENOMEM), "{error}");
+        }
         guard_by_mapping(map(PAGE_SIZE).unwrap()).unwrap();
     }
 }

@@ -260,9 +260,44 @@ const SIGNAL: i32 = libc::SIGURG;
 const ADDRESSES_MAX: usize = 128;
 
 /// Where the handler leaves what it found; one thread is asked at a time.
-static ASKED: AtomicI32 = AtomicI32::new(0);
+static ASKED: Question = Question(AtomicI32::new(0));
 static FOUND: [AtomicUsize; ADDRESSES_MAX] = [const { AtomicUsize::new(0) }; ADDRESSES_MAX];
 static FOUND_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The thread that is asked what it is doing; 0 is none.
+struct Question(AtomicI32);
+
+/// The thread that was asked has begun to answer.
+const ANSWERING: i32 = -1;
+
+impl Question {
+    fn ask(&self, thread: i32) {
+        self.0.store(thread, Ordering::Release);
+    }
+
+    /// Whether `thread` is asked; it answers then, and the question cannot be withdrawn.
+    fn begin_answer(&self, thread: i32) -> bool {
+        self.replace(thread, ANSWERING)
+    }
+
+    fn end_answer(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    fn is_answered(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// `false` if `thread` is answering or has answered.
+    fn withdraw(&self, thread: i32) -> bool {
+        self.replace(thread, 0)
+    }
+
+    fn replace(&self, from: i32, to: i32) -> bool {
+        let (done, not) = (Ordering::AcqRel, Ordering::Acquire);
+        self.0.compare_exchange(from, to, done, not).is_ok()
+    }
+}
 
 fn install_handler() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
@@ -284,10 +319,10 @@ fn install_handler() {
 extern "C" fn note_addresses(_: i32) {
     // SAFETY: errno is this thread's own; the interrupted code gets it back.
     let errno = unsafe { *libc::__errno_location() };
-    if ASKED.load(Ordering::Acquire) == thread_id() {
+    if ASKED.begin_answer(thread_id()) {
         let mut count = 0;
-        // SAFETY: one thread at a time is in here (`ASKED`), which is what the lock that this
-        // leaves out would ensure.
+        // SAFETY: one thread at a time is in here, because none is asked before this one has
+        // answered. That is what the lock that this leaves out would ensure.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 FOUND[count].store(frame.ip() as usize, Ordering::Relaxed);
@@ -296,9 +331,9 @@ extern "C" fn note_addresses(_: i32) {
             });
         }
         FOUND_COUNT.store(count, Ordering::Relaxed);
-        ASKED.store(0, Ordering::Release);
+        ASKED.end_answer();
     }
-    // SAFETY: as above.
+    // SAFETY: errno, as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -307,17 +342,14 @@ fn trace_thread(thread: i32) -> String {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     const PATIENCE: Duration = Duration::from_millis(200);
     let _one = lock(&ONE_AT_A_TIME);
-    ASKED.store(thread, Ordering::Release);
+    ASKED.ask(thread);
     // SAFETY: a signal with a handler, to a thread of this process (or to none, if it has ended).
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
     let deadline = Instant::now() + PATIENCE;
-    while ASKED.load(Ordering::Acquire) != 0 {
-        if Instant::now() > deadline {
-            // It may still come, and then finds no question.
-            let withdrawn = ASKED.compare_exchange(thread, 0, Ordering::AcqRel, Ordering::Acquire);
-            if withdrawn.is_ok() {
-                return "    (the thread did not answer: it may be in the kernel)\n".to_owned();
-            }
+    while !ASKED.is_answered() {
+        // It may still come, and then finds no question.
+        if Instant::now() > deadline && ASKED.withdraw(thread) {
+            return "    (the thread did not answer: it may be in the kernel)\n".to_owned();
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -354,4 +386,26 @@ fn name_frames(addresses: impl Iterator<Item = usize>) -> String {
     shown
         .map(|(name, place)| format!("    {name}{place}\n"))
         .collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Seen (in review): the backtrace of one stalled fiber under the name of another, and two
+    /// threads in the unwinder that takes no lock. Cause: a question was withdrawn while its
+    /// thread was answering it, and the next thread was asked. Cure: the answer is waited for.
+    #[test]
+    fn a_question_that_is_being_answered_is_not_withdrawn() {
+        let question = Question(AtomicI32::new(0));
+        question.ask(7);
+        assert!(!question.begin_answer(8), "another is asked");
+        assert!(question.begin_answer(7));
+        assert!(!question.withdraw(7) && !question.is_answered());
+        question.end_answer();
+        assert!(question.is_answered());
+        question.ask(8);
+        assert!(question.withdraw(8) && question.is_answered());
+        assert!(!question.begin_answer(8), "it comes too late");
+    }
 }

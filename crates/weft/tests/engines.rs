@@ -546,12 +546,14 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
     const LEN: usize = 1_200_000;
     let world = &World::new(engine);
     let file = std::fs::File::create(world.directory.path().join("large.bin")).unwrap();
-    let mut longest = Duration::ZERO;
+    let (mut write_longest, mut alone_longest) = (Duration::ZERO, Duration::ZERO);
+    let mut last_begun = Instant::now();
     let mut write = |version: u8| {
         let content = vec![version; LEN];
-        let begun = Instant::now();
+        alone_longest = alone_longest.max(last_begun.elapsed());
+        last_begun = Instant::now();
         file.write_all_at(&content, 0).unwrap();
-        longest = longest.max(begun.elapsed());
+        write_longest = write_longest.max(last_begun.elapsed());
     };
     write(0);
     let is_over = &AtomicBool::new(false);
@@ -568,21 +570,26 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
         let counts = clients.into_iter().map(|client| client.join().unwrap());
         counts.fold([0; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
     });
-    assert!(whole > 0, "none whole, {cut} cut");
-    // A write that a busy machine interrupts for so long leaves no trace: the file had come to
-    // rest.
-    let rests_after = Duration::from_millis(50);
+    assert!(whole >= 4, "{whole} whole, {cut} cut");
+    // What docs/serve.md does not promise, and a busy machine may bring about: a write that lasts
+    // until the file seems to have come to rest (at 50 ms), or the next one so late that the file
+    // is sent from the page cache (after 2 s). Stamps lag by a tick of the kernel's clock.
+    let tick = Duration::from_millis(10);
+    let is_promised = write_longest + tick < Duration::from_millis(50)
+        && alone_longest + tick < Duration::from_secs(2);
     assert!(
-        mixed == 0 || longest >= rests_after,
-        "{mixed} replies of two versions; a write took {longest:?} at most"
+        mixed == 0 || !is_promised,
+        "{mixed} replies of two versions; a write took {write_longest:?} at most, and the next \
+         came after {alone_longest:?} at most"
     );
 }
 
-/// Asks for the large file again and again. Returns how many replies were of one version, complete
-/// and of two versions under a strong validator, and cut.
+/// Asks for the large file again and again, and then until one reply is of one version. Returns how
+/// many were that, complete and of two versions under a strong validator, and cut.
 fn read_until(is_over: &AtomicBool, world: &World, is_slow: bool) -> [u32; 3] {
     let [mut whole, mut mixed, mut cut] = [0; 3];
-    while !is_over.load(Ordering::Relaxed) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_over.load(Ordering::Relaxed) || whole == 0 && Instant::now() < deadline {
         let mut stream = world.connect();
         stream.write_all(GET_LARGE).unwrap();
         let mut reply = Vec::new();

@@ -50,6 +50,13 @@ impl Shard {
             return Happened::NOTHING;
         }
         let flow = &mut self.flows[at];
+        if !segment.payload.is_empty() && self.receive_rings.is_full() {
+            let text_end = flow.connection.text_end(segment);
+            if !flow.receive.has_room_to(text_end) {
+                self.counters.receive_memory_refused += 1;
+                return Happened::NOTHING; // It comes again, as if it had been lost.
+            }
+        }
         let receipt = flow
             .connection
             .receive(self.configs.of(&flow.tuple), now, segment);
@@ -302,7 +309,6 @@ impl Shard {
                     .restart(now, self.configs.v4.time_wait, entry);
                 self.acknowledge_in_time_wait(now, entry);
             }
-            Answer::Forget => self.forget(entry),
             Answer::Reopen if self.listeners.get_mut(lingering.tuple.local_port).is_none() => {
                 self.acknowledge_in_time_wait(now, entry);
             }

@@ -26,6 +26,7 @@
 //! |---|---|---|
 //! | [`ShardLimits::flows_max`] | a SYN is dropped; `connect` fails | `flows_refused` |
 //! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
+//! | [`ShardLimits::receive_memory_max`] | a segment that needs more is dropped | `receive_memory_refused` |
 //! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
 //! | [`Backlog::syn_queue_max`] | a SYN is answered with a cookie | `cookies_sent` |
 //! | [`Backlog::accept_queue_max`] | SYNs and last ACKs of handshakes are dropped | `accept_overflows` |
@@ -86,6 +87,8 @@ pub struct ShardLimits {
     pub turn_segments_max: usize,
     /// Bytes that a connection takes from an application that writes by copying.
     pub send_capacity: usize,
+    /// Memory of what came and was not read, of all connections together.
+    pub receive_memory_max: usize,
     /// The ports of active opens. RFC 6335 6
     pub ephemeral_ports: (u16, u16),
 }
@@ -98,6 +101,7 @@ impl Default for ShardLimits {
             replies_max: 256,
             turn_segments_max: 16,
             send_capacity: 256 << 10,
+            receive_memory_max: 256 << 20,
             ephemeral_ports: (49_152, 65_535),
         }
     }
@@ -117,6 +121,7 @@ pub struct ShardCounters {
     pub replies_dropped: u64,
     pub time_wait_evicted: u64,
     pub time_wait_reused: u64,
+    pub receive_memory_refused: u64,
     pub tcp: TcpCounters,
 }
 
@@ -244,8 +249,11 @@ impl Shard {
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
-            send_rings: RingPool::new(limits.send_capacity),
-            receive_rings: RingPool::new(v4.receive_capacity as usize),
+            send_rings: RingPool::new(limits.send_capacity, usize::MAX),
+            receive_rings: RingPool::new(
+                v4.receive_capacity as usize,
+                limits.receive_memory_max,
+            ),
             serial: 0,
             next_port: 0,
             counters: ShardCounters::default(),
@@ -595,7 +603,7 @@ impl Shard {
             connection,
             tuple,
             hash,
-            receive: ReceiveBuffer::new(&self.receive_rings),
+            receive: ReceiveBuffer::default(),
             send: SendBuffer::new(&self.send_rings),
             serial: self.serial,
             waits_at: None,

@@ -48,8 +48,6 @@ pub enum Answer {
     Acknowledge,
     /// That, and the wait begins anew: the peer did not see our last acknowledgement.
     AcknowledgeAndWait,
-    /// The name is free.
-    Forget,
     /// A SYN of a new connection, which may have the name at once.
     Reopen,
 }
@@ -164,15 +162,13 @@ impl Default for TimeWait {
     }
 }
 
-/// RFC 9293 3.10.7.4 for TIME-WAIT; RFC 6191 for the SYN.
+/// RFC 9293 3.10.7.4 for TIME-WAIT, but for the RST; RFC 6191 for the SYN.
 pub fn answer(entry: &Lingering, segment: &Segment<'_>) -> Answer {
     let is_next = segment.seq == entry.rcv_nxt;
     if segment.flags.contains(Flags::RST) {
-        // RFC 5961 3.2: as exact as elsewhere.
-        return match is_next {
-            true => Answer::Forget,
-            false => Answer::Nothing,
-        };
+        // RFC 1337 3 (F1): an old segment makes us acknowledge, and that makes the peer, which has
+        // forgotten the connection, send the very RST that would end the wait.
+        return Answer::Nothing;
     }
     if segment.flags.contains(Flags::SYN) && segment.ack.is_none() {
         return match is_new(entry, segment) {

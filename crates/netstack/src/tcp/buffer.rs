@@ -2,43 +2,85 @@
 //! and were not read yet.
 //!
 //! ```text
-//!   stream offset   ···  start ──────────── end                start + capacity
-//!   ring            [ ···│ held             │ room                     │ ··· ]
-//!   index                start % capacity
+//!   stream offset   ···  start ──────────── end          start + length
+//!   ring            [ ···│ held             │ room             │ ··· ]       length: 2^n
+//!   index                start modulo length
 //! ```
 //!
 //! A ring has memory only while it holds something: it takes it from a [`RingPool`] and gives it
-//! back. A connection at rest has none, and one that comes and goes allocates none.
+//! back. A connection at rest has none, and one that comes and goes allocates none. It takes a
+//! short ring first, and a longer one when that is too short; so a byte does not take the memory of
+//! a window.
 
-/// Memory of rings that hold nothing, all of one size.
+/// Memory of rings: what those have that hold something, and what is there for the next.
 #[derive(Debug)]
 pub struct RingPool {
-    free: Vec<Box<[u8]>>,
-    ring_len: usize,
+    /// By length: [`RING_LEN_MIN`], and each next twice as long.
+    free: Vec<Vec<Box<[u8]>>>,
+    free_len: usize,
+    used_len: usize,
+    used_len_max: usize,
+    capacity: usize,
 }
 
-/// So many rings are kept for the next that need one; more are given back to the system.
-pub const FREE_RINGS_MAX: usize = 1024;
+/// The shortest ring.
+pub const RING_LEN_MIN: usize = 4096;
+
+/// So many bytes of rings are kept for the next that need one; more are given back to the system.
+pub const FREE_LEN_MAX: usize = 64 << 20;
 
 impl RingPool {
-    /// Rings of `ring_len` bytes.
-    pub fn new(ring_len: usize) -> RingPool {
+    /// Rings that each hold up to `capacity` bytes; [`RingPool::is_full`] when all of them together
+    /// take `used_len_max`.
+    pub fn new(capacity: usize, used_len_max: usize) -> RingPool {
+        let lengths = class_of(capacity) + 1;
+        // A ring that is given back is pushed without an allocation.
+        let free = |class: usize| Vec::with_capacity(1024 >> class);
         RingPool {
-            free: Vec::with_capacity(FREE_RINGS_MAX),
-            ring_len,
+            free: (0..lengths).map(free).collect(),
+            free_len: 0,
+            used_len: 0,
+            used_len_max,
+            capacity,
         }
     }
 
-    fn take(&mut self) -> Box<[u8]> {
-        let free = self.free.pop();
-        free.unwrap_or_else(|| vec![0; self.ring_len].into())
+    /// Rings take as much memory as they may. The next one still gets some: whoever puts something
+    /// in looks first, where that can wait.
+    pub fn is_full(&self) -> bool {
+        self.used_len >= self.used_len_max
+    }
+
+    fn take(&mut self, len: usize) -> Box<[u8]> {
+        let class = class_of(len);
+        let ring_len = RING_LEN_MIN << class;
+        self.used_len += ring_len;
+        match self.free[class].pop() {
+            Some(ring) => {
+                self.free_len -= ring_len;
+                ring
+            }
+            None => vec![0; ring_len].into(),
+        }
     }
 
     fn give(&mut self, ring: Box<[u8]>) {
-        if self.free.len() < FREE_RINGS_MAX && !ring.is_empty() {
-            self.free.push(ring);
+        if ring.is_empty() {
+            return;
+        }
+        self.used_len -= ring.len();
+        if self.free_len + ring.len() <= FREE_LEN_MAX {
+            self.free_len += ring.len();
+            self.free[class_of(ring.len())].push(ring);
         }
     }
+}
+
+/// Which of the lengths holds `len` bytes.
+fn class_of(len: usize) -> usize {
+    let shortest = RING_LEN_MIN.trailing_zeros();
+    let len = len.max(RING_LEN_MIN).next_power_of_two();
+    (len.trailing_zeros() - shortest) as usize
 }
 
 /// What was written and is not acknowledged: bytes are copied in once, and read for each
@@ -46,15 +88,16 @@ impl RingPool {
 #[derive(Clone, Debug)]
 pub struct SendBuffer {
     ring: Ring,
+    capacity: usize,
     len: usize,
 }
 
 impl SendBuffer {
-    /// Holds at most as many bytes as a ring of `pool`, which is the one that it is always used
-    /// with.
+    /// Holds as many bytes as `pool` says, which is the one that it is always used with.
     pub fn new(pool: &RingPool) -> SendBuffer {
         SendBuffer {
-            ring: Ring::new(pool),
+            ring: Ring::default(),
+            capacity: pool.capacity,
             len: 0,
         }
     }
@@ -70,7 +113,7 @@ impl SendBuffer {
 
     /// How many bytes fit.
     pub fn room(&self) -> usize {
-        self.ring.capacity - self.len
+        self.capacity - self.len
     }
 
     /// `len` bytes from stream offset `offset` on, in two pieces if they lie around the end of the
@@ -106,18 +149,15 @@ impl SendBuffer {
 }
 
 /// What came and was not read: segments are put where they belong, in any order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReceiveBuffer {
     ring: Ring,
 }
 
 impl ReceiveBuffer {
-    /// Holds at most as many bytes as a ring of `pool`, which is the one that it is always used
-    /// with: as many as the connection's window.
-    pub fn new(pool: &RingPool) -> ReceiveBuffer {
-        ReceiveBuffer {
-            ring: Ring::new(pool),
-        }
+    /// Whether bytes up to stream offset `end` take no more memory.
+    pub fn has_room_to(&self, end: u64) -> bool {
+        end <= self.ring.start + self.ring.bytes.len() as u64
     }
 
     /// Puts `bytes` at stream offset `offset`.
@@ -128,9 +168,9 @@ impl ReceiveBuffer {
     pub fn put(&mut self, pool: &mut RingPool, offset: u64, bytes: &[u8]) {
         let (start, end) = (self.ring.start, offset + bytes.len() as u64);
         assert!(
-            start <= offset && end <= start + self.ring.capacity as u64,
+            start <= offset && end <= start + pool.capacity as u64,
             "{offset}..{end} in a window of {} at {start}",
-            self.ring.capacity
+            pool.capacity
         );
         self.ring.put(pool, offset, bytes);
     }
@@ -152,23 +192,15 @@ impl ReceiveBuffer {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Ring {
+    /// As long as a power of two, or empty.
     bytes: Box<[u8]>,
-    capacity: usize,
     /// The stream offset of the first byte that is held.
     start: u64,
 }
 
 impl Ring {
-    fn new(pool: &RingPool) -> Ring {
-        Ring {
-            bytes: Box::default(),
-            capacity: pool.ring_len,
-            start: 0,
-        }
-    }
-
     fn rest(&mut self, pool: &mut RingPool) {
         pool.give(std::mem::take(&mut self.bytes));
     }
@@ -177,26 +209,47 @@ impl Ring {
         if bytes.is_empty() {
             return;
         }
-        if self.bytes.is_empty() {
-            self.bytes = pool.take();
+        let reach = (offset - self.start) as usize + bytes.len();
+        if reach > self.bytes.len() {
+            self.grow(pool, reach);
         }
-        let at = (offset % self.capacity as u64) as usize;
-        let front_len = bytes.len().min(self.capacity - at);
+        self.fill(offset, bytes);
+    }
+
+    fn fill(&mut self, offset: u64, bytes: &[u8]) {
+        let at = self.index(offset);
+        let front_len = bytes.len().min(self.bytes.len() - at);
         let (front, back) = bytes.split_at(front_len);
         self.bytes[at..at + front_len].copy_from_slice(front);
         self.bytes[..back.len()].copy_from_slice(back);
+    }
+
+    /// Takes a longer ring; what is held, in order or not, moves.
+    fn grow(&mut self, pool: &mut RingPool, len: usize) {
+        let shorter = std::mem::replace(&mut self.bytes, pool.take(len));
+        if !shorter.is_empty() {
+            let at = self.start as usize & (shorter.len() - 1);
+            let (back, front) = shorter.split_at(at);
+            self.fill(self.start, front);
+            self.fill(self.start + front.len() as u64, back);
+        }
+        pool.give(shorter);
     }
 
     fn slices(&self, offset: u64, len: usize) -> (&[u8], &[u8]) {
         if len == 0 {
             return (&[], &[]);
         }
-        let at = (offset % self.capacity as u64) as usize;
-        let front_len = len.min(self.capacity - at);
+        let at = self.index(offset);
+        let front_len = len.min(self.bytes.len() - at);
         (
             &self.bytes[at..at + front_len],
             &self.bytes[..len - front_len],
         )
+    }
+
+    fn index(&self, offset: u64) -> usize {
+        offset as usize & (self.bytes.len() - 1)
     }
 }
 
@@ -206,23 +259,23 @@ mod tests {
 
     #[test]
     fn bytes_go_round_the_ring_and_come_out_in_order() {
-        let mut pool = RingPool::new(7);
+        let mut pool = RingPool::new(7000, usize::MAX);
         let mut buffer = SendBuffer::new(&pool);
-        let mut written = 0_u8;
+        let mut written = 0_usize;
         for _ in 0..20 {
-            let bytes: Vec<u8> = (written..written + 5).collect();
-            assert_eq!(buffer.write(&mut pool, &bytes), 5);
-            let offset = buffer.end() - 5;
-            let (front, back) = buffer.slices(offset, 5);
+            let bytes: Vec<u8> = (written..written + 5000).map(|at| (at / 7) as u8).collect();
+            assert_eq!(buffer.write(&mut pool, &bytes), 5000);
+            let offset = buffer.end() - 5000;
+            let (front, back) = buffer.slices(offset, 5000);
             assert_eq!([front, back].concat(), bytes);
-            buffer.release(&mut pool, offset + 5);
-            written += 5;
+            buffer.release(&mut pool, offset + 5000);
+            written += 5000;
         }
     }
 
     #[test]
     fn what_does_not_fit_is_not_taken() {
-        let mut pool = RingPool::new(4);
+        let mut pool = RingPool::new(4, usize::MAX);
         let mut buffer = SendBuffer::new(&pool);
         assert_eq!(buffer.write(&mut pool, b"abcdef"), 4);
         assert_eq!(buffer.write(&mut pool, b"ef"), 0);
@@ -232,27 +285,45 @@ mod tests {
 
     #[test]
     fn segments_are_put_where_they_belong() {
-        let mut pool = RingPool::new(8);
-        let mut buffer = ReceiveBuffer::new(&pool);
+        let mut pool = RingPool::new(8, usize::MAX);
+        let mut buffer = ReceiveBuffer::default();
         buffer.put(&mut pool, 4, b"efgh");
         buffer.put(&mut pool, 0, b"abcd");
         assert_eq!(buffer.peek(8), (&b"abcdefgh"[..], &b""[..]));
         buffer.consume(6);
         buffer.put(&mut pool, 8, b"ijklmn");
-        assert_eq!(buffer.peek(8), (&b"gh"[..], &b"ijklmn"[..]));
+        assert_eq!(buffer.peek(8), (&b"ghijklmn"[..], &b""[..]));
+    }
+
+    #[test]
+    fn a_ring_that_is_too_short_gives_way_to_a_longer_one_with_all_that_it_held() {
+        let mut pool = RingPool::new(64 << 10, usize::MAX);
+        let mut buffer = ReceiveBuffer::default();
+        let stream: Vec<u8> = (0..40_000).map(|at: u32| (at / 3) as u8).collect();
+        // It goes round before it grows.
+        buffer.put(&mut pool, 0, &stream[..3000]);
+        buffer.consume(3000);
+        for at in (3000..40_000).step_by(1000).rev() {
+            buffer.put(&mut pool, at as u64, &stream[at..at + 1000]);
+        }
+        let (front, back) = buffer.peek(37_000);
+        assert!([front, back].concat() == stream[3000..]);
+        assert_eq!(pool.used_len, 64 << 10);
+        buffer.rest(&mut pool);
+        assert_eq!((pool.used_len, pool.free_len), (0, (64 + 4) << 10));
     }
 
     #[test]
     fn a_ring_that_holds_nothing_is_there_for_another() {
-        let mut pool = RingPool::new(16);
+        let mut pool = RingPool::new(16, usize::MAX);
         let mut first = SendBuffer::new(&pool);
         first.write(&mut pool, b"abc");
-        assert_eq!(pool.free.len(), 0);
+        assert_eq!(pool.free_len, 0);
         first.release(&mut pool, 3);
-        assert_eq!(pool.free.len(), 1);
+        assert_eq!(pool.free_len, RING_LEN_MIN);
         let mut second = SendBuffer::new(&pool);
         second.write(&mut pool, b"d");
-        assert_eq!(pool.free.len(), 0);
+        assert_eq!(pool.free_len, 0);
         assert_eq!(second.slices(0, 1).0, b"d");
     }
 }

@@ -12,8 +12,8 @@
 //! Pieces tile the flight without gaps. A piece is what left at one instant and has had one fate
 //! since, so it may be many segments; a SACK block that ends inside of a piece splits it. Their
 //! count has a limit, [`PIECES_MAX`]: beyond it a SACK block that would split is left out, and near
-//! it new data joins the last piece. A peer that reports each second byte gains nothing by it.
-//! Retransmission alone may go beyond, by a piece for each segment of what is under way.
+//! it new data joins the last piece, and a retransmission the one before it. A peer that reports
+//! each second byte, or acknowledges segment by segment what was sent again, gains nothing by it.
 //!
 //! Lost is what was sent a while before something that has arrived: RFC 8985 (RACK), by time; the
 //! reordering window is a part of the round trip, and none once three segments have overtaken. For
@@ -27,7 +27,7 @@ use crate::time::Instant;
 /// The limit of pieces in a flight.
 pub const PIECES_MAX: usize = 512;
 
-/// From here on, new data joins the last piece if it can, with the later time of the two.
+/// From here on, what is sent joins the piece before it if it can, with the later time of the two.
 const PIECES_MANY: usize = PIECES_MAX / 2;
 
 /// What a flight that has landed keeps, so that a connection at rest is small.
@@ -239,6 +239,18 @@ impl Flight {
             }
             again(piece);
         });
+        if self.pieces.len() > PIECES_MANY {
+            self.join_retransmission(place);
+        }
+    }
+
+    /// The retransmission at `place` and one just before it become one piece, with the later time.
+    fn join_retransmission(&mut self, place: u64) {
+        let is_again = |piece: &Piece| piece.fate == Fate::Out && piece.is_retransmitted;
+        let at = self.pieces.partition_point(|piece| piece.end <= place);
+        if at > 0 && is_again(&self.pieces[at - 1]) && is_again(&self.pieces[at]) {
+            self.pieces.remove(at - 1);
+        }
     }
 
     /// The peer has all before `to`.
@@ -578,6 +590,23 @@ mod tests {
 
     fn acknowledge(flight: &mut Flight, now: Instant, to: u64) -> Arrival {
         flight.acknowledge(now, START + to, Duration::ZERO, Echoed::default())
+    }
+
+    /// Seen: a peer acknowledged what had not come, until much was under way; let the time-out come;
+    /// and then acknowledged segment by segment. Each retransmission was a piece of its own, without
+    /// a limit, and all of them were looked at for every acknowledgement.
+    #[test]
+    fn retransmissions_one_by_one_keep_the_limit_of_pieces() {
+        let mut flight = Flight::new(START);
+        flight.send(at(0), 10_000_000);
+        flight.timed_out(&about(at(1000)), true);
+        for ms in 1000..6000 {
+            let (place, len) = flight.next_lost(1000).expect("more is lost");
+            flight.send_again(at(ms), place, len);
+        }
+        assert_eq!(flight.lost_len(), 5_000_000);
+        assert!(flight.pieces.len() <= PIECES_MAX, "{}", flight.pieces.len());
+        flight.assert_consistent();
     }
 
     #[test]

@@ -377,6 +377,7 @@ impl World {
             "time_wait_max" => self.limits.time_wait_max = number(value, "time_wait_max")?,
             "flows_max" => self.limits.flows_max = number(value, "flows_max")?,
             "peer_iss" => self.peer_iss = number(value, "peer_iss")?,
+            "receive_memory" => self.limits.receive_memory_max = number(value, "receive_memory")?,
             "send_capacity" => self.limits.send_capacity = number(value, "send_capacity")?,
             other => return Err(format!("there is no setting {other}")),
         }

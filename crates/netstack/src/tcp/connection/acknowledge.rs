@@ -64,9 +64,9 @@ impl Connection {
             self.is_retransmit_forced = true;
             self.is_repairing = true;
         }
-        if self.persist_at != Instant::NEVER {
+        if self.persist_at != Instant::NEVER && !self.is_read_shut {
             // A peer that answers its probes is alive, however long its window stays closed.
-            // RFC 9293 3.8.6.1, MUST-37
+            // RFC 9293 3.8.6.1, MUST-37. But what the application has left must end at some time.
             self.progress_at = now;
         }
         is_changed

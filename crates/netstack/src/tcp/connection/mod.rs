@@ -39,6 +39,10 @@ use crate::wire::tcp::{Segment, SeqNumber, TcpOptions};
 /// A header is 40 bytes; peers that ask for less want us to waste ours.
 const SND_MSS_MIN: u16 = 64;
 
+/// The smallest segments that a router can make us send. The path's true MTU may be less: then
+/// packets are cut on their way, which [`crate::ip::MTU_MIN_V4`] allows.
+const PATH_MSS_MIN: u16 = 512;
+
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -358,8 +362,9 @@ impl Connection {
             ..*ack
         };
         let mut connection = Connection::accept(config, now, &syn, cookie, timestamp_offset);
-        // The answer to the SYN has left; it was not remembered when.
+        // The answer to the SYN has left; it was not remembered when, so it gives no sample.
         connection.flight.send(now, 1);
+        connection.flight.send_again(now, SYN_AT, 1);
         connection.rcv_acked = connection.rcv_nxt;
         connection.rcv_adv =
             connection.rcv_nxt + u64::from(connection.receive_capacity.min(0xffff));
@@ -523,7 +528,11 @@ impl Connection {
         if !self.is_under_way(quoted) || mss >= self.snd_mss {
             return false;
         }
-        self.snd_mss = mss.max(SND_MSS_MIN);
+        let mss = mss.max(PATH_MSS_MIN);
+        if mss >= self.snd_mss {
+            return true; // They were as short before.
+        }
+        self.snd_mss = mss;
         self.congestion.set_mss(self.mss() as u16);
         // It was not congestion: what was too long leaves again at once, and cwnd stays.
         self.flight.first_is_lost(u64::MAX - self.flight.start());
@@ -564,6 +573,12 @@ impl Connection {
     /// It is over, and owes nothing.
     pub fn is_done(&self) -> bool {
         self.state == TcpState::Closed && !self.is_abort_due && self.reset_due.is_none()
+    }
+
+    /// Where the payload of `segment` ends in the peer's stream, if that is where it belongs.
+    pub(crate) fn text_end(&self, segment: &Segment<'_>) -> u64 {
+        let start = self.rcv.place(segment.seq, self.rcv_nxt);
+        (start + segment.payload.len() as u64).saturating_sub(DATA_AT)
     }
 
     /// Bytes that came in order and were not read.

@@ -213,7 +213,6 @@ impl Connection {
             }
             return;
         }
-        self.remember_timestamp(now, segment, seq);
         self.arm_idle(config, now);
         self.trim(&mut arriving);
         // Fifth: whatever has no ACK is dropped.
@@ -234,6 +233,8 @@ impl Connection {
         } else if !self.take_ack(config, now, ack, &arriving, receipt) {
             return;
         }
+        // Behind the check of the ACK, so that a forger has to guess that as well.
+        self.remember_timestamp(now, segment, seq);
         if self.state == TcpState::Closed {
             return;
         }

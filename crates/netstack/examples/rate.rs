@@ -11,6 +11,7 @@ use std::time::{Duration, Instant as Clock};
 use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
 const ADDRESSES: [IpAddr; 2] = [
@@ -64,7 +65,7 @@ impl Pair {
                 ..*segment
             };
             let (to, from) = (ADDRESSES[1 - from], ADDRESSES[from]);
-            self.shards[usize::from(to == ADDRESSES[1])].receive(self.now, to, from, &segment);
+            self.shards[usize::from(to == ADDRESSES[1])].receive(self.now, to, from, &segment, Ecn::NotCapable);
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use netstack::host::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
 thread_local! {
@@ -95,7 +96,13 @@ fn exchange(
                 payload: &packet.payload[..packet.len],
                 ..packet.segment
             };
-            shards[1 - from].receive(now, ADDRESSES[1 - from], ADDRESSES[from], &segment);
+            shards[1 - from].receive(
+                now,
+                ADDRESSES[1 - from],
+                ADDRESSES[from],
+                &segment,
+                Ecn::NotCapable,
+            );
         }
     }
 }

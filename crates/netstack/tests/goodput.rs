@@ -11,6 +11,7 @@ use std::time::Duration;
 use netstack::host::{Backlog, FlowId, Pieces, Shard, ShardLimits, Writer};
 use netstack::tcp::{CongestionControl, TcpConfig};
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
 const ADDRESSES: [IpAddr; 2] = [
@@ -81,7 +82,13 @@ fn goodput_mbit(
                 payload: &source.0[..len],
                 ..segments[number as usize]
             };
-            shards[to].receive(now, ADDRESSES[to], ADDRESSES[1 - to], &segment);
+            shards[to].receive(
+                now,
+                ADDRESSES[to],
+                ADDRESSES[1 - to],
+                &segment,
+                Ecn::NotCapable,
+            );
         }
         far = far.or_else(|| shards[1].accept(PORT));
         if let Some(id) = far {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::{CongestionControl, End, TcpConfig, TcpState};
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
 const ADDRESSES: [IpAddr; 2] = [
@@ -68,6 +69,7 @@ struct Link {
     loss: u64,
     duplication: u64,
     reordering: u64,
+    marking: u64,
     delay: Duration,
     jitter: Duration,
     per_byte: Duration,
@@ -77,6 +79,7 @@ struct Link {
 struct Packet {
     segment: Segment<'static>,
     payload: Vec<u8>,
+    ecn: Ecn,
     to: usize,
 }
 
@@ -113,6 +116,7 @@ impl World {
             loss: random.pick(&[0, 0, 1, 5, 15]),
             duplication: random.pick(&[0, 0, 2, 10]),
             reordering: random.pick(&[0, 0, 5, 20]),
+            marking: random.pick(&[0, 0, 5]),
             delay: Duration::from_micros(random.pick(&[0, 50, 5_000, 40_000])),
             jitter: Duration::from_micros(random.pick(&[0, 100, 10_000])),
             per_byte: Duration::from_nanos(random.pick(&[0, 8, 800])),
@@ -176,7 +180,7 @@ impl World {
             };
             let (to, from) = (packet.to, 1 - packet.to);
             let shard = &mut self.sites[to].shard;
-            shard.receive(now, ADDRESSES[to], ADDRESSES[from], &segment);
+            shard.receive(now, ADDRESSES[to], ADDRESSES[from], &segment, packet.ecn);
         }
         for at in 0..2 {
             self.sites[at].shard.expire(now);
@@ -194,6 +198,7 @@ impl World {
                 leaving.push(Packet {
                     segment: *departure.segment,
                     payload: departure.pieces.as_slice().concat(),
+                    ecn: departure.ecn,
                     to: 1 - from,
                 });
                 true
@@ -206,9 +211,12 @@ impl World {
         }
     }
 
-    fn fly(&mut self, from: usize, packet: Packet) {
+    fn fly(&mut self, from: usize, mut packet: Packet) {
         if self.random.chance(self.link.loss) {
             return;
+        }
+        if packet.ecn == Ecn::Capable0 && self.random.chance(self.link.marking) {
+            packet.ecn = Ecn::Congested;
         }
         let len = packet.payload.len() as u32 + 40;
         let line = self.sites[from].line_free_at.max(self.now);
@@ -282,6 +290,8 @@ impl Site {
             has_window_scale: random.chance(70),
             has_timestamps: random.chance(70),
             has_sack: random.chance(70),
+            has_ecn: random.chance(50),
+            receive_capacity_max: random.pick(&[0, 1 << 20]),
             has_nagle: random.chance(50),
             congestion: random.pick(&[CongestionControl::NewReno, CongestionControl::Cubic]),
             quick_acks: random.pick(&[0, 16]),

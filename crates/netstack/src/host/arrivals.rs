@@ -8,18 +8,21 @@ use super::{FlowId, IN_TIME_WAIT, Shard};
 use crate::tcp::secret::FourTuple;
 use crate::tcp::{Connection, Happened, Outgoing, TcpState};
 use crate::time::Instant;
+use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 
 impl Shard {
     /// Takes in a segment from `remote` to `local`. Its checksum has been checked, and that `local`
-    /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63. Returns what happened
-    /// to its connection: the owner of that learns it from [`Shard::next_event`].
+    /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63. `ecn` is what its IP
+    /// header says. Returns what happened to its connection: the owner of that learns it from
+    /// [`Shard::next_event`].
     pub fn receive(
         &mut self,
         now: Instant,
         local: IpAddr,
         remote: IpAddr,
         segment: &Segment<'_>,
+        ecn: Ecn,
     ) -> Happened {
         let tuple = FourTuple {
             local,
@@ -33,7 +36,7 @@ impl Shard {
                 self.receive_in_time_wait(now, what & !IN_TIME_WAIT, hash, segment);
                 Happened::NOTHING
             }
-            Some(index) => self.receive_for(now, index, segment),
+            Some(index) => self.receive_for(now, index, segment, ecn),
             None => {
                 self.receive_for_none(now, tuple, hash, segment, None);
                 Happened::NOTHING
@@ -41,7 +44,13 @@ impl Shard {
         }
     }
 
-    fn receive_for(&mut self, now: Instant, index: u32, segment: &Segment<'_>) -> Happened {
+    fn receive_for(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &Segment<'_>,
+        ecn: Ecn,
+    ) -> Happened {
         let at = index as usize;
         let is_half_open = self.flows[at].connection.state() == TcpState::SynReceived;
         if is_half_open && segment.ack.is_some() && self.is_accept_queue_full(index) {
@@ -59,7 +68,7 @@ impl Shard {
         }
         let receipt = flow
             .connection
-            .receive(self.configs.of(&flow.tuple), now, segment);
+            .receive(self.configs.of(&flow.tuple), now, segment, ecn);
         if let Some(placed) = receipt.placed {
             let bytes = &segment.payload[placed.range];
             flow.receive
@@ -274,7 +283,7 @@ impl Shard {
         );
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
-        self.receive_for(now, index, segment);
+        self.receive_for(now, index, segment, Ecn::NotCapable);
         true
     }
 
@@ -366,6 +375,7 @@ impl Shard {
             len: 0,
             mss: u16::MAX,
             is_retransmission: false,
+            ecn: Ecn::NotCapable,
         };
         self.replies.push_back((tuple, outgoing));
     }

@@ -4,6 +4,7 @@ use super::{FlowId, Shard};
 use crate::tcp::SendBuffer;
 use crate::tcp::secret::FourTuple;
 use crate::time::Instant;
+use crate::wire::Ecn;
 use crate::wire::checksum::Sum;
 use crate::wire::tcp::Segment;
 
@@ -81,6 +82,8 @@ pub struct Departure<'a> {
     pub mss: u16,
     /// It has left before.
     pub is_retransmission: bool,
+    /// Whether routers may mark it.
+    pub ecn: Ecn,
 }
 
 impl Shard {
@@ -100,6 +103,7 @@ impl Shard {
                 pieces: &Pieces::default(),
                 mss: outgoing.mss,
                 is_retransmission: false,
+                ecn: outgoing.ecn,
             });
             if !is_room_left {
                 return;
@@ -156,6 +160,7 @@ impl Shard {
                 pieces: &pieces,
                 mss: outgoing.mss,
                 is_retransmission: outgoing.is_retransmission,
+                ecn: outgoing.ecn,
             });
             if !is_room_left {
                 return Turn::Full;

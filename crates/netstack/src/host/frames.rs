@@ -31,9 +31,8 @@ use crate::ip::{
 use crate::tcp::secret::FourTuple;
 use crate::tcp::{Happened, TcpConfig};
 use crate::time::Instant;
-use crate::wire::Ecn;
 use crate::wire::checksum::Sum;
-use crate::wire::tcp::{self, HEADER_LEN_MAX};
+use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX};
 
 /// Frames that are taken from the device in one turn.
 pub const BURST_FRAMES_MAX: usize = 64;
@@ -141,7 +140,9 @@ impl<D: Device> Netstack<D> {
             match self.interface.receive(now, self.burst.frame(index)) {
                 Delivery::Segment(arrived) => {
                     let (ours, peer) = (arrived.dst, arrived.src);
-                    let happened = self.shard.receive(now, ours, peer, &arrived.segment);
+                    let happened =
+                        self.shard
+                            .receive(now, ours, peer, &arrived.segment, arrived.ecn);
                     if happened.contains(Happened::RELEASED) {
                         // What we sent arrives, so the way there works. RFC 4861 7.3.1
                         self.interface.confirm(now, peer);
@@ -247,7 +248,7 @@ impl<D: Device> Line<'_, D> {
         let fields = IpFields {
             src: tuple.local,
             dst: tuple.remote,
-            ecn: Ecn::NotCapable,
+            ecn: departure.ecn,
             len: departure.segment.header_len() + payload_len,
         };
         let mut headers = [0; HEADERS_LEN_MAX + HEADER_LEN_MAX];
@@ -301,7 +302,7 @@ impl<D: Device> Line<'_, D> {
                 checksum,
                 is_v6: matches!(departure.tuple.remote, IpAddr::V6(_)),
                 segment_len: departure.mss,
-                has_cwr: false,
+                has_cwr: departure.segment.flags.contains(Flags::CWR),
             });
         }
         match capabilities.has_checksum_offload {

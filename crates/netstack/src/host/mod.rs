@@ -231,12 +231,9 @@ impl Shard {
     ///
     /// # Panics
     ///
-    /// If they differ in `receive_capacity`.
+    /// If they differ in how much a connection holds.
     pub fn new_dual(v4: TcpConfig, v6: TcpConfig, limits: ShardLimits, key: [u8; 16]) -> Shard {
-        assert_eq!(
-            v4.receive_capacity, v6.receive_capacity,
-            "one pool of rings"
-        );
+        assert_eq!(v4.receive_limit(), v6.receive_limit(), "one pool of rings");
         Shard {
             configs: Configs { v4, v6 },
             limits,
@@ -250,10 +247,7 @@ impl Shard {
             event_queue: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
             send_rings: RingPool::new(limits.send_capacity, usize::MAX),
-            receive_rings: RingPool::new(
-                v4.receive_capacity as usize,
-                limits.receive_memory_max,
-            ),
+            receive_rings: RingPool::new(v4.receive_limit() as usize, limits.receive_memory_max),
             serial: 0,
             next_port: 0,
             counters: ShardCounters::default(),

@@ -45,8 +45,8 @@ impl RingPool {
         }
     }
 
-    /// Rings take as much memory as they may. The next one still gets some: whoever puts something
-    /// in looks first, where that can wait.
+    /// Rings take as much memory as they may. The next one still gets some: what can wait is to be
+    /// put in only after this was asked.
     pub fn is_full(&self) -> bool {
         self.used_len >= self.used_len_max
     }

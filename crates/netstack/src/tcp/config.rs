@@ -44,14 +44,19 @@ pub struct TcpConfig {
     /// What is sent to a peer that says nothing: 536 over IPv4, 1220 over IPv6.
     /// RFC 9293 3.7.1, MUST-15
     pub mss_default: u16,
-    /// Bytes that a connection holds until they are read. The window that is offered.
+    /// Bytes that a connection holds until they are read. The window that is offered at first.
     pub receive_capacity: u32,
+    /// The window grows up to this, where the application reads as fast as it comes. If it is not
+    /// more than `receive_capacity`, the window does not grow.
+    pub receive_capacity_max: u32,
     /// RFC 7323 2
     pub has_window_scale: bool,
     /// RFC 7323 3
     pub has_timestamps: bool,
     /// RFC 2018
     pub has_sack: bool,
+    /// Ask for congestion marks in the place of losses, and answer such a peer. RFC 3168
+    pub has_ecn: bool,
     /// Which algorithm.
     pub congestion: CongestionControl,
     /// In segments. RFC 6928: ten.
@@ -96,9 +101,11 @@ impl Default for TcpConfig {
             mss: 1460,
             mss_default: 536,
             receive_capacity: 64 << 10,
+            receive_capacity_max: 4 << 20,
             has_window_scale: true,
             has_timestamps: true,
             has_sack: true,
+            has_ecn: true,
             congestion: CongestionControl::default(),
             initial_window_segments: 10,
             has_nagle: true,
@@ -122,9 +129,14 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// The shift with which [`TcpConfig::receive_capacity`] fits into 16 bits. RFC 7323 2.3
+    /// The largest window of a connection.
+    pub(crate) fn receive_limit(&self) -> u32 {
+        self.receive_capacity.max(self.receive_capacity_max)
+    }
+
+    /// The shift with which the largest window fits into 16 bits. RFC 7323 2.3
     pub(crate) fn receive_shift(&self) -> u8 {
-        let bits = u32::BITS - self.receive_capacity.leading_zeros();
+        let bits = u32::BITS - self.receive_limit().leading_zeros();
         bits.saturating_sub(16).min(14) as u8
     }
 }

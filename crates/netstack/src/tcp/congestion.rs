@@ -40,6 +40,15 @@ pub struct Congestion {
     cubic: Cubic,
 }
 
+/// The window as it was: [`Congestion::undo`].
+#[derive(Clone, Copy, Debug)]
+pub struct BeforeLoss {
+    // Neither is beyond CWND_MAX.
+    cwnd: u32,
+    ssthresh: u32,
+    w_max: f64,
+}
+
 /// RFC 9438 4.1, in segments.
 #[derive(Clone, Copy, Debug)]
 struct Cubic {
@@ -205,6 +214,23 @@ impl Congestion {
     /// Rate reduction says how many bytes may be under way.
     pub fn set_cwnd(&mut self, cwnd: u64) {
         self.cwnd = cwnd.clamp(self.mss, CWND_MAX);
+    }
+
+    /// What a loss is about to change.
+    pub fn before_loss(&self) -> BeforeLoss {
+        BeforeLoss {
+            cwnd: self.cwnd as u32,
+            ssthresh: self.ssthresh as u32,
+            w_max: self.cubic.w_max,
+        }
+    }
+
+    /// There was no loss. RFC 4015 3
+    pub fn undo(&mut self, before: &BeforeLoss) {
+        self.cwnd = self.cwnd.max(before.cwnd.into());
+        self.ssthresh = before.ssthresh.into();
+        self.cubic.w_max = before.w_max;
+        self.cubic.epoch = Instant::NEVER;
     }
 
     /// Nothing was sent for a time-out: what was known of the path is old. RFC 5681 4.1

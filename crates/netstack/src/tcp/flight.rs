@@ -11,9 +11,9 @@
 //!
 //! Pieces tile the flight without gaps. A piece is what left at one instant and has had one fate
 //! since, so it may be many segments; a SACK block that ends inside of a piece splits it. Their
-//! count has a limit, [`PIECES_MAX`]: beyond it a SACK block that would split is left out, and near
-//! it new data joins the last piece, and a retransmission the one before it. A peer that reports
-//! each second byte, or acknowledges segment by segment what was sent again, gains nothing by it.
+//! count has a limit, [`PIECES_MAX`]: beyond it a SACK block that would split is left out and a
+//! retransmission joins the one before it, and near it new data joins the last piece. A peer that
+//! reports each second byte, or acknowledges segment by segment what was sent again, gains nothing.
 //!
 //! Lost is what was sent a while before something that has arrived: RFC 8985 (RACK), by time; the
 //! reordering window is a part of the round trip, and none once three segments have overtaken. For
@@ -27,7 +27,7 @@ use crate::time::Instant;
 /// The limit of pieces in a flight.
 pub const PIECES_MAX: usize = 512;
 
-/// From here on, what is sent joins the piece before it if it can, with the later time of the two.
+/// From here on, new data joins the last piece if it can, with the later time of the two.
 const PIECES_MANY: usize = PIECES_MAX / 2;
 
 /// What a flight that has landed keeps, so that a connection at rest is small.
@@ -239,7 +239,7 @@ impl Flight {
             }
             again(piece);
         });
-        if self.pieces.len() > PIECES_MANY {
+        if self.pieces.len() > PIECES_MAX {
             self.join_retransmission(place);
         }
     }
@@ -407,6 +407,22 @@ impl Flight {
                 sums.lost_len += len;
             }
         });
+    }
+
+    /// Whether something that left again is under way.
+    pub fn has_retransmitted(&self) -> bool {
+        let mut pieces = self.pieces.iter();
+        pieces.any(|piece| piece.is_retransmitted && piece.fate != Fate::Sacked)
+    }
+
+    /// What was thought to be lost is under way, after all.
+    pub fn nothing_is_lost(&mut self) {
+        for piece in &mut self.pieces {
+            if piece.fate == Fate::Lost {
+                piece.fate = Fate::Out;
+            }
+        }
+        self.lost_len = 0;
     }
 
     /// What the peer was said to have is not believed any more: it has a right to drop it, and has
@@ -592,9 +608,10 @@ mod tests {
         flight.acknowledge(now, START + to, Duration::ZERO, Echoed::default())
     }
 
-    /// Seen: a peer acknowledged what had not come, until much was under way; let the time-out come;
-    /// and then acknowledged segment by segment. Each retransmission was a piece of its own, without
-    /// a limit, and all of them were looked at for every acknowledgement.
+    /// Seen: a peer acknowledged what had not come, until much was under way; let the time-out
+    /// come; and then acknowledged segment by segment. Cause: each retransmission was a piece of
+    /// its own, without a limit, and all of them were looked at for every acknowledgement. Cure:
+    /// at the limit a retransmission joins the one before it.
     #[test]
     fn retransmissions_one_by_one_keep_the_limit_of_pieces() {
         let mut flight = Flight::new(START);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::{CongestionControl, KeepAlive, TcpConfig};
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -144,7 +145,8 @@ impl World<'_> {
             },
             payload: &[],
         };
-        self.shard.receive(self.now, LOCAL, REMOTE, &syn);
+        self.shard
+            .receive(self.now, LOCAL, REMOTE, &syn, Ecn::NotCapable);
         self.settle();
         let stamps = (0, self.stamp);
         let ack = Segment {
@@ -157,7 +159,8 @@ impl World<'_> {
             },
             ..syn
         };
-        self.shard.receive(self.now, LOCAL, REMOTE, &ack);
+        self.shard
+            .receive(self.now, LOCAL, REMOTE, &ack, Ecn::NotCapable);
         self.flows.extend(self.shard.accept(PORT));
     }
 
@@ -270,7 +273,8 @@ impl World<'_> {
             },
             payload: &payload,
         };
-        self.shard.receive(self.now, LOCAL, REMOTE, &segment);
+        let ecn = Ecn::of_traffic_class(extra >> 5);
+        self.shard.receive(self.now, LOCAL, REMOTE, &segment, ecn);
     }
 
     /// Mostly the port of the latest connection.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netstack::wire::Ecn;
 use netstack::wire::tcp::Flags;
 
 /// A line: when, and what.
@@ -42,6 +43,8 @@ pub(crate) struct Pattern {
     pub(crate) sacks: Vec<(u32, u32)>,
     pub(crate) urgent: u16,
     pub(crate) has_no_options: bool,
+    /// What the IP header says of congestion.
+    pub(crate) ecn: Option<Ecn>,
 }
 
 impl Line {
@@ -119,6 +122,9 @@ impl Pattern {
                 "sackok" => pattern.sack_permitted = Some(true),
                 "nosackok" => pattern.sack_permitted = Some(false),
                 "urg" => pattern.urgent = number(words.next(), word)?,
+                "ce" => pattern.ecn = Some(Ecn::Congested),
+                "ect" => pattern.ecn = Some(Ecn::Capable0),
+                "noect" => pattern.ecn = Some(Ecn::NotCapable),
                 "noopt" => pattern.has_no_options = true,
                 "ts" => {
                     let value = number(words.next(), word)?;

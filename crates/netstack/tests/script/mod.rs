@@ -17,8 +17,9 @@
 //! (`.` is ACK; `U E C` as well), then `SEQ` or `SEQ:LEN`, then, in any order, `ack N`, `win N`,
 //! `mss N`, `scale N`, `sackok`, `ts VALUE ECHO`, `sack A-B,C-D`, `urg N`. Of an outgoing segment
 //! flags, numbers, `ack` and SACK blocks must be as the script says; `win` and the other options if
-//! it says them; `noopt` says that there are none. Timestamps of ours are milliseconds since the
-//! start; those of the peer are its own.
+//! it says them; `noopt` says that there are none. `ce` is a segment that a router has marked,
+//! `ect` an outgoing one that routers may mark, `noect` one that they may not. Timestamps of ours
+//! are milliseconds since the start; those of the peer are its own.
 //!
 //! Whatever the shard sends and the script does not expect, at that very time, is a failure.
 

@@ -9,6 +9,7 @@ use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::secret::FourTuple;
 use netstack::tcp::{CongestionControl, Connection, Happened, KeepAlive, TcpConfig};
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
 
 use super::line::{Line, Pattern, What, duration, number};
@@ -44,6 +45,7 @@ struct Sent {
     peer: u16,
     segment: Segment<'static>,
     len: u32,
+    ecn: Ecn,
     /// The first byte of the payload that is not the pattern's.
     wrong_at: Option<usize>,
 }
@@ -76,6 +78,8 @@ impl World {
             config: TcpConfig {
                 mss: 1000,
                 quick_acks: 0,
+                receive_capacity_max: 0,
+                has_ecn: false,
                 congestion: CongestionControl::NewReno,
                 ..TcpConfig::default()
             },
@@ -217,7 +221,8 @@ impl World {
         };
         let line = format!("{}  < {:?}", self.clock(), Brief(pattern));
         self.trace.push(line);
-        self.shard_mut().receive(now, LOCAL, REMOTE, &segment);
+        let ecn = pattern.ecn.unwrap_or_default();
+        self.shard_mut().receive(now, LOCAL, REMOTE, &segment, ecn);
     }
 
     /// What the shard has to say.
@@ -230,14 +235,15 @@ impl World {
         while shard.has_to_transmit() && sent.len() < SEGMENTS_MAX {
             shard.transmit(now, 0, &(), |departure| {
                 let payload = departure.pieces.as_slice().concat();
-                sent.push((departure.tuple.remote_port, *departure.segment, payload));
+                let port = departure.tuple.remote_port;
+                sent.push((port, *departure.segment, payload, departure.ecn));
                 true
             });
         }
         if sent.len() >= SEGMENTS_MAX {
             return Err(format!("{SEGMENTS_MAX} segments at once"));
         }
-        for (port, segment, payload) in sent {
+        for (port, segment, payload, ecn) in sent {
             let peer = self.peers.entry(port).or_default();
             if segment.flags.contains(Flags::SYN) {
                 peer.irs = Some(segment.seq.0);
@@ -253,6 +259,7 @@ impl World {
                 peer: port,
                 segment,
                 len: payload.len() as u32,
+                ecn,
                 wrong_at,
             };
             let line = format!("{}  > {}", self.clock(), self.describe(&sent));
@@ -293,6 +300,7 @@ impl World {
                 .collect(),
             urgent: 0,
             has_no_options: segment.options.is_empty(),
+            ecn: Some(sent.ecn),
         }
     }
 
@@ -319,6 +327,7 @@ impl World {
         compared.scale = expected.scale.and(got.scale);
         compared.sack_permitted = expected.sack_permitted.and(got.sack_permitted);
         compared.timestamps = expected.timestamps.and(got.timestamps);
+        compared.ecn = expected.ecn.and(got.ecn);
         compared.has_no_options &= expected.has_no_options;
         let is_reset_without_peer = got.flags.contains(Flags::RST) && expected.seq != got.seq;
         if compared != *expected && !(is_reset_without_peer && self.is_own_number(expected, &sent))
@@ -347,11 +356,13 @@ impl World {
         let is_on = value == Some("on");
         let time = || duration(value.unwrap_or_default());
         match words[0] {
+            "ecn" => config.has_ecn = is_on,
             "sack" => config.has_sack = is_on,
             "timestamps" => config.has_timestamps = is_on,
             "scale" => config.has_window_scale = is_on,
             "nagle" => config.has_nagle = is_on,
             "mss" => config.mss = number(value, "mss")?,
+            "capacity_max" => config.receive_capacity_max = number(value, "capacity_max")?,
             "capacity" => config.receive_capacity = number(value, "capacity")?,
             "quick_acks" => config.quick_acks = number(value, "quick_acks")?,
             "initial_window" => config.initial_window_segments = number(value, "segments")?,
@@ -679,6 +690,11 @@ impl Debug for Brief<'_> {
         }
         if let Some((value, echo)) = pattern.timestamps {
             write!(f, " ts {value} {echo}")?;
+        }
+        match pattern.ecn {
+            Some(Ecn::Congested) => f.write_str(" ce")?,
+            Some(Ecn::Capable0 | Ecn::Capable1) => f.write_str(" ect")?,
+            Some(Ecn::NotCapable) | None => {}
         }
         for (at, (left, right)) in pattern.sacks.iter().enumerate() {
             let mark = if at == 0 { " sack " } else { "," };

@@ -16,8 +16,9 @@ use super::super::congestion::RateReduction;
 use super::super::flight::{Arrival, DUP_THRESH, Detection, Echoed};
 use super::super::state::{End, TcpState};
 use super::receive::Arriving;
-use super::{Connection, Happened, Phase, Probe, Receipt};
+use super::{Connection, Happened, Phase, Probe, Receipt, Undo};
 use crate::time::Instant;
+use crate::wire::tcp::Flags;
 
 impl Connection {
     /// False: the segment is dropped.
@@ -104,8 +105,60 @@ impl Connection {
             delivered = self.count_duplicate_acks(ack, una, is_window_changed, arriving);
         }
         self.resolve_probe(ack, una, has_duplicate, arriving);
+        if ack > una {
+            self.undo_if_needless(echo);
+        }
         self.find_losses(now);
-        self.change_phase(now, ack, una, delivered, was_limited, flight_len);
+        let has_echo = self.marks.is_on && arriving.segment.flags.contains(Flags::ECE);
+        if has_echo {
+            self.take_echo_of_mark(ack, flight_len);
+        }
+        let may_grow = was_limited && !has_echo;
+        self.change_phase(now, ack, una, delivered, may_grow, flight_len);
+    }
+
+    /// RFC 3168 6.1.2: a mark is answered as a loss is, once in a round trip.
+    fn take_echo_of_mark(&mut self, ack: u64, flight_len: u64) {
+        if self.phase != Phase::Open || ack <= self.marks.reduced_until {
+            return;
+        }
+        self.counters.marks_echoed += 1;
+        self.congestion.on_loss(flight_len);
+        self.congestion.end_recovery();
+        self.window_was_reduced();
+    }
+
+    /// The peer is told, with the next new data.
+    pub(super) fn window_was_reduced(&mut self) {
+        self.marks.is_reduction_due = self.marks.is_on;
+        self.marks.reduced_until = self.flight.end();
+    }
+
+    /// Eifel: the first progress since a retransmission echoes a time before it. So the first try
+    /// has arrived, late. RFC 3522 3.2, RFC 4015 3
+    fn undo_if_needless(&mut self, echo: Echoed) {
+        let Some(undo) = self.undo.take() else {
+            return;
+        };
+        let is_needless = echo
+            .sent_at
+            .is_some_and(|echoed| echoed.as_millis() < undo.sent_at.as_millis());
+        if is_needless {
+            self.counters.needless_reductions += 1;
+            self.congestion.undo(&undo.window);
+            self.phase = Phase::Open;
+            self.flight.nothing_is_lost();
+        }
+    }
+
+    /// The window is about to be reduced. What was sent again before may arrive as well, so that
+    /// the echo of its time says nothing.
+    pub(super) fn remember_for_undo(&mut self, now: Instant) {
+        let is_first = self.phase == Phase::Open && !self.flight.has_retransmitted();
+        self.undo = (is_first && self.timestamps.is_some()).then_some(Undo {
+            window: self.congestion.before_loss(),
+            sent_at: now,
+        });
     }
 
     /// The peer's echo of our clock: the time that it stands for, and how long ago that is.
@@ -320,7 +373,7 @@ impl Connection {
             _ => {}
         }
         if self.phase == Phase::Open && self.flight.lost_len() > 0 && !self.is_repairing {
-            self.enter_recovery(flight_len);
+            self.enter_recovery(now, flight_len);
         }
         match self.phase {
             Phase::Recovery { .. } => self.reduce_rate(delivered),
@@ -333,14 +386,16 @@ impl Connection {
     }
 
     /// RFC 6675 5 (4), RFC 6582 3.2 (2)
-    pub(super) fn enter_recovery(&mut self, flight_len: u64) {
+    pub(super) fn enter_recovery(&mut self, now: Instant, flight_len: u64) {
         self.counters.fast_recoveries += 1;
+        self.remember_for_undo(now);
         self.phase = Phase::Recovery {
             end: self.flight.end(),
         };
         self.recover = self.flight.end();
         self.partial_acks = 0;
         self.congestion.on_loss(flight_len);
+        self.window_was_reduced();
         self.reduction = RateReduction::new(flight_len);
         self.is_retransmit_forced = true;
         // RFC 8985 7.3: no probe in recovery.

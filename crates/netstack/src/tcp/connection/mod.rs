@@ -26,14 +26,15 @@ use std::ops::{BitOr, BitOrAssign, Range};
 use std::time::Duration;
 
 use super::config::TcpConfig;
-use super::congestion::{Congestion, RateReduction};
+use super::congestion::{BeforeLoss, Congestion, RateReduction};
 use super::flight::Flight;
 use super::place::{DATA_AT, Numbering, SYN_AT};
 use super::reassembly::Reassembly;
 use super::rtt::RoundTrip;
 use super::state::{End, TcpState};
 use crate::time::Instant;
-use crate::wire::tcp::{Segment, SeqNumber, TcpOptions};
+use crate::wire::Ecn;
+use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 
 /// The smallest segments that a peer can make us send: its MSS option is not believed below this.
 /// A header is 40 bytes; peers that ask for less want us to waste ours.
@@ -67,6 +68,7 @@ pub struct Connection {
     /// The peer's MSS option and the path's, the smaller of the two; without room for options.
     snd_mss: u16,
     is_nodelay: bool,
+    marks: Marks,
     congestion: Congestion,
     phase: Phase,
     reduction: RateReduction,
@@ -83,6 +85,7 @@ pub struct Connection {
     is_repairing: bool,
     /// What was sent when the last recovery began. RFC 6582 3.2
     recover: u64,
+    undo: Option<Undo>,
     probe: Probe,
 
     // ---- what we receive
@@ -96,6 +99,9 @@ pub struct Connection {
     rcv_acked: u64,
     rcv_shift: u8,
     receive_capacity: u32,
+    /// For the growth of the window: since when what is read is counted, and from where.
+    round_at: Instant,
+    round_read: u64,
     /// The place of the peer's FIN, once it was seen.
     rcv_fin: Option<u64>,
     /// The largest payload seen: two of these are acknowledged at once.
@@ -112,6 +118,10 @@ pub struct Connection {
     // ---- what is due
     is_ack_due: bool,
     quick_acks: u8,
+    /// Short segments that came since the last acknowledgement left.
+    short_segments: u8,
+    /// Data has left in the place of an acknowledgement: there is a reply to what comes.
+    is_replying: bool,
     /// A RST with this sequence number answers a segment that cannot be.
     reset_due: Option<SeqNumber>,
     is_abort_due: bool,
@@ -139,6 +149,28 @@ pub struct Connection {
     out_of_window_ack_at: Instant,
 
     counters: TcpCounters,
+}
+
+/// Congestion that routers mark in the place of dropping. RFC 3168 6.1
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// Both ends understand them.
+    is_on: bool,
+    /// One came: each segment says so (ECE), until the peer has reduced its window.
+    is_echo_due: bool,
+    /// The window was reduced: the next new data says so (CWR).
+    is_reduction_due: bool,
+    /// The peer's echoes below this place are of the window that was reduced.
+    reduced_until: u64,
+}
+
+/// What a reduction of the window would be undone to, until it is known whether it was needed.
+/// RFC 3522, RFC 4015
+#[derive(Clone, Copy, Debug)]
+struct Undo {
+    window: BeforeLoss,
+    /// When the first retransmission left.
+    sent_at: Instant,
 }
 
 /// RFC 7323 4.3
@@ -246,6 +278,8 @@ pub struct Outgoing {
     pub mss: u16,
     /// It was sent before.
     pub is_retransmission: bool,
+    /// Whether routers may mark it.
+    pub ecn: Ecn,
 }
 
 /// What a connection has counted. Each name says of what there was one more.
@@ -257,6 +291,10 @@ pub struct TcpCounters {
     pub retransmissions: u64,
     pub timeouts: u32,
     pub fast_recoveries: u32,
+    /// Reductions of the window that were undone: nothing was lost.
+    pub needless_reductions: u32,
+    /// Reductions of the window because the peer has echoed a mark. RFC 3168 6.1.2
+    pub marks_echoed: u32,
     pub tail_loss_probes: u32,
     pub window_probes: u32,
     /// RFC 7323 5: an old timestamp.
@@ -285,6 +323,8 @@ impl TcpCounters {
         let count = |sum: &mut u32, more: u32| *sum = sum.saturating_add(more);
         count(&mut self.timeouts, other.timeouts);
         count(&mut self.fast_recoveries, other.fast_recoveries);
+        count(&mut self.needless_reductions, other.needless_reductions);
+        count(&mut self.marks_echoed, other.marks_echoed);
         count(&mut self.tail_loss_probes, other.tail_loss_probes);
         count(&mut self.window_probes, other.window_probes);
         count(&mut self.paws_drops, other.paws_drops);
@@ -357,6 +397,7 @@ impl Connection {
         let syn = Segment {
             seq: ack.seq - 1,
             ack: None,
+            flags: Flags::SYN,
             options: *options,
             payload: &[],
             ..*ack
@@ -396,6 +437,7 @@ impl Connection {
             snd_shift: 0,
             snd_mss: config.mss_default.min(config.mss),
             is_nodelay: !config.has_nagle,
+            marks: Marks::default(),
             congestion,
             phase: Phase::Open,
             reduction: RateReduction::default(),
@@ -406,6 +448,7 @@ impl Connection {
             is_retransmit_forced: false,
             is_repairing: false,
             recover: SYN_AT,
+            undo: None,
             probe: Probe::Idle,
             rcv: Numbering {
                 initial: SeqNumber(0),
@@ -416,6 +459,8 @@ impl Connection {
             rcv_acked: SYN_AT,
             rcv_shift: 0,
             receive_capacity: config.receive_capacity,
+            round_at: now,
+            round_read: DATA_AT,
             rcv_fin: None,
             rcv_mss: config.mss_default.min(config.mss),
             reassembly: Reassembly::default(),
@@ -426,6 +471,8 @@ impl Connection {
             timestamps: None,
             is_ack_due: false,
             quick_acks: config.quick_acks,
+            short_segments: 0,
+            is_replying: false,
             reset_due: None,
             is_abort_due: false,
             rto_at: Instant::NEVER,
@@ -494,6 +541,12 @@ impl Connection {
         let readable = self.readable_len();
         assert!(len <= readable, "{len} of {readable} bytes read");
         self.rcv_read += len as u64;
+        // A short segment is the last for now. One ACK more costs less than a probe of the peer's,
+        // which it sends when two are not acknowledged after two round trips. RFC 8985 7.2
+        let is_last = self.short_segments > usize::from(self.is_replying) as u8;
+        if is_last && len == readable {
+            self.is_ack_due = true;
+        }
         // Receiver's silly window avoidance: RFC 9293 3.8.6.2.2.
         let edge = self.rcv_read + u64::from(self.receive_capacity);
         let growth = edge.saturating_sub(self.rcv_adv);
@@ -679,6 +732,7 @@ impl Connection {
         let (read, got) = (self.rcv_read, self.rcv_nxt);
         assert!(read <= got.max(DATA_AT), "read {read} of {got}");
         assert!(self.readable_len() <= self.receive_capacity as usize);
+        assert!(self.round_read <= read, "read {read}");
         if matches!(self.state, TcpState::Closed | TcpState::TimeWait) {
             assert_eq!(self.deadline(), Instant::NEVER, "a deadline after the end");
             return;

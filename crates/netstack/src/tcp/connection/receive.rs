@@ -17,6 +17,7 @@ use super::super::reassembly::Inserted;
 use super::super::state::{End, TcpState};
 use super::{Clock, Connection, Happened, Placed, Probe, Receipt, SND_MSS_MIN};
 use crate::time::Instant;
+use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment};
 
 /// After so long a silence a timestamp says nothing: the peer's clock may have gone round.
@@ -37,8 +38,14 @@ pub(super) struct Arriving<'a> {
 }
 
 impl Connection {
-    /// Takes in a segment of this connection.
-    pub fn receive(&mut self, config: &TcpConfig, now: Instant, segment: &Segment<'_>) -> Receipt {
+    /// Takes in a segment of this connection, and what routers have said of it.
+    pub fn receive(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        segment: &Segment<'_>,
+        ecn: Ecn,
+    ) -> Receipt {
         let mut receipt = Receipt::default();
         if matches!(self.state, TcpState::Closed | TcpState::TimeWait) {
             return receipt;
@@ -48,7 +55,7 @@ impl Connection {
         if self.state == TcpState::SynSent {
             self.receive_in_syn_sent(config, now, segment, &mut receipt);
         } else {
-            self.receive_synchronized(config, now, segment, &mut receipt);
+            self.receive_synchronized(config, now, segment, ecn, &mut receipt);
         }
         if self.state != state_before {
             receipt.happened |= match self.state {
@@ -141,6 +148,12 @@ impl Connection {
             }),
             _ => None,
         };
+        // RFC 3168 6.1.1: the answer has one of the two flags that ask. A SYN that was lost has
+        // left again without: something on the way may not like it.
+        self.marks.is_on = config.has_ecn
+            && syn.flags.contains(Flags::ECE)
+            && syn.flags.contains(Flags::CWR) == syn.ack.is_none()
+            && self.counters.retransmissions == 0;
         let segments = config.initial_window_segments;
         self.congestion = Congestion::new(config.congestion, self.mss() as u16, segments);
     }
@@ -174,6 +187,7 @@ impl Connection {
         config: &TcpConfig,
         now: Instant,
         segment: &Segment<'_>,
+        ecn: Ecn,
         receipt: &mut Receipt,
     ) {
         let is_reset = segment.flags.contains(Flags::RST);
@@ -214,6 +228,9 @@ impl Connection {
             return;
         }
         self.arm_idle(config, now);
+        if self.marks.is_on {
+            self.take_mark(segment, ecn);
+        }
         self.trim(&mut arriving);
         // Fifth: whatever has no ACK is dropped.
         let Some(ack) = segment.ack else {
@@ -405,6 +422,17 @@ impl Connection {
         }
     }
 
+    /// RFC 3168 6.1.3: a mark of data is echoed until the peer says that it has heard.
+    fn take_mark(&mut self, segment: &Segment<'_>, ecn: Ecn) {
+        if segment.flags.contains(Flags::CWR) {
+            self.marks.is_echo_due = false;
+        }
+        if ecn == Ecn::Congested && !segment.payload.is_empty() {
+            self.is_ack_due |= !self.marks.is_echo_due;
+            self.marks.is_echo_due = true;
+        }
+    }
+
     // ---- text and FIN
 
     /// RFC 9293 3.10.7.4, seventh.
@@ -433,6 +461,9 @@ impl Connection {
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         let longest = usize::from(config.mss) - options;
         self.rcv_mss = self.rcv_mss.max(len.min(longest) as u16);
+        let is_short = len < usize::from(self.rcv_mss);
+        self.short_segments = self.short_segments.saturating_add(is_short.into());
+        self.widen_window(config, now);
         if start <= self.rcv_nxt {
             // A hole that fills is told at once: RFC 5681 4.2.
             self.is_ack_due |= !self.reassembly.is_empty();
@@ -461,11 +492,28 @@ impl Connection {
         self.delay_ack(config, now);
     }
 
-    /// RFC 9293 3.8.6.3: at least every second full segment is acknowledged at once, and each
-    /// within less than half a second.
+    /// Dynamic right-sizing: what was read in a round trip is what the peer could send in one, so
+    /// twice as much does not hold it back. <https://public.lanl.gov/radiant/pubs/drs/sc2001.pdf>
+    fn widen_window(&mut self, config: &TcpConfig, now: Instant) {
+        let Some(srtt) = self.round_trip.srtt() else {
+            return;
+        };
+        if now < self.round_at + srtt {
+            return;
+        }
+        let read = self.rcv_read - self.round_read;
+        (self.round_at, self.round_read) = (now, self.rcv_read);
+        let wanted = (2 * read).min(u64::from(config.receive_limit())) as u32;
+        if self.is_scaling {
+            self.receive_capacity = self.receive_capacity.max(wanted);
+        }
+    }
+
+    /// RFC 9293 3.8.6.3: more than a full segment is acknowledged at once, and each byte within
+    /// less than half a second.
     fn delay_ack(&mut self, config: &TcpConfig, now: Instant) {
         let unacknowledged = self.rcv_nxt.saturating_sub(self.rcv_acked);
-        if unacknowledged >= 2 * u64::from(self.rcv_mss) || self.quick_acks > 0 {
+        if unacknowledged > u64::from(self.rcv_mss) || self.quick_acks > 0 {
             self.is_ack_due = true;
         } else if self.ack_at == Instant::NEVER {
             self.ack_at = now + config.ack_delay;

@@ -89,7 +89,9 @@ impl Connection {
         let is_first = !matches!(self.phase, Phase::Loss { .. });
         // RFC 5681 3.1 (4): the threshold falls once for one window.
         if is_first && self.state.is_synchronized() {
+            self.remember_for_undo(now);
             self.congestion.on_loss(self.flight.len());
+            self.window_was_reduced();
         }
         let about = self.detection(now);
         if self.state.is_synchronized() {
@@ -145,7 +147,7 @@ impl Connection {
         let flight_len = self.flight.len();
         self.find_losses(now);
         if self.flight.lost_len() > 0 && self.phase == Phase::Open && !self.is_repairing {
-            self.enter_recovery(flight_len);
+            self.enter_recovery(now, flight_len);
         }
     }
 

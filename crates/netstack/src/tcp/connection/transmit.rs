@@ -13,6 +13,7 @@ use super::super::place::{DATA_AT, SYN_AT};
 use super::super::state::TcpState;
 use super::{Connection, Outgoing, Phase, Probe};
 use crate::time::Instant;
+use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
 
 impl Connection {
@@ -100,9 +101,15 @@ impl Connection {
             self.rcv_acked = self.rcv_nxt;
         }
         self.counters.segments_sent += 1;
+        // RFC 3168 6.1.1: both flags ask, one answers.
+        let marks = match is_answer {
+            true if self.marks.is_on => Flags::ECE,
+            false if config.has_ecn && is_first => Flags::ECE | Flags::CWR,
+            _ => Flags::NONE,
+        };
         let segment = Segment {
             ack: is_answer.then(|| self.rcv.seq(self.rcv_nxt)),
-            flags: Flags::SYN,
+            flags: Flags::SYN | marks,
             window, // Never scaled: RFC 7323 2.2.
             options,
             ..self.empty(self.snd.seq(SYN_AT))
@@ -113,6 +120,7 @@ impl Connection {
             len: 0,
             mss: self.mss() as u16,
             is_retransmission: !is_first,
+            ecn: Ecn::NotCapable,
         })
     }
 
@@ -277,8 +285,17 @@ impl Connection {
         if self.is_ack_due || self.ack_at != Instant::NEVER {
             // Data goes both ways: the peer's next acknowledgement can wait for data.
             self.quick_acks = 0;
+            self.is_replying = true;
         }
-        self.segment_of(now, place, seq_len, false)
+        let mut outgoing = self.segment_of(now, place, seq_len, false);
+        // RFC 3168 6.1.5: routers may mark new data only.
+        if self.marks.is_on && len > 0 {
+            outgoing.ecn = Ecn::Capable0;
+            if std::mem::take(&mut self.marks.is_reduction_due) {
+                outgoing.segment.flags |= Flags::CWR;
+            }
+        }
+        outgoing
     }
 
     /// RFC 5681 4.1
@@ -367,6 +384,9 @@ impl Connection {
         if has_fin {
             flags |= Flags::FIN;
         }
+        if self.marks.is_echo_due {
+            flags |= Flags::ECE;
+        }
         let options = TcpOptions {
             timestamps: self.stamp(now),
             sacks: self.blocks(),
@@ -374,6 +394,7 @@ impl Connection {
         };
         self.dsack = None;
         self.is_ack_due = false;
+        self.short_segments = 0;
         self.ack_at = Instant::NEVER;
         self.rcv_acked = self.rcv_nxt;
         self.counters.segments_sent += 1;
@@ -390,6 +411,7 @@ impl Connection {
             len: data_len as u32,
             mss: mss as u16,
             is_retransmission: is_again,
+            ecn: Ecn::NotCapable,
         }
     }
 
@@ -405,6 +427,7 @@ impl Connection {
             len: 0,
             mss: self.snd_mss,
             is_retransmission: false,
+            ecn: Ecn::NotCapable,
         }
     }
 

@@ -3,29 +3,39 @@
 //!
 //! ```sh
 //! cargo run --release -p weftwork-netstack --example rate
+//! valgrind --tool=callgrind target/release/examples/rate 10000      # so many requests, and no more
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Clock};
 
 use netstack::host::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::TcpConfig;
+use netstack::tcp::secret::FourTuple;
 use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
-const ADDRESSES: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
-];
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PORT: u16 = 80;
 const RUN: Duration = Duration::from_secs(2);
+/// Requests between two looks at the clock.
+const ROUND: u64 = 1000;
 
 struct Pair {
     shards: [Shard; 2],
-    link: Vec<(Segment<'static>, [u8; 128], usize)>,
+    link: Vec<Packet>,
     now: Instant,
     packets: u64,
+    opened: u32,
+}
+
+struct Packet {
+    tuple: FourTuple,
+    segment: Segment<'static>,
+    ecn: Ecn,
+    bytes: [u8; 64],
+    len: usize,
 }
 
 impl Pair {
@@ -41,6 +51,7 @@ impl Pair {
             link: Vec::with_capacity(4096),
             now: Instant::START,
             packets: 0,
+            opened: 0,
         }
     }
 
@@ -49,31 +60,98 @@ impl Pair {
         self.link.clear();
         let link = &mut self.link;
         self.shards[from].transmit(self.now, 0, &(), |departure| {
-            let mut bytes = [0; 128];
+            let mut bytes = [0; 64];
             let mut len = 0;
             for piece in departure.pieces.as_slice() {
                 bytes[len..len + piece.len()].copy_from_slice(piece);
                 len += piece.len();
             }
-            link.push((*departure.segment, bytes, len));
+            link.push(Packet {
+                tuple: *departure.tuple,
+                segment: *departure.segment,
+                ecn: departure.ecn,
+                bytes,
+                len,
+            });
             true
         });
         self.packets += link.len() as u64;
-        for (segment, bytes, len) in link {
+        for packet in link {
             let segment = Segment {
-                payload: &bytes[..*len],
-                ..*segment
+                payload: &packet.bytes[..packet.len],
+                ..packet.segment
             };
-            let (to, from) = (ADDRESSES[1 - from], ADDRESSES[from]);
-            self.shards[usize::from(to == ADDRESSES[1])].receive(self.now, to, from, &segment, Ecn::NotCapable);
+            let (here, there) = (packet.tuple.local, packet.tuple.remote);
+            self.shards[1 - from].receive(self.now, there, here, &segment, packet.ecn);
         }
     }
 
+    /// Each from an address and a port of its own.
     fn connect(&mut self) -> FlowId {
-        let remote = SocketAddr::new(ADDRESSES[1], PORT);
+        self.opened = (self.opened + 1) % (1 << 24);
+        let tuple = FourTuple {
+            local: Ipv4Addr::from(0x0a00_0000 | self.opened).into(),
+            local_port: 0,
+            remote: SERVER,
+            remote_port: PORT,
+        };
         self.shards[0]
-            .connect(self.now, ADDRESSES[0], remote)
-            .expect("a port")
+            .connect_from(self.now, 4000, tuple)
+            .expect("a name")
+    }
+
+    /// So many, open on both ends.
+    fn connect_all(&mut self, count: usize) -> Vec<FlowId> {
+        let mut flows = Vec::with_capacity(count);
+        while flows.len() < count {
+            let more = (count - flows.len()).min(100);
+            flows.extend((0..more).map(|_| self.connect()));
+            for _ in 0..2 {
+                self.carry(0);
+                self.carry(1);
+            }
+            while self.shards[0].next_event().is_some() {}
+            answer(&mut self.shards[1], self.now);
+            self.later();
+        }
+        flows
+    }
+
+    /// A request of 64 bytes on each connection, and its answer. Returns how many were answered.
+    fn ask(&mut self, flows: &[FlowId]) -> u64 {
+        for &id in flows {
+            self.shards[0].write(id, &[7; 64]);
+        }
+        self.carry(0);
+        answer(&mut self.shards[1], self.now);
+        self.carry(1);
+        let (mut room, mut answered) = ([0; 64], 0);
+        while let Some((id, _)) = self.shards[0].next_event() {
+            answered += u64::from(self.shards[0].read(id, &mut room) > 0);
+        }
+        self.later();
+        answered
+    }
+
+    /// A connection that is opened, carries a request and its answer, and is closed.
+    fn visit(&mut self) -> u64 {
+        let id = self.connect();
+        self.shards[0].write(id, &[7; 64]);
+        let mut answered = 0;
+        for _ in 0..6 {
+            self.carry(0);
+            answer(&mut self.shards[1], self.now);
+            self.carry(1);
+            let mut room = [0; 64];
+            while let Some((id, _)) = self.shards[0].next_event() {
+                if self.shards[0].read(id, &mut room) > 0 {
+                    self.shards[0].close(self.now, id);
+                    answered += 1;
+                }
+            }
+        }
+        self.later();
+        answered
     }
 
     fn later(&mut self) {
@@ -85,7 +163,7 @@ impl Pair {
 }
 
 fn answer(shard: &mut Shard, now: Instant) {
-    let mut room = [0; 128];
+    let mut room = [0; 64];
     while shard.accept(PORT).is_some() {}
     while let Some((id, _)) = shard.next_event() {
         let len = shard.read(id, &mut room);
@@ -100,70 +178,61 @@ fn answer(shard: &mut Shard, now: Instant) {
     }
 }
 
-/// Requests of 64 bytes on so many connections, one at a time on each.
-fn requests(connections: usize) {
-    let mut pair = Pair::new();
-    let flows: Vec<FlowId> = (0..connections).map(|_| pair.connect()).collect();
-    for _ in 0..4 {
-        pair.carry(0);
-        pair.carry(1);
-    }
-    let (mut done, begin, packets) = (0_u64, Clock::now(), pair.packets);
-    while begin.elapsed() < RUN {
-        for _ in 0..100 {
-            for &id in &flows {
-                pair.shards[0].write(id, &[7; 64]);
+/// Does it until the time is over, or so many are done: how many, and in thousands a second.
+fn repeat(limit: Option<u64>, mut once: impl FnMut() -> u64) -> (u64, f64) {
+    let (mut done, mut looked_at, begin) = (0, 0, Clock::now());
+    while limit.is_none_or(|limit| done < limit) {
+        done += once();
+        if done >= looked_at + ROUND {
+            looked_at = done;
+            if limit.is_none() && begin.elapsed() >= RUN {
+                break;
             }
-            pair.carry(0);
-            let now = pair.now;
-            answer(&mut pair.shards[1], now);
-            pair.carry(1);
-            let mut room = [0; 128];
-            while let Some((id, _)) = pair.shards[0].next_event() {
-                done += u64::from(pair.shards[0].read(id, &mut room) > 0);
-            }
-            pair.later();
         }
     }
-    let seconds = begin.elapsed().as_secs_f64();
-    let packets = (pair.packets - packets) as f64 / done as f64;
-    let rate = done as f64 / seconds / 1e3;
-    println!("{connections:4} connections: {rate:7.0} k requests/s, {packets:.2} packets each");
+    (done, done as f64 / begin.elapsed().as_secs_f64() / 1e3)
 }
 
-/// Connections that are opened, carry a request and its reply, and are closed.
-fn connections() {
+/// On so many connections at once, while others are idle.
+fn requests(limit: Option<u64>, active: usize, idle: usize) {
     let mut pair = Pair::new();
-    let (mut done, begin) = (0_u64, Clock::now());
-    while begin.elapsed() < RUN {
-        for _ in 0..100 {
-            let id = pair.connect();
-            pair.shards[0].write(id, &[7; 64]);
-            for _ in 0..6 {
-                pair.carry(0);
-                let now = pair.now;
-                answer(&mut pair.shards[1], now);
-                pair.carry(1);
-                let mut room = [0; 128];
-                while let Some((id, _)) = pair.shards[0].next_event() {
-                    if pair.shards[0].read(id, &mut room) > 0 {
-                        pair.shards[0].close(now, id);
-                        done += 1;
-                    }
-                }
-            }
-            pair.later();
-        }
-    }
-    let rate = done as f64 / begin.elapsed().as_secs_f64() / 1e3;
+    let flows = pair.connect_all(active);
+    let before = resident_bytes();
+    pair.connect_all(idle);
+    let taken = (resident_bytes() - before) / (2 * idle.max(1)) as f64;
+    let packets = pair.packets;
+    let (done, rate) = repeat(limit, || pair.ask(&flows));
+    let packets = (pair.packets - packets) as f64 / done as f64;
     println!(
-        "{rate:7.0} k connections/s: {} packets in all",
-        pair.packets
+        "{active:4} active, {idle:6} idle of {taken:5.0} bytes: {rate:6.0} k requests/s, \
+         {packets:.2} packets each"
     );
 }
 
+fn connections(limit: Option<u64>) {
+    let mut pair = Pair::new();
+    let (done, rate) = repeat(limit, || pair.visit());
+    let packets = pair.packets as f64 / done as f64;
+    println!("{rate:36.0} k connections/s, {packets:.2} packets each");
+}
+
+/// The memory of this process. proc(5)
+fn resident_bytes() -> f64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|word| word.parse().ok());
+    pages.unwrap_or(0.0) * 4096.0
+}
+
 fn main() {
-    requests(1);
-    requests(100);
-    connections();
+    let limit = std::env::args().nth(1);
+    let limit = limit.map(|text| text.parse().expect("a number of requests"));
+    requests(limit, 1, 0);
+    let idle_counts: &[usize] = match limit {
+        None => &[0, 100, 10_000, 100_000],
+        Some(_) => &[0],
+    };
+    for &idle in idle_counts {
+        requests(limit, 100, idle);
+    }
+    connections(limit);
 }

@@ -13,14 +13,16 @@ const MIN_RTT_AGE_MAX: Duration = Duration::from_secs(300);
 /// The estimator's state.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundTrip {
+    // Nanoseconds: there is a sample for nearly every acknowledgement, and a `Duration` is slow to
+    // divide.
     /// Smoothed; zero before the first sample.
-    srtt: Duration,
-    rttvar: Duration,
+    srtt: u64,
+    rttvar: u64,
     /// The time-out before backing off.
-    base: Duration,
+    base: u64,
     /// How often it was doubled since the last sample. RFC 6298 5.5
     backoff: u8,
-    min_rtt: Duration,
+    min_rtt: u64,
     min_rtt_at: Instant,
 }
 
@@ -39,11 +41,11 @@ impl RoundTrip {
     /// Knows nothing yet.
     pub fn new(limits: &RtoLimits) -> RoundTrip {
         RoundTrip {
-            srtt: Duration::ZERO,
-            rttvar: Duration::ZERO,
-            base: limits.initial,
+            srtt: 0,
+            rttvar: 0,
+            base: nanos(limits.initial),
             backoff: 0,
-            min_rtt: Duration::ZERO,
+            min_rtt: 0,
             min_rtt_at: Instant::START,
         }
     }
@@ -51,8 +53,8 @@ impl RoundTrip {
     /// Takes a sample. The backing off ends with it: RFC 6298 5.7.
     pub fn sample(&mut self, now: Instant, rtt: Duration, limits: &RtoLimits) {
         // A clock that stood still between a segment and its acknowledgement is a short time.
-        let rtt = rtt.max(Duration::from_micros(1));
-        if self.srtt.is_zero() {
+        let rtt = nanos(rtt).max(1_000);
+        if self.srtt == 0 {
             // RFC 6298 2.2
             self.srtt = rtt;
             self.rttvar = rtt / 2;
@@ -62,10 +64,11 @@ impl RoundTrip {
             self.rttvar = self.rttvar * 3 / 4 + difference / 4;
             self.srtt = self.srtt * 7 / 8 + rtt / 8;
         }
-        self.base = (self.srtt + self.rttvar * 4).clamp(limits.min, limits.max);
+        let base = self.srtt + self.rttvar * 4;
+        self.base = base.clamp(nanos(limits.min), nanos(limits.max));
         self.backoff = 0;
         let is_old = now.since(self.min_rtt_at) > MIN_RTT_AGE_MAX;
-        if self.min_rtt.is_zero() || rtt <= self.min_rtt || is_old {
+        if self.min_rtt == 0 || rtt <= self.min_rtt || is_old {
             self.min_rtt = rtt;
             self.min_rtt_at = now;
         }
@@ -73,8 +76,8 @@ impl RoundTrip {
 
     /// The time-out, doubled for each expiry since the last sample.
     pub fn rto(&self, limits: &RtoLimits) -> Duration {
-        let factor = 1_u32 << self.backoff.min(16);
-        self.base.saturating_mul(factor).min(limits.max)
+        let factor = 1 << self.backoff.min(16);
+        Duration::from_nanos(self.base.saturating_mul(factor)).min(limits.max)
     }
 
     /// RFC 6298 5.5
@@ -90,24 +93,30 @@ impl RoundTrip {
     /// A handshake in which the SYN was lost gives no sample; the data's time-out begins at three
     /// seconds. RFC 6298 5.7
     pub fn restart_after_lost_syn(&mut self) {
-        self.base = Duration::from_secs(3);
+        self.base = nanos(Duration::from_secs(3));
         self.backoff = 0;
     }
 
     /// Smoothed; none before the first sample.
     pub fn srtt(&self) -> Option<Duration> {
-        (!self.srtt.is_zero()).then_some(self.srtt)
+        (self.srtt > 0).then(|| Duration::from_nanos(self.srtt))
     }
 
     /// The variation.
     pub fn rttvar(&self) -> Duration {
-        self.rttvar
+        Duration::from_nanos(self.rttvar)
     }
 
     /// The smallest of the last minutes; zero before the first sample.
     pub fn min_rtt(&self) -> Duration {
-        self.min_rtt
+        Duration::from_nanos(self.min_rtt)
     }
+}
+
+/// The longest that is told apart: hours, so that sums stay far from their ends.
+fn nanos(duration: Duration) -> u64 {
+    const MAX: Duration = Duration::from_secs(1 << 16);
+    duration.min(MAX).as_nanos() as u64
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@
 //!            │ time │ mss  │ hash(flow, irs, time, mss) │
 //! ```
 
-use std::hash::Hasher;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use siphasher::sip::SipHasher24;
+use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -89,7 +88,9 @@ impl Secret {
 
     /// For tables: a peer that chooses its ports cannot choose where it stands in them.
     pub fn table_hash(&self, tuple: &FourTuple) -> u64 {
-        self.hash(Use::Table, tuple, 0)
+        let (bytes, len) = bytes_of(Use::Table, tuple, 0);
+        // It is never shown, so fewer rounds do.
+        SipHasher13::new_with_key(&self.key).hash(&bytes[..len])
     }
 
     /// The initial sequence number that remembers a SYN.
@@ -122,17 +123,32 @@ impl Secret {
     }
 
     fn hash(&self, for_use: Use, tuple: &FourTuple, more: u64) -> u64 {
-        let mut hasher = SipHasher24::new_with_key(&self.key);
-        let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
-        hasher.write_u64((for_use as u64) << 32 | ports);
-        hasher.write_u64(more);
-        for address in [tuple.local, tuple.remote] {
-            match address {
-                IpAddr::V4(address) => hasher.write_u32(address.into()),
-                IpAddr::V6(address) => hasher.write_u128(address.into()),
-            }
+        let (bytes, len) = bytes_of(for_use, tuple, more);
+        SipHasher24::new_with_key(&self.key).hash(&bytes[..len])
+    }
+}
+
+/// What is hashed, as one piece.
+fn bytes_of(for_use: Use, tuple: &FourTuple, more: u64) -> ([u8; 48], usize) {
+    let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
+    let mut bytes = [0; 48];
+    bytes[..8].copy_from_slice(&((for_use as u64) << 32 | ports).to_le_bytes());
+    bytes[8..16].copy_from_slice(&more.to_le_bytes());
+    match (tuple.local, tuple.remote) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            bytes[16..20].copy_from_slice(&local.octets());
+            bytes[20..24].copy_from_slice(&remote.octets());
+            (bytes, 24)
         }
-        hasher.finish()
+        (local, remote) => {
+            let octets = |address| match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            bytes[16..32].copy_from_slice(&octets(local));
+            bytes[32..].copy_from_slice(&octets(remote));
+            (bytes, 48)
+        }
     }
 }
 

@@ -469,10 +469,14 @@ impl Connection {
         Some((value, clock.recent))
     }
 
+    fn has_blocks(&self) -> bool {
+        self.has_sack && (self.dsack.is_some() || !self.reassembly.is_empty())
+    }
+
     /// RFC 2018 4, RFC 2883 4: what came twice, then what came last.
     fn blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::NONE;
-        if !self.has_sack || (self.dsack.is_none() && self.reassembly.is_empty()) {
+        if !self.has_blocks() {
             return blocks;
         }
         let count_max = match self.timestamps {
@@ -499,10 +503,10 @@ impl Connection {
     /// Payload of the next segment: what the path takes, less the options that it will have.
     /// RFC 9293 3.7.1, MUST-16
     fn payload_max(&self) -> u64 {
-        let blocks = self.blocks();
-        if blocks.is_empty() {
+        if !self.has_blocks() {
             return self.mss();
         }
+        let blocks = self.blocks();
         self.mss() - (4 + 8 * blocks.as_slice().len() as u64)
     }
 }

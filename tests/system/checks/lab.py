@@ -8,7 +8,8 @@ import subprocess
 
 from world import check, expect, expect_equal, wait_for
 
-CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory")
+# Version 2's hierarchy, and version 1's of each controller.
+CGROUPS = [f"/sys/fs/cgroup/{controller}" for controller in ("", "memory", "cpu", "blkio")]
 
 
 def lab(world, *words):
@@ -16,7 +17,7 @@ def lab(world, *words):
 
 
 def left_of(pid):
-    """What a laboratory of this process id has left: processes, folders, memory groups."""
+    """What a laboratory of this process id has left: processes, folders, control groups."""
     folder = f"/var/tmp/weft-lab-{pid}"
     processes = subprocess.run(["pgrep", "-f", folder], capture_output=True, text=True).stdout.split()
     groups = [group for root in CGROUPS for group in pathlib.Path(root).glob(f"weft-lab-{pid}-*")]

@@ -1,14 +1,29 @@
-//! Memory groups of servers: cgroups(7), version 1 or 2.
+//! Control groups of servers: cgroups(7), version 1 or 2.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where groups are made.
-pub(super) struct MemoryGroups {
-    root: PathBuf,
-    version: Version,
-    made: u32,
+use rustix::fs::{major, minor};
+
+use super::ServerLimits;
+
+/// The time in which a server gets its part of the core. The kernel looks at its tick, up to 10 ms
+/// apart, and takes what was too much off the next period.
+const CPU_PERIOD_US: u64 = 20_000;
+
+/// A group goes ahead of what is outside by these alone: nice values count inside of it. The
+/// greatest of version 1 and of version 2.
+const SHARES_MOST: u64 = 262_144;
+const WEIGHT_MOST: u64 = 10_000;
+
+/// What a group has less of than the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Memory,
+    Cpu,
+    Disk,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,54 +32,160 @@ enum Version {
     Two,
 }
 
-impl MemoryGroups {
-    /// The hierarchy that limits memory; a sentence if there is none.
-    pub(super) fn find() -> Result<MemoryGroups, String> {
-        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-        let controls = |root: &Path| {
-            let list = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-            list.split_whitespace().any(|name| name == "memory")
-        };
-        let (root, version) = hierarchy(&mounts, controls).ok_or_else(|| {
-            "no memory group is mounted: mkdir -p /sys/fs/cgroup/memory && \
-             mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory"
-                .to_owned()
-        })?;
-        Ok(MemoryGroups {
-            root,
-            version,
-            made: 0,
-        })
-    }
-
-    /// The path of the next group.
-    pub(super) fn name(&mut self) -> PathBuf {
-        self.made += 1;
-        self.root
-            .join(format!("weft-lab-{}-{}", std::process::id(), self.made))
-    }
-
-    pub(super) fn make(&self, group: &Path, limit_bytes: u64) -> io::Result<()> {
-        if self.version == Version::Two {
-            fs::write(self.root.join("cgroup.subtree_control"), "+memory")?;
+impl Controller {
+    const fn name(self, version: Version) -> &'static str {
+        match (self, version) {
+            (Controller::Memory, _) => "memory",
+            (Controller::Cpu, _) => "cpu",
+            (Controller::Disk, Version::One) => "blkio",
+            (Controller::Disk, Version::Two) => "io",
         }
-        fs::create_dir(group)?;
-        let limit = match self.version {
-            Version::One => "memory.limit_in_bytes",
-            Version::Two => "memory.max",
-        };
-        fs::write(group.join(limit), limit_bytes.to_string())
     }
 }
 
-fn hierarchy(mounts: &str, controls: impl Fn(&Path) -> bool) -> Option<(PathBuf, Version)> {
+/// Where groups are made.
+pub(super) struct Groups {
+    mounts: String,
+    is_root: bool,
+    made: u32,
+}
+
+impl Groups {
+    /// Those of this machine.
+    pub(super) fn new(is_root: bool) -> Groups {
+        Groups {
+            mounts: fs::read_to_string("/proc/mounts").unwrap_or_default(),
+            is_root,
+            made: 0,
+        }
+    }
+
+    /// Why there are none for this; `None` if there are.
+    pub(super) fn lacks(&self, controller: Controller) -> Option<String> {
+        self.find(controller).err()
+    }
+
+    fn find(&self, controller: Controller) -> Result<(PathBuf, Version), String> {
+        if !self.is_root {
+            return Err("control groups need root".to_owned());
+        }
+        let name = controller.name(Version::Two);
+        let controls = |root: &Path| {
+            let list = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            list.split_whitespace().any(|one| one == name)
+        };
+        hierarchy(&self.mounts, controller, controls).ok_or_else(|| {
+            let name = controller.name(Version::One);
+            format!(
+                "no {name} group is mounted: mkdir -p /sys/fs/cgroup/{name} && \
+                 mount -t cgroup -o {name} cgroup /sys/fs/cgroup/{name}"
+            )
+        })
+    }
+
+    /// Makes the groups that these limits need, each of which is noted before it is there.
+    pub(super) fn make(
+        &mut self,
+        limits: &ServerLimits,
+        scratch: &Path,
+        mut note: impl FnMut(&Path) -> io::Result<()>,
+    ) -> io::Result<Vec<PathBuf>> {
+        self.made += 1;
+        let name = format!("weft-lab-{}-{}", std::process::id(), self.made);
+        let mut groups: Vec<PathBuf> = Vec::new();
+        let limits = [
+            (Controller::Memory, limits.memory_bytes),
+            (Controller::Cpu, limits.cpu_percent),
+            (Controller::Disk, limits.disk_reads_per_s),
+        ];
+        for (controller, limit) in limits {
+            let Some(limit) = limit else {
+                continue;
+            };
+            let (root, version) = self.find(controller).map_err(io::Error::other)?;
+            if version == Version::Two {
+                let name = controller.name(version);
+                fs::write(root.join("cgroup.subtree_control"), format!("+{name}"))?;
+            }
+            // All controllers of version 2 have one hierarchy.
+            let group = root.join(&name);
+            if !groups.contains(&group) {
+                note(&group)?;
+                fs::create_dir(&group)?;
+                groups.push(group.clone());
+            }
+            let disk = match controller {
+                Controller::Disk => disk_of(scratch)?,
+                _ => String::new(),
+            };
+            for (file, value) in settings(controller, version, limit, &disk) {
+                fs::write(group.join(file), value)?;
+            }
+        }
+        Ok(groups)
+    }
+}
+
+/// The files of a group, and what is written into them.
+fn settings(
+    controller: Controller,
+    version: Version,
+    limit: u64,
+    disk: &str,
+) -> Vec<(&'static str, String)> {
+    let quota_us = limit * CPU_PERIOD_US / 100;
+    match (controller, version) {
+        (Controller::Memory, Version::One) => vec![("memory.limit_in_bytes", limit.to_string())],
+        (Controller::Memory, Version::Two) => vec![("memory.max", limit.to_string())],
+        (Controller::Cpu, Version::One) => vec![
+            ("cpu.cfs_period_us", CPU_PERIOD_US.to_string()),
+            ("cpu.cfs_quota_us", quota_us.to_string()),
+            ("cpu.shares", SHARES_MOST.to_string()),
+        ],
+        (Controller::Cpu, Version::Two) => vec![
+            ("cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
+            ("cpu.weight", WEIGHT_MOST.to_string()),
+        ],
+        (Controller::Disk, Version::One) => {
+            let reads = format!("{disk} {limit}");
+            vec![("blkio.throttle.read_iops_device", reads)]
+        }
+        (Controller::Disk, Version::Two) => vec![("io.max", format!("{disk} riops={limit}"))],
+    }
+}
+
+/// The numbers of the whole disk that a folder lies on, "254:0": a partition has no limits.
+fn disk_of(folder: &Path) -> io::Result<String> {
+    let device = fs::metadata(folder)?.dev();
+    let numbers = format!("{}:{}", major(device), minor(device));
+    let known = Path::new("/sys/dev/block").join(&numbers);
+    if !known.exists() {
+        let folder = folder.display();
+        return Err(io::Error::other(format!(
+            "{folder} lies on no disk of its own (device {numbers}): name a folder on one with \
+             --scratch"
+        )));
+    }
+    if !known.join("partition").exists() {
+        return Ok(numbers);
+    }
+    let whole = fs::read_to_string(fs::canonicalize(known)?.join("../dev"))?;
+    Ok(whole.trim().to_owned())
+}
+
+fn hierarchy(
+    mounts: &str,
+    controller: Controller,
+    controls: impl Fn(&Path) -> bool,
+) -> Option<(PathBuf, Version)> {
+    let name = controller.name(Version::One);
     let mut unified = None;
     for line in mounts.lines() {
         let [_, point, kind, options, ..] = line.split(' ').collect::<Vec<_>>()[..] else {
             continue;
         };
         match kind {
-            "cgroup" if options.split(',').any(|option| option == "memory") => {
+            "cgroup" if options.split(',').any(|option| option == name) => {
                 return Some((point.into(), Version::One));
             }
             "cgroup2" => unified = Some(PathBuf::from(point)),
@@ -80,17 +201,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_counts_if_it_is_mounted_and_version_2_if_it_limits_memory() {
+    fn version_1_counts_if_it_is_mounted_and_version_2_if_it_has_the_controller() {
         let two = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let both = format!("{two}cgroup /mnt/memory cgroup rw,memory 0 0\n");
-        let one = Some((PathBuf::from("/mnt/memory"), Version::One));
-        assert_eq!(hierarchy(&both, |_| false), one);
-        let found = hierarchy(two, |root| root == Path::new("/sys/fs/cgroup"));
-        assert_eq!(found, Some((PathBuf::from("/sys/fs/cgroup"), Version::Two)));
-        assert_eq!(hierarchy(two, |_| false), None);
+        let of = |mounts: &str, controls: bool| {
+            hierarchy(mounts, Controller::Memory, |root| {
+                controls && root == Path::new("/sys/fs/cgroup")
+            })
+        };
+        let unified = Some((PathBuf::from("/sys/fs/cgroup"), Version::Two));
         assert_eq!(
-            hierarchy("cgroup /a cgroup rw,cpu 0 0\nshort", |_| true),
-            None
+            of(&both, false),
+            Some((PathBuf::from("/mnt/memory"), Version::One))
+        );
+        assert_eq!(of(two, true), unified);
+        assert_eq!(of(two, false), None);
+        assert_eq!(of("cgroup /a cgroup rw,cpu 0 0\nshort", true), None);
+        // Each controller is looked for by itself.
+        let disk = "cgroup /mnt/blkio cgroup rw,blkio 0 0\n";
+        assert_eq!(
+            hierarchy(disk, Controller::Disk, |_| false),
+            Some((PathBuf::from("/mnt/blkio"), Version::One))
+        );
+        assert_eq!(hierarchy(disk, Controller::Cpu, |_| false), None);
+    }
+
+    #[test]
+    fn limits_are_written_as_each_version_reads_them() {
+        let written = |controller, version, limit| {
+            let settings = settings(controller, version, limit, "254:0");
+            let lines = settings
+                .iter()
+                .map(|(file, value)| format!("{file}={value}"));
+            lines.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            written(Controller::Cpu, Version::One, 25),
+            "cpu.cfs_period_us=20000 cpu.cfs_quota_us=5000 cpu.shares=262144"
+        );
+        assert_eq!(
+            written(Controller::Cpu, Version::Two, 25),
+            "cpu.max=5000 20000 cpu.weight=10000"
+        );
+        assert_eq!(
+            written(Controller::Disk, Version::One, 1000),
+            "blkio.throttle.read_iops_device=254:0 1000"
+        );
+        assert_eq!(
+            written(Controller::Disk, Version::Two, 1000),
+            "io.max=254:0 riops=1000"
+        );
+        assert_eq!(
+            written(Controller::Memory, Version::Two, 4096),
+            "memory.max=4096"
         );
     }
 }

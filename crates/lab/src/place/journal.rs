@@ -1,5 +1,5 @@
 //! What must not outlive the laboratory is written down before it is used: sessions of processes,
-//! folders, memory groups.
+//! folders, control groups.
 //!
 //! One function, [`sweep`], removes what a journal lists. It has three callers: the laboratory at
 //! its end, a *guard* process as soon as the laboratory is gone however it went, and the next
@@ -164,7 +164,7 @@ pub(super) fn kill_all(processes: &[processes::Process]) -> bool {
     !alive.is_empty()
 }
 
-/// Kills what is in a memory group, and removes it.
+/// Kills what is in a control group, and removes it.
 pub(super) fn remove_group(group: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {

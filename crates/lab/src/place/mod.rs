@@ -1,4 +1,4 @@
-//! Where samples are taken: a core for each side, a network of its own, priority, memory groups,
+//! Where samples are taken: a core for each side, a network of its own, priority, control groups,
 //! scratch folders. All of it is undone when the laboratory ends, however it ends.
 //!
 //! Without root there are the cores and the scratch folder; [`LabPlace::lacks`] says what is
@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
 
-use group::MemoryGroups;
+use group::{Controller, Groups};
 use journal::Journal;
 pub use journal::guard;
 
@@ -53,6 +53,10 @@ pub enum Side {
 pub struct ServerLimits {
     /// Memory, page cache included.
     pub memory_bytes: Option<u64>,
+    /// Its part of the core, in percent.
+    pub cpu_percent: Option<u64>,
+    /// Reads of the disk that holds the scratch folder.
+    pub disk_reads_per_s: Option<u64>,
     /// Signals that may be queued.
     pub signals: Option<u64>,
 }
@@ -65,7 +69,7 @@ pub struct LabPlace {
     cores: [usize; 2],
     is_first: bool,
     has_network: bool,
-    groups: Result<MemoryGroups, String>,
+    groups: Groups,
     ports: std::ops::Range<u16>,
     swept: usize,
 }
@@ -101,17 +105,13 @@ impl LabPlace {
             enter_own_network()?;
         }
         raise_file_limit()?;
-        let groups = match is_root {
-            true => MemoryGroups::find(),
-            false => Err("memory groups need root".to_owned()),
-        };
         Ok(LabPlace {
             journal,
             scratch,
             cores,
             is_first: is_root,
             has_network: is_root,
-            groups,
+            groups: Groups::new(is_root),
             ports: SERVER_PORTS,
             swept,
         })
@@ -137,8 +137,8 @@ impl LabPlace {
     }
 
     /// Why no server's memory can be limited here, if so.
-    pub fn lacks_memory_groups(&self) -> Option<&str> {
-        self.groups.as_ref().err().map(String::as_str)
+    pub fn lacks_memory_groups(&self) -> Option<String> {
+        self.groups.lacks(Controller::Memory)
     }
 
     /// How many laboratories that were killed have been swept up after.
@@ -185,26 +185,22 @@ impl LabPlace {
             return Err(io::Error::other("there is no program to start"));
         };
         let log = File::create(log)?;
-        let group = match limits.memory_bytes {
-            Some(bytes) => Some(self.make_group(bytes)?),
-            None => None,
+        let note = |group: &Path| self.journal.note_group(group);
+        let groups = self.groups.make(&limits, &self.scratch, note)?;
+        let join = |group: &PathBuf| {
+            let file = File::options()
+                .write(true)
+                .open(group.join("cgroup.procs"))?;
+            Ok(OwnedFd::from(file))
         };
-        let procs = match &group {
-            Some(group) => {
-                let file = File::options()
-                    .write(true)
-                    .open(group.join("cgroup.procs"))?;
-                Some(OwnedFd::from(file))
-            }
-            None => None,
-        };
+        let joined: io::Result<Vec<OwnedFd>> = groups.iter().map(join).collect();
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         let settling = sys::Settling {
             cores: vec![self.cores[side as usize]],
             first: self.is_first,
-            group: procs,
+            groups: joined?,
             signals_max: limits.signals,
         };
         sys::settle(&mut command, settling);
@@ -213,25 +209,14 @@ impl LabPlace {
             io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
         })?;
         self.journal.note_session(child.id())?;
-        Ok(Launched { child, group })
-    }
-
-    fn make_group(&mut self, limit_bytes: u64) -> io::Result<PathBuf> {
-        let groups = self
-            .groups
-            .as_mut()
-            .map_err(|why| io::Error::other(why.clone()))?;
-        let group = groups.name();
-        self.journal.note_group(&group)?;
-        groups.make(&group, limit_bytes)?;
-        Ok(group)
+        Ok(Launched { child, groups })
     }
 }
 
 /// A program that was launched. It is killed, with its whole session, when this goes.
 pub struct Launched {
     child: Child,
-    group: Option<PathBuf>,
+    groups: Vec<PathBuf>,
 }
 
 impl Launched {
@@ -262,7 +247,7 @@ impl Drop for Launched {
         {
             let _ = rustix::process::waitpid(Some(member), WaitOptions::empty());
         }
-        if let Some(group) = &self.group {
+        for group in &self.groups {
             // What remains is in the journal.
             let _ = journal::remove_group(group);
         }

@@ -21,8 +21,8 @@ pub(crate) struct Settling {
     pub(crate) cores: Vec<usize>,
     /// It goes ahead of everything else on that core, where this process may ask for that.
     pub(crate) first: bool,
-    /// Opened for writing: `cgroup.procs` of the group that it joins.
-    pub(crate) group: Option<OwnedFd>,
+    /// Opened for writing: `cgroup.procs` of each group that it joins.
+    pub(crate) groups: Vec<OwnedFd>,
     /// The number of signals that may be queued for it.
     pub(crate) signals_max: Option<u64>,
 }
@@ -66,7 +66,7 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
                 let _ = rustix::io::write(&file, b"-20");
             }
         }
-        if let Some(group) = &settling.group {
+        for group in &settling.groups {
             // 0 is the process that writes. cgroups(7)
             rustix::io::write(group, b"0")?;
         }

@@ -98,7 +98,7 @@ fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fa
     drop_from_page_cache(&paths(&site))?;
     let limits = ServerLimits {
         memory_bytes: Some(MEMORY_BYTES),
-        signals: None,
+        ..ServerLimits::default()
     };
     let mut server = bench.start(subject, &site, limits)?;
     // This also warms the hot ones.

@@ -175,7 +175,7 @@ fn paths(site: &Path) -> Vec<PathBuf> {
 fn expectations(rows: &Rows) -> Vec<Expectation> {
     let reference = &["nginx threads"];
     let by = |measure, times| rows.by(measure).beats(CELL, "weft", reference, times);
-    [by(&COLD, 1.1), by(&HOT, 4.0), by(&HOT_P99, 2.5)]
+    [by(&COLD, 1.2), by(&HOT, 8.0), by(&HOT_P99, 5.0)]
         .into_iter()
         .flatten()
         .collect()

@@ -79,10 +79,10 @@ impl Rows {
 impl Judge<'_> {
     /// That the median is at most `limit`.
     pub fn at_most(&self, cell: &str, subject: &str, limit: f64) -> Expectation {
-        let unit = self.measure.unit;
+        let (title, unit, limit_words) = (self.measure.title, self.measure.unit, plain(limit));
         self.expectation(
             cell,
-            format!("{subject}, {cell}: at most {} {unit}", plain(limit)),
+            format!("{subject}, {cell}: {title} of at most {limit_words} {unit}"),
             self.is_there(cell, subject)
                 .then(|| match self.median(cell, subject) {
                     Some(median) if median <= limit => Judgement::Met,
@@ -94,10 +94,10 @@ impl Judge<'_> {
 
     /// That the median is at least `limit`.
     pub fn at_least(&self, cell: &str, subject: &str, limit: f64) -> Expectation {
-        let unit = self.measure.unit;
+        let (title, unit, limit_words) = (self.measure.title, self.measure.unit, plain(limit));
         self.expectation(
             cell,
-            format!("{subject}, {cell}: at least {} {unit}", plain(limit)),
+            format!("{subject}, {cell}: {title} of at least {limit_words} {unit}"),
             self.is_there(cell, subject)
                 .then(|| match self.median(cell, subject) {
                     Some(median) if median >= limit => Judgement::Met,
@@ -143,6 +143,8 @@ impl Judge<'_> {
         let is_measured = self.is_there(cell, subject) && !there.is_empty();
         let figures = asked.iter().map(|other| {
             let ratio = self.rows.ratio(self.measure, cell, subject, other);
+            // Of nothing by nothing there is none.
+            let ratio = ratio.filter(|ratio| ratio.medians.is_finite());
             let ratio = ratio.map_or(String::new(), |ratio| {
                 format!(
                     ", ratio {:.2} (best samples: {:.2})",
@@ -348,6 +350,26 @@ mod tests {
         let verdict = |of, by| judge.beats("c", of, &[by], 1.5).unwrap().verdict;
         assert_eq!(
             (verdict("a", "b"), verdict("b", "a")),
+            (Judgement::Met, Judgement::Failed)
+        );
+    }
+
+    #[test]
+    fn two_that_have_no_errors_are_both_as_good_as_can_be() {
+        let rows = rows(&[
+            ("a", &[Some(0.0)]),
+            ("b", &[Some(0.0)]),
+            ("c", &[Some(1.0)]),
+        ]);
+        let judge = rows.by(&Measure::CPU_US);
+        let made = judge.beats("c", "a", &["b"], 10.0).unwrap();
+        assert_eq!(
+            (made.verdict, &*made.because),
+            (Judgement::Met, "0.00; b 0.00")
+        );
+        let verdict = |of, by| judge.beats("c", of, &[by], 10.0).unwrap().verdict;
+        assert_eq!(
+            (verdict("a", "c"), verdict("c", "a")),
             (Judgement::Met, Judgement::Failed)
         );
     }

@@ -161,7 +161,8 @@ mod tests {
             "not measured: weft, 1 processor, many: ahead of go in time per operation and \
              processor (40.0; go failed)",
             "| 1 processor, few  |     not measured | not measured |",
-            "NOT AS EXPECTED: weft, 1 processor, many: at most 30 ns/op/processor (40.0)",
+            "NOT AS EXPECTED: weft, 1 processor, many: time per operation and processor of at most 30 \
+             ns/op/processor (40.0)",
             "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",
             "note: left out, or not there: go",
             "note: go failed in 1 sample (1 processor, many): it died",
@@ -182,6 +183,6 @@ mod tests {
         assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
         assert!(text.contains("; weft 1.0; 2 rounds, subjects by turns, 0.5 s each; 1 noisy"));
         assert!(text.contains("| time per operation and processor, ns/op/processor | weft | go |"));
-        assert!(text.contains("\n- NOT AS EXPECTED: weft, 1 processor, many: at most 30 ns"));
+        assert!(text.contains("\n- NOT AS EXPECTED: weft, 1 processor, many: time per operation"));
     }
 }

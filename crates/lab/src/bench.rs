@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use load::Outcome;
+use serde::Deserialize;
 
 use crate::busy::Usage;
 use crate::place::{LabPlace, Launched, ServerLimits, Side, processes, sys};
@@ -162,9 +163,12 @@ impl Bench<'_> {
         let (others_percent, steal_percent) = others.unwrap_or_default();
         let read_bytes = server.storage_read_bytes().saturating_sub(read_before);
         server.check()?;
-        let outcomes: Result<Vec<Outcome>, Fault> =
-            generators.iter().map(Generator::outcome).collect();
-        let outcomes = outcomes?;
+        let (mut outcomes, mut intervals) = (Vec::new(), Vec::new());
+        for generator in &generators {
+            let (outcome, its_intervals) = generator.outcome()?;
+            outcomes.push(outcome);
+            intervals.push(its_intervals);
+        }
         let window = Window::of(&readings, &outcomes[0])?;
         let generators_delay: f64 = outcomes.iter().map(generator_delay_percent).sum();
         Ok(Driven {
@@ -174,6 +178,7 @@ impl Bench<'_> {
                 steal_percent,
             },
             outcomes,
+            intervals,
             window,
             read_bytes,
         })
@@ -431,12 +436,35 @@ struct Generator {
 }
 
 impl Generator {
-    fn outcome(&self) -> Result<Outcome, Fault> {
+    fn outcome(&self) -> Result<(Outcome, Vec<Interval>), Fault> {
         let text = fs::read(&self.json).unwrap_or_default();
-        let document = serde_json::from_slice(&text)
+        let read = |text| {
+            let document: serde_json::Value = serde_json::from_slice(text)?;
+            let intervals = Vec::<Interval>::deserialize(&document["intervals"])?;
+            Ok::<_, serde_json::Error>((document, intervals))
+        };
+        let (document, intervals) = read(&text)
             .map_err(|_| Fault::Failed(format!("the generator: {}", tail(&self.log))))?;
-        Outcome::from_json(document).map_err(Fault::Failed)
+        let outcome = Outcome::from_json(document).map_err(Fault::Failed)?;
+        Ok((outcome, intervals))
     }
+}
+
+/// What a generator says of one of its intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub(crate) struct Interval {
+    /// From the beginning of measuring.
+    pub(crate) begins_s: f64,
+    pub(crate) lasts_s: f64,
+    pub(crate) intended_per_s: f64,
+    /// Good replies.
+    pub(crate) achieved_per_s: f64,
+    /// Requests that failed.
+    pub(crate) errors: u64,
+    /// Requests that were never sent.
+    pub(crate) missed: u64,
+    /// From the intended time.
+    pub(crate) p99_us: f64,
 }
 
 fn generator_delay_percent(outcome: &Outcome) -> f64 {
@@ -508,6 +536,8 @@ fn read_at(readings: &[Reading], at: SystemTime) -> Option<(f64, f64)> {
 /// What generators and meters say.
 pub(crate) struct Driven {
     pub(crate) outcomes: Vec<Outcome>,
+    /// Interval by interval, of each generator.
+    pub(crate) intervals: Vec<Vec<Interval>>,
     window: Window,
     noise: Noise,
     pub(crate) read_bytes: u64,
@@ -564,6 +594,7 @@ impl Driven {
             values: values.map(|(name, value)| (name.to_owned(), value)).into(),
             histograms: histogram.into_iter().collect(),
             noise: self.noise,
+            ..Sample::default()
         }
     }
 }

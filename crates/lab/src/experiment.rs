@@ -149,6 +149,14 @@ pub enum Figure {
         /// The parameter of the cells by which there is a panel each, and its words.
         panels: Option<(&'static str, &'static str)>,
     },
+    /// A line for each subject over the time of a sample: the courses that samples have under the
+    /// measure's name.
+    Course {
+        /// Which measure.
+        measure: usize,
+        /// The parameter of the cells by which there is a panel each.
+        panels: &'static str,
+    },
 }
 
 impl Figure {

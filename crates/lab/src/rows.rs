@@ -68,6 +68,17 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// Of figures that are all there.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
+        figures.sort_by(f64::total_cmp);
+        Some(Spread {
+            median: *figures.get(figures.len() / 2)?,
+            least: *figures.first()?,
+            greatest: *figures.last()?,
+            count: figures.len(),
+        })
+    }
+
     /// The best figure: two runs of one thing agree in it better than in the median, because what
     /// disturbs makes slower and never faster.
     pub fn best(&self, better: Better) -> f64 {
@@ -109,6 +120,27 @@ impl Rows {
     pub(crate) fn find_mut(&mut self, cell: &str, subject: &str) -> Option<&mut Row> {
         let mut rows = self.rows.iter_mut();
         rows.find(|row| row.cell.label == cell && row.subject == subject)
+    }
+
+    /// A subject's courses of a measure in a cell, step by step: the time, and the spread.
+    pub(crate) fn course(
+        &self,
+        measure: &Measure,
+        cell: &str,
+        subject: &str,
+    ) -> Vec<(f64, Spread)> {
+        let samples = self.find(cell, subject).map_or(&[][..], |row| &row.samples);
+        let courses = samples
+            .iter()
+            .filter_map(|sample| sample.courses.get(measure.name));
+        let courses: Vec<_> = courses.collect();
+        let steps = courses.iter().map(|course| course.figures.len()).max();
+        let step = |at: usize| {
+            let figures = courses.iter().filter_map(|course| course.figures.get(at));
+            let spread = Spread::of(figures.copied().collect())?;
+            Some(((at as f64 + 0.5) * courses.first()?.step_s, spread))
+        };
+        (0..steps.unwrap_or(0)).filter_map(step).collect()
     }
 
     /// Subjects in their order.
@@ -284,6 +316,27 @@ pub(crate) mod tests {
             3.0
         );
         assert_eq!(rows.ratio(&LESS, "c", "a", "gone"), None);
+    }
+
+    #[test]
+    fn a_course_is_the_spread_of_each_step() {
+        use crate::sample::Course;
+        let mut rows = rows(&[("s", &[None, None, None])]);
+        let row = rows.find_mut("c", "s").unwrap();
+        let all: [&[f64]; 3] = [&[1.0, 10.0], &[2.0, 20.0], &[3.0]];
+        for (sample, figures) in row.samples.iter_mut().zip(all) {
+            let course = Course {
+                step_s: 0.5,
+                figures: figures.to_vec(),
+            };
+            sample.courses.insert(LESS.name.to_owned(), course);
+        }
+        let course = rows.course(&LESS, "c", "s");
+        let shown = course
+            .iter()
+            .map(|(at_s, spread)| (*at_s, spread.median, spread.count));
+        assert_eq!(shown.collect::<Vec<_>>(), [(0.25, 2.0, 3), (0.75, 20.0, 2)]);
+        assert_eq!(rows.course(&LESS, "c", "gone"), []);
     }
 
     #[test]

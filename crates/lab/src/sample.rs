@@ -36,9 +36,21 @@ pub struct Sample {
     /// base64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, String>,
+    /// Figures over the time of the sample, by the name of their measure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub courses: BTreeMap<String, Course>,
     /// What disturbed it.
     #[serde(default)]
     pub noise: Noise,
+}
+
+/// A figure over the time of a sample.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Course {
+    /// How far apart the figures are.
+    pub step_s: f64,
+    /// The figure of each step.
+    pub figures: Vec<f64>,
 }
 
 /// What disturbed a sample, in percent.

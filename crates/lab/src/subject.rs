@@ -272,6 +272,11 @@ pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
         Speaks::Web,
         "--engine event --accept own --multi-accept on",
     ),
+    (
+        "weft event alone",
+        Speaks::Web,
+        "--engine event --accept own --multi-accept on --file-threads off",
+    ),
     ("weft thread", Speaks::Web, "--engine thread"),
     ("weft cache", Speaks::Cache, MANY),
     ("weft cache epoll", Speaks::Cache, "--io=epoll -c 17000"),

@@ -3,6 +3,7 @@
 mod cache;
 mod dispatch;
 mod generator;
+mod overload;
 mod rt;
 mod web;
 
@@ -12,11 +13,15 @@ use crate::experiment::Experiment;
 pub const CATALOG: &[&Experiment] = &[
     &web::rows::WEB_ROWS,
     &web::throughput::WEB_THROUGHPUT,
+    &web::overload::WEB_OVERLOAD,
     &web::idle::WEB_IDLE,
     &web::cold::WEB_COLD,
+    &web::disk::WEB_DISK,
+    &web::files::FILE_TABLE,
     &cache::rows::CACHE_ROWS,
     &cache::latency::CACHE_LATENCY,
     &cache::updates::CACHE_UPDATES,
+    &cache::overload::CACHE_OVERLOAD,
     &cache::memory::CACHE_MEMORY,
     &dispatch::rate::RATE,
     &dispatch::cost::COST,
@@ -82,6 +87,10 @@ mod tests {
                 for figure in experiment.figures {
                     let measure = match figure {
                         Figure::Bars { measure } => measure,
+                        Figure::Course { measure, panels } => {
+                            assert!(cells.iter().all(|cell| cell.parameter(panels).is_some()));
+                            measure
+                        }
                         Figure::Lines { measure, over, .. } => {
                             assert!(cells.iter().all(|cell| cell.parameter(over).is_some()));
                             measure

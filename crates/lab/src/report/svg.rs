@@ -28,12 +28,23 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> (String, String) {
             let chart = Chart {
                 report,
                 measure,
-                over,
+                along: Along::Parameter(over),
                 axis,
                 log,
                 diagonal,
             };
             chart.draw(panels)
+        }
+        Figure::Course { measure, panels } => {
+            let chart = Chart {
+                report,
+                measure: &report.experiment.measures[measure],
+                along: Along::Time,
+                axis: "seconds",
+                log: false,
+                diagonal: false,
+            };
+            chart.draw(Some((panels, "")))
         }
     }
 }
@@ -129,11 +140,20 @@ fn bar(body: &mut String, at: usize, (x, y, height): (f64, f64, f64), scale: f64
     );
 }
 
-/// A figure over a parameter.
+/// What the horizontal axis is.
+#[derive(Clone, Copy)]
+enum Along {
+    /// Of the cells.
+    Parameter(&'static str),
+    /// Of the samples.
+    Time,
+}
+
+/// A figure over a parameter, or over time.
 struct Chart<'a> {
     report: &'a Report<'a>,
     measure: &'a Measure,
-    over: &'static str,
+    along: Along,
     axis: &'static str,
     log: bool,
     diagonal: bool,
@@ -230,18 +250,21 @@ impl Chart<'_> {
     }
 
     fn points(&self, subject: &str, is_here: impl Fn(&str) -> bool) -> Vec<(f64, Spread)> {
-        let cells = self.report.rows.cells();
-        let mut points: Vec<(f64, Spread)> = cells
-            .iter()
-            .filter(|cell| is_here(&cell.label))
-            .filter_map(|cell| {
-                let spread = self
-                    .report
-                    .rows
-                    .spread(self.measure, &cell.label, subject)?;
-                Some((cell.parameter(self.over)? as f64, spread))
-            })
-            .collect();
+        let rows = &self.report.rows;
+        let cells = rows.cells().into_iter();
+        let cells = cells.filter(|cell| is_here(&cell.label));
+        let points = cells.flat_map(|cell| match self.along {
+            Along::Time => rows.course(self.measure, &cell.label, subject),
+            Along::Parameter(over) => {
+                let spread = rows.spread(self.measure, &cell.label, subject);
+                let point = cell.parameter(over).zip(spread);
+                point
+                    .map(|(x, spread)| (x as f64, spread))
+                    .into_iter()
+                    .collect()
+            }
+        });
+        let mut points: Vec<(f64, Spread)> = points.collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     }
@@ -371,7 +394,12 @@ impl Chart<'_> {
                 let line = median.join("L");
                 let _ = write!(body, r#"<path class="l{colour} median" d="M{line}"/>"#);
             }
-            for (x, spread) in &points {
+            // Over time there are too many.
+            let marked = match self.along {
+                Along::Parameter(_) => &points[..],
+                Along::Time => &[],
+            };
+            for (x, spread) in marked {
                 let (x, y) = (panel.x(*x), panel.y(spread.median));
                 let text = escape(&format!("{subject}: {}", show(spread.median)));
                 let _ = write!(

@@ -2,6 +2,7 @@
 
 pub(super) mod latency;
 pub(super) mod memory;
+pub(super) mod overload;
 pub(super) mod rows;
 pub(super) mod updates;
 
@@ -17,9 +18,16 @@ fn keys(cell: &Cell) -> u64 {
 
 /// The generator's words for a cell, for a cache at `port`.
 fn load(cell: &Cell, port: u16) -> Vec<String> {
+    let mut words = what(cell, port);
+    let connections = cell.get("connections", 64);
+    words.extend(["--connections".to_owned(), connections.to_string()]);
+    words
+}
+
+/// The same, without the number of connections.
+fn what(cell: &Cell, port: u16) -> Vec<String> {
     let mut words = vec!["cache".to_owned(), format!("127.0.0.1:{port}")];
     for (flag, parameter, default) in [
-        ("--connections", "connections", 64),
         ("--depth", "depth", 1),
         ("--sets", "sets", 3),
         ("--value-size", "value", 200),

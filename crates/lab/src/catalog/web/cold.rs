@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
 use crate::experiment::{Better, Cell, Experiment, Figure, Measure, Work};
-use crate::place::{ServerLimits, drop_from_page_cache, filesystem_of};
+use crate::place::{ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -52,8 +52,6 @@ const HOT_FILES: usize = 16;
 const HOT_BYTES: usize = 4096;
 /// A third of the file set, for the server and the page cache that it fills.
 const MEMORY_BYTES: u64 = 80_000_000;
-/// In memory, or layered over something else: no disk to wait for.
-const NOT_A_DISK: &[&str] = &["tmpfs", "ramfs", "overlay"];
 
 const COLD: Measure = Measure {
     name: "cold_per_s",
@@ -89,12 +87,7 @@ const FROM_DISK: Measure = Measure {
 
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = bench.folder("cold", make)?;
-    let kind = filesystem_of(&site).unwrap_or_else(|| "unknown".to_owned());
-    if NOT_A_DISK.contains(&kind.as_str()) {
-        let site = site.display();
-        let what = format!("{site} lies on {kind}: name a folder on a disk with --scratch");
-        return Err(Fault::Failed(what));
-    }
+    super::demand_disk(&site)?;
     drop_from_page_cache(&paths(&site))?;
     let limits = ServerLimits {
         memory_bytes: Some(MEMORY_BYTES),

@@ -1,15 +1,21 @@
 //! Web servers beside each other.
 
 pub(super) mod cold;
+pub(super) mod disk;
+pub(super) mod files;
 pub(super) mod idle;
+pub(super) mod overload;
 pub(super) mod rows;
 pub(super) mod throughput;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+
+use crate::bench::{Bench, Fault};
+use crate::place::filesystem_of;
 
 /// Bytes that look like nothing, so that a body that is shifted or mixed up is noticed.
 pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
@@ -38,4 +44,27 @@ pub(super) fn make_site(folder: &Path, sizes: &[u64]) -> io::Result<()> {
     // generator would see replies of two lengths.
     thread::sleep(Duration::from_millis(2500));
     Ok(())
+}
+
+/// The thesis's file set, scaled to 432 files.
+pub(super) fn thesis(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
+    let site = bench.place.scratch().join("thesis");
+    if !site.exists() {
+        let folder = site.display().to_string();
+        bench.weft(&["load", "fileset", &folder, "--scale", "0.02"])?;
+    }
+    Ok(site)
+}
+
+/// In memory, or layered over something else: no disk to wait for.
+const NOT_A_DISK: &[&str] = &["tmpfs", "ramfs", "overlay"];
+
+fn demand_disk(site: &Path) -> Result<(), Fault> {
+    let kind = filesystem_of(site).unwrap_or_else(|| "unknown".to_owned());
+    if !NOT_A_DISK.contains(&kind.as_str()) {
+        return Ok(());
+    }
+    let site = site.display();
+    let what = format!("{site} lies on {kind}: name a folder on a disk with --scratch");
+    Err(Fault::Failed(what))
 }

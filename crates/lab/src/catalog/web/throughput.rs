@@ -77,11 +77,7 @@ fn label(share: u64) -> String {
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.place.scratch().join("thesis");
-    if !site.exists() {
-        let folder = site.display().to_string();
-        bench.weft(&["load", "fileset", &folder, "--scale", "0.02"])?;
-    }
+    let site = super::thesis(bench)?;
     let folder = site.display().to_string();
     let mut server = bench.start(subject, &site, ServerLimits::default())?;
     let words = [

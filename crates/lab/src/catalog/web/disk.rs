@@ -1,0 +1,193 @@
+//! `web-disk`: the thesis's file set in a tenth of the memory that it needs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Better, Cell, Experiment, Figure, Measure, Work};
+use crate::place::{ServerLimits, drop_from_page_cache};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
+    name: "web-disk",
+    about: "the thesis's file set in a tenth of its memory, on the disk as it is and on a slow one",
+    page: "\
+How many requests does a web server answer when only the popular files fit into memory, and do
+clients that ask for what is in memory wait for the disk?
+
+The thesis planned this run, with 2.5 GB of memory instead of 25, and gave it up: its runtime had no
+way to read a file that is not in memory without a kernel thread for each. Here the file set has the
+same shares of sizes and requests, scaled to 6,480 files of 690 MB, and the server and the page cache
+that it fills live in a memory group of 70 MB. 64 connections ask for files by Zipf's law, and 4 for
+16 files of 4 KiB that are always in memory. Before each sample the page cache is emptied and then
+warmed for three times a sample's time; three times a sample's time is measured. In the second cell
+the control group allows 1,000 reads of the disk per second, as many as a hard disk or a small
+machine in a cloud has.
+
+Of replies more is better, of the p99 less. \"nginx\" reads a file inside its only loop, so whatever
+is in memory waits for the disk; \"nginx threads\" and \"weft event\" have auxiliary threads for files,
+\"weft event alone\" has none, \"weft\" reads through io_uring. \"read from disk\" says how many reads' worth
+of bytes an answer cost: on the slow disk this alone decides.",
+    measures: &[SET, HOT_P99, Measure::P99, HOT, FROM_DISK, Measure::ERRORS, Measure::BUSY],
+    cells: |_| {
+        vec![
+            Cell::new(AS_IT_IS, "disk", []),
+            Cell::new(SLOW, "disk", [("reads_per_s", 1000)]),
+        ]
+    },
+    subjects: &[
+        "weft",
+        "weft event",
+        "weft event alone",
+        "weft thread",
+        "nginx",
+        "nginx threads",
+        "lighttpd",
+    ],
+    work: Work::Server {
+        take,
+        limits_memory: true,
+        queues_by_itself: true,
+        scaled_by: None,
+    },
+    figures: &[
+        Figure::Bars { measure: 0 },
+        Figure::Bars { measure: 1 },
+        Figure::Bars { measure: 2 },
+        Figure::Bars { measure: 4 },
+    ],
+    expectations,
+};
+
+const AS_IT_IS: &str = "the disk as it is";
+const SLOW: &str = "1,000 reads per second";
+/// Of the thesis's 21,600 files.
+const SCALE: &str = "0.3";
+/// A tenth of the file set, for the server and the page cache that it fills.
+const MEMORY_BYTES: u64 = 70_000_000;
+const HOT_FILES: usize = 16;
+const HOT_BYTES: usize = 4096;
+/// How long a sample is warmed, and then measured, in samples' times.
+const UNITS: f64 = 3.0;
+
+const SET: Measure = Measure {
+    title: "replies of the file set",
+    ..Measure::RATE
+};
+const HOT: Measure = Measure {
+    name: "hot_per_s",
+    title: "replies of files in memory",
+    of: |_, values| values.get("hot_per_s").copied(),
+    ..Measure::RATE
+};
+const HOT_P99: Measure = Measure {
+    name: "hot_p99_us",
+    title: "p99 latency of files in memory",
+    of: |_, values| values.get("hot_p99_us").copied(),
+    ..Measure::P99
+};
+const FROM_DISK: Measure = Measure {
+    name: "disk_kib_per_reply",
+    title: "read from disk",
+    unit: "KiB per reply of the set",
+    better: Better::Less,
+    of: |_, values| values.get("disk_kib_per_reply").copied(),
+};
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = site(bench)?;
+    super::demand_disk(&site)?;
+    drop_from_page_cache(&files_below(&site)?)?;
+    let limits = ServerLimits {
+        memory_bytes: Some(MEMORY_BYTES),
+        disk_reads_per_s: cell.parameter("reads_per_s"),
+        ..ServerLimits::default()
+    };
+    let mut server = bench.start(subject, &site, limits)?;
+    let unit_s = bench.seconds;
+    let warm_up = format!("{:.0}ms", UNITS * unit_s * 1e3);
+    let load = |url: &str, more: &[&str]| {
+        let words = ["http", url, "--warm-up", &warm_up];
+        let words = words.iter().chain(more);
+        words.map(|&word| word.to_owned()).collect::<Vec<_>>()
+    };
+    let [set, list] = ["set", "hot.paths"].map(|name| site.join(name).display().to_string());
+    let loads = [
+        load(&server.url("/set/"), &["--fileset", &set, "-c", "64"]),
+        load(
+            &server.url("/"),
+            &["--paths", &list, "--popularity", "sequential", "-c", "4"],
+        ),
+    ];
+    bench.seconds = UNITS * unit_s;
+    let driven = bench.drive(&mut server, &loads)?;
+    let [set, hot] = [0, 1].map(|at| load::report::figures(&driven.outcomes[at]));
+    let mut sample = driven.sample();
+    let values = [
+        ("rate_per_s", set.achieved_rate_per_s),
+        ("hot_per_s", hot.achieved_rate_per_s),
+        ("hot_p99_us", hot.latency_us.raw.p99),
+        (
+            "disk_kib_per_reply",
+            driven.read_bytes as f64 / 1024.0 / set.replies.max(1) as f64,
+        ),
+    ];
+    let values = values.map(|(name, value)| (name.to_owned(), value));
+    sample.values.extend(values);
+    Ok(sample)
+}
+
+/// The file set below `set`, the hot files below `hot`, and a list of their paths.
+fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
+    let site = bench.folder("disk", |site| {
+        fs::create_dir(site.join("hot"))?;
+        let mut list = String::new();
+        for file in 0..HOT_FILES {
+            let path = format!("/hot/{file:02}.html");
+            fs::write(site.join(&path[1..]), super::body(file as u64, HOT_BYTES))?;
+            list.push_str(&path);
+            list.push('\n');
+        }
+        fs::write(site.join("hot.paths"), list)
+    })?;
+    let set = site.join("set");
+    if !set.exists() {
+        let folder = set.display().to_string();
+        bench.weft(&["load", "fileset", &folder, "--scale", SCALE])?;
+        // Only clean pages can be taken out of the page cache.
+        rustix::fs::sync();
+    }
+    Ok(site)
+}
+
+fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut files, mut open) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => open.push(entry.path()),
+                false => files.push(entry.path()),
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let nginx = &["nginx", "nginx threads"];
+    let (set, hot) = (rows.by(&SET), rows.by(&HOT_P99));
+    let each = [(AS_IT_IS, 1.25), (SLOW, 1.5)]
+        .into_iter()
+        .flat_map(|(cell, times)| {
+            [
+                set.beats(cell, "weft", nginx, times),
+                hot.beats(cell, "weft", &["nginx threads"], 5.0),
+            ]
+        });
+    each.flatten().collect()
+}

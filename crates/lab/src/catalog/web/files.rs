@@ -1,0 +1,130 @@
+//! `file-table`: whether the generated file set is the thesis's.
+
+use load::fileset::{FileSet, Model, Recipe};
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const FILE_TABLE: Experiment = Experiment {
+    name: "file-table",
+    about: "the generated file set beside the thesis's table of sizes and requests",
+    page: "\
+Is the file set that web servers are measured with here the one of the thesis?
+
+The thesis describes its set of 21,600 files by a table: which part of the requests is answered by
+how much memory, and up to which file size. weft load fileset makes a set from that table; the
+experiments with web servers use smaller ones with the same shares. Nothing is served here: each
+cell is a column of the table, computed from the list of files, for the whole set and for the
+smallest one that is used.
+
+The first figure shows by how much memory, file size and requests of a column differ from the
+thesis's, the most of the three, in percent; the second how much memory answers which part of the
+requests, on a logarithmic axis.",
+    measures: &[DIFFERS, MEMORY, THESIS],
+    cells,
+    subjects: &["weft load"],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: true,
+        scaled_by: None,
+    },
+    figures: &[
+        Figure::Bars { measure: 0 },
+        Figure::Lines {
+            measure: 1,
+            over: "requests",
+            axis: "percent of the requests",
+            log: true,
+            diagonal: false,
+            panels: Some(("scale", "in a thousand of the files")),
+        },
+    ],
+    expectations,
+};
+
+const DIFFERS: Measure = Measure {
+    name: "differs_percent",
+    title: "differs from the thesis",
+    unit: "%",
+    of: |_, values| values.get("differs_percent").copied(),
+    ..Measure::ERRORS
+};
+const MEMORY: Measure = Measure {
+    name: "memory_mb",
+    title: "memory",
+    unit: "MB",
+    better: Better::Neither,
+    of: |_, values| values.get("memory_mb").copied(),
+};
+const THESIS: Measure = Measure {
+    name: "thesis_mb",
+    title: "the thesis's memory, scaled",
+    of: |_, values| values.get("thesis_mb").copied(),
+    ..MEMORY
+};
+
+/// Cumulative percents of the requests: the columns of the thesis's table.
+const COLUMNS: [u64; 8] = [10, 30, 50, 70, 80, 90, 95, 100];
+/// Thousandths of the files.
+const SCALES: [(u64, &str); 2] = [(1000, "21,600 files"), (20, "432 files")];
+
+fn cells(_: &Breadth) -> Vec<Cell> {
+    let cells = SCALES.iter().flat_map(|&(scale, files)| {
+        COLUMNS.map(|requests| {
+            let parameters = [("requests", requests), ("scale", scale)];
+            Cell::new(label(files, requests), "fileset", parameters)
+        })
+    });
+    cells.collect()
+}
+
+fn label(files: &str, requests: u64) -> String {
+    format!("{files}: {requests} % of the requests")
+}
+
+fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
+    let scale = cell.get("scale", 1000) as f64 / 1e3;
+    let set = FileSet::plan(Recipe {
+        model: Model::Thesis,
+        scale,
+        seed: 1,
+        exponent: 1.0,
+    });
+    let table = set.map_err(Fault::Failed)?.table();
+    let requests = cell.get("requests", 100) as f64;
+    let column = table
+        .iter()
+        .find(|(thesis, _)| thesis.requests_percent == requests);
+    let (thesis, ours) =
+        column.ok_or_else(|| Fault::Failed("the thesis has no such column".to_owned()))?;
+    let pairs = [
+        (ours.memory_mb, thesis.memory_mb * scale),
+        (ours.size_bytes as f64, thesis.size_bytes as f64),
+        (ours.requests_percent, thesis.requests_percent),
+    ];
+    let differs = pairs.map(|(ours, thesis)| 100.0 * (ours / thesis - 1.0).abs());
+    let values = [
+        ("differs_percent", differs.into_iter().fold(0.0, f64::max)),
+        ("memory_mb", ours.memory_mb),
+        ("thesis_mb", thesis.memory_mb * scale),
+    ];
+    Ok(Sample {
+        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+        ..Sample::default()
+    })
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&DIFFERS);
+    let cells = SCALES
+        .iter()
+        .flat_map(|&(_, files)| COLUMNS.map(|requests| label(files, requests)));
+    cells
+        .map(|cell| judge.at_most(&cell, "weft load", 10.0))
+        .collect()
+}

@@ -1,0 +1,65 @@
+//! `web-overload`: web servers that are asked for twice what they can do, and afterwards.
+
+use super::super::overload;
+use crate::bench::{Bench, Fault};
+use crate::experiment::{Cell, Experiment, Work};
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const WEB_OVERLOAD: Experiment = Experiment {
+    name: "web-overload",
+    about: "good replies, errors and recovery of web servers at twice their knee",
+    page: "\
+What is left of a web server that is asked for twice as much as it can do, and how soon is it itself
+again?
+
+The thesis shows errors over the request rate and finds that a server with a fiber for each
+connection has fewer of them beyond saturation, because no client waits much longer than another.
+Its runs hold one rate for five minutes. Here the rate goes up and down again: 0.7 of the knee, then
+twice the knee, then 0.7 again. The knee is the server's own, found in a closed loop of 256
+connections before each sample, so a fast server is asked for more. Files and requests per
+connection are those of web-throughput. The server has a quarter of its core, so that the generator
+on the other core can ask for twice as much; up to 2,000 requests are under way at once, and a
+request that is not answered within a second has failed. The overload lasts ten times a sample's
+time: 10 s, and 30 s with --sample 3s. In one of the cells 6,000 more connections stay idle all the
+while, as in Liu and Chen's paper.
+
+The first figure shows good replies over time, in percent of the server's own knee: a good server
+goes up to 100 and stays there until the overload ends. Errors are those of requests that were sent;
+what found no connection free was not. The p99 is that of good replies, all phases together.
+Recovery lasts from the end of the overload until three intervals of 100 ms in a row have no errors
+and a p99 of at most three times that before the overload. Of the first figure more is better, of
+the others less.",
+    measures: overload::MEASURES,
+    cells: overload::cells,
+    subjects: &[
+        "weft",
+        "weft epoll",
+        "weft event",
+        "weft thread",
+        "nginx sendfile",
+        "lighttpd",
+    ],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: true,
+        scaled_by: None,
+    },
+    figures: overload::FIGURES,
+    expectations: |rows| overload::expectations(rows, "weft", &["nginx sendfile"]),
+};
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = super::thesis(bench)?;
+    let mut server = bench.start(subject, &site, overload::LIMITS)?;
+    let words = [
+        "http",
+        &server.url("/"),
+        "--fileset",
+        &site.display().to_string(),
+    ];
+    let words = words.iter().chain(&["--requests-per-connection", "5"]);
+    let words: Vec<String> = words.map(|&word| word.to_owned()).collect();
+    overload::take(bench, cell, &mut server, &words)
+}

@@ -17,6 +17,10 @@ pub struct Experiment {
     /// What a reader should know who has not read the papers: the question, the papers' set-up,
     /// what is scaled here and why, and how to read the figure. Paragraphs, without markup.
     pub page: &'static str,
+    /// What the papers found, or that they did not ask. A paragraph.
+    pub found: &'static str,
+    /// Why this may not be so elsewhere. A paragraph.
+    pub threats: &'static str,
     /// What is reported of each sample. The first one decides.
     pub measures: &'static [Measure],
     /// Where it is measured.

@@ -32,6 +32,7 @@ pub mod compare;
 mod expect;
 mod experiment;
 mod method;
+mod page;
 mod peers;
 mod place;
 mod report;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use ::lab::catalog::{self, CATALOG};
 use ::lab::compare::{Comparison, NEW, OLD};
 use ::lab::{
-    Breadth, Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report,
-    RunError, Setting, Start, Subject, Work, samples_file,
+    Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report, RunError,
+    Setting, Start, Subject, Work, samples_file,
 };
 use ::serve::signals::exit_at_second;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
@@ -58,23 +58,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
-        let subjects = experiment.subjects.join(", ");
-        let measures = experiment
-            .measures
-            .iter()
-            .map(|one| format!("{} ({})", one.title, one.unit));
-        let measures = measures.collect::<Vec<_>>().join(", ");
-        let cells = (experiment.cells)(&Breadth::default());
-        let cells = cells
-            .iter()
-            .map(|cell| format!("  {}\n", cell.label))
-            .collect::<String>();
-        let (name, about, page) = (experiment.name, experiment.about, experiment.page);
-        writeln!(out, "{name}: {about}\n\n{page}\n")?;
-        writeln!(
-            out,
-            "subjects: {subjects}\nmeasures: {measures}\ncells:\n{cells}"
-        )?;
+        writeln!(out, "{}", experiment.markdown())?;
     }
     Ok(())
 }

@@ -26,6 +26,12 @@ up to 100 and stays there until the overload ends. Errors are those of requests 
 what found no connection free was not. Recovery lasts from the end of the overload until three
 intervals of 100 ms in a row have no errors and a p99 of at most three times that before the
 overload. Of the first figure more is better, of the others less.",
+    found: "\
+Beyond saturation vanilla memcached keeps the highest throughput of the thesis's three servers.
+What happens when the load falls again is not shown.",
+    threats: "\
+As for web-overload: a quota is no slow machine, and clients do not come back. A cache's clients
+keep their connections, so nothing is accepted under overload.",
     measures: overload::MEASURES,
     cells: overload::cells,
     subjects: &[

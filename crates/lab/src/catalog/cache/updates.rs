@@ -17,6 +17,11 @@ of few keys open, so there is a panel in which one key takes a fifth of all requ
 sets. Set-up and axes are those of cache-latency.
 
 Compare the panels of a figure: equal ones mean that writes cost what reads cost.",
+    found: "\
+Little effect of the share of writes on throughput and tail latency of either server.",
+    threats: "\
+One core cannot show contention between threads: what is measured is the cost of a write, and of
+waiting for a lock that is rarely held.",
     measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
     cells,
     subjects: &["weft cache", "weft cache event", "memcached"],

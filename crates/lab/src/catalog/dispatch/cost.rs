@@ -18,6 +18,11 @@ pairs up to 6,000 idle ones are watched, as in Liu and Chen's paper.
 Lower is better; the axis is logarithmic. A flat line does not notice idle connections. \"bare\" is
 epoll_wait(2) without this crate. poll and select ask about every descriptor each time. FDM (as
 published) and LAP (our repair of it) use poll and ask about the idle ones rarely.",
+    found: "\
+Not measured by itself, only as a part of a server: see dispatch-rate.",
+    threats: "\
+Descriptors are socket pairs of one process: no network, no accept, no close. epoll of today's
+kernel is not in the paper, and real-time signals have changed since.",
     measures: &[Measure::NANOS],
     cells,
     subjects: KINDS,

@@ -19,6 +19,11 @@ every request. The figure is the generator's CPU time per reply.
 
 Lower bars are better. weft load sends and receives through io_uring, or through epoll; wrk through
 epoll.",
+    found: "\
+None: the papers use httperf, mutilate and wrk without saying what a request costs them. wrk was
+found to hide every difference above 1.15 times nginx.",
+    threats: "\
+All ask weft serve; another server may suit another generator better.",
     measures: &[GENERATOR_CPU, Measure::RATE],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk"],

@@ -18,6 +18,11 @@ not the server's fault, so weft load records it. It asks weft serve for 400 byte
 
 Lower bars are better. A generator whose lag is a large part of a latency says nothing of that
 latency.",
+    found: "\
+Not asked by the papers: httperf and wrk do not say how late they are.",
+    threats: "\
+The lag is what the generator says of itself. generator-truth compares it with others from
+outside.",
     measures: &[LAG_P99, Measure::RATE],
     cells: |_: &Breadth| {
         let cell = |label, rate| Cell::new(label, "http", [("rate", rate)]);

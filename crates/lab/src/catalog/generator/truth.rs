@@ -25,6 +25,11 @@ httperf.
 
 Equal bars are good. wrk's own percentiles are corrected for \"coordinated omission\" in a way that
 only makes sense for a fixed rate, so its mean is compared and not its tail.",
+    found: "\
+Not asked by the papers.",
+    threats: "\
+Agreement shows that two programs do not err differently. httperf has few descriptors and is
+compared at low rates only.",
     measures: &[Measure::RATE, MEAN, Measure::P99],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk", "httperf"],

@@ -11,6 +11,12 @@ pub(in crate::catalog) const CYCLE: Experiment = Experiment {
     name: "rt-cycle",
     about: "rings of five fibers, each wakes the next and waits",
     page: PAGE,
+    found: "\
+C∀ performs as well as less fair schedulers. One line of raw data survives: 18.8 million
+operations per second on 16 processors with 80 fibers, where Go does 8.7 million on 4 with 20.",
+    threats: "\
+Peers wait on what their runtime offers, which is not the same thing in each: so there are cells
+for semaphores and for park. Two cores say nothing of many.",
     measures: &[Measure::NANOS_PER_OPERATION],
     cells,
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],

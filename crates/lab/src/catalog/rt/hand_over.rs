@@ -14,6 +14,10 @@ Two fibers on two processors wake each other in turn, and other fibers keep both
 Kernel threads that spin on shared words are the floor.
 
 Lower bars are better.",
+    found: "\
+Not among the thesis's benchmarks.",
+    threats: "\
+An interrupt between virtual cores goes through the host and takes most of the time.",
     measures: &[Measure::NANOS],
     cells: |_| vec![cell(1)],
     subjects: &["pinned", "threads"],
@@ -33,6 +37,10 @@ other processor to fall asleep. Beside it are the bare ways in which a kernel th
 one: a futex, an eventfd, a message from ring to ring.
 
 Lower bars are better; a runtime cannot be faster than the fastest bare way.",
+    found: "\
+Not among the thesis's benchmarks.",
+    threats: "\
+An interrupt between virtual cores goes through the host and takes most of the time.",
     measures: &[Measure::NANOS],
     cells: |_| vec![cell(0)],
     subjects: &[

@@ -9,6 +9,10 @@ pub(in crate::catalog) const IDLE: Experiment = Experiment {
     name: "rt-idle",
     about: "CPU time while there is nothing to do, or 100,000 fibers sleep on timers",
     page: PAGE,
+    found: "\
+Not known: the thesis's figures on idle sleep were not at hand.",
+    threats: "\
+The kernel counts CPU time exactly, but work that it does outside of the process is not in it.",
     measures: &[CPU],
     cells,
     subjects: &["pinned", "go", "tokio"],

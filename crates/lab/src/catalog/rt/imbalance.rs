@@ -10,6 +10,10 @@ pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
     name: "rt-imbalance",
     about: "64 conversations that began on one processor; each request is some 100 µs of computing",
     page: PAGE,
+    found: "\
+Not among the thesis's benchmarks.",
+    threats: "\
+64 conversations on two cores; with more cores the balance takes longer to find.",
     measures: &[Measure::MICROS],
     cells,
     subjects: &["pinned", "steps"],

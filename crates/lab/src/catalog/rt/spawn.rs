@@ -9,6 +9,10 @@ pub(in crate::catalog) const SPAWN: Experiment = Experiment {
     name: "rt-spawn",
     about: "one fiber starts others that do nothing, and joins them",
     page: PAGE,
+    found: "\
+Not among the thesis's benchmarks.",
+    threats: "\
+A fiber that does nothing never touches most of its stack; real ones do.",
     measures: &[Measure::NANOS],
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

@@ -9,6 +9,10 @@ pub(in crate::catalog) const SYNC: Experiment = Experiment {
     name: "rt-sync",
     about: "an uncontended lock, and channels of 128 places",
     page: PAGE,
+    found: "\
+Not among the thesis's benchmarks.",
+    threats: "\
+An uncontended lock says nothing of a contended one; channels of 128 places rarely fill.",
     measures: &[Measure::NANOS],
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

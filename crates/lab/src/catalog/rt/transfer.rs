@@ -15,6 +15,12 @@ pub(in crate::catalog) const TRANSFER: Experiment = Experiment {
     name: "rt-transfer",
     about: "a leader keeps its processor until all others have run",
     page: PAGE,
+    found: "\
+Most runtimes never finish without exhaust: a fiber behind a busy processor is not found. C∀ does,
+because its processors help each other's oldest fibers.",
+    threats: "\
+One leader that spins is the worst case of fairness, and rare in programs. tokio has a way to say
+that a call blocks; its subject of that name uses it.",
     measures: &[Measure::MILLIS_PER_TRANSFER],
     cells,
     subjects: &[

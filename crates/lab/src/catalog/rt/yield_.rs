@@ -9,6 +9,11 @@ pub(in crate::catalog) const YIELD: Experiment = Experiment {
     name: "rt-yield",
     about: "each fiber yields again and again",
     page: PAGE,
+    found: "\
+C∀ performs as well as less fair schedulers.",
+    threats: "\
+Two cores instead of 256: what a scheduler costs when many processors share its queue is not seen.
+A host with other guests has fast and slow minutes.",
     measures: &[Measure::NANOS_PER_OPERATION],
     cells: |breadth| four_cells("yield", breadth),
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],

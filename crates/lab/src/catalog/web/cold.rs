@@ -27,6 +27,13 @@ second.
 Of \"cold\" and \"hot\" replies more is better, of the hot p99 less. A server that reads a cold file
 inside its only loop makes the hot requests wait for the disk: that is \"nginx\". \"nginx threads\" has
 auxiliary threads for files. Above 100 % a server reads more from the disk than it sends.",
+    found: "\
+None: the thesis gave the experiment up, because splice through io_uring takes a kernel thread for
+each call that waits, and sendfile waits for the disk even on a socket that does not block.",
+    threats: "\
+The disk is a virtual one that answers thousands of reads per second, and its host may hold the
+files in memory. Files are asked for one after the other, which is the worst case of every cache;
+web-disk has a popularity that caches live on.",
     measures: &[HOT_P99, COLD, HOT, HOT_P50, FROM_DISK, Measure::BUSY],
     cells: |_| vec![Cell::new(CELL, "cold", [])],
     subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],

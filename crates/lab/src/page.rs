@@ -1,0 +1,90 @@
+//! An experiment's page in words: for `weft lab list NAME` and for `docs/experiments`.
+
+use crate::experiment::{Breadth, Experiment};
+use crate::rows::Rows;
+
+impl Experiment {
+    /// What it asks, how, what the papers found, what is expected, and what may be wrong with it.
+    /// In Markdown, with lines that fit a terminal.
+    pub fn markdown(&self) -> String {
+        let (name, about) = (self.name, self.about);
+        let cells = (self.cells)(&Breadth::default());
+        let measures = self.measures.iter();
+        let measures = measures.map(|one| format!("{}, {}", one.title, one.unit));
+        let subjects: Vec<String> = self.subjects.iter().map(|&kind| kind.to_owned()).collect();
+        let expectations = (self.expectations)(&Rows::new(&cells, &subjects));
+        let expectations = match expectations.is_empty() {
+            true => "Nothing: the figures are context.".to_owned(),
+            false => list(expectations.into_iter().map(|one| one.says)),
+        };
+        [
+            format!("# {name}"),
+            format!("{}.", capital(about)),
+            "## Question and method".to_owned(),
+            self.page.to_owned(),
+            "What goes for every experiment is in [lab.md](../lab.md#how-it-is-measured).".to_owned(),
+            format!("```console\n$ sudo weft lab run {name}\n```"),
+            "## What the papers found".to_owned(),
+            self.found.to_owned(),
+            "## What is expected".to_owned(),
+            expectations,
+            "A run says of each whether it came out so. [performance.md](../performance.md) has the \
+             figures\nof a run, and the reasons of what fell short."
+                .to_owned(),
+            "## What may be wrong with it".to_owned(),
+            self.threats.to_owned(),
+            "## Subjects, measures, cells".to_owned(),
+            format!("Subjects:\n\n{}", list(subjects.into_iter())),
+            format!("Measures:\n\n{}", list(measures)),
+            format!("Cells:\n\n{}", list(cells.into_iter().map(|cell| cell.label))),
+        ]
+        .join("\n\n")
+            + "\n"
+    }
+}
+
+fn list(lines: impl Iterator<Item = String>) -> String {
+    lines
+        .map(|line| format!("- {line}"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters
+        .next()
+        .map(|letter| letter.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use crate::catalog::CATALOG;
+
+    const MADE: &str = "<!-- Made from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
+                        weftwork-lab pages -->\n\n";
+
+    #[test]
+    fn the_pages_of_the_experiments_are_what_the_catalogue_says() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments");
+        for experiment in CATALOG {
+            let page = folder.join(experiment.name).with_extension("md");
+            let made = MADE.to_owned() + &experiment.markdown();
+            if std::env::var_os("UPDATE_PAGES").is_some() {
+                fs::write(&page, &made).unwrap();
+            }
+            let text = fs::read_to_string(&page).unwrap_or_default();
+            let page = page.display();
+            assert!(
+                text == made,
+                "{page} is behind the catalogue: UPDATE_PAGES=1 cargo test -p weftwork-lab pages"
+            );
+        }
+        // No page without an experiment.
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), CATALOG.len());
+    }
+}

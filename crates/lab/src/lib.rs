@@ -53,4 +53,4 @@ pub use rows::{Ratio, Row, Rows, Spread, show};
 pub use sample::{Course, Noise, Output, Sample};
 pub use store::{Came, Header, Record, Recorded, RunEnd, SubjectLine, samples_file};
 pub use subject::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start, Subject, WEFT_FORMS};
-pub use subject::{custom, generators, in_path, version_of, weft_forms};
+pub use subject::{ceilings, custom, generators, in_path, version_of, weft_forms};

@@ -82,6 +82,32 @@ pub fn generators(weft: &Path) -> Vec<Subject> {
     own.into_iter().chain(others).collect()
 }
 
+/// Servers that do next to nothing: the limit that stands beside real ones in figures. `programs`
+/// is `weft-programs`.
+pub fn ceilings(programs: &Path) -> Vec<Subject> {
+    let forms = [
+        ("ceiling ring", "ring web", Speaks::Web),
+        ("ceiling event", "event web", Speaks::Web),
+        ("ceiling cache ring", "ring cache", Speaks::Cache),
+        ("ceiling cache event", "event cache", Speaks::Cache),
+    ];
+    let subject = |(name, words, protocol): (&str, &str, Speaks)| Subject {
+        name: name.to_owned(),
+        kind: name.to_owned(),
+        version: String::new(),
+        start: Start::Server(ServerForm {
+            program: programs.to_owned(),
+            arguments: format!("ceiling {words} {{port}} {{root}}")
+                .split(' ')
+                .map(str::to_owned)
+                .collect(),
+            config: None,
+            protocol,
+        }),
+    };
+    forms.map(subject).into()
+}
+
 /// nginx that compresses every reply: a server that is always the limit.
 pub(crate) fn nginx_gzip() -> Option<Subject> {
     nginx("nginx gzip", NGINX_GZIP).find()

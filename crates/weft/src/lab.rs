@@ -103,6 +103,9 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     if has_servers {
         subjects.extend(::lab::weft_forms(&weft, ""));
         subjects.extend(::lab::generators(&weft));
+        if let Ok(programs) = programs() {
+            subjects.extend(::lab::ceilings(&programs));
+        }
         subjects.extend(KNOWN.iter().filter_map(::lab::Known::find));
         for custom in &run.custom {
             subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);

@@ -14,6 +14,7 @@ pub const CATALOG: &[&Experiment] = &[
     &web::rows::WEB_ROWS,
     &web::throughput::WEB_THROUGHPUT,
     &web::overload::WEB_OVERLOAD,
+    &web::servers::WEB_SERVERS,
     &web::idle::WEB_IDLE,
     &web::cold::WEB_COLD,
     &web::disk::WEB_DISK,

@@ -46,6 +46,8 @@ compare subjects of one run, never two runs. One core holds both the server and 
         "weft cache event",
         "weft cache thread",
         "memcached",
+        "ceiling cache ring",
+        "ceiling cache event",
     ],
     work: Work::Server {
         take,

@@ -39,6 +39,8 @@ keep their connections, so nothing is accepted under overload.",
         "weft cache epoll",
         "weft cache event",
         "memcached",
+        "ceiling cache ring",
+        "ceiling cache event",
     ],
     work: Work::Server {
         take,

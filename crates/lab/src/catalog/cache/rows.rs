@@ -42,6 +42,8 @@ core limits the cells at depth 16.",
         "weft cache event",
         "weft cache thread",
         "memcached",
+        "ceiling cache ring",
+        "ceiling cache event",
     ],
     work: Work::Server {
         take,

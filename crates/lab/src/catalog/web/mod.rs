@@ -6,6 +6,7 @@ pub(super) mod files;
 pub(super) mod idle;
 pub(super) mod overload;
 pub(super) mod rows;
+pub(super) mod servers;
 pub(super) mod throughput;
 
 use std::fs;

@@ -47,6 +47,8 @@ more to do.",
         "weft thread",
         "nginx sendfile",
         "lighttpd",
+        "ceiling ring",
+        "ceiling event",
     ],
     work: Work::Server {
         take,

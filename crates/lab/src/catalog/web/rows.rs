@@ -23,7 +23,8 @@ also runs the receiver's half of TCP, so some of the generator's work is in it, 
 Lower bars are better, and the line on a bar goes from the least to the greatest sample. \"weft\" runs
 fibers on io_uring, \"weft epoll\" the same on epoll, \"weft event\" event loops, \"weft thread\" a kernel
 thread for each connection. nginx sends files by sendfile, or by copying; it is configured both ways,
-because for small files copying is cheaper.",
+because for small files copying is cheaper. A \"ceiling\" serves from memory and does
+nothing else that a server does: no time-outs, no limits, no checks of what it is sent.",
     found: "\
 The thesis and Liu and Chen give rates of whole servers, not costs of requests. The author of
 Rusty finds a minimal server with epoll far ahead of lwan, and that ahead of lighttpd, with a
@@ -42,6 +43,8 @@ ratios are the rule, and another kernel version moves them.",
         "nginx sendfile",
         "nginx copy",
         "lighttpd",
+        "ceiling ring",
+        "ceiling event",
     ],
     work: Work::Server {
         take,

@@ -49,6 +49,8 @@ may be the limit: such samples are counted in the report.",
         "nginx sendfile",
         "nginx copy",
         "lighttpd",
+        "ceiling ring",
+        "ceiling event",
     ],
     work: Work::Server {
         take,

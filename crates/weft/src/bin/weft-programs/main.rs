@@ -2,8 +2,10 @@
 //! of its own.
 //!
 //! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on
-//! other runtimes lie in `crates/lab/peers`.
+//! other runtimes lie in `crates/lab/peers`. One is of another kind: `ceiling`, a server that does
+//! next to nothing.
 
+mod ceiling;
 mod dispatch;
 mod primitives;
 
@@ -26,6 +28,14 @@ fn main() -> ExitCode {
         eprintln!("usage: weft-programs NAME [key=value...]; `weft lab run` starts it");
         return ExitCode::from(2);
     };
+    if name == "ceiling" {
+        let ended = ceiling::run(&words.collect::<Vec<_>>());
+        eprintln!(
+            "weft-programs: {}",
+            ended.expect_err("it serves until it is killed")
+        );
+        return ExitCode::from(2);
+    }
     match run(&name, words) {
         Ok(output) => {
             let line = serde_json::to_string(&output).expect("numbers alone");

@@ -1,0 +1,78 @@
+//! `web-servers`: front pages, and a connection for every request, the figures of Rusty's author.
+
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Cell, Experiment, Figure, Measure, Work};
+use crate::place::ServerLimits;
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
+    name: "web-servers",
+    about: "front pages of 500 sites over a connection for every request",
+    page: "\
+How much do web servers differ when every request needs a connection of its own, and bodies are as
+large as front pages?
+
+The author of Rusty serves the front pages of 500 sites, from 3.5 KB to 1.1 MB with a median of 68
+KB, to wrk with 1,000 concurrent connections and one request for each, for 50 seconds. He compares a
+minimal server (pages in memory, epoll, only the first line of a request is read) with lighttpd and
+lwan. Here the sizes are drawn from the distribution that he gives, a sample lasts a second, and
+server and generator have a core each.
+
+Of the CPU per request less is better, of the replies more. \"ceiling event\" is his minimal server. On
+the loopback the bytes are copied twice and no network card helps, so rates are no network's.",
+    found: "\
+The minimal server is far ahead of lwan, and that ahead of lighttpd. Six percent of the CPU time is
+spent outside of the kernel. nginx was wanted and could not be built.",
+    threats: "\
+The 500 pages are drawn, not his. A core for the generator is little for bodies of this size: where
+it is the limit, only CPU per request tells servers apart.",
+    measures: &[Measure::CPU_US, Measure::RATE, Measure::BUSY, Measure::P50, Measure::P99],
+    cells: |_| vec![Cell::new(CELL, "http", [])],
+    subjects: &[
+        "weft",
+        "weft epoll",
+        "weft event",
+        "weft thread",
+        "nginx sendfile",
+        "nginx copy",
+        "lighttpd",
+        "ceiling ring",
+        "ceiling event",
+    ],
+    work: Work::Server {
+        take,
+        limits_memory: false,
+        queues_by_itself: false,
+        scaled_by: None,
+    },
+    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    expectations,
+};
+
+const CELL: &str = "500 front pages";
+
+fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = bench.place.scratch().join("pages");
+    let folder = site.display().to_string();
+    if !site.exists() {
+        bench.weft(&["load", "fileset", &folder, "--model", "pages"])?;
+    }
+    let mut server = bench.start(subject, &site, ServerLimits::default())?;
+    let url = server.url("/");
+    let words = ["http", &url, "--fileset", &folder, "--close", "-c", "1000"];
+    let words = words.iter().chain(&["--warm-up", "500ms"]);
+    let load = words.map(|&word| word.to_owned()).collect();
+    Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&Measure::CPU_US);
+    let others = ["nginx sendfile", "nginx copy", "lighttpd"];
+    let weft = judge.beats(CELL, "weft", &others, 1.0);
+    // The paper's order.
+    let minimal = judge.beats(CELL, "ceiling event", &["lighttpd"], 1.0);
+    [weft, minimal].into_iter().flatten().collect()
+}

@@ -44,6 +44,8 @@ pub enum Work {
     Server {
         /// Takes a sample.
         take: fn(&mut Bench<'_>, &Cell, &Subject) -> Result<Sample, Fault>,
+        /// How long that takes, in samples' times, for estimates.
+        lasts: f64,
         /// Whether servers' memory is limited, which needs root and a memory group.
         limits_memory: bool,
         /// Whether a server is noisy by itself: its own threads wait for the core, so only what

@@ -45,7 +45,7 @@ pub use bench::{Bench, Fault};
 pub use card::{Card, date_of};
 pub use expect::{Expectation, Judge, Judgement};
 pub use experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, Values, Work};
-pub use method::{EXIT_ABSENT, Effort, Progress, RunError, Setting, run};
+pub use method::{EXIT_ABSENT, Effort, Progress, RunError, Setting, estimate, run, taking_part};
 pub use peers::PeerRuntime;
 pub use place::{LabPlace, Launched, ServerLimits, Side, guard};
 pub use report::{Report, html};

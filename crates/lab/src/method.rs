@@ -49,6 +49,20 @@ pub struct Effort {
     pub resume: bool,
 }
 
+impl Effort {
+    /// What is done if nothing else is asked for.
+    pub fn default_of(quick: bool) -> Effort {
+        Effort {
+            quick,
+            repetitions: if quick { 3 } else { 5 },
+            seconds: if quick { 0.3 } else { 1.0 },
+            only: Vec::new(),
+            budget: None,
+            resume: false,
+        }
+    }
+}
+
 /// What is about to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
@@ -104,11 +118,7 @@ pub fn run(
     setting: &mut Setting<'_>,
     file: &Path,
 ) -> Result<Recorded, RunError> {
-    // In the experiment's order; a ratio is to the first one.
-    let kinds = experiment.subjects.iter().copied();
-    let custom = matches!(experiment.work, Work::Server { .. }).then_some("custom");
-    let of_kind = |kind| subjects.iter().filter(move |subject| subject.kind == kind);
-    let subjects: Vec<&Subject> = kinds.chain(custom).flat_map(of_kind).collect();
+    let subjects = taking_part(experiment, subjects);
     if subjects.is_empty() {
         let wanted = experiment.subjects.join(", ");
         return Err(RunError::Unfit(format!(
@@ -127,6 +137,38 @@ pub fn run(
     run.all(setting, file)?;
     let recorded = Recorded::read(file)?;
     recorded.ok_or_else(|| RunError::Unfit("nothing was recorded".to_owned()))
+}
+
+/// The subjects of an experiment, in its order; a ratio is to the first one.
+pub fn taking_part<'a>(experiment: &Experiment, subjects: &'a [Subject]) -> Vec<&'a Subject> {
+    let kinds = experiment.subjects.iter().copied();
+    let custom = matches!(experiment.work, Work::Server { .. }).then_some("custom");
+    let of_kind = |kind| subjects.iter().filter(move |subject| subject.kind == kind);
+    kinds.chain(custom).flat_map(of_kind).collect()
+}
+
+/// How long an experiment will probably take with so many subjects, without the samples that are
+/// taken again.
+pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Duration {
+    let turn_s = |cell: &Cell| match experiment.work {
+        // Starting and ending a process. A cell's own time counts.
+        Work::Program => {
+            0.2 + cell
+                .parameter("ms")
+                .map_or(effort.seconds, |ms| ms as f64 / 1e3)
+        }
+        // A server, a generator that warms up, and replies that are compared.
+        Work::Server { lasts, .. } => 1.0 + lasts * effort.seconds,
+    };
+    let cells = (experiment.cells)(&Breadth {
+        quick: effort.quick,
+        peak_per_s: None,
+    });
+    let chosen = cells
+        .iter()
+        .filter(|cell| is_chosen(&effort.only, &cell.label));
+    let round_s: f64 = chosen.map(turn_s).sum();
+    Duration::from_secs_f64(round_s * f64::from(effort.repetitions) * subjects as f64)
 }
 
 struct Run<'a> {

@@ -115,6 +115,14 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         only(&mut subjects, names)?;
     }
     let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
+    let each = experiments.iter().map(|experiment| {
+        let count = ::lab::taking_part(experiment, &subjects).len();
+        ::lab::estimate(experiment, count, &run.effort())
+    });
+    let minutes = each.sum::<Duration>().as_secs().div_ceil(60);
+    say(&format!(
+        "this will take about {minutes} min, and up to a quarter more if it is noisy"
+    ));
     let mut as_expected = true;
     for (at, experiment) in experiments.iter().enumerate() {
         let Some(recorded) = lab.measure(experiment, &subjects, run.effort())? else {
@@ -477,16 +485,14 @@ fn peers_folder() -> Result<PathBuf, Failure> {
 impl Run {
     fn effort(&self) -> Effort {
         let measuring = &self.measuring;
-        let default_seconds = if self.quick { 0.3 } else { 1.0 };
+        let default = Effort::default_of(self.quick);
         Effort {
-            quick: self.quick,
-            repetitions: measuring
-                .repetitions
-                .unwrap_or(if self.quick { 3 } else { 5 }),
-            seconds: measuring.seconds(default_seconds),
+            repetitions: measuring.repetitions.unwrap_or(default.repetitions),
+            seconds: measuring.seconds(default.seconds),
             only: measuring.only.clone(),
             budget: self.budget,
             resume: self.resume,
+            ..default
         }
     }
 }

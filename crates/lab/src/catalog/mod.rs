@@ -63,9 +63,11 @@ pub fn chosen(name: &str) -> Vec<&'static Experiment> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     use super::*;
     use crate::experiment::{Breadth, Figure, Work};
+    use crate::method::{Effort, estimate};
 
     #[test]
     fn every_experiment_can_be_read_run_and_drawn() {
@@ -104,6 +106,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The promise of `weft lab run all --quick`, added up, with every subject there.
+    #[test]
+    fn a_quick_look_at_everything_is_planned_for_45_minutes() {
+        let effort = Effort::default_of(true);
+        let estimate = |experiment: &&Experiment| {
+            let lasts = estimate(experiment, experiment.subjects.len(), &effort);
+            (experiment.name, lasts)
+        };
+        let each: Vec<_> = CATALOG.iter().map(estimate).collect();
+        let all: Duration = each.iter().map(|(_, lasts)| *lasts).sum();
+        assert!(all < Duration::from_secs(45 * 60), "{all:?}: {each:?}");
     }
 
     #[test]

@@ -64,6 +64,8 @@ const CONNECTIONS: &str = "2000";
 const CALM: f64 = 2.0;
 const OVERLOAD: f64 = 10.0;
 const AFTER: f64 = 5.0;
+/// And all of it, with the search for the knee.
+pub(super) const LASTS: f64 = 1.0 + CALM + OVERLOAD + AFTER;
 /// Parts of the knee.
 const CALM_SHARE: f64 = 0.7;
 const OVERLOAD_SHARE: f64 = 2.0;

@@ -51,6 +51,7 @@ compare subjects of one run, never two runs. One core holds both the server and 
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: Some("memcached"),

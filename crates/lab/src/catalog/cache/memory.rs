@@ -38,6 +38,7 @@ Resident memory grows by pages of an allocator, so small numbers of items look d
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: true,
         scaled_by: None,

@@ -44,6 +44,7 @@ keep their connections, so nothing is accepted under overload.",
     ],
     work: Work::Server {
         take,
+        lasts: overload::LASTS,
         limits_memory: false,
         queues_by_itself: true,
         scaled_by: None,

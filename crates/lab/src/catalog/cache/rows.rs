@@ -47,6 +47,7 @@ core limits the cells at depth 16.",
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: None,

@@ -27,6 +27,7 @@ waiting for a lock that is rarely held.",
     subjects: &["weft cache", "weft cache event", "memcached"],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: Some("memcached"),

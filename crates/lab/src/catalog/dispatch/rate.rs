@@ -53,6 +53,7 @@ first on fast dispatchers.",
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: Some("event epoll-edge"),

@@ -29,6 +29,7 @@ All ask weft serve; another server may suit another generator better.",
     subjects: &["weft load", "weft load epoll", "wrk"],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: None,

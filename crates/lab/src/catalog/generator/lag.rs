@@ -31,6 +31,7 @@ outside.",
     subjects: &["weft load", "weft load epoll"],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: None,

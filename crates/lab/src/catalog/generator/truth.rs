@@ -35,6 +35,7 @@ compared at low rates only.",
     subjects: &["weft load", "weft load epoll", "wrk", "httperf"],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: None,

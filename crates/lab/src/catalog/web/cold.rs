@@ -39,6 +39,7 @@ web-disk has a popularity that caches live on.",
     subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: true,
         queues_by_itself: true,
         scaled_by: None,

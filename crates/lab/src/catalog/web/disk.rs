@@ -57,6 +57,7 @@ may hold the files in memory.",
     ],
     work: Work::Server {
         take,
+        lasts: 2.0 * UNITS,
         limits_memory: true,
         queues_by_itself: true,
         scaled_by: None,

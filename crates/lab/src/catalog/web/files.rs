@@ -36,6 +36,7 @@ chosen here. Other choices give the same table and other hit ratios.",
     subjects: &["weft load"],
     work: Work::Server {
         take,
+        lasts: 0.0,
         limits_memory: false,
         queues_by_itself: true,
         scaled_by: None,

@@ -44,6 +44,7 @@ than it is; the second figure shows that part.",
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: true,
         scaled_by: None,

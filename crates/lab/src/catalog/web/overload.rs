@@ -52,6 +52,7 @@ more to do.",
     ],
     work: Work::Server {
         take,
+        lasts: overload::LASTS,
         limits_memory: false,
         queues_by_itself: true,
         scaled_by: None,

@@ -48,6 +48,7 @@ ratios are the rule, and another kernel version moves them.",
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: None,

@@ -44,6 +44,7 @@ it is the limit, only CPU per request tells servers apart.",
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: None,

@@ -54,6 +54,7 @@ may be the limit: such samples are counted in the report.",
     ],
     work: Work::Server {
         take,
+        lasts: 1.0,
         limits_memory: false,
         queues_by_itself: false,
         scaled_by: Some("nginx sendfile"),

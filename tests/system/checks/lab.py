@@ -41,6 +41,21 @@ def the_lab_measures_other_peoples_servers_beside_ours(world):
 
 
 @check(limit_s=100)
+def the_lab_measures_overload_on_a_part_of_a_core(world):
+    words = ["run", "cache-overload", "--quick", "--repeat", "1", "--sample", "200ms"]
+    table = world.output_of(*lab(world, *words, "--subjects", "weft cache,memcached"), seconds=90).decode()
+    lines = (world.scratch / "results/samples/cache-overload.jsonl").read_text().splitlines()
+    turns = [line["turn"] for line in map(json.loads, lines) if "turn" in line]
+    samples = {turn["subject"]: turn["came"]["sample"] for turn in turns if "sample" in turn["came"]}
+    expect_equal("subjects with a sample", sorted(samples), ["memcached", "weft cache"])
+    for subject, sample in samples.items():
+        expect(sample["values"]["goodput_percent"] > 0, f"no good replies of {subject}: {table}")
+        expect(len(sample["courses"]["goodput_percent"]["figures"]) > 30, f"no course of {subject}")
+        # The quota is 25 % of a core; a moment may have more of it.
+        expect(sample["values"]["busy_percent"] < 40, f"{subject} had more than its part: {table}")
+
+
+@check(limit_s=100)
 def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
     words = ["run", "web-cold", "--quick", "--sample", "80s", "--subjects", "nginx threads"]
     process = subprocess.Popen(lab(world, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -30,8 +30,8 @@ machine in a cloud has.
 
 Of replies more is better, of the p99 less. \"nginx\" reads a file inside its only loop, so whatever
 is in memory waits for the disk; \"nginx threads\" and \"weft event\" have auxiliary threads for files,
-\"weft event alone\" has none, \"weft\" reads through io_uring. \"read from disk\" says how many reads' worth
-of bytes an answer cost: on the slow disk this alone decides.",
+\"weft event alone\" has none, \"weft\" reads through io_uring. \"read from disk\" is what an answer
+cost in bytes of the disk: on the slow disk this decides.",
     found: "\
 None: planned with 2.5 GB of memory for 2.3 GB of files and given up; it \"would need another
 runtime\".",

@@ -57,7 +57,7 @@ const ACCEPTS: Choices = &[
     ),
     (
         "dealt",
-        "one thread accepts for all loops, and deals in turn",
+        "one thread accepts for all loops, and deals to the one with the fewest",
     ),
 ];
 /// The engines that wait with a dispatcher.

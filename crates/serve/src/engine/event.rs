@@ -31,7 +31,7 @@ use session::{Opening, Session};
 use super::admission::Start;
 use super::loops::{Accepted, DOORS, Doors, House, Loop, Loops, OpenDispatcher, Sockets, sockets};
 use crate::listen::Bound;
-use mailbox::{Letter, Mailbox};
+use mailbox::{Mailbox, Mailboxes};
 use worker::Worker;
 
 /// How the event engine works.
@@ -68,10 +68,12 @@ impl Default for EventOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// Each loop accepts from a socket of its own, and the kernel spreads connections over them
-    /// (`SO_REUSEPORT`): nginx's way. What comes to an inherited socket and to a Unix socket, which
+    /// (`SO_REUSEPORT`): nginx's way. A loop that has clearly more than another passes on what it
+    /// accepts. What comes to an inherited socket and to a Unix socket, which
     /// cannot be split, is dealt.
     Own,
-    /// One thread accepts and deals them out in turn: memcached's way.
+    /// One thread accepts and deals them out, each to the loop that has the fewest: memcached's
+    /// way.
     Dealt,
 }
 
@@ -112,25 +114,28 @@ impl Events {
         let accepting = (accepting.count(), options.accepts_many);
         let (house, bound) = House::new(start, open_dispatcher, accepting);
         let mut loops = Loops::new(&house, bound);
-        let mut mailboxes = Vec::new();
+        for at in 0..own.len() {
+            loops.named.push((at.to_string(), Loop::new()?));
+        }
+        let mailbox = |(_, own): &(_, Arc<Loop>)| Arc::new(Mailbox::new(Arc::clone(own)));
+        let mailboxes = loops.named.iter().map(mailbox).collect();
+        let mailboxes = Arc::new(Mailboxes::new(mailboxes));
         for (at, sockets) in own.into_iter().enumerate() {
-            let own = Loop::new()?;
-            let mailbox = Arc::new(Mailbox::new(Arc::clone(&own)));
-            mailboxes.push(Arc::clone(&mailbox));
-            loops.named.push((at.to_string(), Arc::clone(&own)));
-            let (house, doors) = (Arc::clone(&house), Doors::new(sockets, DOORS));
+            let (house, mailboxes) = (Arc::clone(&house), Arc::clone(&mailboxes));
+            let (own, doors) = (Arc::clone(&loops.named[at].1), Doors::new(sockets, DOORS));
             let has_file_threads = options.has_file_threads;
-            let make = move || Worker::new(house, own, mailbox, doors, has_file_threads);
+            let make = move || Worker::new(house, own, mailboxes, at, doors, has_file_threads);
             (loops.threads).spawn(format!("loop {at}"), make, Worker::run)?;
         }
         if !dealt.is_empty() {
-            let mut next = (0..mailboxes.len()).cycle();
+            // The first one comes to the first loop.
+            let mut last = options.loops - 1;
             // A mailbox has room for all that there may be.
-            let in_turn = move |accepted: Accepted| {
-                let next = next.next().expect("there is a loop");
-                mailboxes[next].post(Letter::Accepted(accepted));
+            let to_the_emptiest = move |accepted: Accepted| {
+                last = mailboxes.emptiest(last);
+                mailboxes.deal(last, accepted);
             };
-            loops.deal(&house, dealt, in_turn)?;
+            loops.deal(&house, dealt, to_the_emptiest)?;
         }
         Ok(Events { options, loops })
     }

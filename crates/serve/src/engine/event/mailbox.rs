@@ -1,12 +1,53 @@
 //! What other threads have for a loop: connections that were dealt to it, work and reads that are
 //! done.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, mem};
 
 use crate::engine::loops::{Accepted, Loop};
 use crate::file::ReadPiece;
 use crate::jobs::Job;
+
+/// The mailboxes of all loops, in the order of the loops. A thread that deals a connection picks
+/// one.
+pub(super) struct Mailboxes<S>(Vec<Arc<Mailbox<S>>>);
+
+impl<S> Mailboxes<S> {
+    pub(super) fn new(mailboxes: Vec<Arc<Mailbox<S>>>) -> Mailboxes<S> {
+        Mailboxes(mailboxes)
+    }
+
+    pub(super) fn of(&self, number: usize) -> Arc<Mailbox<S>> {
+        Arc::clone(&self.0[number])
+    }
+
+    /// The loop with the fewest connections. Where several have as few, it is the next after
+    /// `last`, in turn.
+    pub(super) fn emptiest(&self, last: usize) -> usize {
+        let count = self.0.len();
+        let in_turn = (1..=count).map(|step| (last + step) % count);
+        let emptiest = in_turn.min_by_key(|&at| self.0[at].open());
+        emptiest.expect("there is a loop")
+    }
+
+    /// Where a connection goes that loop `own` has accepted: it stays there, unless that has a
+    /// quarter more connections than the emptiest, and one besides.
+    pub(super) fn place_for_one_of(&self, own: usize) -> usize {
+        let emptiest = self.emptiest(own);
+        let fewest = self.0[emptiest].open();
+        match self.0[own].open() > fewest + fewest / 4 + 1 {
+            true => emptiest,
+            false => own,
+        }
+    }
+
+    /// Gives a connection to a loop.
+    pub(super) fn deal(&self, to: usize, accepted: Accepted) {
+        self.0[to].to.open.fetch_add(1, Ordering::Relaxed);
+        self.0[to].post(Letter::Accepted(accepted));
+    }
+}
 
 /// For a loop.
 pub(super) enum Letter<S> {
@@ -31,6 +72,10 @@ impl<S> Mailbox<S> {
             letters: Mutex::new(Vec::new()),
             to,
         }
+    }
+
+    fn open(&self) -> usize {
+        self.to.open.load(Ordering::Relaxed)
     }
 
     pub(super) fn post(&self, letter: Letter<S>) {

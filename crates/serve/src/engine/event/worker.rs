@@ -21,7 +21,7 @@ use session::{Now, Opening, Session};
 use slab::Slab;
 
 use super::connection::{Connection, Desk};
-use super::mailbox::{Letter, Mailbox};
+use super::mailbox::{Letter, Mailboxes};
 use crate::clock;
 use crate::counters::Closed;
 use crate::engine::loops::{
@@ -35,6 +35,9 @@ pub(super) struct Worker<S, O> {
     own: Arc<Loop>,
     lookout: Lookout,
     entrance: Entrance,
+    /// Those of all loops, and which of them is this loop's.
+    mailboxes: Arc<Mailboxes<S>>,
+    number: usize,
     connections: Slab<Box<Connection<S>>>,
     desk: Desk<S>,
     /// Those that have a turn coming.
@@ -57,7 +60,8 @@ where
     pub(super) fn new(
         house: Arc<House<O>>,
         own: Arc<Loop>,
-        mailbox: Arc<Mailbox<S>>,
+        mailboxes: Arc<Mailboxes<S>>,
+        number: usize,
         doors: Doors,
         has_file_threads: bool,
     ) -> io::Result<Worker<S, O>> {
@@ -67,7 +71,7 @@ where
         let desk = Desk {
             now: clock::now(),
             room: vec![0; ROOM_LEN],
-            mailbox,
+            mailbox: mailboxes.of(number),
             jobs: Arc::clone(&house.admission.shared.jobs),
             has_file_threads,
         };
@@ -76,6 +80,8 @@ where
             own,
             lookout,
             entrance,
+            mailboxes,
+            number,
             connections: Slab::new(),
             desk,
             turns: VecDeque::new(),
@@ -124,7 +130,7 @@ where
     fn hear_news(&mut self) {
         if self.house.gate.is_closing() && !self.entrance.is_closed() {
             if let Some(accepted) = self.entrance.close(self.lookout.dispatcher()) {
-                self.welcome(accepted);
+                self.let_in(accepted);
             }
             self.house.gate.has_closed();
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use event::Waker;
 
@@ -14,6 +14,8 @@ pub(crate) struct Loop {
     pub(crate) bell: Bell,
     /// There is room for a connection, for which it has waited.
     pub(crate) has_room: AtomicBool,
+    /// Connections that it has, and those on their way to it.
+    pub(crate) open: AtomicUsize,
     pub(crate) counters: LoopCounters,
 }
 
@@ -22,6 +24,7 @@ impl Loop {
         Ok(Arc::new(Loop {
             bell: Bell::new()?,
             has_room: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
             counters: LoopCounters::default(),
         }))
     }

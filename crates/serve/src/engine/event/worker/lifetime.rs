@@ -1,6 +1,7 @@
 //! How connections come to a loop, and how they leave it.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 use session::{Opening, Session};
 
@@ -21,14 +22,28 @@ where
         while let Some(accepted) =
             (self.entrance).next(now, self.lookout.dispatcher(), &self.house.admission)
         {
-            self.welcome(accepted);
+            match self.mailboxes.place_for_one_of(self.number) {
+                own if own == self.number => self.let_in(accepted),
+                other => {
+                    self.own.counters.passed_on.add(1);
+                    self.mailboxes.deal(other, accepted);
+                }
+            }
         }
     }
 
-    /// Begins to serve a connection, unless there is no room for it.
+    /// Begins to serve a connection that this loop has accepted.
+    pub(super) fn let_in(&mut self, accepted: Accepted) {
+        self.own.open.fetch_add(1, Ordering::Relaxed);
+        self.welcome(accepted);
+    }
+
+    /// Begins to serve a connection that is counted as this loop's, unless there is no room for
+    /// it.
     pub(super) fn welcome(&mut self, accepted: Accepted) {
         let now = self.desk.now;
         let Some((accepted, mut carriage)) = self.house.welcome(accepted, now) else {
+            self.own.open.fetch_sub(1, Ordering::Relaxed);
             return;
         };
         tell_stage(&mut carriage, self.stage, now);
@@ -52,6 +67,7 @@ where
         let connection = self.connections.remove(at);
         self.lookout
             .forget(&connection.heard, connection.wire.as_fd());
+        self.own.open.fetch_sub(1, Ordering::Relaxed);
         self.house.end(connection, closed);
     }
 }

@@ -39,12 +39,16 @@
 //! to send, at most as many as may be open. The accept stage does not accept while the queue in
 //! front of the read stage is full: further clients wait in the listen queue.
 //!
-//! `read`, `session`, `write` (the stages) · `queue` · `connection` (what is handed over) ·
-//! `stages` (what all threads see).
+//! A connection whose reply was sent and whose peer has sent no more does not go through a queue:
+//! it *rests* until its reader hears of it, and nothing is woken for that.
+//!
+//! `read`, `session`, `write` (the stages) · `queue` · `rest` · `connection` (what is handed over)
+//! · `stages` (what all threads see).
 
 mod connection;
 mod queue;
 mod read;
+mod rest;
 mod session;
 mod stages;
 #[cfg(test)]

@@ -99,8 +99,6 @@ where
             // Before what is reported, which may have come after the news.
             self.hear_news();
             self.hear_reports();
-            // After the bell, which is among the reports, was made ready to ring again.
-            self.hear_news();
             self.read_letters();
             self.give_turns();
             self.look_at_timers();
@@ -150,7 +148,7 @@ where
         let mut reports = mem::take(&mut self.reports);
         for Ready { token, readiness } in reports.drain(..) {
             match token.0 {
-                BELL => self.own.bell.reset(),
+                BELL => self.own.bell.is_heard(),
                 name @ DOORS.. => self.entrance.is_ready(name),
                 name => {
                     let Some(at) = self.place_of(name) else {

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use event::Waker;
 
@@ -30,45 +31,110 @@ impl Loop {
     }
 }
 
-/// Wakes a loop that may be waiting.
+/// Wakes a loop that may be asleep in its dispatcher. A loop that is awake looks around again
+/// before it sleeps, so only a sleeper costs the system calls of being woken.
+///
+/// ```text
+///            lies down              rung: written to
+///  AWAKE ──────────────▶ ASLEEP ─────────────────────▶ RUNG
+///    │ ▲                    │                            │
+///    │ └────────────────────┴──────── gets up ───────────┤
+///    └───────────────────── rung ────────────────────────┘
+/// ```
 #[derive(Debug)]
 pub(crate) struct Bell {
     waker: Waker,
-    /// Rung, and the loop has not looked since: ringing again would be a system call for nothing.
-    is_rung: AtomicBool,
+    state: AtomicU8,
 }
+
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+/// Since the loop got up for the last time.
+const RUNG: u8 = 2;
 
 impl Bell {
     pub(crate) fn new() -> io::Result<Bell> {
         Ok(Bell {
             waker: Waker::new()?,
-            is_rung: AtomicBool::new(false),
+            state: AtomicU8::new(AWAKE),
         })
     }
 
     /// Ends the present wait of the loop, or the next one. From any thread.
     pub(crate) fn ring(&self) {
-        if !self.is_rung.swap(true, Ordering::SeqCst) {
+        if self.state.swap(RUNG, Ordering::SeqCst) == ASLEEP {
             self.waker.wake();
         }
     }
 
-    /// Makes it ready to ring again. The loop looks at what it was rung for **afterwards**: one
-    /// that rings meanwhile finds it rung and writes nothing. The swap makes seen what that one did
-    /// before.
-    pub(crate) fn reset(&self) {
+    /// Waits for at most `timeout`, or not at all if it has been rung since the last wait. The loop
+    /// looks at what it was rung for **afterwards**: what is rung for later ends the next wait. The
+    /// swap makes seen what was done before the bell was rung.
+    pub(crate) fn wait<R>(
+        &self,
+        timeout: Option<Duration>,
+        wait: impl FnOnce(Option<Duration>) -> R,
+    ) -> R {
+        const NONE: Option<Duration> = Some(Duration::ZERO);
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let may_sleep = timeout != NONE
+            && (self.state)
+                .compare_exchange(AWAKE, ASLEEP, set, fetch)
+                .is_ok();
+        let waited = wait(if may_sleep { timeout } else { NONE });
+        self.state.swap(AWAKE, Ordering::SeqCst);
+        waited
+    }
+
+    /// It was reported: it was written to, now or during an earlier wait that ended for another
+    /// reason.
+    pub(crate) fn is_heard(&self) {
         self.waker.reset();
-        self.is_rung.swap(false, Ordering::SeqCst);
     }
 
     #[cfg(test)]
     pub(crate) fn is_rung(&self) -> bool {
-        self.is_rung.load(Ordering::SeqCst)
+        self.state.load(Ordering::SeqCst) == RUNG
     }
 }
 
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_written_to(bell: &Bell) -> bool {
+        let mut fds = [PollFd::new(bell, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once_however_often_it_is_rung_for() {
+        let bell = Bell::new().unwrap();
+        bell.wait(None, |timeout| {
+            assert_eq!(timeout, None);
+            bell.ring();
+            bell.ring();
+        });
+        assert!(is_written_to(&bell));
+        bell.is_heard();
+        assert!(!is_written_to(&bell));
+    }
+
+    #[test]
+    fn one_that_is_awake_is_rung_for_without_a_system_call_and_does_not_sleep() {
+        let bell = Bell::new().unwrap();
+        bell.ring();
+        assert!(!is_written_to(&bell));
+        bell.wait(None, |timeout| assert_eq!(timeout, Some(Duration::ZERO)));
+        // It has looked around since.
+        bell.wait(None, |timeout| assert_eq!(timeout, None));
     }
 }

@@ -71,12 +71,13 @@ impl<O, D: Deals> Dealer<O, D> {
             let now = clock::now().monotonic;
             let timeout = self.entrance.rest_until();
             let timeout = timeout.map(|until| until.saturating_duration_since(now));
-            if self.dispatcher.wait(&mut reports, timeout).is_err() {
+            let wait = |timeout| self.dispatcher.wait(&mut reports, timeout);
+            if self.own.bell.wait(timeout, wait).is_err() {
                 thread::sleep(REST);
             }
             for Ready { token, .. } in reports.drain(..) {
                 match token.0 {
-                    BELL => self.own.bell.reset(),
+                    BELL => self.own.bell.is_heard(),
                     name => self.entrance.is_ready(name),
                 }
             }

@@ -109,7 +109,11 @@ impl Lookout {
 
     /// Waits until something is reported, for at most so long.
     pub(crate) fn wait(&mut self, reports: &mut Vec<Ready>, timeout: Option<Duration>) {
-        if self.dispatcher.wait(reports, timeout).is_err() {
+        let Lookout {
+            own, dispatcher, ..
+        } = self;
+        let waited = (own.bell).wait(timeout, |timeout| dispatcher.wait(reports, timeout));
+        if waited.is_err() {
             // What was ready is reported by a later wait.
             self.own.counters.errors.add(1);
             thread::sleep(ERROR_PAUSE);
@@ -191,10 +195,20 @@ impl Lookout {
         }
     }
 
+    /// When the timer of a connection comes, if it is watched and has one.
+    pub(crate) fn comes_at(&self, heard: &Heard) -> Option<Instant> {
+        let (_, set_for) = heard.timer.filter(|_| heard.is_watched())?;
+        Some(self.time_of(set_for))
+    }
+
     /// When the next timer comes.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         let tick = self.timers.next_expiry()?;
-        Some(self.start + Duration::from_nanos(tick << TICK_SHIFT))
+        Some(self.time_of(tick))
+    }
+
+    fn time_of(&self, tick: Tick) -> Instant {
+        self.start + Duration::from_nanos(tick << TICK_SHIFT)
     }
 
     /// The names of those whose timer has come.

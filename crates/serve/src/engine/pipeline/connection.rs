@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use session::{Now, Session};
 
@@ -21,6 +22,9 @@ pub(super) struct Connection<S> {
     /// The thread that reads for it, and what it is called there.
     pub(super) reader: usize,
     pub(super) name: u64,
+    /// When the timer comes that its reader has for it. `None` if the reader hears nothing of it
+    /// while it is with another stage.
+    pub(super) is_heard_by: Option<Instant>,
     /// The thread that writes for it, so that a buffer comes back to the thread that lent it.
     pub(super) writer: usize,
     pub(super) cargo: Cargo<S>,
@@ -54,6 +58,8 @@ pub(super) enum Arrival<S> {
 /// Where a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
+    /// The read stage, where it has nothing to do until its peer sends more.
+    Rest,
     Read,
     /// The session stage.
     Turn,
@@ -71,6 +77,11 @@ impl<S: Session> Connection<S> {
             Cargo::Nothing => {}
         }
         match self.carriage.want() {
+            Want::Receive { until } | Want::Fill { until, .. }
+                if !self.wire.may_receive() && self.is_heard_by.is_some_and(|at| at <= until) =>
+            {
+                Stop::Rest
+            }
             Want::Receive { .. } | Want::Fill { .. } | Want::Nothing | Want::Close(_) => Stop::Read,
             Want::Open { .. } | Want::Turn => Stop::Turn,
             Want::Work => Stop::Block,

@@ -26,6 +26,7 @@ use slab::Slab;
 
 use super::connection::{Arrival, Cargo, Connection, guard};
 use super::queue::{Outlet, Queue};
+use super::rest::Rest;
 use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
@@ -47,6 +48,10 @@ pub(super) struct Reader<S, O> {
     /// Whether connections stay watched while they are with another stage.
     keeps_watch: bool,
     seats: Slab<Seat<S>>,
+    /// Those that came back and have nothing to do.
+    rest: Arc<Rest<S>>,
+    /// How many it has something for that are not back yet.
+    expected: usize,
     /// Those that may have something for the session, in the order in which that came.
     ready: VecDeque<u64>,
     /// More has come than a batch.
@@ -58,6 +63,7 @@ pub(super) struct Reader<S, O> {
     // Empty between two turns, and kept for their memory.
     reports: Vec<Ready>,
     arrivals: Vec<Arrival<S>>,
+    rested: Vec<Box<Connection<S>>>,
     expired: Vec<u64>,
 }
 
@@ -68,6 +74,8 @@ struct Seat<S> {
     connection: Option<Box<Connection<S>>>,
     /// What was reported of it meanwhile.
     missed: Readiness,
+    /// Something happened meanwhile.
+    is_expected: bool,
     /// It stands in the queue of those that are ready.
     is_queued: bool,
 }
@@ -104,6 +112,8 @@ where
             keeps_watch: keeps_watch && !lookout.is_level,
             lookout,
             seats: Slab::new(),
+            rest: Arc::clone(&stages.rests[number]),
+            expected: 0,
             ready: VecDeque::new(),
             has_more: false,
             now: clock::now(),
@@ -111,6 +121,7 @@ where
             room: vec![0; ROOM_LEN],
             reports: Vec::new(),
             arrivals: Vec::new(),
+            rested: Vec::new(),
             expired: Vec::new(),
         })
     }
@@ -121,10 +132,13 @@ where
             let timeout = self.patience();
             self.lookout.wait(&mut self.reports, timeout);
             self.now = clock::now();
+            self.take_rested(false);
             self.hear_reports();
-            // After the bell, which is among the reports, was made ready to ring again.
             self.hear_news();
             self.take_arrivals();
+            if self.expected > 0 || self.stage != SERVING {
+                self.take_rested(true);
+            }
             self.look_at_timers();
             self.serve_ready();
         }
@@ -149,7 +163,7 @@ where
         let mut reports = mem::take(&mut self.reports);
         for Ready { token, readiness } in reports.drain(..) {
             if token.0 == BELL {
-                self.own.bell.reset();
+                self.own.bell.is_heard();
                 continue;
             }
             let Some(at) = self.place_of(token.0) else {
@@ -158,6 +172,7 @@ where
             let seat = &mut self.seats[at];
             let Some(connection) = &mut seat.connection else {
                 seat.missed |= readiness;
+                self.expect_back(at);
                 continue;
             };
             connection.wire.is_ready(readiness);
@@ -222,6 +237,10 @@ where
                 // If a report was lost, this finds what it was about.
                 connection.wire.try_again();
                 self.queue(at);
+            } else if connection.is_none() {
+                self.expect_back(at);
+                // Once more, to be woken for it.
+                self.has_more = true;
             }
         }
         self.expired = expired;
@@ -265,6 +284,10 @@ where
             // For work.
             Outcome::Waits(_) => Ok(()),
             Outcome::Leaves => {
+                there.is_heard_by = match self.keeps_watch {
+                    true => self.lookout.comes_at(heard),
+                    false => None,
+                };
                 if !self.keeps_watch {
                     self.lookout.unwatch(heard, there.wire.as_fd());
                 }
@@ -277,6 +300,12 @@ where
         if is_heard_of.is_err() {
             self.end(at, Closed::Error);
         }
+    }
+
+    /// Something has happened to a connection that is with another stage.
+    fn expect_back(&mut self, at: usize) {
+        let is_new = !mem::replace(&mut self.seats[at].is_expected, true);
+        self.expected += usize::from(is_new);
     }
 
     fn queue(&mut self, at: usize) {

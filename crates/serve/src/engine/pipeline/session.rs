@@ -64,6 +64,11 @@ where
             Some(Stop::Turn | Stop::Write) => {
                 self.to_writers[connection.writer].push_back(connection);
             }
+            Some(Stop::Rest) => {
+                if let Some(late) = self.stages.rests[connection.reader].put(connection) {
+                    cut(&self.house, late, clock::now());
+                }
+            }
             Some(Stop::Read) | None => {
                 self.to_readers[connection.reader].push_back(Arrival::Back(connection));
             }

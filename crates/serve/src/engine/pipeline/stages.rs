@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use super::connection::{Arrival, Connection};
 use super::queue::Queue;
+use super::rest::Rest;
 use super::{Gauge, PipelineOptions};
 use crate::engine::loops::Loop;
 
 /// See the [module page](self).
 pub(super) struct Stages<S> {
     pub(super) readers: Vec<Station<Arrival<S>>>,
+    /// One for each reader.
+    pub(super) rests: Vec<Arc<Rest<S>>>,
     /// One queue for all threads of the stage: whichever is free takes.
     pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
     pub(super) session_threads: usize,
@@ -28,8 +31,11 @@ pub(super) struct Station<T> {
 impl<S> Stages<S> {
     pub(super) fn new(options: &PipelineOptions) -> io::Result<Stages<S>> {
         let limit = options.queue_limit;
+        let readers = Station::some(options.read_threads, limit)?;
+        let rests = readers.iter().map(|reader| Rest::new(&reader.own));
         Ok(Stages {
-            readers: Station::some(options.read_threads, limit)?,
+            rests: rests.map(Arc::new).collect(),
+            readers,
             sessions: Arc::new(Queue::new(limit, None)),
             session_threads: options.session_threads,
             writers: Station::some(options.write_threads, limit)?,

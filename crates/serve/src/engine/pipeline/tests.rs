@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ::session::replay::Random;
-use ::session::{Echo, Now, Outbox, Received};
+use ::session::{Echo, Now, Outbox, Phase, Received};
 
 use super::*;
 use crate::counters::Closed;
@@ -43,7 +43,15 @@ impl World {
         options: PipelineOptions,
         open: impl Fn() -> S + Send + Sync + 'static,
     ) -> World {
-        let shared = Arc::new(Shared::new(Limits::default(), None));
+        World::with(options, Limits::default(), open)
+    }
+
+    fn with<S: Session + 'static>(
+        options: PipelineOptions,
+        limits: Limits,
+        open: impl Fn() -> S + Send + Sync + 'static,
+    ) -> World {
+        let shared = Arc::new(Shared::new(limits, None));
         let listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let Address::Tcp(address) = listeners[0].address else {
             unreachable!("bound as such")
@@ -297,6 +305,69 @@ fn a_session_that_panics_ends_its_own_connection() {
     assert_eq!(world.send("e").read(&mut [0]).unwrap(), 1);
     let errors = || world.shared.counters.snapshot().closed(Closed::Error);
     world.wait_until("both are counted", |_| errors() == 2);
+}
+
+/// Sends lines, each after the reply to the one before: the connection rests in between.
+fn exchange(client: &mut TcpStream, lines: usize) {
+    for _ in 0..lines {
+        client.write_all(b"hello\n").unwrap();
+        assert_eq!(read_line(client), "hello\n");
+    }
+}
+
+/// Seen: three system calls of each request woke its reader to tell it that a reply was sent.
+/// Cause: what came back went through the reader's queue and rang its bell. Cure: it rests until
+/// the reader hears of its peer.
+#[test]
+fn a_reader_is_not_woken_for_a_reply_that_was_sent() {
+    const LINES: usize = 200;
+    let world = World::new(NARROW, || Echo);
+    let came_back = || (world.pipeline.gauges[0].look)().taken;
+    let mut client = world.connect();
+    // Its reader has a timer for it after the first.
+    exchange(&mut client, 2);
+    let before = came_back();
+    exchange(&mut client, LINES);
+    assert!(came_back() < before + LINES as u64 / 10);
+}
+
+/// Nothing of what a connection may have to hear while it rests is missed: its time-outs, also one
+/// that comes sooner than the one before, its peer's end, and the server's.
+#[test]
+fn a_connection_that_rests_hears_of_all_that_may_come() {
+    let (short, long) = (Duration::from_secs(1), Duration::from_secs(600));
+    let limits = |head_timeout, idle_timeout| Limits {
+        head_timeout,
+        idle_timeout,
+        ..Limits::default()
+    };
+    let is_over = |client: &mut TcpStream, reason, world: &World| {
+        read_all(client);
+        world.wait_until("it has ended", |_| {
+            world.shared.counters.snapshot().closed(reason) == 1
+        });
+    };
+
+    let world = World::with(NARROW, limits(long, short), || Echo);
+    let mut client = world.connect();
+    exchange(&mut client, 3);
+    is_over(&mut client, Closed::TimedOut(Phase::Idle), &world);
+
+    let world = World::with(NARROW, limits(short, long), || Echo);
+    let mut client = world.connect();
+    exchange(&mut client, 3);
+    client.write_all(b"half a line").unwrap();
+    is_over(&mut client, Closed::TimedOut(Phase::Head), &world);
+
+    let world = World::with(NARROW, limits(long, long), || Echo);
+    let (mut client, mut other) = (world.connect(), world.connect());
+    exchange(&mut client, 3);
+    exchange(&mut other, 3);
+    client.shutdown(Shutdown::Write).unwrap();
+    is_over(&mut client, Closed::Peer, &world);
+    world.shared.stage.drain();
+    world.pipeline.loops.wake();
+    is_over(&mut other, Closed::Drained, &world);
 }
 
 /// Where nothing catches it, a panic of a session would end a thread that many connections have.

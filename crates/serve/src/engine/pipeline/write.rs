@@ -23,6 +23,7 @@ use slab::Slab;
 
 use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guard};
 use super::queue::{Outlet, Queue};
+use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
 use crate::engine::loops::{
@@ -38,6 +39,7 @@ pub(super) struct Writer<S, O> {
     queue: Arc<Queue<Box<Connection<S>>>>,
     session: Outlet<Box<Connection<S>>>,
     readers: Vec<Outlet<Arrival<S>>>,
+    rests: Vec<Arc<Rest<S>>>,
     batch_max: usize,
     lookout: Lookout,
     seats: Slab<Seat<S>>,
@@ -91,6 +93,7 @@ where
             readers: readers
                 .map(|reader| Outlet::new(&reader.queue, &own))
                 .collect(),
+            rests: stages.rests.clone(),
             own,
             batch_max: stages.batch_max,
             seats: Slab::new(),
@@ -111,7 +114,6 @@ where
             self.lookout.wait(&mut self.reports, timeout);
             self.now = clock::now();
             self.hear_reports();
-            // After the bell, which is among the reports, was made ready to ring again.
             self.hear_news();
             self.give_turns();
             self.take_arrivals();
@@ -135,7 +137,7 @@ where
         let mut reports = mem::take(&mut self.reports);
         for Ready { token, readiness } in reports.drain(..) {
             if token.0 == BELL {
-                self.own.bell.reset();
+                self.own.bell.is_heard();
                 continue;
             }
             let Some(at) = self.place_of(token.0) else {
@@ -273,6 +275,11 @@ where
 
     fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Stop) {
         match stop {
+            Stop::Rest => {
+                if let Some(late) = self.rests[connection.reader].put(connection) {
+                    cut(&self.house, late, self.now);
+                }
+            }
             Stop::Read => {
                 let line = &mut self.readers[connection.reader].line;
                 line.push_back(Arrival::Back(connection));

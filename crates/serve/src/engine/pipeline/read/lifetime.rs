@@ -60,6 +60,7 @@ where
             listener: accepted.listener,
             reader: self.number,
             name: heard.name,
+            is_heard_by: None,
             writer: at % self.writers,
             cargo: Cargo::Nothing,
         });
@@ -67,6 +68,7 @@ where
             heard,
             connection: Some(connection),
             missed: Readiness::default(),
+            is_expected: false,
             is_queued: false,
         });
         self.own.counters.accepted.add(1);
@@ -76,12 +78,23 @@ where
         }
     }
 
+    /// Takes back those that rest. `is_expected` if it is to be woken for those that come later.
+    pub(super) fn take_rested(&mut self, is_expected: bool) {
+        let mut rested = mem::take(&mut self.rested);
+        self.rest.take(&mut rested, is_expected);
+        for connection in rested.drain(..) {
+            self.take_back(connection);
+        }
+        self.rested = rested;
+    }
+
     /// A connection is back at its seat.
     fn take_back(&mut self, mut connection: Box<Connection<S>>) {
         let name = connection.name;
         let at = self.place_of(name).expect("a seat is kept until the end");
         let seat = &mut self.seats[at];
         connection.wire.is_ready(mem::take(&mut seat.missed));
+        self.expected -= usize::from(mem::take(&mut seat.is_expected));
         match mem::replace(&mut connection.cargo, Cargo::Nothing) {
             Cargo::Ruin => {
                 seat.connection = Some(connection);
@@ -143,6 +156,7 @@ where
             cut_arrival(house, arrival, now);
         }
         let lines = [
+            self.rest.close(),
             self.session.queue.close(),
             self.session.line.drain(..).collect(),
         ];

@@ -1,0 +1,72 @@
+//! Connections that have nothing to do until their peers send more.
+//!
+//! Their reader is not woken for them: it hears of input by itself, and looks here then. It asks to
+//! be woken if it has heard of one that was not back yet. There are as many here as connections,
+//! and no more.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::connection::Connection;
+use crate::engine::loops::Loop;
+
+/// See the [module page](self).
+pub(super) struct Rest<S> {
+    state: Mutex<State<S>>,
+    reader: Arc<Loop>,
+}
+
+struct State<S> {
+    connections: Vec<Box<Connection<S>>>,
+    /// The reader has something for one that is not back yet.
+    is_expected: bool,
+    is_closed: bool,
+}
+
+impl<S> Rest<S> {
+    /// For this reader.
+    pub(super) fn new(reader: &Arc<Loop>) -> Rest<S> {
+        Rest {
+            state: Mutex::new(State {
+                connections: Vec::new(),
+                is_expected: false,
+                is_closed: false,
+            }),
+            reader: Arc::clone(reader),
+        }
+    }
+
+    /// Lets a connection rest. Gives it back if the server is over.
+    pub(super) fn put(&self, connection: Box<Connection<S>>) -> Option<Box<Connection<S>>> {
+        let mut state = self.lock();
+        if state.is_closed {
+            return Some(connection);
+        }
+        state.connections.push(connection);
+        let is_expected = state.is_expected;
+        drop(state);
+        if is_expected {
+            self.reader.bell.ring();
+        }
+        None
+    }
+
+    /// All that are here, in exchange for an empty vector. `is_expected` if the reader is to be
+    /// woken for those that come later.
+    pub(super) fn take(&self, empty: &mut Vec<Box<Connection<S>>>, is_expected: bool) {
+        let mut state = self.lock();
+        state.is_expected = is_expected;
+        mem::swap(&mut state.connections, empty);
+    }
+
+    /// From now on it lets none rest. Returns those that are here.
+    pub(super) fn close(&self) -> Vec<Box<Connection<S>>> {
+        let mut state = self.lock();
+        state.is_closed = true;
+        mem::take(&mut state.connections)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

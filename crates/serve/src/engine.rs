@@ -10,6 +10,7 @@ pub(crate) mod admission;
 pub mod event;
 mod fiber;
 mod loops;
+pub mod netstack;
 pub mod pipeline;
 mod pool;
 mod serving;
@@ -29,6 +30,7 @@ use admission::Start;
 use event::Events;
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
+use netstack::{NetstackHost, Netstacks};
 use pipeline::Pipeline;
 pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
@@ -50,6 +52,8 @@ pub enum Engine {
     Event(EventOptions),
     /// Stages with threads of their own, which hand connections from one to the next.
     Pipeline(PipelineOptions),
+    /// A few kernel threads with a TCP/IP of their own: [`Settings::netstack`](crate::Settings).
+    Netstack,
 }
 
 impl Default for Engine {
@@ -71,7 +75,9 @@ impl Engine {
     pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
         match self {
             Engine::Event(options) => event::prepare(options, listeners),
-            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) => Ok(()),
+            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) | Engine::Netstack => {
+                Ok(())
+            }
         }
     }
 }
@@ -82,6 +88,7 @@ pub(crate) enum Running {
     Thread(Threads),
     Event(Events),
     Pipeline(Pipeline),
+    Netstack(Netstacks),
 }
 
 /// What holds the connections of each.
@@ -94,13 +101,18 @@ macro_rules! each {
             Running::Thread(Threads { carriers: $holder }) => $call,
             Running::Event(Events { loops: $holder, .. }) => $call,
             Running::Pipeline(Pipeline { loops: $holder, .. }) => $call,
+            Running::Netstack(Netstacks { loops: $holder, .. }) => $call,
         }
     };
 }
 
 impl Running {
     /// Starts to accept.
-    pub(crate) fn start<S, O>(engine: &Engine, start: Start<O>) -> io::Result<Running>
+    pub(crate) fn start<S, O>(
+        engine: &Engine,
+        netstack: Option<NetstackHost>,
+        start: Start<O>,
+    ) -> io::Result<Running>
     where
         S: Session + 'static,
         O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
@@ -113,6 +125,11 @@ impl Running {
             Engine::Thread => Running::Thread(Threads::start(start)?),
             Engine::Event(options) => Running::Event(Events::start(options, start)?),
             Engine::Pipeline(options) => Running::Pipeline(Pipeline::start(options, start)?),
+            Engine::Netstack => {
+                let none =
+                    || io::Error::new(io::ErrorKind::InvalidInput, "no netstack to serve on");
+                Running::Netstack(Netstacks::start(netstack.ok_or_else(none)?, start)?)
+            }
         })
     }
 
@@ -123,6 +140,7 @@ impl Running {
             Running::Thread(threads) => threads.describe(),
             Running::Event(events) => events.describe(),
             Running::Pipeline(pipeline) => pipeline.describe(),
+            Running::Netstack(netstacks) => netstacks.describe(),
         }
     }
 
@@ -133,6 +151,7 @@ impl Running {
             Running::Thread(_) => String::new(),
             Running::Event(events) => events.loops.dump(),
             Running::Pipeline(pipeline) => pipeline.dump(),
+            Running::Netstack(netstacks) => netstacks.dump(),
         }
     }
 
@@ -143,6 +162,7 @@ impl Running {
             Running::Thread(_) => {}
             Running::Event(events) => events.loops.write_metrics(out),
             Running::Pipeline(pipeline) => pipeline.write_metrics(out),
+            Running::Netstack(netstacks) => netstacks.write_metrics(out),
         }
     }
 
@@ -166,6 +186,7 @@ impl Running {
         match self {
             Running::Event(events) => events.loops.wake(),
             Running::Pipeline(pipeline) => pipeline.loops.wake(),
+            Running::Netstack(netstacks) => netstacks.loops.wake(),
             Running::Fiber(_) | Running::Thread(_) => {}
         }
     }
@@ -187,7 +208,7 @@ impl Running {
             Running::Fiber(fibers) => fibers.carriers.close_idle(after_start),
             Running::Thread(threads) => threads.carriers.close_idle(after_start),
             // Their carriages have timers that do.
-            Running::Event(_) | Running::Pipeline(_) => {}
+            Running::Event(_) | Running::Pipeline(_) | Running::Netstack(_) => {}
         }
     }
 

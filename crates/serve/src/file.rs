@@ -130,6 +130,12 @@ impl Deref for ReadPiece {
     }
 }
 
+impl AsRef<[u8]> for ReadPiece {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 /// How much of a file that may still change is read and sent at a time.
 pub(crate) const COPIED_PIECE_LEN: u64 = 64 * 1024;
 

@@ -28,6 +28,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 pub use address::{Address, AddressError};
 pub use bound::Bound;
+pub(crate) use bound::url;
 pub use error::BindError;
 pub use inherited::{Inherited, inherited};
 

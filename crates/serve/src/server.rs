@@ -17,6 +17,7 @@ use crate::admin::Route;
 use crate::counters::CounterSnapshot;
 use crate::datagrams::{self, DatagramCounters};
 use crate::engine::admission::{Admission, Start};
+use crate::engine::netstack::NetstackHost;
 use crate::engine::{Engine, Running};
 use crate::limits::Limits;
 use crate::listen::Bound;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub engine: Engine,
     /// Where connections come from.
     pub listeners: Vec<Bound>,
+    /// Where connections come from instead, if the engine is [`Engine::Netstack`].
+    pub netstack: Option<NetstackHost>,
     /// What a peer may take of the server.
     pub limits: Limits,
     /// How many fibers (or threads) are made upfront, each of which accepts a connection and then
@@ -71,7 +74,7 @@ impl Server {
             listeners: settings.listeners,
             carriers: settings.fibers,
         };
-        let running = Running::start(&settings.engine, start)?;
+        let running = Running::start(&settings.engine, settings.netstack, start)?;
         Ok(Server {
             shared,
             is_over: Arc::default(),

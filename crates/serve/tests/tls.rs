@@ -156,6 +156,7 @@ fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
         limits,
         fibers: None,
         log: None,
+        netstack: None,
         names_peers: false,
     };
     Running {
@@ -403,6 +404,7 @@ fn one_above_the_limit_is_told_so() {
             limits: limits.clone(),
             fibers: None,
             log: None,
+            netstack: None,
             names_peers: false,
         };
         let server = Server::start(settings, |_| Echo).unwrap();

@@ -9,6 +9,7 @@ use fiber::BackendChoice;
 
 use crate::common::{Common, WORKERS_MAX};
 use crate::machine::Machine;
+use crate::netstack::NetstackChoice;
 use crate::settings::{Choices, Setting};
 use crate::value::{self, show_count};
 
@@ -19,6 +20,10 @@ const ENGINES: Choices = &[
     (
         "pipeline",
         "stages with threads and queues of their own, which hand connections on",
+    ),
+    (
+        "netstack",
+        "a TCP/IP in this process, on a device of its own",
     ),
 ];
 const BACKENDS: Choices = &[
@@ -63,7 +68,7 @@ const ACCEPTS: Choices = &[
 /// The engines that wait with a dispatcher.
 const WITH_LOOPS: &[&str] = &["event", "pipeline"];
 /// Those that have as many processors, loops or threads as there are workers.
-pub(crate) const WITH_WORKERS: &[&str] = &["fiber", "event", "pipeline"];
+pub(crate) const WITH_WORKERS: &[&str] = &["fiber", "event", "pipeline", "netstack"];
 pub(crate) const ON_OFF: Choices = &[("on", "yes"), ("off", "no")];
 
 /// The choice of an engine, and the options of each kind.
@@ -79,6 +84,7 @@ pub(crate) struct EngineChoice {
     stage_threads: Option<StageThreads>,
     stage_queue: Option<usize>,
     stage_batch: Option<usize>,
+    pub(crate) netstack: NetstackChoice,
 }
 
 /// How many threads the stages of a pipeline have, where that was said.
@@ -97,6 +103,7 @@ pub(crate) enum Kind {
     Thread,
     Event,
     Pipeline,
+    Netstack,
 }
 
 // A queue or a batch that is longer than this is none.
@@ -115,6 +122,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                     "thread" => Kind::Thread,
                     "event" => Kind::Event,
                     "pipeline" => Kind::Pipeline,
+                    "netstack" => Kind::Netstack,
                     _ => Kind::Fiber,
                 };
                 Ok(())
@@ -226,6 +234,9 @@ impl EngineChoice {
     /// # Errors
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.kind == Kind::Netstack {
+            self.netstack.check()?;
+        }
         match (self.overflow, self.dispatcher) {
             (None, _) | (Some(_), Some(Mechanism::RtSig(_))) => Ok(()),
             _ => Err(
@@ -253,7 +264,7 @@ impl EngineChoice {
         let cure = match self.kind {
             Kind::Thread => "use --engine fiber or event for more".to_owned(),
             Kind::Fiber => "raise vm.max_map_count for more".to_owned(),
-            Kind::Event | Kind::Pipeline => {
+            Kind::Event | Kind::Pipeline | Kind::Netstack => {
                 format!("raise {WATCHES} for more, or use --dispatcher uring")
             }
         };
@@ -261,6 +272,14 @@ impl EngineChoice {
         Err(format!(
             "{flag} {connections}: {name} holds {max} connections on this machine; {cure}"
         ))
+    }
+
+    /// How many descriptors so many connections take.
+    pub(crate) fn descriptors_of(&self, connections: usize) -> usize {
+        match self.kind {
+            Kind::Netstack => 0,
+            _ => connections,
+        }
     }
 
     /// How many connections it can have on this machine, descriptors apart.
@@ -271,7 +290,7 @@ impl EngineChoice {
             (Kind::Event, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine),
             // One that waits for room is watched by its reader and by its writer.
             (Kind::Pipeline, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine) / 2,
-            (Kind::Event | Kind::Pipeline, _) => usize::MAX,
+            (Kind::Event | Kind::Pipeline | Kind::Netstack, _) => usize::MAX,
         }
     }
 
@@ -279,6 +298,7 @@ impl EngineChoice {
     pub(crate) fn engine(&self, workers: usize) -> ::serve::Engine {
         match self.kind {
             Kind::Thread => ::serve::Engine::Thread,
+            Kind::Netstack => ::serve::Engine::Netstack,
             Kind::Fiber => ::serve::Engine::Fiber {
                 processors: workers,
                 backend: self.io,
@@ -354,6 +374,7 @@ impl Kind {
             Kind::Thread => "--engine thread",
             Kind::Event => "--engine event",
             Kind::Pipeline => "--engine pipeline",
+            Kind::Netstack => "--engine netstack",
         }
     }
 }

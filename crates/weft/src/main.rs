@@ -16,6 +16,7 @@ mod engine;
 mod lab;
 mod load;
 mod machine;
+mod netstack;
 mod open_files;
 mod operate;
 mod pages;

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::serve::access_log::Target;
+use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{self, Bound};
 
 use crate::Failure;
 use crate::operate::{self, Operated, Orders, Part};
 use crate::settings::layers::{self, Fixed, Layer, Resolved};
 use crate::value::{show_counted, show_size};
-use engine::Running;
+use engine::{Origins, Running};
 use prepare::{Limits, Prepared, few_connections, prepare};
 pub(crate) use table::ServeConfig;
 use terminal::Terminal;
@@ -43,6 +44,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let prepared = prepare(config, inherited)?;
     let Prepared {
         listeners,
+        netstack,
         admin,
         tls,
         limits,
@@ -51,11 +53,14 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     if let Some(warning) = few_connections(config, &limits) {
         terminal.warn(&warning);
     }
-    let urls = urls(&listeners, &admin);
+    let urls = urls(&listeners, netstack.as_ref(), &admin);
     let running = Running::start(
         config,
         &limits,
-        listeners,
+        Origins {
+            listeners,
+            netstack,
+        },
         admin,
         tls,
         Arc::clone(&terminal),
@@ -197,11 +202,10 @@ fn banner(config: &ServeConfig, limits: &Limits, mut lines: Lines, engine: Strin
     lines
 }
 
-fn urls(listeners: &[Bound], admin: &[Bound]) -> Lines {
-    let site = listeners
-        .iter()
-        .flat_map(Bound::urls)
-        .map(|url| ("url", url));
+fn urls(listeners: &[Bound], netstack: Option<&NetstackHost>, admin: &[Bound]) -> Lines {
+    let of_netstack = netstack.into_iter().flat_map(NetstackHost::urls);
+    let of_kernel = listeners.iter().flat_map(Bound::urls);
+    let site = of_kernel.chain(of_netstack).map(|url| ("url", url));
     site.chain(admin.iter().flat_map(Bound::urls).map(|url| ("admin", url)))
         .collect()
 }

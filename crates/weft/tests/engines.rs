@@ -156,6 +156,7 @@ fn start(
         limits,
         fibers,
         log,
+        netstack: None,
         names_peers: false,
     };
     Server::start(settings, move |opening| {

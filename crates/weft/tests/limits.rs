@@ -94,6 +94,7 @@ impl World {
             limits: setup.limits,
             fibers: setup.fibers,
             log: log.clone(),
+            netstack: None,
             names_peers: false,
         };
         let opened = Arc::clone(&handle);

@@ -23,13 +23,17 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("fiber", &[], &[]),
     ("event", &[], &[]),
     ("netstack", &[], &[]),
-    ("serve", &["session", "fiber", "event"], &["web"]),
+    (
+        "serve",
+        &["session", "fiber", "event", "netstack"],
+        &["web"],
+    ),
     ("load", &[], &[]),
     ("lab", &["load"], &[]),
     (
         "weft",
         &[
-            "session", "web", "cache", "fiber", "event", "serve", "load", "lab",
+            "session", "web", "cache", "fiber", "event", "netstack", "serve", "load", "lab",
         ],
         &[],
     ),

@@ -95,7 +95,7 @@ impl Bound {
             return vec![self.url(*address)];
         }
         let four = address.is_ipv4() || !sockopt::ipv6_v6only(&self.socket).unwrap_or(false);
-        let mut urls = vec![self.named_url("localhost", port)];
+        let mut urls = vec![named_url("localhost", port, self.tls.is_some())];
         urls.extend(
             interface_addresses()
                 .into_iter()
@@ -113,21 +113,7 @@ impl Bound {
     }
 
     pub(super) fn url(&self, address: SocketAddr) -> String {
-        match address.ip() {
-            IpAddr::V4(four) => self.named_url(&four.to_string(), address.port()),
-            IpAddr::V6(six) => self.named_url(&format!("[{six}]"), address.port()),
-        }
-    }
-
-    fn named_url(&self, host: &str, port: u16) -> String {
-        let (scheme, default_port) = match self.tls {
-            None => ("http", 80),
-            Some(_) => ("https", 443),
-        };
-        match port == default_port {
-            true => format!("{scheme}://{host}/"),
-            false => format!("{scheme}://{host}:{port}/"),
-        }
+        url(address, self.tls.is_some())
     }
 
     /// Another handle on the same listening socket, for one more accept loop. The file of a Unix
@@ -152,6 +138,26 @@ impl Bound {
 impl AsFd for Bound {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// What to type into a browser to get to this address.
+pub(crate) fn url(address: SocketAddr, is_secure: bool) -> String {
+    let host = match address.ip() {
+        IpAddr::V4(four) => four.to_string(),
+        IpAddr::V6(six) => format!("[{six}]"),
+    };
+    named_url(&host, address.port(), is_secure)
+}
+
+fn named_url(host: &str, port: u16, is_secure: bool) -> String {
+    let (scheme, default_port) = match is_secure {
+        false => ("http", 80),
+        true => ("https", 443),
+    };
+    match port == default_port {
+        true => format!("{scheme}://{host}/"),
+        false => format!("{scheme}://{host}:{port}/"),
     }
 }
 

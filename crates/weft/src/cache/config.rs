@@ -10,6 +10,7 @@ use ::serve::tls::{Certificate, Clients, TlsOptions};
 
 use super::extended;
 use crate::common::{Common, address};
+use crate::engine::Kind;
 use crate::settings::layers::{Layer, resolve};
 
 /// What `weft cache` shall do.
@@ -133,6 +134,9 @@ impl CacheConfig {
     /// Finds values that do not go together.
     fn check(&self) -> Result<(), String> {
         self.common.engine.check()?;
+        if self.common.engine.kind == Kind::Netstack && self.udp_port.is_some() {
+            return Err("-U: --engine netstack has no UDP; leave it out".into());
+        }
         if self.item_len_max > self.memory_bytes / 2 {
             let megabytes = (2 * self.item_len_max).div_ceil(1 << 20);
             return Err(format!(

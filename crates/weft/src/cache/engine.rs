@@ -10,6 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use ::serve::datagrams::DatagramCounters;
+use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{Address, Bound};
 use ::serve::metrics::MetricsWriter;
 use ::serve::signals::Signal;
@@ -48,14 +49,21 @@ impl Running {
     ) -> Result<(Running, Restored), Failure> {
         let Prepared {
             listeners,
+            netstack,
             datagrams,
             admin,
             tls,
             ..
         } = prepared;
         let host = ProcessHost::new(asked, tls.clone());
-        let (service, restored) = open_service(config, &listeners, &datagrams, &host)?;
-        let server = Arc::new(start_server(config, listeners, &service)?);
+        let of_netstack = netstack.iter().flat_map(NetstackHost::addresses);
+        let of_netstack: Vec<_> = of_netstack
+            .map(|(address, _)| Address::Tcp(address))
+            .collect();
+        let addresses = listeners.iter().map(|bound| &bound.address);
+        let addresses: Vec<_> = addresses.chain(&of_netstack).cloned().collect();
+        let (service, restored) = open_service(config, &addresses, &datagrams, &host)?;
+        let server = Arc::new(start_server(config, listeners, netstack, &service)?);
         let datagrams = serve_datagrams(&server, datagrams, &service)?;
         host.knows(&server);
         keep_house(&server, &service)?;
@@ -112,11 +120,11 @@ fn time(service: &Service) -> SnapshotTime {
 /// The service, and the items that the last run left.
 fn open_service(
     config: &CacheConfig,
-    listeners: &[Bound],
+    addresses: &[Address],
     datagrams: &[UdpSocket],
     host: &ProcessHost,
 ) -> Result<(Arc<Service>, Restored), Failure> {
-    let settings = service_settings(config, listeners, datagrams).map_err(Failure::Usage)?;
+    let settings = service_settings(config, addresses, datagrams).map_err(Failure::Usage)?;
     let store = Store::new(store_config(config)).map_err(|error| {
         Failure::Running(format!("cannot reserve the memory of the store: {error}"))
     })?;
@@ -127,7 +135,7 @@ fn open_service(
             restart::restore(service.store(), file, time(&service)).map_err(Failure::Running)?
         }
     };
-    for address in listeners.iter().map(|bound| &bound.address) {
+    for address in addresses {
         service.listens_at(match address {
             Address::Unix { path, .. } => format!("unix:{}", path.display()),
             other => format!("tcp:{other}"),
@@ -181,17 +189,17 @@ fn store_config(config: &CacheConfig) -> store::Config {
 
 fn service_settings(
     config: &CacheConfig,
-    listeners: &[Bound],
+    addresses: &[Address],
     datagrams: &[UdpSocket],
 ) -> Result<cache::Settings, String> {
-    let tcp_port = listeners.iter().find_map(|bound| match bound.address {
+    let tcp_port = addresses.iter().find_map(|address| match address {
         Address::Tcp(address) => Some(address.port()),
         _ => None,
     });
     let udp_port = datagrams
         .iter()
         .find_map(|socket| Some(socket.local_addr().ok()?.port()));
-    let unix = listeners.iter().find_map(|bound| match &bound.address {
+    let unix = addresses.iter().find_map(|address| match address {
         Address::Unix { path, mode } => Some((path.display().to_string(), *mode)),
         _ => None,
     });
@@ -253,6 +261,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 fn start_server(
     config: &CacheConfig,
     listeners: Vec<Bound>,
+    netstack: Option<NetstackHost>,
     service: &Arc<Service>,
 ) -> Result<Server, Failure> {
     let patience = config.idle_timeout.unwrap_or(FOREVER);
@@ -278,6 +287,7 @@ fn start_server(
     let settings = Settings {
         engine: config.common.engine(),
         listeners,
+        netstack,
         limits,
         fibers: None,
         log: None,
@@ -285,7 +295,7 @@ fn start_server(
     };
     let open = move |opening: Opening<'_>| {
         let peer = match opening.peer {
-            None if are_unix[opening.listener] => Peer::Unix,
+            None if are_unix.get(opening.listener) == Some(&true) => Peer::Unix,
             address => Peer::Tcp(address),
         };
         Overheard::new(&service, peer, opening.now)

@@ -7,13 +7,16 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::tls::Tls;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{CacheConfig, Listen};
 use crate::Failure;
+use crate::engine::{EngineChoice, Kind};
 use crate::machine::Machine;
+use crate::netstack::refuse_inherited;
 use crate::open_files::make_room;
 use crate::operate::{self, become_user, running};
 use crate::pid_file::PidFile;
@@ -22,6 +25,8 @@ use crate::privileges::{self, Ids};
 /// What was opened.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
+    /// In the place of listeners, if it is asked for.
+    pub(crate) netstack: Option<NetstackHost>,
     pub(crate) datagrams: Vec<UdpSocket>,
     pub(crate) admin: Vec<Bound>,
     pub(crate) tls: Option<Arc<Tls>>,
@@ -32,9 +37,14 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Where the server listens, for people.
     pub(crate) fn places(&self) -> Vec<String> {
-        let listeners = self.listeners.iter().map(|bound| match bound.tls {
-            Some(_) => format!("{} (TLS)", bound.address),
-            None => bound.address.to_string(),
+        let of_kernel = self.listeners.iter();
+        let of_kernel = of_kernel.map(|bound| (bound.address.to_string(), bound.tls.is_some()));
+        let of_netstack = self.netstack.iter().flat_map(NetstackHost::addresses);
+        let of_netstack = of_netstack.map(|(address, is_secure)| (address.to_string(), is_secure));
+        let listeners = of_kernel.chain(of_netstack);
+        let listeners = listeners.map(|(address, is_secure)| match is_secure {
+            true => format!("{address} (TLS)"),
+            false => address,
         });
         let datagrams = self
             .datagrams
@@ -64,26 +74,52 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
         bound.tls = tls.clone().filter(|_| is_tcp);
     }
+    let netstack = open_netstack(config, tls.as_ref())?;
     let bind = |others: &[Bound]| bind_all(config, tls.as_ref(), others);
-    let mut listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
+    let mut listeners = match netstack {
+        Some(_) => {
+            refuse_inherited(&inherited)?;
+            Vec::new()
+        }
+        None => operate::listeners(inherited, config.listen_is_default, bind)?,
+    };
     config.common.engine().prepare(&mut listeners)?;
     let datagrams = bind_datagrams(config)?;
-    if listeners.is_empty() && datagrams.is_empty() {
+    if listeners.is_empty() && datagrams.is_empty() && netstack.is_none() {
         return Err(Failure::Usage(
             "no address to listen at: give -p, -U or -s".to_owned(),
         ));
     }
     let admin = operate::bind_all(&config.common.admin, &[])?;
-    write_ports(&listeners, &datagrams)?;
+    write_ports(&listeners, netstack.as_ref(), &datagrams)?;
     let pid_file = config.common.write_pid_file()?;
     become_user(ids.as_ref(), listeners.iter().chain(&admin), "")?;
     Ok(Prepared {
         listeners,
+        netstack,
         datagrams,
         admin,
         tls,
         pid_file,
     })
+}
+
+/// Opens the device of the netstack, if that is the engine.
+fn open_netstack(
+    config: &CacheConfig,
+    tls: Option<&Arc<Tls>>,
+) -> Result<Option<NetstackHost>, Failure> {
+    let EngineChoice { kind, netstack, .. } = &config.common.engine;
+    if *kind != Kind::Netstack {
+        return Ok(None);
+    }
+    let listen = config.listen().into_iter();
+    let listen =
+        listen.map(|Listen { address, has_tls }| (address, tls.filter(|_| has_tls).cloned()));
+    let backlog = Some(config.backlog as usize);
+    netstack
+        .open(config.common.workers(), listen, backlog)
+        .map(Some)
 }
 
 /// The user to become. Only root can change its user, and as root `-u` is required, as in
@@ -115,7 +151,11 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     let engine = &config.common.engine;
     let held = engine.check_holds("-c", config.connections_max, &machine);
     held.map_err(Failure::Usage)?;
-    make_room("-c", config.connections_max, DESCRIPTORS_RESERVED)?;
+    make_room(
+        "-c",
+        engine.descriptors_of(config.connections_max),
+        DESCRIPTORS_RESERVED,
+    )?;
     if config.dumps_core {
         let all = getrlimit(Resource::Core).maximum;
         setrlimit(
@@ -205,7 +245,11 @@ fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
 
 /// Writes the ports into a file, for a start with any free port. The variable and the lines are
 /// memcached's.
-fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failure> {
+fn write_ports(
+    listeners: &[Bound],
+    netstack: Option<&NetstackHost>,
+    datagrams: &[UdpSocket],
+) -> Result<(), Failure> {
     let Some(file) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
         return Ok(());
     };
@@ -216,7 +260,10 @@ fn write_ports(listeners: &[Bound], datagrams: &[UdpSocket]) -> Result<(), Failu
     let udp = datagrams
         .iter()
         .filter_map(|socket| Some(("UDP", socket.local_addr().ok()?)));
+    let of_netstack = netstack.into_iter().flat_map(NetstackHost::addresses);
+    let of_netstack = of_netstack.map(|(address, _)| ("TCP", address));
     let text: String = tcp
+        .chain(of_netstack)
         .chain(udp)
         .map(|(transport, address)| port_lines(transport, address))
         .collect();

@@ -14,8 +14,12 @@ use crate::value;
 
 impl Config for CacheConfig {
     /// In the order of `memcached -h`; weft's own come last.
-    const GROUPS: &'static [Group<CacheConfig>] =
-        &[group(OPTIONS), group(Setting::ENGINE), group(OURS)];
+    const GROUPS: &'static [Group<CacheConfig>] = &[
+        group(OPTIONS),
+        group(Setting::ENGINE),
+        group(Setting::NETSTACK),
+        group(OURS),
+    ];
     const LISTED: Rows = EXTENDED;
     const HAS_FILE: bool = false;
 

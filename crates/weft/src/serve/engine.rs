@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::serve::access_log::{AccessLog, Options};
+use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::Bound;
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
@@ -18,6 +19,12 @@ use super::terminal::Terminal;
 use crate::Failure;
 use crate::operate::{Hosted, Part};
 use crate::value::{show_count, show_counted};
+
+/// Where connections come from: the kernel's sockets, or a netstack.
+pub(crate) struct Origins {
+    pub(crate) listeners: Vec<Bound>,
+    pub(crate) netstack: Option<NetstackHost>,
+}
 
 /// A running server.
 pub(crate) struct Running {
@@ -51,7 +58,7 @@ impl Running {
     pub(crate) fn start(
         config: &ServeConfig,
         limits: &Limits,
-        listeners: Vec<Bound>,
+        origins: Origins,
         admin: Vec<Bound>,
         tls: Option<Arc<Tls>>,
         terminal: Arc<Terminal>,
@@ -60,13 +67,8 @@ impl Running {
         let handle = Handle::new(site, service_config(config));
         let handle = Arc::new(handle.map_err(|error| Failure::Usage(error.to_string()))?);
         let log = open_log(config, terminal)?.map(Arc::new);
-        let server = Arc::new(start_server(
-            config,
-            limits,
-            listeners,
-            &handle,
-            log.clone(),
-        )?);
+        let server = start_server(config, limits, origins, &handle, log.clone())?;
+        let server = Arc::new(server);
         let (site, its_log) = (Arc::clone(&handle), log.clone());
         let write_more = move |server: &Server, out: &mut MetricsWriter| {
             let help = "From the first byte of a request to the last of its reply.";
@@ -127,13 +129,14 @@ impl Running {
 fn start_server(
     config: &ServeConfig,
     limits: &Limits,
-    listeners: Vec<Bound>,
+    origins: Origins,
     handle: &Arc<Handle>,
     log: Option<Arc<AccessLog>>,
 ) -> Result<Server, Failure> {
     let settings = Settings {
         engine: config.common.engine(),
-        listeners,
+        listeners: origins.listeners,
+        netstack: origins.netstack,
         limits: limits.connections.clone(),
         fibers: config.fibers.map(usize::from),
         log,

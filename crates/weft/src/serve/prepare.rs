@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::serve::engine::netstack::NetstackHost;
 use ::serve::limits::raise_nofile;
 use ::serve::listen::{Address, Bound, Inherited};
 use ::serve::tls::{Certificate, Tls, TlsOptions};
 
 use super::ServeConfig;
 use crate::Failure;
+use crate::engine::{EngineChoice, Kind};
 use crate::machine::Machine;
+use crate::netstack::refuse_inherited;
 use crate::open_files::make_room;
 use crate::operate::{self, become_user, bind_all};
 use crate::pid_file::PidFile;
@@ -19,6 +22,8 @@ use crate::value::show_counted;
 /// What was opened, and what the machine allows.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
+    /// In the place of listeners, if it is asked for.
+    pub(crate) netstack: Option<NetstackHost>,
     pub(crate) admin: Vec<Bound>,
     /// For HTTPS.
     pub(crate) tls: Option<Arc<Tls>>,
@@ -53,7 +58,7 @@ pub(crate) fn prepare(
             let held = engine.check_holds(flag, connections.get(), &machine);
             held.map_err(Failure::Usage)?;
             let others = descriptors_for_others(config) + 2 * OPEN_FILES_MIN;
-            make_room(flag, connections.get(), others)?
+            make_room(flag, engine.descriptors_of(connections.get()), others)?
         }
         None => {
             let (nofile, _) = raise_nofile()?;
@@ -68,6 +73,35 @@ pub(crate) fn prepare(
         }
     };
     let tls = open_tls(config).map_err(Failure::Usage)?.map(Arc::new);
+    let netstack = open_netstack(config, tls.as_ref())?;
+    let mut listeners = match netstack {
+        Some(_) => {
+            refuse_inherited(&inherited)?;
+            Vec::new()
+        }
+        None => bind_listeners(config, inherited, tls.as_ref())?,
+    };
+    config.common.engine().prepare(&mut listeners)?;
+    let admin = bind_all(&config.common.admin, &[])?;
+    let pid_file = config.common.write_pid_file()?;
+    let sockets = listeners.iter().chain(&admin);
+    become_user(ids.as_ref(), sockets, "; --user needs a start as root")?;
+    let limits = Limits::derive(config, &Machine::this(), nofile);
+    Ok(Prepared {
+        listeners,
+        netstack,
+        admin,
+        tls,
+        limits,
+        pid_file,
+    })
+}
+
+fn bind_listeners(
+    config: &ServeConfig,
+    inherited: Vec<Inherited>,
+    tls: Option<&Arc<Tls>>,
+) -> Result<Vec<Bound>, Failure> {
     let bind = |others: &[Bound]| bind_all(&config.listen, others);
     let mut listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
     if listeners.is_empty() {
@@ -77,21 +111,9 @@ pub(crate) fn prepare(
     }
     for bound in &mut listeners {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
-        bound.tls = tls.clone().filter(|_| is_tcp);
+        bound.tls = tls.filter(|_| is_tcp).cloned();
     }
-    config.common.engine().prepare(&mut listeners)?;
-    let admin = bind_all(&config.common.admin, &[])?;
-    let pid_file = config.common.write_pid_file()?;
-    let sockets = listeners.iter().chain(&admin);
-    become_user(ids.as_ref(), sockets, "; --user needs a start as root")?;
-    let limits = Limits::derive(config, &Machine::this(), nofile);
-    Ok(Prepared {
-        listeners,
-        admin,
-        tls,
-        limits,
-        pid_file,
-    })
+    Ok(listeners)
 }
 
 /// A warning if the limit on open files leaves next to no room for connections.
@@ -103,6 +125,33 @@ pub(super) fn few_connections(config: &ServeConfig, limits: &Limits) -> Option<S
         format!("the limit on open files leaves room for {connections}: {RAISE_NOFILE}")
     })
 }
+
+/// Opens the device of the netstack, if that is the engine.
+fn open_netstack(
+    config: &ServeConfig,
+    tls: Option<&Arc<Tls>>,
+) -> Result<Option<NetstackHost>, Failure> {
+    let EngineChoice { kind, netstack, .. } = &config.common.engine;
+    if *kind != Kind::Netstack {
+        return Ok(None);
+    }
+    // The default is this machine only, which a host on a link is not.
+    let everywhere = [Address::Name {
+        host: String::new(),
+        port: PORT,
+    }];
+    let listen = match config.listen_is_default {
+        true => &everywhere[..],
+        false => &config.listen,
+    };
+    let listen = listen.iter().map(|address| (address.clone(), tls.cloned()));
+    netstack
+        .open(config.common.workers(), listen, None)
+        .map(Some)
+}
+
+/// The port if no flag names one.
+const PORT: u16 = 8080;
 
 /// Reads certificates and keys, if HTTPS is asked for.
 ///
@@ -179,7 +228,8 @@ impl Limits {
             .clamp(1, carried);
         let connections_max = config.max_connections.map_or(derived, usize::from);
         // A driver that reads past the page cache opens a file a second time, hence the half.
-        let open_files = for_files_and_connections.saturating_sub(connections_max as u64) / 2;
+        let taken = config.common.engine.descriptors_of(connections_max) as u64;
+        let open_files = for_files_and_connections.saturating_sub(taken) / 2;
         let memory = machine
             .memory_bytes()
             .map(|bytes| (bytes / 4).min(MEMORY_BUDGET_MAX_BYTES));

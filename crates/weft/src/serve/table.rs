@@ -71,6 +71,7 @@ impl Config for ServeConfig {
         group("Listening", LISTENING),
         group("Engine", Setting::ENGINE),
         group("Engine", ENGINE),
+        group("Netstack", Setting::NETSTACK),
         group("Site", SITE),
         group("Replies", REPLIES),
         group("Limits and time-outs", LIMITS),

@@ -50,7 +50,8 @@ fn check_engines<C: Config>() {
             _ => "1",
         };
         let is_right = |text: &&str| setting.set(&mut C::default(), text).is_ok();
-        let Some(text) = [first, "read=1"].into_iter().find(is_right) else {
+        let texts = [first, "read=1", "tap:weft0", "10.9.0.2/24", "10.9.0.1"];
+        let Some(text) = texts.into_iter().find(is_right) else {
             assert!(setting.engines.is_empty(), "{} needs a text", setting.name);
             continue;
         };

@@ -48,7 +48,7 @@ const HOUSES: &[House] = &[
             engine/loops/gate
             engine/loops/house
             engine/loops
-            engine/fiber engine/thread engine/event engine/pipeline
+            engine/fiber engine/thread engine/event engine/pipeline engine/netstack
             engine
             server
         ",

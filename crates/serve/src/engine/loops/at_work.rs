@@ -29,9 +29,14 @@ pub(crate) struct Loops {
 impl Loops {
     /// None yet.
     pub(crate) fn new<O>(house: &House<O>, bound: Vec<Bound>) -> Loops {
+        Loops::behind(&house.gate, &house.admission.shared, bound)
+    }
+
+    /// The same for an engine with a house of its own.
+    pub(crate) fn behind(gate: &Arc<Gate>, shared: &Arc<Shared>, bound: Vec<Bound>) -> Loops {
         Loops {
-            shared: Arc::clone(&house.admission.shared),
-            gate: Arc::clone(&house.gate),
+            shared: Arc::clone(shared),
+            gate: Arc::clone(gate),
             named: Vec::new(),
             dealer: None,
             threads: LoopThreads::default(),

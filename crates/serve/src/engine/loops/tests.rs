@@ -364,7 +364,7 @@ fn loops_hear_of_the_end_whenever_it_comes() {
                 carriers: None,
             };
             let engine = &engines(Mechanism::Poll)[round % 2];
-            let running = Running::start(engine, start).unwrap();
+            let running = Running::start(engine, None, start).unwrap();
             // The loops are busy with one piece of news when the next one comes.
             shared.stage.drain();
             running.drain();
@@ -416,7 +416,7 @@ fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
             listeners: bound,
             carriers: None,
         };
-        let _running = Running::start(&engine, start).unwrap();
+        let _running = Running::start(&engine, None, start).unwrap();
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut replies = BufReader::new(client.try_clone().unwrap());

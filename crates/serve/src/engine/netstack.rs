@@ -1,0 +1,221 @@
+//! The netstack engine: TCP/IP in this process, and sessions inline in its loop. No connection has
+//! a socket.
+//!
+//! ```text
+//!                    ┌──────────────────── one loop ─────────────────────┐
+//!  device ─ frames ─▶│ shard: TCP ─▶ connections: carriages ─▶ flights   │◀─ letters ─ threads that
+//!         ◀─ frames ─│      ▲                                     │      │     work and read
+//!                    │      └── asks for the bytes of a segment ──┘      │
+//!                    └───────────────────────────────────────────────────┘
+//! ```
+//!
+//! Each loop is a kernel thread with a queue of the device and a shard of the host, which share
+//! nothing with those of other loops: a connection's segments come to the queue of its loop. The
+//! loop waits for frames, letters and the next timer with poll(2), and for nothing else.
+//!
+//! `worker` (the loop) · `connection` (what it goes on with) · `flight` (what was handed to TCP and
+//! is not acknowledged) · `figures` (what the shard counts).
+
+mod connection;
+mod figures;
+mod flight;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ::netstack::Netstack;
+use ::netstack::host::{Backlog, ShardLimits};
+use ::netstack::station::{Station, StationDevice, StationError};
+use ::netstack::tcp::TcpConfig;
+use session::{Opening, Session};
+
+use super::admission::{Admission, Start};
+use super::loops::{Gate, Loop, Loops};
+use super::pool::REFUSERS;
+use crate::listen;
+use crate::metrics::MetricsWriter;
+use crate::tls::Tls;
+use figures::Figures;
+use worker::Worker;
+
+/// A host with its device open, and where it listens.
+pub struct NetstackHost {
+    shards: Vec<Netstack<StationDevice>>,
+    doors: Vec<Door>,
+    backlog: Backlog,
+    station: Station,
+}
+
+/// Where connections come to a netstack.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// One of the host's addresses; `0.0.0.0` for all of IPv4, `[::]` for all.
+    pub address: SocketAddr,
+    /// TLS, if it is spoken there.
+    pub tls: Option<Arc<Tls>>,
+}
+
+/// How many connections may be half open at a port, or wait to be accepted, if nothing is said:
+/// Linux' `net.core.somaxconn`.
+const BACKLOG: usize = 4096;
+
+impl NetstackHost {
+    /// Opens the station's device, with a queue for each of `shards`. `backlog` is how many
+    /// connections may wait at each port.
+    ///
+    /// # Errors
+    /// What is wrong with the description, or what the kernel says to the device.
+    pub fn open(
+        station: &Station,
+        shards: usize,
+        doors: Vec<Door>,
+        backlog: Option<usize>,
+    ) -> Result<NetstackHost, StationError> {
+        let queue_max = backlog.unwrap_or(BACKLOG).clamp(1, BACKLOG);
+        Ok(NetstackHost {
+            shards: station.open(shards, TcpConfig::default(), ShardLimits::default())?,
+            doors,
+            backlog: Backlog {
+                syn_queue_max: queue_max,
+                accept_queue_max: queue_max,
+            },
+            station: station.clone(),
+        })
+    }
+
+    /// Where it listens, with each address of the host in the place of those that stand for all.
+    pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
+        let own = self.station.addresses.iter().map(|prefix| prefix.address);
+        self.doors.iter().flat_map(move |door| {
+            let taken = own.clone().filter(|own| takes(door.address.ip(), *own));
+            let port = door.address.port();
+            taken.map(move |own| (SocketAddr::new(own, port), door.tls.is_some()))
+        })
+    }
+
+    /// What to type into a browser to get there.
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        (self.addresses()).map(|(address, is_secure)| listen::url(address, is_secure))
+    }
+}
+
+impl fmt::Debug for NetstackHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NetstackHost")
+            .field("station", &self.station)
+            .field("shards", &self.shards.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether what listens at `door` takes connections to `own`.
+fn takes(door: IpAddr, own: IpAddr) -> bool {
+    let is_for_all = door.is_unspecified() && (door.is_ipv6() || own.is_ipv4());
+    door == own || is_for_all
+}
+
+/// What all loops share.
+struct Hall<O> {
+    admission: Admission<O>,
+    gate: Arc<Gate>,
+    doors: Vec<Door>,
+}
+
+impl<O> Hall<O> {
+    fn new(admission: Admission<O>, doors: Vec<Door>, loops: usize) -> Hall<O> {
+        let refusers = if admission.has_refusal() { REFUSERS } else { 0 };
+        let open_max = admission.shared.limits.connections_max;
+        Hall {
+            gate: Arc::new(Gate::new(open_max.saturating_add(refusers), loops)),
+            admission,
+            doors,
+        }
+    }
+
+    /// Which door takes a connection to this address.
+    fn door_of(&self, own: IpAddr, port: u16) -> Option<usize> {
+        let is_it = |door: &Door| door.address.port() == port && takes(door.address.ip(), own);
+        self.doors.iter().position(is_it)
+    }
+}
+
+/// The engine at work.
+pub(crate) struct Netstacks {
+    pub(crate) loops: Loops,
+    /// Of each loop.
+    figures: Vec<Arc<Figures>>,
+    station: Station,
+}
+
+impl Netstacks {
+    /// # Errors
+    /// What the kernel says to new threads and descriptors.
+    pub(crate) fn start<S, O>(host: NetstackHost, start: Start<O>) -> io::Result<Netstacks>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let NetstackHost {
+            shards,
+            doors,
+            backlog,
+            station,
+        } = host;
+        let hall = Arc::new(Hall::new(start.admission, doors, shards.len()));
+        let mut netstacks = Netstacks {
+            // The kernel has no socket of it.
+            loops: Loops::behind(&hall.gate, &hall.admission.shared, Vec::new()),
+            figures: Vec::new(),
+            station,
+        };
+        for (at, netstack) in shards.into_iter().enumerate() {
+            let (own, figures) = (Loop::new()?, Arc::default());
+            netstacks.figures.push(Arc::clone(&figures));
+            let name = at.to_string();
+            netstacks.loops.named.push((name, Arc::clone(&own)));
+            let hall = Arc::clone(&hall);
+            let make = move || Ok(Worker::new(hall, own, figures, netstack, backlog));
+            let name = format!("netstack {at}");
+            netstacks.loops.threads.spawn(name, make, Worker::run)?;
+        }
+        Ok(netstacks)
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let Station {
+            device, addresses, ..
+        } = &self.station;
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        let shards = match self.figures.len() {
+            1 => "1 shard".to_owned(),
+            count => format!("{count} shards"),
+        };
+        format!("netstack on {device}, {shards}, {}", addresses.join(", "))
+    }
+
+    /// What each loop and its shard have counted.
+    pub(crate) fn dump(&self) -> String {
+        self.loops.dump()
+            + &self
+                .figures()
+                .map(|(at, figures)| figures.line(at))
+                .collect::<String>()
+    }
+
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        self.loops.write_metrics(out);
+        for (at, figures) in self.figures() {
+            figures.write_metrics(at, out);
+        }
+    }
+
+    fn figures(&self) -> impl Iterator<Item = (&str, &Figures)> {
+        let names = self.loops.named.iter().map(|(name, _)| name.as_str());
+        names.zip(self.figures.iter().map(Arc::as_ref))
+    }
+}

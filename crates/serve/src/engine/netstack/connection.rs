@@ -1,0 +1,322 @@
+//! A connection of a loop. It does what its carriage wants until it would have to wait, and says
+//! for what.
+
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use bytes::Bytes;
+use fiber::fs::is_cached;
+use netstack::host::{FlowId, Shard};
+use session::{FileRange, Now, Opening, Session};
+
+use super::flight::{Flight, Hangar};
+use crate::carriage::{Carriage, SEALED_LEN_MAX, Want};
+use crate::clock;
+use crate::engine::admission::Admission;
+use crate::engine::loops::{Loop, SENT_LEN_MAX, STEPS_MAX, SlowRead, Waits, tell};
+use crate::file::{self, Buffer, ReadPiece, Way};
+use crate::jobs::{Job, Jobs};
+
+/// One connection.
+pub(super) struct Connection<S> {
+    pub(super) id: FlowId,
+    /// `None` once it has ended for the server, and its last bytes are not acknowledged.
+    pub(super) carriage: Option<Carriage<S>>,
+    pub(super) flight: Flight,
+    pub(super) file: FileReader,
+    pub(super) waits: Waits,
+    /// Which of the doors it came by.
+    pub(super) door: usize,
+    /// It stands in the queue of those that have a turn coming.
+    pub(super) is_queued: bool,
+}
+
+/// What the connections of a loop share.
+pub(super) struct Desk<S> {
+    /// What time it was at the last look.
+    pub(super) now: Now,
+    pub(super) hangar: Hangar,
+    pub(super) own: Arc<Loop>,
+    pub(super) letters: Sender<Letter<S>>,
+    pub(super) jobs: Arc<Jobs>,
+}
+
+/// What other threads have for a connection. It has one coming at a time.
+pub(super) enum Letter<S> {
+    /// Its session has worked; `None` if it panicked.
+    Worked(FlowId, Option<Job<S>>),
+    /// A piece of a file was read for it.
+    Read(FlowId, io::Result<ReadPiece>),
+}
+
+/// What of a file is read at a time, and held until it is acknowledged.
+const FILE_PIECE_LEN: u64 = 256 * 1024;
+
+impl<S: Session + 'static> Connection<S> {
+    /// Does what the carriage wants until it would have to wait, and notes for what.
+    pub(super) fn drive(
+        &mut self,
+        desk: &mut Desk<S>,
+        shard: &mut Shard,
+        admission: &Admission<impl Fn(Opening<'_>) -> S>,
+    ) -> Waits {
+        // A connection that has waited for a turn of its session has one now. The next comes after
+        // those of others.
+        let mut has_turn = matches!(self.waits, Waits::Turn);
+        let mut sent_len = 0;
+        for _ in 0..STEPS_MAX {
+            match self.step(desk, shard, admission, &mut has_turn) {
+                Break(Waits::Input { until } | Waits::Room { until })
+                    if until <= desk.now.monotonic =>
+                {
+                    if let Some(carriage) = &mut self.carriage {
+                        carriage.expired(desk.now);
+                    }
+                }
+                Break(waits) => {
+                    self.waits = waits;
+                    return waits;
+                }
+                Continue(len) => {
+                    sent_len += len;
+                    if sent_len >= SENT_LEN_MAX {
+                        break;
+                    }
+                }
+            }
+        }
+        self.waits = Waits::Turn;
+        self.waits
+    }
+
+    /// Does one thing that the carriage wants. Says how much that sent.
+    #[inline]
+    fn step(
+        &mut self,
+        desk: &mut Desk<S>,
+        shard: &mut Shard,
+        admission: &Admission<impl Fn(Opening<'_>) -> S>,
+        has_turn: &mut bool,
+    ) -> ControlFlow<Waits, u64> {
+        let (id, flight, file) = (self.id, &mut self.flight, &mut self.file);
+        let Some(carriage) = &mut self.carriage else {
+            return Break(self.waits);
+        };
+        match carriage.want() {
+            Want::Receive { until } => {
+                let (front, _) = shard.peek(id);
+                let len = front.len();
+                if len > 0 {
+                    carriage.input(front, desk.now);
+                    shard.consume(id, len);
+                } else if has_input_ended(shard, id) {
+                    carriage.end_of_input(desk.now);
+                } else {
+                    return Break(Waits::Input { until });
+                }
+            }
+            Want::Fill { room, until } => {
+                let len = shard.read(id, room);
+                if len == 0 && !has_input_ended(shard, id) {
+                    return Break(Waits::Input { until });
+                }
+                carriage.filled(len, desk.now);
+            }
+            Want::Send { out, until, .. } => {
+                if !flight.has_room() {
+                    return Break(Waits::Room { until });
+                }
+                let len = flight.take(&mut desk.hangar, out);
+                // What was taken at once took no time.
+                let now = match carriage.is_timed() {
+                    true => desk.look_at_clock(),
+                    false => desk.now,
+                };
+                return Continue(hand_over(carriage, shard, id, len, now));
+            }
+            Want::File(piece) => {
+                if !flight.has_room() {
+                    return Break(Waits::Room { until: piece.until });
+                }
+                let len_max = piece.len.min(FILE_PIECE_LEN);
+                let read = match file.is_at_rest() && file::has_changed(&piece) {
+                    true => Ok(Bytes::new()),
+                    false => file.read(piece.range, len_max, desk, id)?,
+                };
+                return Continue(put_file(carriage, flight, desk, shard, id, read));
+            }
+            Want::Copy { range, len, until } => {
+                if !flight.has_room() {
+                    return Break(Waits::Room { until });
+                }
+                let read = file.read(range, len.min(FILE_PIECE_LEN), desk, id)?;
+                return Continue(put_file(carriage, flight, desk, shard, id, read));
+            }
+            Want::Read { range } => {
+                let read = file.read(range, SEALED_LEN_MAX as u64, desk, id)?;
+                tell(carriage, read, desk.look_at_clock(), Carriage::file_bytes);
+            }
+            // All that was sent is a copy, so no write to the file changes it any more.
+            Want::Untaken { .. } => carriage.untaken(0, desk.now),
+            Want::Turn => {
+                if !mem::take(has_turn) {
+                    return Break(Waits::Turn);
+                }
+                carriage.go_on(desk.look_at_clock());
+            }
+            Want::Work => {
+                let job = carriage.begin_work();
+                let (letters, own) = (desk.letters.clone(), Arc::clone(&desk.own));
+                let done = move |job| post(&letters, &own, Letter::Worked(id, job));
+                if let Err(error) = desk.jobs.work(job, desk.now, done) {
+                    carriage.failed(&error, desk.now);
+                }
+            }
+            Want::Nothing => return Break(Waits::Helper),
+            Want::Open { tls } => {
+                let peer = || {
+                    let tuple = shard.tuple(id)?;
+                    Some(SocketAddr::new(tuple.remote, tuple.remote_port))
+                };
+                let session = admission.session(self.door, peer, tls, desk.now);
+                carriage.opened(session, desk.now);
+            }
+            Want::Finish => {
+                shard.finish(id);
+                carriage.finished((), desk.now);
+            }
+            Want::Close(closed) => return Break(Waits::End(closed)),
+        }
+        Continue(0)
+    }
+}
+
+impl<S> Desk<S> {
+    fn look_at_clock(&mut self) -> Now {
+        self.now = clock::now();
+        self.now
+    }
+}
+
+/// Whether no more comes, and all that came was read.
+fn has_input_ended(shard: &Shard, id: FlowId) -> bool {
+    let has_ended = |it: &netstack::tcp::Connection| it.is_peer_closed() || it.end().is_some();
+    let connection = shard.connection(id);
+    connection.is_none_or(|it| has_ended(it) && it.readable_len() == 0)
+}
+
+/// TCP has `len` more bytes to send.
+fn hand_over<S: Session>(
+    carriage: &mut Carriage<S>,
+    shard: &mut Shard,
+    id: FlowId,
+    len: u64,
+    now: Now,
+) -> u64 {
+    shard.queue(id, len);
+    carriage.sent(len, now);
+    len
+}
+
+/// The same with bytes of a file; none if it ends there or has changed.
+fn put_file<S: Session>(
+    carriage: &mut Carriage<S>,
+    flight: &mut Flight,
+    desk: &mut Desk<S>,
+    shard: &mut Shard,
+    id: FlowId,
+    read: io::Result<Bytes>,
+) -> u64 {
+    let now = desk.look_at_clock();
+    match read {
+        Ok(bytes) => {
+            let len = bytes.len() as u64;
+            flight.put(&mut desk.hangar, bytes);
+            hand_over(carriage, shard, id, len, now)
+        }
+        Err(error) => {
+            carriage.failed(&error, now);
+            0
+        }
+    }
+}
+
+/// Leaves a letter at a loop. If that has ended, so has the connection.
+fn post<S>(letters: &Sender<Letter<S>>, own: &Loop, letter: Letter<S>) {
+    let _ = letters.send(letter);
+    own.bell.ring();
+}
+
+/// How the file is read whose turn it is.
+#[derive(Default)]
+pub(super) enum FileReader {
+    #[default]
+    AtRest,
+    /// A thread reads.
+    Away,
+    /// It has read this.
+    Back(ReadPiece),
+}
+
+impl FileReader {
+    fn is_at_rest(&self) -> bool {
+        matches!(self, FileReader::AtRest)
+    }
+
+    /// A thread has read for it.
+    pub(super) fn has_read(&mut self, piece: io::Result<ReadPiece>) -> io::Result<()> {
+        *self = FileReader::AtRest;
+        *self = FileReader::Back(piece?);
+        Ok(())
+    }
+
+    /// The beginning of a range, at most `len_max`: at once if it is in memory, else a thread
+    /// reads it first.
+    fn read<S: Session + 'static>(
+        &mut self,
+        range: &FileRange,
+        len_max: u64,
+        desk: &mut Desk<S>,
+        id: FlowId,
+    ) -> ControlFlow<Waits, io::Result<Bytes>> {
+        match mem::take(self) {
+            FileReader::Back(piece) => return Continue(Ok(Bytes::from_owner(piece))),
+            FileReader::Away => {
+                *self = FileReader::Away;
+                return Break(Waits::Helper);
+            }
+            FileReader::AtRest => {}
+        }
+        let end = range.range.start + range.len().min(len_max);
+        let way = file::way(range);
+        let is_in_memory = match way {
+            Way::Cached => true,
+            Way::Read => is_cached(range.file.as_fd(), range.range.start..end),
+            Way::Direct(_) => false,
+        };
+        if is_in_memory {
+            let piece = file::read(range, Way::Read, len_max);
+            return Continue(piece.map(Bytes::from_owner));
+        }
+        desk.own.counters.slow_reads.add(1);
+        let read = SlowRead {
+            range: range.clone(),
+            is_direct: matches!(way, Way::Direct(_)),
+            len_max,
+        };
+        let (letters, own, buffer) = (desk.letters.clone(), Arc::clone(&desk.own), Buffer::take());
+        let call = move || post(&letters, &own, Letter::Read(id, read.run(buffer)));
+        match desk.jobs.hand_over(false, call) {
+            Ok(()) => {
+                *self = FileReader::Away;
+                Break(Waits::Helper)
+            }
+            Err(error) => Continue(Err(error)),
+        }
+    }
+}

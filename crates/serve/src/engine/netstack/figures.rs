@@ -1,0 +1,118 @@
+//! What a shard has counted, for other threads: its loop leaves a copy here with each wait.
+
+use std::sync::{Mutex, PoisonError};
+
+use netstack::Netstack;
+use netstack::device::Device;
+
+use crate::metrics::MetricsWriter;
+
+macro_rules! figures {
+    ($($kind:ident $name:ident: $help:literal = $from:expr;)*) => {
+        #[derive(Clone, Copy, Debug, Default)]
+        struct Copied {
+            $($name: u64,)*
+        }
+
+        impl Copied {
+            fn of<D: Device>(netstack: &mut Netstack<D>) -> Copied {
+                Copied { $($name: $from(netstack),)* }
+            }
+
+            /// The kind, name and help of each, and how many.
+            fn iter(&self) -> impl Iterator<Item = (Kind, &'static str, &'static str, u64)> {
+                [$((Kind::$kind, stringify!($name), $help, self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// How many there are.
+    Gauge,
+    /// How many there have been.
+    Counter,
+}
+
+figures! {
+    Gauge flows: "Connections, open, half open and closing." =
+        |it: &mut Netstack<D>| it.shard().flows_len() as u64;
+    Gauge time_wait: "Names of connections in TIME-WAIT." =
+        |it: &mut Netstack<D>| it.shard().time_wait_len() as u64;
+    Counter opened: "Connections that a SYN began." =
+        |it: &mut Netstack<D>| it.shard().counters().opened_passively;
+    Counter refused: "SYNs that were dropped because there were too many connections." =
+        |it: &mut Netstack<D>| it.shard().counters().flows_refused;
+    Counter accept_overflows: "SYNs and last ACKs of handshakes that were dropped because too many connections waited to be accepted." =
+        |it: &mut Netstack<D>| it.shard().counters().accept_overflows;
+    Counter cookies_sent: "SYNs that were answered with a cookie because too many connections were half open." =
+        |it: &mut Netstack<D>| it.shard().counters().cookies_sent;
+    Counter cookies_accepted: "Connections that such a cookie began." =
+        |it: &mut Netstack<D>| it.shard().counters().cookies_accepted;
+    Counter resets_sent: "RSTs to segments of no connection." =
+        |it: &mut Netstack<D>| it.shard().counters().resets_sent;
+    Counter segments_received: "Segments that connections received, of those that have ended." =
+        |it: &mut Netstack<D>| it.shard().counters().tcp.segments_received;
+    Counter segments_sent: "Segments that connections sent, of those that have ended." =
+        |it: &mut Netstack<D>| it.shard().counters().tcp.segments_sent;
+    Counter retransmissions: "Segments that were sent again, of connections that have ended." =
+        |it: &mut Netstack<D>| it.shard().counters().tcp.retransmissions;
+    Counter retransmission_timeouts: "Retransmission time-outs, of connections that have ended." =
+        |it: &mut Netstack<D>| u64::from(it.shard().counters().tcp.timeouts);
+    Counter frames: "Frames that came." =
+        |it: &mut Netstack<D>| it.interface().counters().0.frames;
+    Counter dropped_frames: "Frames that were dropped because something was wrong with them." =
+        |it: &mut Netstack<D>| {
+            let counters = it.interface().counters().0;
+            counters.malformed + counters.checksums + counters.bad_sources + counters.fragments
+                + counters.extensions + counters.unknown
+        };
+    Counter unroutable: "Segments that were dropped because there was no way to their peer." =
+        |it: &mut Netstack<D>| it.unroutable();
+}
+
+/// See the [module page](self).
+#[derive(Debug, Default)]
+pub(super) struct Figures(Mutex<Copied>);
+
+impl Figures {
+    /// Leaves a copy.
+    pub(super) fn copy(&self, netstack: &mut Netstack<impl Device>) {
+        let copied = Copied::of(netstack);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = copied;
+    }
+
+    fn copied(&self) -> Copied {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One line for people, with its end.
+    pub(super) fn line(&self, of: &str) -> String {
+        let copied = self.copied();
+        let counted = copied.iter().map(|(_, name, _, count)| {
+            let name = name.replace('_', " ");
+            format!("{name} {count}")
+        });
+        format!(
+            "  netstack {of}: {}\n",
+            counted.collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    pub(super) fn write_metrics(&self, of: &str, out: &mut MetricsWriter) {
+        for (kind, name, help, count) in self.copied().iter() {
+            let labels = [("loop", of)];
+            match kind {
+                Kind::Gauge => {
+                    let name = format!("weft_netstack_{name}");
+                    out.gauge(&name, help, &labels, count as f64);
+                }
+                Kind::Counter => {
+                    let name = format!("weft_netstack_{name}_total");
+                    out.counter(&name, help, &labels, count);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What a connection has handed to TCP and the peer has not acknowledged: TCP asks for its bytes at
+//! each transmission, and they stay where they are until then.
+//!
+//! ```text
+//!   stream   0 ··· released ─────────────────────────────── end
+//!   outbox         | head, small body | shared page | head …       small bytes: a copy
+//!                  ▲ acknowledged: forgotten                       shared bytes: a count
+//! ```
+
+use bytes::Bytes;
+use netstack::host::Pieces;
+use session::{Chunk, Outbox};
+
+/// How much of a connection may be unacknowledged before no more is taken, as with a socket's send
+/// buffer; and how much room there must be before more is: a page in memory is not cut small.
+const FLIGHT_LEN_MAX: u64 = 1 << 20;
+const ROOM_LEN_MIN: u64 = 64 * 1024;
+
+/// Shorter pieces are copied. A segment of 64 KiB has a few of the others and copies between them:
+/// fewer than the [`Pieces::COUNT_MAX`] that a frame may have.
+const SHARED_LEN_MIN: usize = 16 * 1024;
+const _: () = assert!(2 * ((1 << 16) / SHARED_LEN_MIN + 2) <= Pieces::COUNT_MAX);
+
+/// What a loop keeps for the next flights.
+const KEPT_MAX: usize = 64;
+
+/// See the [module page](self).
+#[derive(Default)]
+pub(super) struct Flight {
+    /// `None` while nothing is under way.
+    out: Option<Box<Outbox>>,
+    /// Bytes of the stream that are acknowledged.
+    released: u64,
+}
+
+/// Outboxes of flights that have landed.
+#[derive(Default)]
+#[expect(
+    clippy::vec_box,
+    reason = "a connection holds the box, and moves it as one word"
+)]
+pub(super) struct Hangar(Vec<Box<Outbox>>);
+
+impl Flight {
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_none()
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.out.as_ref().map_or(0, |out| out.queued_len())
+    }
+
+    /// Whether more can be put in.
+    pub(super) fn has_room(&self) -> bool {
+        self.len() + ROOM_LEN_MIN <= FLIGHT_LEN_MAX
+    }
+
+    /// Takes what is in memory of `from`, up to the first file or the limit. Says how much.
+    pub(super) fn take(&mut self, hangar: &mut Hangar, from: &Outbox) -> u64 {
+        let before = self.len();
+        for chunk in from.chunks() {
+            let room = FLIGHT_LEN_MAX.saturating_sub(self.len()) as usize;
+            match chunk {
+                _ if room == 0 => break,
+                Chunk::Bytes(bytes) => {
+                    self.outbox(hangar).put(&bytes[..bytes.len().min(room)]);
+                }
+                Chunk::Shared(bytes) => self.put(hangar, bytes.slice(..bytes.len().min(room))),
+                Chunk::File(_) => break,
+            }
+        }
+        self.len() - before
+    }
+
+    /// Adds bytes, whatever the limit.
+    pub(super) fn put(&mut self, hangar: &mut Hangar, bytes: Bytes) {
+        let out = self.outbox(hangar);
+        match bytes.len() < SHARED_LEN_MIN {
+            true => out.put(&bytes),
+            false => out.put_shared(bytes),
+        }
+    }
+
+    fn outbox(&mut self, hangar: &mut Hangar) -> &mut Outbox {
+        self.out
+            .get_or_insert_with(|| hangar.0.pop().unwrap_or_default())
+    }
+
+    /// The peer has all before `to`.
+    pub(super) fn release(&mut self, hangar: &mut Hangar, to: u64) {
+        let Some(out) = &mut self.out else { return };
+        out.consume(to - self.released);
+        self.released = to;
+        if out.is_empty()
+            && let Some(out) = self.out.take()
+            && hangar.0.len() < KEPT_MAX
+        {
+            hangar.0.push(out);
+        }
+    }
+
+    /// The bytes `offset..offset + len` of the stream.
+    pub(super) fn gather<'a>(&'a self, offset: u64, len: usize, pieces: &mut Pieces<'a>) {
+        let mut skipped = (offset - self.released) as usize;
+        let mut left = len;
+        for chunk in self.out.iter().flat_map(|out| out.chunks()) {
+            let bytes = match chunk {
+                Chunk::Bytes(bytes) => bytes,
+                Chunk::Shared(bytes) => bytes,
+                Chunk::File(_) => unreachable!("files are read before"),
+            };
+            if let Some(bytes) = bytes.get(skipped..) {
+                let bytes = &bytes[..bytes.len().min(left)];
+                pieces.push(bytes);
+                left -= bytes.len();
+                skipped = 0;
+            } else {
+                skipped -= bytes.len();
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(flight: &Flight, offset: u64, len: usize) -> (Vec<u8>, usize) {
+        let mut pieces = Pieces::default();
+        flight.gather(offset, len, &mut pieces);
+        (pieces.as_slice().concat(), pieces.as_slice().len())
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at / 7) as u8).collect()
+    }
+
+    #[test]
+    fn any_part_that_is_not_released_is_given_again() {
+        let (mut hangar, mut flight, mut out) =
+            (Hangar::default(), Flight::default(), Outbox::new());
+        let all = pattern(60_000);
+        out.put(&all[..300]);
+        out.put_shared(all[300..40_000].to_vec().into());
+        out.put_shared(all[40_000..41_000].to_vec().into());
+        out.put(&all[41_000..]);
+        assert_eq!(flight.take(&mut hangar, &out), 60_000);
+        for released in [0, 299, 300, 301, 39_999, 40_000, 59_999] {
+            flight.release(&mut hangar, released);
+            for offset in [released, released + 1, 300, 40_500, 59_990] {
+                if offset < released {
+                    continue;
+                }
+                let len = (60_000 - offset as usize).min(25_000);
+                let (bytes, _) = gathered(&flight, offset, len);
+                assert!(
+                    bytes == all[offset as usize..][..len],
+                    "{offset} of {released}"
+                );
+            }
+        }
+        assert!(!flight.is_empty());
+        flight.release(&mut hangar, 60_000);
+        assert!(flight.is_empty() && hangar.0.len() == 1);
+    }
+
+    #[test]
+    fn a_page_that_is_shared_is_not_copied() {
+        let (mut hangar, mut flight, mut out) =
+            (Hangar::default(), Flight::default(), Outbox::new());
+        let page = Bytes::from(pattern(50_000));
+        out.put_shared(page.clone());
+        flight.take(&mut hangar, &out);
+        let mut pieces = Pieces::default();
+        flight.gather(1, 40_000, &mut pieces);
+        assert_eq!(pieces.as_slice()[0].as_ptr(), page[1..].as_ptr());
+    }
+
+    #[test]
+    fn a_long_segment_has_fewer_pieces_than_a_frame_takes() {
+        let (mut hangar, mut flight, mut out) =
+            (Hangar::default(), Flight::default(), Outbox::new());
+        for _ in 0..16 {
+            out.put(b"head of a value\r\n");
+            out.put_shared(vec![1; SHARED_LEN_MIN].into());
+            out.put_shared(vec![2; SHARED_LEN_MIN - 1].into());
+        }
+        let len = flight.take(&mut hangar, &out);
+        for offset in (0..len - 0xffff).step_by(999) {
+            let (bytes, count) = gathered(&flight, offset, 0xffff);
+            assert_eq!(bytes.len(), 0xffff);
+            assert!(count <= Pieces::COUNT_MAX, "{count} at {offset}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_taken_than_the_limit_and_more_when_there_is_room_for_a_page() {
+        let (mut hangar, mut flight, mut out) =
+            (Hangar::default(), Flight::default(), Outbox::new());
+        out.put_shared(vec![0; 3 << 20].into());
+        assert_eq!(flight.take(&mut hangar, &out), FLIGHT_LEN_MAX);
+        assert!(!flight.has_room());
+        flight.release(&mut hangar, ROOM_LEN_MIN - 1);
+        assert!(!flight.has_room());
+        flight.release(&mut hangar, ROOM_LEN_MIN);
+        assert!(flight.has_room());
+    }
+}

@@ -1,0 +1,456 @@
+//! What every engine promises, between two hosts in memory: the client's TCP is a netstack as well,
+//! and both take their turns on the thread of the test. That the carriage is right is tested
+//! elsewhere.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ::netstack::device::Capabilities;
+use ::netstack::device::impair::{Impair, Impairment};
+use ::netstack::device::mem::{self, Mem};
+use ::netstack::host::FlowId;
+use ::netstack::ip::{InterfaceConfig, Prefix};
+use ::netstack::tcp::End;
+use ::netstack::time::Instant as NetInstant;
+use ::netstack::wire::ethernet::EthernetAddress;
+use session::{Echo, FileRange, Next, Now, Outbox, Phase, Received, SharedFile};
+
+use super::*;
+use crate::carriage::DRAIN_GRACE;
+use crate::counters::Closed;
+use crate::limits::Limits;
+use crate::shared::Shared;
+
+type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
+
+/// A server and a client, and what is known of the server outside of its loop.
+struct World<S> {
+    worker: Worker<S, Open<S>, Impair<Mem>>,
+    client: Netstack<Mem>,
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    start: Instant,
+}
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PORT: u16 = 80;
+
+fn host(device_host: u8) -> InterfaceConfig {
+    InterfaceConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, device_host]),
+        mtu: 1500,
+        addresses: vec![Prefix {
+            address: address(device_host),
+            len: 24,
+        }],
+        gateway_v4: None,
+        gateway_v6: None,
+    }
+}
+
+fn address(host: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, host])
+}
+
+impl<S: Session + 'static> World<S> {
+    fn new(limits: Limits, open: impl Fn() -> S + Send + Sync + 'static) -> World<S> {
+        World::over(Impairment::NONE, limits, open)
+    }
+
+    /// The link impairs what the server sends and receives.
+    fn over(
+        link: Impairment,
+        limits: Limits,
+        open: impl Fn() -> S + Send + Sync + 'static,
+    ) -> World<S> {
+        let shared = Arc::new(Shared::new(limits, None));
+        let open: Open<S> = Box::new(move |_| open());
+        let admission = Admission::new(Arc::clone(&shared), false, open);
+        let doors = vec![Door {
+            address: SocketAddr::new(address(1), PORT),
+            tls: None,
+        }];
+        let hall = Arc::new(Hall::new(admission, doors, 1));
+        let (near, far) = mem::pair(Capabilities::offloading(1500), 1024);
+        let near = Impair::new(near, link, link, 7);
+        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let netstack = Netstack::new(near, host(1), tcp, limits, [1; 16]);
+        let backlog = Backlog::default();
+        World {
+            gate: Arc::clone(&hall.gate),
+            worker: Worker::new(
+                hall,
+                Loop::new().unwrap(),
+                Arc::default(),
+                netstack,
+                backlog,
+            ),
+            client: Netstack::new(far, host(2), tcp, limits, [2; 16]),
+            start: shared.start,
+            shared,
+        }
+    }
+
+    fn now(&self) -> NetInstant {
+        NetInstant::START + self.start.elapsed()
+    }
+
+    /// A turn of the server, and one of the client.
+    fn step(&mut self) {
+        self.worker.turn();
+        self.step_client();
+    }
+
+    fn step_client(&mut self) {
+        let now = self.now();
+        self.client.receive(now).unwrap();
+        while self.client.shard().next_event().is_some() {}
+        self.client.transmit(now, &()).unwrap();
+    }
+
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&mut World<S>) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "{what}");
+            self.step();
+        }
+    }
+
+    fn connect(&mut self) -> FlowId {
+        self.connect_to(PORT)
+    }
+
+    fn connect_to(&mut self, port: u16) -> FlowId {
+        let (now, to) = (self.now(), SocketAddr::new(address(1), port));
+        self.client.connect(now, to).unwrap()
+    }
+
+    fn write(&mut self, id: FlowId, mut bytes: &[u8]) {
+        self.until("written", |world| {
+            let taken = world.client.shard().write(id, bytes);
+            bytes = &bytes[taken..];
+            bytes.is_empty()
+        });
+    }
+
+    /// The next `len` bytes that come.
+    fn read(&mut self, id: FlowId, len: usize) -> Vec<u8> {
+        let (mut all, mut room) = (Vec::new(), vec![0; 1 << 16]);
+        self.until("read", |world| {
+            let wanted = room.len().min(len - all.len());
+            let read = world.client.shard().read(id, &mut room[..wanted]);
+            all.extend_from_slice(&room[..read]);
+            all.len() == len
+        });
+        all
+    }
+
+    fn ask(&mut self, id: FlowId, line: &str) {
+        self.write(id, line.as_bytes());
+        let reply = self.read(id, line.len());
+        assert_eq!(String::from_utf8(reply).unwrap(), line);
+    }
+
+    /// Waits for the end of the server's stream, with nothing before it.
+    fn read_end(&mut self, id: FlowId) {
+        self.until("the end", |world| {
+            let connection = world.client.shard().connection(id);
+            connection.is_none_or(|it| {
+                assert_eq!(it.readable_len(), 0, "bytes before the end");
+                it.is_peer_closed() || it.end().is_some()
+            })
+        });
+    }
+
+    fn close(&mut self, id: FlowId) {
+        let now = self.now();
+        self.client.shard().close(now, id);
+    }
+
+    fn until_count(&mut self, count: usize) {
+        self.until("connections", |world| world.gate.open() == count);
+    }
+
+    fn closed(&self, why: Closed) -> u64 {
+        self.shared.counters.snapshot().closed(why)
+    }
+}
+
+#[test]
+fn many_conversations_go_on_at_once() {
+    let mut world = World::new(Limits::default(), || Echo);
+    let clients: Vec<_> = (0..50).map(|_| world.connect()).collect();
+    for round in 0..3 {
+        for (number, client) in clients.iter().enumerate() {
+            let line = format!("{round} {number}\n");
+            world.client.shard().write(*client, line.as_bytes());
+        }
+        for (number, client) in clients.iter().enumerate() {
+            let line = format!("{round} {number}\n");
+            assert_eq!(world.read(*client, line.len()), line.as_bytes());
+        }
+    }
+    world.until_count(50);
+    clients.into_iter().for_each(|client| world.close(client));
+    world.until_count(0);
+    assert_eq!(world.closed(Closed::Peer), 50);
+}
+
+#[test]
+fn a_peer_that_pipelines_without_reading_holds_nobody_up_and_gets_everything() {
+    let lines = b"0123456789\n".repeat(200_000);
+    let mut world = World::new(Limits::default(), || Echo);
+    let (greedy, other) = (world.connect(), world.connect());
+    let (mut sent, mut came, mut room) = (0, Vec::new(), vec![0; 1 << 16]);
+    // Until the server takes no more: its flight and both hosts' windows are full.
+    let mut stalls = 0;
+    world.until("a full flight", |world| {
+        let taken = world.client.shard().write(greedy, &lines[sent..]);
+        sent += taken;
+        stalls = if taken > 0 { 0 } else { stalls + 1 };
+        stalls > 2000
+    });
+    assert!(sent < lines.len(), "all was taken without a reader");
+    world.ask(other, "hello\n");
+    world.until("all lines", |world| {
+        sent += world.client.shard().write(greedy, &lines[sent..]);
+        let read = world.client.shard().read(greedy, &mut room);
+        came.extend_from_slice(&room[..read]);
+        came.len() == lines.len()
+    });
+    assert!(came == lines, "other bytes than were sent");
+}
+
+#[test]
+fn at_the_limit_others_wait_until_one_ends() {
+    let limits = Limits {
+        connections_max: 1,
+        ..Limits::default()
+    };
+    let mut world = World::new(limits, || Echo);
+    let first = world.connect();
+    world.ask(first, "first\n");
+    let second = world.connect();
+    world.client.shard().write(second, b"second\n");
+    world.ask(first, "first again\n");
+    world.until("it stands in line", |world| world.worker.is_in_line());
+    assert_eq!(world.closed(Closed::Peer), 0);
+    world.close(first);
+    assert_eq!(world.read(second, 7), b"second\n");
+    world.until_count(1);
+}
+
+#[test]
+fn one_too_many_is_told_so_where_the_limits_say_it() {
+    let limits = Limits {
+        connections_max: 1,
+        refusal: Some("too many\n"),
+        ..Limits::default()
+    };
+    let mut world = World::new(limits, || Echo);
+    let first = world.connect();
+    world.ask(first, "first\n");
+    let second = world.connect();
+    assert_eq!(world.read(second, 9), b"too many\n");
+    world.read_end(second);
+    world.close(second);
+    world.until_count(1);
+    assert_eq!(world.closed(Closed::Refused), 1);
+    world.ask(first, "again\n");
+}
+
+#[test]
+fn a_silent_peer_is_closed_after_its_time() {
+    let limits = Limits {
+        head_timeout: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let mut world = World::new(limits, || Sender::of_memory(0));
+    let silent = world.connect();
+    world.read_end(silent);
+    world.until_count(0);
+    assert_eq!(world.closed(Closed::TimedOut(Phase::Idle)), 1);
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_reset_after_its_time() {
+    let limits = Limits {
+        send_timeout: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let mut world = World::new(limits, || Sender::of_memory(4 << 20));
+    let client = world.connect();
+    world.write(client, b"x");
+    world.until("an end", |world| world.client.shard().end(client).is_some());
+    assert_eq!(world.client.shard().end(client), Some(End::Reset));
+    world.until_count(0);
+    assert_eq!(world.closed(Closed::TooSlow), 1);
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_reply_ends_the_connection_and_no_other() {
+    let mut world = World::new(Limits::default(), || Sender::of_memory(4 << 20));
+    let (first, second) = (world.connect(), world.connect());
+    for client in [first, second] {
+        world.write(client, b"x");
+    }
+    world.read(first, 1000);
+    world.client.shard().abort(first);
+    world.until_count(1);
+    assert_eq!(world.closed(Closed::Peer), 1);
+    assert!(world.read(second, 4 << 20) == pattern(4 << 20));
+}
+
+#[test]
+fn a_session_that_panics_ends_its_connection_and_no_other() {
+    let mut world = World::new(Limits::default(), || Sender::of_memory(10));
+    let (first, second) = (world.connect(), world.connect());
+    world.write(first, b"panic");
+    world.read_end(first);
+    world.write(second, b"x");
+    assert_eq!(world.read(second, 10), pattern(10));
+    assert_eq!(world.closed(Closed::Error), 1);
+}
+
+#[test]
+fn a_drain_closes_an_idle_connection() {
+    let mut world = World::new(Limits::default(), || Echo);
+    let idle = world.connect();
+    world.ask(idle, "one\n");
+    world.shared.stage.drain();
+    world.read_end(idle);
+    world.until_count(0);
+    assert_eq!(world.closed(Closed::Drained), 1);
+    assert!(world.start.elapsed() >= DRAIN_GRACE);
+}
+
+/// A process that ends takes its TCP with it: what is not acknowledged then is lost.
+#[test]
+fn a_connection_counts_as_open_until_its_last_bytes_are_acknowledged() {
+    let mut world = World::new(Limits::default(), || Sender {
+        is_last: true,
+        ..Sender::of_memory(1000)
+    });
+    let client = world.connect();
+    world.until_count(1);
+    world.write(client, b"x");
+    world.step_client();
+    while world.closed(Closed::Session) == 0 {
+        world.worker.turn();
+    }
+    assert_eq!(world.gate.open(), 1, "the peer has acknowledged nothing");
+    assert_eq!(world.read(client, 1000), pattern(1000));
+    world.until_count(0);
+}
+
+#[test]
+fn a_handshake_under_way_ends_when_the_server_stops_to_listen_and_none_begins() {
+    let mut world = World::new(Limits::default(), || Echo);
+    let first = world.connect();
+    world.ask(first, "the hosts know each other\n");
+    let early = world.connect();
+    world.step_client(); // Its SYN is under way.
+    world.worker.turn(); // It is half open.
+    world.gate.close();
+    world.worker.turn();
+    let late = world.connect();
+    world.ask(early, "early\n");
+    world.until("an end", |world| world.client.shard().end(late).is_some());
+    assert_eq!(world.client.shard().end(late), Some(End::Refused));
+    world.ask(early, "still there\n");
+}
+
+#[test]
+fn a_port_that_nothing_listens_at_refuses() {
+    let mut world = World::new(Limits::default(), || Echo);
+    let client = world.connect_to(PORT + 1);
+    world.until("an end", |world| world.client.shard().end(client).is_some());
+    assert_eq!(world.client.shard().end(client), Some(End::Refused));
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7) as u8).collect()
+}
+
+/// Answers with bytes in memory, or after work with a file; and panics if it is told to.
+struct Sender {
+    bytes: bytes::Bytes,
+    file: Option<Arc<SharedFile>>,
+    has_worked: bool,
+    is_last: bool,
+}
+
+impl Sender {
+    fn of_memory(len: usize) -> Sender {
+        Sender {
+            bytes: pattern(len).into(),
+            file: None,
+            has_worked: false,
+            is_last: false,
+        }
+    }
+}
+
+impl Session for Sender {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+        assert_ne!(input, b"panic");
+        let next = match (&self.file, input.is_empty()) {
+            (_, true) => Next::Receive(Phase::Idle),
+            (Some(_), _) if !self.has_worked => {
+                let next = Next::Work;
+                return Received { used: 0, next };
+            }
+            (file, false) => {
+                match file {
+                    Some(file) => out.put_file(FileRange {
+                        file: Arc::clone(file),
+                        range: 0..file.stamp().len,
+                        keep: true,
+                        settled: true,
+                    }),
+                    None => out.put_shared(self.bytes.clone()),
+                }
+                match self.is_last {
+                    true => Next::Close,
+                    false => Next::Receive(Phase::Idle),
+                }
+            }
+        };
+        Received {
+            used: input.len(),
+            next,
+        }
+    }
+
+    fn work(&mut self, _now: Now) {
+        self.has_worked = true;
+    }
+}
+
+/// 3 % of the frames are lost each way, so flights are asked for the same bytes again.
+#[test]
+fn a_file_arrives_whole_after_work_also_over_a_bad_link() {
+    const LEN: usize = 3 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, pattern(LEN)).unwrap();
+    let file = Arc::new(SharedFile::try_from(File::open(&path).unwrap()).unwrap());
+    let loss = Impairment {
+        loss: 0.03,
+        ..Impairment::NONE
+    };
+    for link in [Impairment::NONE, loss] {
+        let file = Arc::clone(&file);
+        let mut world = World::over(link, Limits::default(), move || Sender {
+            file: Some(Arc::clone(&file)),
+            ..Sender::of_memory(0)
+        });
+        let client = world.connect();
+        world.write(client, b"x");
+        assert!(world.read(client, LEN) == pattern(LEN), "other bytes");
+        world.close(client);
+        world.until_count(0);
+    }
+}

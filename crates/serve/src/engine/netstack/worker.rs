@@ -1,0 +1,407 @@
+//! One loop: a kernel thread that takes what has come, goes on with the connections that it is for,
+//! sends what they have to send, and waits.
+//!
+//! ```text
+//!  ┌▶ frames ──▶ news of the server ──▶ letters ──▶ events ──▶ turns ──▶ timers ──▶ accept ─┐
+//!  └──────────────────────────── wait ◀──────────────────────────────────────── transmit ◀──┘
+//! ```
+
+mod lifetime;
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netstack::Netstack;
+use netstack::device::Device;
+use netstack::host::frames::BURST_FRAMES_MAX;
+use netstack::host::wheel::TimerWheel;
+use netstack::host::{Backlog, FlowId, Pieces, Writer};
+use netstack::tcp::{End, Happened};
+use netstack::time::Instant as NetInstant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use session::{Now, Opening, Session};
+
+use super::Hall;
+use super::connection::{Connection, Desk, FileReader, Letter};
+use super::figures::Figures;
+use super::flight::Hangar;
+use crate::carriage::Carriage;
+use crate::clock;
+use crate::counters::Closed;
+use crate::engine::loops::{Loop, Waits, drop_session, tell_stage};
+use crate::shared::{CUTTING, SERVING};
+use lifetime::HANDSHAKE_PATIENCE;
+
+/// How soon a frame is tried again that the device had no room for; and how long a loop rests after
+/// an error of the device, which would come back at once.
+const DEVICE_PAUSE: Duration = Duration::from_millis(1);
+
+/// See the [module page](self).
+pub(super) struct Worker<S, O, D> {
+    hall: Arc<Hall<O>>,
+    figures: Arc<Figures>,
+    netstack: Netstack<D>,
+    connections: Connections<S>,
+    desk: Desk<S>,
+    letters: Receiver<Letter<S>>,
+    /// Those that have a turn coming.
+    turns: VecDeque<FlowId>,
+    timers: TimerWheel,
+    /// What the netstack's time is counted from.
+    start: Instant,
+    ports: Vec<u16>,
+    entrance: Entrance,
+    /// It was accepted when there was no room. It is the next one to come in.
+    held: Option<(FlowId, usize)>,
+    /// It stands in the line of those that wait for room.
+    is_in_line: bool,
+    /// What the server was doing at the last look.
+    stage: u8,
+    /// The device gave as many frames as a burst takes, or has refused one.
+    has_more_frames: bool,
+    has_device_failed: bool,
+}
+
+/// Whether handshakes begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entrance {
+    Open,
+    /// Those under way may end until then.
+    Closing(Instant),
+    Closed,
+}
+
+/// By the index of their flows.
+struct Connections<S>(Vec<Option<Box<Connection<S>>>>);
+
+impl<S> Writer for Connections<S> {
+    fn gather<'a>(&'a self, id: FlowId, offset: u64, len: usize, pieces: &mut Pieces<'a>) {
+        if let Some(Some(connection)) = self.0.get(id.index()) {
+            connection.flight.gather(offset, len, pieces);
+        }
+    }
+}
+
+impl<S> Connections<S> {
+    fn get_mut(&mut self, id: FlowId) -> Option<&mut Connection<S>> {
+        let connection = self.0.get_mut(id.index())?.as_deref_mut()?;
+        (connection.id == id).then_some(connection)
+    }
+
+    fn insert(&mut self, connection: Connection<S>) {
+        let at = connection.id.index();
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        self.0[at] = Some(Box::new(connection));
+    }
+
+    fn ids(&self) -> Vec<FlowId> {
+        self.0.iter().flatten().map(|it| it.id).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+}
+
+impl<S, O, D> Worker<S, O, D>
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S,
+    D: Device,
+{
+    pub(super) fn new(
+        hall: Arc<Hall<O>>,
+        own: Arc<Loop>,
+        figures: Arc<Figures>,
+        mut netstack: Netstack<D>,
+        backlog: Backlog,
+    ) -> Worker<S, O, D> {
+        let mut ports: Vec<u16> = hall.doors.iter().map(|door| door.address.port()).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        for &port in &ports {
+            netstack.shard().listen(port, backlog);
+        }
+        let (sender, letters) = mpsc::channel();
+        let desk = Desk {
+            now: clock::now(),
+            hangar: Hangar::default(),
+            own,
+            letters: sender,
+            jobs: Arc::clone(&hall.admission.shared.jobs),
+        };
+        let start = hall.admission.shared.start;
+        netstack
+            .interface()
+            .announce(net_instant(start, desk.now.monotonic));
+        Worker {
+            hall,
+            figures,
+            netstack,
+            connections: Connections(Vec::new()),
+            desk,
+            letters,
+            turns: VecDeque::new(),
+            timers: TimerWheel::new(),
+            start,
+            ports,
+            entrance: Entrance::Open,
+            held: None,
+            is_in_line: false,
+            stage: SERVING,
+            has_more_frames: false,
+            has_device_failed: false,
+        }
+    }
+
+    /// Serves until the server is over and the last connection has ended.
+    pub(super) fn run(mut self) {
+        while !self.is_over() {
+            self.turn();
+            self.wait();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stage == CUTTING && self.entrance == Entrance::Closed && self.connections.is_empty()
+    }
+
+    /// Does all that there is to do now.
+    pub(super) fn turn(&mut self) {
+        self.desk.now = clock::now();
+        let received = self.netstack.receive(self.now());
+        self.has_device_failed = received.is_err();
+        self.has_more_frames = matches!(received, Ok(count) if count >= BURST_FRAMES_MAX);
+        self.hear_news();
+        self.read_letters();
+        self.hear_events();
+        self.give_turns();
+        self.look_at_timers();
+        self.accept();
+        let transmitted = self.netstack.transmit(self.now(), &self.connections);
+        self.has_device_failed |= transmitted.is_err();
+        if self.has_device_failed {
+            self.desk.own.counters.errors.add(1);
+        }
+        self.figures.copy(&mut self.netstack);
+    }
+
+    fn wait(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        if self.has_device_failed {
+            thread::sleep(DEVICE_PAUSE);
+        }
+        let patience = self.patience();
+        let timeout = Timespec {
+            tv_sec: patience.as_secs().min(3600) as i64,
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        let bell = &self.desk.own.bell;
+        let device = self.netstack.device().descriptor();
+        let fds = [bell.as_fd(), device.unwrap_or(bell.as_fd())];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        // A failure is looked at by what is tried next.
+        let _ = poll(&mut fds, Some(&timeout));
+        if !fds[0].revents().is_empty() {
+            bell.reset();
+        }
+        let reports = fds.iter().filter(|fd| !fd.revents().is_empty()).count();
+        self.desk.own.counters.waits.add(1);
+        self.desk.own.counters.reports.add(reports as u64);
+    }
+
+    /// For how long nothing happens unless a frame or a letter comes.
+    fn patience(&mut self) -> Duration {
+        if self.has_more_frames || !self.turns.is_empty() {
+            return Duration::ZERO;
+        }
+        let now = net_instant(self.start, Instant::now());
+        let next = self.netstack.wakes_at().min(self.timers.wakes_at());
+        let mut patience = next.since(now);
+        if let Entrance::Closing(_) = self.entrance {
+            patience = patience.min(HANDSHAKE_PATIENCE);
+        }
+        if self.netstack.is_held_up() {
+            patience = patience.min(DEVICE_PAUSE);
+        }
+        patience
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_in_line(&self) -> bool {
+        self.is_in_line
+    }
+
+    fn now(&self) -> NetInstant {
+        net_instant(self.start, self.desk.now.monotonic)
+    }
+
+    /// Whether the server drains or is over.
+    fn hear_news(&mut self) {
+        if self.hall.gate.is_closing() {
+            self.close_entrance();
+        }
+        let stage = self.hall.admission.shared.stage.get();
+        if stage == mem::replace(&mut self.stage, stage) {
+            return;
+        }
+        for id in self.connections.ids() {
+            match self.is_served(id) {
+                true => self.tell(id, |carriage, _, now| tell_stage(carriage, stage, now)),
+                false if stage == CUTTING => self.abort(id),
+                false => {}
+            }
+        }
+    }
+
+    /// Whether there is such a connection, and it has not ended for the server.
+    fn is_served(&mut self, id: FlowId) -> bool {
+        let connection = self.connections.get_mut(id);
+        connection.is_some_and(|it| it.carriage.is_some())
+    }
+
+    fn read_letters(&mut self) {
+        while let Ok(letter) = self.letters.try_recv() {
+            match letter {
+                // The connection was cut meanwhile.
+                Letter::Worked(id, job) if !self.is_served(id) => drop_session(job),
+                Letter::Worked(id, Some(job)) => {
+                    self.tell(id, |carriage, _, now| carriage.worked(job, now));
+                }
+                Letter::Worked(id, None) => self.end(id, Closed::Error),
+                Letter::Read(id, piece) => self.tell(id, |carriage, file, now| {
+                    if let Err(error) = file.has_read(piece) {
+                        carriage.failed(&error, now);
+                    }
+                }),
+            }
+        }
+    }
+
+    /// What has happened to connections.
+    fn hear_events(&mut self) {
+        while let Some((id, happened)) = self.netstack.shard().next_event() {
+            let Some(connection) = self.connections.get_mut(id) else {
+                continue; // It waits for room.
+            };
+            if happened.contains(Happened::RELEASED)
+                && let Some(tcp) = self.netstack.shard().connection(id)
+            {
+                connection
+                    .flight
+                    .release(&mut self.desk.hangar, tcp.released());
+            }
+            let end = self.netstack.shard().end(id);
+            if connection.carriage.is_none() {
+                if end.is_some() || connection.flight.is_empty() {
+                    self.part(id);
+                }
+                continue;
+            }
+            match connection.waits {
+                // It has closed as we have, and that is what its input says.
+                _ if end.is_some_and(|end| end != End::Closed) => {
+                    self.tell(id, |carriage, _, now| {
+                        carriage.failed(&io::ErrorKind::ConnectionReset.into(), now);
+                    });
+                }
+                Waits::Input { .. } => self.go_on(id),
+                Waits::Room { .. } if connection.flight.has_room() => self.go_on(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// A turn for each that waits for one now.
+    fn give_turns(&mut self) {
+        for _ in 0..self.turns.len() {
+            let Some(id) = self.turns.pop_front() else {
+                return;
+            };
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.is_queued = false;
+                self.go_on(id);
+            }
+        }
+    }
+
+    fn look_at_timers(&mut self) {
+        let now = self.now();
+        while let Some(index) = self.timers.expired(now) {
+            let Some(Some(connection)) = self.connections.0.get(index as usize) else {
+                continue;
+            };
+            let id = connection.id;
+            let until = match connection.waits {
+                Waits::Helper | Waits::Turn | Waits::End(_) => continue,
+                Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => until,
+            };
+            if until > self.desk.now.monotonic {
+                // It was put off.
+                self.arm(id, until);
+            } else if connection.carriage.is_some() {
+                self.go_on(id);
+            } else {
+                self.abort(id);
+            }
+        }
+    }
+
+    /// Goes on with a connection until it waits.
+    #[inline]
+    fn go_on(&mut self, id: FlowId) {
+        self.tell(id, |_, _, _| ());
+    }
+
+    /// Tells a connection something, and goes on with it, unless it has ended for the server.
+    #[inline]
+    fn tell(&mut self, id: FlowId, told: impl FnOnce(&mut Carriage<S>, &mut FileReader, Now)) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if connection.carriage.is_none() {
+            return;
+        }
+        let (desk, shard) = (&mut self.desk, self.netstack.shard());
+        let driven = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(carriage) = &mut connection.carriage {
+                told(carriage, &mut connection.file, desk.now);
+            }
+            connection.drive(desk, shard, &self.hall.admission)
+        }));
+        // A session that panics is our mistake, and ends this connection only: the hook has
+        // reported it.
+        match driven.unwrap_or(Waits::End(Closed::Error)) {
+            Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => {
+                self.arm(id, until);
+            }
+            Waits::Turn => {
+                if !mem::replace(&mut connection.is_queued, true) {
+                    self.turns.push_back(id);
+                }
+            }
+            Waits::Helper => {}
+            Waits::End(closed) => self.end(id, closed),
+        }
+    }
+
+    fn arm(&mut self, id: FlowId, until: Instant) {
+        let at = net_instant(self.start, until);
+        self.timers.arm(id.index() as u32, at);
+    }
+}
+
+fn net_instant(start: Instant, time: Instant) -> NetInstant {
+    NetInstant::START + time.saturating_duration_since(start)
+}

@@ -1,0 +1,234 @@
+//! What `--engine netstack` needs beside its name: a device, addresses, and where its TCP listens.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use ::serve::engine::netstack::{Door, NetstackHost};
+use ::serve::listen::{Address, Inherited};
+use ::serve::tls::Tls;
+use netstack::device::name::DeviceName;
+use netstack::ip::Prefix;
+use netstack::station::{Station, StationError};
+
+use crate::Failure;
+use crate::common::Common;
+use crate::settings::Setting;
+use crate::value;
+
+/// What was said about the netstack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NetstackChoice {
+    device: Option<DeviceName>,
+    addresses: Vec<Prefix>,
+    gateways: Vec<IpAddr>,
+    mtu: Option<usize>,
+}
+
+impl<C: AsMut<Common> + 'static> Setting<C> {
+    /// What both commands can be told about the netstack.
+    pub(crate) const NETSTACK: &'static [Setting<C>] = &[
+        Setting::new("device")
+            .takes("KIND:NAME", |config: &mut C, text| {
+                config.as_mut().engine.netstack.device = Some(text.parse()?);
+                Ok(())
+            })
+            .on_engines(&["netstack"])
+            .help("Where the netstack's frames come from: tap:NAME, packet:NAME or xdp:NAME")
+            .more(
+                "tap makes the interface if it is not there; packet and \
+                 xdp take one that is, such as a network card or one end of a veth. It needs root, \
+                 or CAP_NET_ADMIN for tap and CAP_NET_RAW for packet.",
+            ),
+        Setting::new("address")
+            .adds("ADDR/LEN", |config: &mut C, text| {
+                config
+                    .as_mut()
+                    .engine
+                    .netstack
+                    .addresses
+                    .push(text.parse()?);
+                Ok(())
+            })
+            .on_engines(&["netstack"])
+            .help("An address of the netstack, as in 10.9.0.2/24; may be repeated")
+            .more("The kernel must not have it. The length is the link's prefix."),
+        Setting::new("gateway")
+            .adds("ADDR", |config: &mut C, text| {
+                config
+                    .as_mut()
+                    .engine
+                    .netstack
+                    .gateways
+                    .push(gateway(text)?);
+                Ok(())
+            })
+            .on_engines(&["netstack"])
+            .help("Where the netstack sends what leaves the link; one of IPv4 and one of IPv6")
+            .more("A router of IPv6 that advertises itself needs none."),
+        Setting::new("mtu")
+            .takes("N", |config: &mut C, text| {
+                config.as_mut().engine.netstack.mtu = Some(value::count(text, 1..=MTU_MAX)?);
+                Ok(())
+            })
+            .derived("the interface's")
+            .on_engines(&["netstack"])
+            .help("The longest packet that the netstack sends and takes")
+            .more("No more than the interface's."),
+    ];
+}
+
+/// What IPv4's length field can say.
+const MTU_MAX: usize = 0xffff;
+
+fn gateway(text: &str) -> Result<IpAddr, String> {
+    let wrong = |_| format!("'{text}' is no address; write it as in 10.9.0.1 or fe80::1");
+    text.parse().map_err(wrong)
+}
+
+impl NetstackChoice {
+    /// Finds what does not go together. What is missing, [`open`](Self::open) says.
+    ///
+    /// # Errors
+    /// A sentence with what to change.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.device.is_none() || self.addresses.is_empty() {
+            true => Ok(()),
+            false => self.station().map(drop),
+        }
+    }
+
+    fn station(&self) -> Result<Station, String> {
+        let device = self.device.clone();
+        let station = Station {
+            device: device.ok_or("--engine netstack needs --device, such as tap:weft0")?,
+            addresses: self.addresses.clone(),
+            gateways: self.gateways.clone(),
+            mtu: self.mtu,
+        };
+        if self.addresses.is_empty() {
+            return Err("--engine netstack needs --address, such as 10.9.0.2/24".to_owned());
+        }
+        station.check().map_err(|error| error.to_string())?;
+        Ok(station)
+    }
+
+    /// Opens the device. `listen` is where the netstack listens, each with TLS or without.
+    ///
+    /// # Errors
+    /// What cannot be, or what the kernel says to the device.
+    pub(crate) fn open(
+        &self,
+        shards: usize,
+        listen: impl IntoIterator<Item = (Address, Option<Arc<Tls>>)>,
+        backlog: Option<usize>,
+    ) -> Result<NetstackHost, Failure> {
+        let station = self.station().map_err(Failure::Usage)?;
+        let door = |(address, tls)| {
+            let address = address_of_door(&station, &address)?;
+            Ok(Door { address, tls })
+        };
+        let doors = listen.into_iter().map(door).collect::<Result<Vec<_>, _>>();
+        let doors = doors.map_err(Failure::Usage)?;
+        NetstackHost::open(&station, shards, doors, backlog).map_err(|error| {
+            let why = error.to_string();
+            match error {
+                StationError::Described(_) => Failure::Usage(why),
+                StationError::Device(..) => Failure::Running(why),
+            }
+        })
+    }
+}
+
+/// Sockets from systemd are the kernel's.
+///
+/// # Errors
+/// If there are some.
+pub(crate) fn refuse_inherited(inherited: &[Inherited]) -> Result<(), Failure> {
+    match inherited {
+        [] => Ok(()),
+        _ => Err(Failure::Usage(
+            "sockets that systemd passes are the kernel's, and --engine netstack takes none"
+                .to_owned(),
+        )),
+    }
+}
+
+/// Where the netstack listens if this is typed.
+fn address_of_door(station: &Station, listen: &Address) -> Result<SocketAddr, String> {
+    let everywhere = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let address = match listen {
+        Address::Tcp(address) => *address,
+        Address::Name { host, port } if host.is_empty() => everywhere(*port),
+        Address::Name { host, .. } => {
+            return Err(format!(
+                "cannot listen at {listen}: --engine netstack looks no names up; write an address \
+                 in the place of {host}"
+            ));
+        }
+        Address::Unix { .. } => {
+            return Err(format!(
+                "cannot listen at {listen}: --engine netstack has no Unix sockets"
+            ));
+        }
+    };
+    let mut own = station.addresses.iter().map(|prefix| prefix.address);
+    if !address.ip().is_unspecified() && !own.any(|own| own == address.ip()) {
+        return Err(format!(
+            "cannot listen at {listen}: {} is no --address of the netstack",
+            address.ip()
+        ));
+    }
+    match address.port() {
+        0 => Err(format!(
+            "cannot listen at {listen}: --engine netstack needs to be told which port"
+        )),
+        _ => Ok(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::choice;
+
+    const NETSTACK: &[(&str, &str)] = &[
+        ("engine", "netstack"),
+        ("device", "tap:weft0"),
+        ("address", "10.9.0.2/24"),
+        ("address", "fd00:9::2/64"),
+    ];
+
+    #[test]
+    fn what_is_missing_or_does_not_fit_is_said_with_what_to_write() {
+        choice(NETSTACK).check().unwrap();
+        let refused = |flags: &[(&str, &str)]| choice(flags).check().unwrap_err();
+        let missing = |flags: &[(&str, &str)]| choice(flags).netstack.station().unwrap_err();
+        assert!(missing(&NETSTACK[..1]).contains("needs --device"));
+        assert!(missing(&NETSTACK[..2]).contains("needs --address"));
+        let why = refused(&[NETSTACK, &[("gateway", "10.8.0.1")]].concat());
+        assert!(why.contains("10.8.0.1"), "{why}");
+    }
+
+    #[test]
+    fn the_netstack_listens_at_its_own_addresses_and_nowhere_else() {
+        let station = choice(NETSTACK).netstack.station().unwrap();
+        let door = |text: &str| address_of_door(&station, &text.parse().unwrap());
+        for (typed, address) in [
+            ("8080", "[::]:8080"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("10.9.0.2:80", "10.9.0.2:80"),
+            ("[fd00:9::2]:80", "[fd00:9::2]:80"),
+        ] {
+            assert_eq!(door(typed).unwrap().to_string(), address);
+        }
+        for (typed, why) in [
+            ("10.9.0.3:80", "no --address"),
+            ("localhost:80", "looks no names up"),
+            ("unix:/run/x", "no Unix sockets"),
+            ("10.9.0.2:0", "which port"),
+        ] {
+            let said = door(typed).unwrap_err();
+            assert!(said.contains(why) && said.contains(typed), "{said}");
+        }
+    }
+}

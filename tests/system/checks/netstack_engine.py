@@ -1,0 +1,226 @@
+"""`--engine netstack` on a link of its own: what the checks of the other engines promise, and each device.
+
+A check's thread goes into a network namespace of its own, where the kernel is the server's neighbour. What it starts goes with it.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import subprocess
+
+import link
+from memcache import CacheServer
+from world import Server, check, expect, expect_equal, read_reply, request, wait_for
+
+from . import clients, crowds, lifecycle, load
+
+KERNEL, SERVER, PORT = "10.9.0.1", "10.9.0.2", 8080
+INTERFACE = "weft0"
+CLONE_NEWNET = 0x4000_0000
+# A crowd that asks at once fits into the interface's queue.
+QUEUE = 20_000
+
+
+class OnLink:
+    """A server whose netstack is on the other end of a link. Mixed into `Server`, whose options it leaves out but for the flags."""
+
+    def prepare(self, world, kind, log):
+        self.world, self.kind, self.host, self.port, self.admin_port = world, kind, SERVER, PORT, 9090
+        self.origin = f"http://{SERVER}:{PORT}"
+        self.log = world.scratch / f"{log}-{len(world.servers)}.log"
+        self.nofile, self.before_exec, self.expect_ready, self.process = None, None, True, None
+        device = f"{kind}:{'stack' if kind != 'tap' else INTERFACE}"
+        return ["--engine", "netstack", "--device", device, "--address", f"{SERVER}/24", "--address", "fd00:9::2/64",
+                "--admin", f"127.0.0.1:{self.admin_port}"]
+
+    def start(self):
+        super().start()
+        if self.kind == "tap":
+            ip("address", "add", f"{KERNEL}/24", "dev", INTERFACE)
+            ip("link", "set", INTERFACE, "txqueuelen", str(QUEUE), "up")
+
+
+class WebOnLink(OnLink, Server):
+    def __init__(self, world, flags, kind="tap", site=None, workers=1):
+        self.site = site or world.site
+        flags = [*self.prepare(world, kind, "server"), *flags]
+        self.command = [str(world.binary), "serve", str(self.site), "--listen", str(PORT), "--workers", str(workers),
+                        "--color", "never", *flags]
+
+
+class CacheOnLink(OnLink, CacheServer):
+    def __init__(self, world, flags):
+        flags = [*self.prepare(world, "tap", "cache"), *flags]
+        self.command = [str(world.binary), "cache", "-u", "root", "-p", str(PORT), *flags]
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+@contextlib.contextmanager
+def own_network():
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        expect(libc.unshare(CLONE_NEWNET) == 0, f"no network namespace: {os.strerror(ctypes.get_errno())}")
+        ip("link", "set", "lo", "up")
+        yield
+    finally:
+        libc.setns(before, CLONE_NEWNET)
+        os.close(before)
+
+
+def server_on_link(world, kind="tap"):
+    """What `world.server` is in a check: it starts servers on the link."""
+
+    def server(*flags, **options):
+        started = WebOnLink(world, [str(flag) for flag in flags], kind=kind, **options)
+        world.servers.append(started)
+        started.start()
+        return started
+
+    return server
+
+
+def on_tap(run):
+    """A check of the other engines, on a TAP interface."""
+
+    @functools.wraps(run)
+    def on_link(world):
+        with own_network():
+            world.server = server_on_link(world)
+            run(world)
+
+    return on_link
+
+
+for promise in (
+    clients.every_file_arrives_whole, clients.curl_gets_ranges, clients.curl_heads, clients.curl_uploads_and_goes_on,
+    clients.pipelined_requests_are_answered_in_order, clients.a_browser_shows_the_page,
+    load.wrk_counts_no_error,
+    lifecycle.sigterm_loses_no_request, lifecycle.sigterm_lets_downloads_and_heads_finish, lifecycle.the_drain_has_a_deadline,
+    lifecycle.a_start_right_after_kill_9_finds_its_port, lifecycle.sighup_under_load_drops_no_connection,
+    lifecycle.a_changing_file_is_never_mixed,
+    crowds.a_silent_connection_is_closed_without_a_word, crowds.killed_clients_leave_nothing_behind,
+):
+    check("netstack", limit_s=120)(on_tap(promise))
+
+
+@check("netstack", limit_s=60)
+def two_shards_serve_the_site_on_two_queues(world):
+    with own_network():
+        world.server = functools.partial(server_on_link(world), workers=2)
+        clients.every_file_arrives_whole(world)
+
+
+@check("netstack", limit_s=60)
+def a_packet_socket_serves_the_site(world):
+    on_veth(world, "packet")
+
+
+@check("netstack", limit_s=60)
+def af_xdp_serves_the_site(world):
+    on_veth(world, "xdp")
+
+
+def on_veth(world, kind):
+    with own_network():
+        ip("link", "add", "kernel", "type", "veth", "peer", "name", "stack")
+        # No address, so that the kernel says nothing there.
+        ip("link", "set", "stack", "addrgenmode", "none", "up")
+        if kind == "xdp":
+            link.make_checksums("kernel")
+        ip("address", "add", f"{KERNEL}/24", "dev", "kernel")
+        ip("link", "set", "kernel", "up")
+        world.server = server_on_link(world, kind)
+        clients.every_file_arrives_whole(world)
+
+
+@check("netstack", limit_s=60)
+def a_thousand_connections_are_served_at_once(world):
+    with own_network(), server_on_link(world)() as server:
+        crowd = [server.connect() for _ in range(1000)]
+        for connection in crowd:
+            connection.sendall(request("/style.css"))
+        whole = (world.site / "style.css").read_bytes()
+        for connection in crowd:
+            with connection.makefile("rb") as file:
+                expect_equal("a reply", read_reply(file).body, whole)
+        wait_for("all are open", lambda: server.metric("weft_connections_active") == 1000)
+        for connection in crowd:
+            connection.close()
+        wait_for("all are closed", lambda: server.metric("weft_connections_active") == 0)
+
+
+@check("netstack", limit_s=60)
+def kill_9_leaves_no_interface_behind(world):
+    with own_network():
+        server = server_on_link(world)()
+        expect_equal("the first page", server.get("/").status, 200)
+        server.process.kill()
+        server.process.wait()
+        wait_for("the interface is gone", lambda: INTERFACE not in world.output_of("ip", "link").decode())
+
+
+@check("netstack")
+def without_the_right_to_it_the_device_is_refused_with_a_sentence(world):
+    flags = ["--engine", "netstack", "--device", f"tap:{INTERFACE}", "--address", f"{SERVER}/24"]
+    with own_network():
+        refused = world.start("setpriv", "--reuid", "65534", "--clear-groups", world.binary, "serve", world.site, *flags)
+        _, said = refused.communicate(timeout=20)
+    expect(refused.returncode != 0 and b"CAP_NET_ADMIN" in said, f"it ended with {refused.returncode} and said {said!r}")
+
+
+@check("netstack", limit_s=60)
+def the_cache_answers_over_the_netstack(world):
+    with own_network(), cache_on_link(world, "-m", 256) as server:
+        value = os.urandom(1_000_000)
+        with server.client() as client:
+            client.must_set(b"small", b"value")
+            client.must_set(b"large", value)
+            for _ in range(5):
+                expect_equal("the values", client.get_many(b"small", b"large"), {b"small": b"value", b"large": value})
+            expect_equal("mg's answer", client.ask(b"mg small v"), b"VA 5")
+            expect_equal("mg's value", client.line(), b"value")
+            client.send(b"get large\r\n" * 50)
+            for _ in range(50):
+                expect(client.read_values() == {b"large": value}, "a value has other bytes")
+        for _ in range(20):
+            with server.client() as client:
+                expect_equal("the version", client.ask(b"version")[:7], b"VERSION")
+
+
+@check("netstack", limit_s=60)
+def the_cache_tells_one_too_many_so_over_the_netstack(world):
+    with own_network(), cache_on_link(world, "-c", 3) as server:
+        inside = [server.client() for _ in range(3)]
+        for client in inside:
+            client.must_set(b"a", b"b")
+        with server.client() as outside:
+            expect_equal("what it is told", outside.line(), b"ERROR Too many open connections")
+        for client in inside:
+            expect_equal("those inside", client.get(b"a"), b"b")
+            client.close()
+
+
+def cache_on_link(world, *flags):
+    server = CacheOnLink(world, [str(flag) for flag in flags])
+    world.servers.append(server)
+    server.start()
+    return server
+
+
+@check("netstack", limit_s=60)
+def a_cache_that_stops_is_gone_when_its_clients_have_all_replies(world):
+    with own_network():
+        server = cache_on_link(world, "-m", 256)
+        with server.client() as client:
+            value = os.urandom(1_000_000)
+            client.must_set(b"large", value)
+            client.send(b"get large\r\n")
+            server.signal(signal.SIGTERM)
+            expect(client.read_values() == {b"large": value}, "a value has other bytes")
+        expect_equal("exit status", server.wait_end(10), 0)

@@ -24,7 +24,8 @@ Lower bars are better, and the line on a bar goes from the least to the greatest
 fibers on io_uring, \"weft epoll\" the same on epoll, \"weft event\" event loops, \"weft thread\" a kernel
 thread for each connection. nginx sends files by sendfile, or by copying; it is configured both ways,
 because for small files copying is cheaper. A \"ceiling\" serves from memory and does
-nothing else that a server does: no time-outs, no limits, no checks of what it is sent.",
+nothing else that a server does: no time-outs, no limits, no checks of what it is sent. It copies
+all bodies, so large ones can be cheaper elsewhere.",
     found: "\
 The thesis and Liu and Chen give rates of whole servers, not costs of requests. The author of
 Rusty finds a minimal server with epoll far ahead of lwan, and that ahead of lighttpd, with a

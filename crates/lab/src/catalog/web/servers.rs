@@ -28,7 +28,8 @@ The minimal server is far ahead of lwan, and that ahead of lighttpd. Six percent
 spent outside of the kernel. nginx was wanted and could not be built.",
     threats: "\
 The 500 pages are drawn, not his. A core for the generator is little for bodies of this size: where
-it is the limit, only CPU per request tells servers apart.",
+it is the limit, only CPU per request tells servers apart. A ceiling copies its bodies, where others
+let the kernel send the file.",
     measures: &[Measure::CPU_US, Measure::RATE, Measure::BUSY, Measure::P50, Measure::P99],
     cells: |_| vec![Cell::new(CELL, "http", [])],
     subjects: &[

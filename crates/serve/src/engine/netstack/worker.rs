@@ -203,18 +203,21 @@ where
             thread::sleep(DEVICE_PAUSE);
         }
         let patience = self.patience();
-        let timeout = Timespec {
-            tv_sec: patience.as_secs().min(3600) as i64,
-            tv_nsec: patience.subsec_nanos().into(),
-        };
         let bell = &self.desk.own.bell;
         let device = self.netstack.device().descriptor();
         let fds = [bell.as_fd(), device.unwrap_or(bell.as_fd())];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        // A failure is looked at by what is tried next.
-        let _ = poll(&mut fds, Some(&timeout));
+        bell.wait(Some(patience), |timeout| {
+            let timeout = timeout.unwrap_or_default();
+            let timeout = Timespec {
+                tv_sec: timeout.as_secs().min(3600) as i64,
+                tv_nsec: timeout.subsec_nanos().into(),
+            };
+            // A failure is looked at by what is tried next.
+            let _ = poll(&mut fds, Some(&timeout));
+        });
         if !fds[0].revents().is_empty() {
-            bell.reset();
+            bell.is_heard();
         }
         let reports = fds.iter().filter(|fd| !fd.revents().is_empty()).count();
         self.desk.own.counters.waits.add(1);

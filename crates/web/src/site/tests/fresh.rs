@@ -1,0 +1,128 @@
+//! When a change is seen.
+
+use super::*;
+
+#[test]
+fn a_change_is_served_at_the_latest_when_promised() {
+    let mut world = World::new(&[("a.txt", "old")]);
+    assert_eq!(world.text("/a.txt"), "old");
+    world.write("a.txt", "new and longer");
+    world.at_s += 0.9;
+    let entry = world.entry("/a.txt");
+    assert_eq!(text_of(&entry), "new and longer");
+    assert!(head_of(&entry).contains("Content-Length: 14\r\n"));
+    fs::remove_file(world.path("a.txt")).unwrap();
+    world.at_s += 0.9;
+    assert!(matches!(world.ask("/a.txt", &[]), Found::NotFound));
+    assert_eq!(world.count("site_memory_bytes"), 0);
+}
+
+#[test]
+fn what_has_not_changed_is_only_looked_at() {
+    // Twice, and at least one look: a file system in memory (tmpfs) reads no file at the first
+    // request, and looks again with leave to wait, since it remembers no absence of variants.
+    let mut world = World::new(&[("a.txt", "same")]);
+    world.entry("/a.txt");
+    let first = world.entry("/a.txt");
+    world.at_s += 5.0;
+    assert!(Arc::ptr_eq(&first, &world.entry("/a.txt")));
+    assert!(world.count("site_rechecks_total") >= 1);
+    assert_eq!(world.count("site_changed_total"), 0);
+    let misses = world.count("site_misses_total");
+    world.entry("/a.txt");
+    assert_eq!(world.count("site_misses_total"), misses);
+}
+
+#[test]
+fn a_change_with_the_old_length_and_a_time_set_back_is_noticed() {
+    let mut world = World::new(&[("a.txt", "one")]);
+    set_mtime(&world.path("a.txt"), 1_000_000_000);
+    assert_eq!(world.text("/a.txt"), "one");
+    world.write("a.txt", "two");
+    set_mtime(&world.path("a.txt"), 1_000_000_000);
+    world.at_s += 1.0;
+    assert_eq!(world.text("/a.txt"), "two");
+}
+
+#[test]
+fn a_file_that_changed_just_now_is_read_again_at_the_next_check() {
+    let mut world = World::new(&[("a.txt", "one")]);
+    world.at_s = 0.5;
+    let racy = world.entry("/a.txt");
+    assert!(
+        racy.etag.matches('-').count() == 2 && !racy.modified_is_strong,
+        "{}",
+        racy.etag
+    );
+    world.at_s += 1.0;
+    let again = world.entry("/a.txt");
+    assert!(
+        !Arc::ptr_eq(&racy, &again),
+        "another change may hide behind the same time stamp"
+    );
+    assert_ne!(racy.etag, again.etag);
+    world.at_s = 10.0;
+    let settled = world.entry("/a.txt");
+    assert_eq!(settled.etag.matches('-').count(), 1);
+    world.at_s += 5.0;
+    assert!(Arc::ptr_eq(&settled, &world.entry("/a.txt")));
+}
+
+#[test]
+fn an_open_file_is_compared_at_each_use() {
+    let world = World::with(&[("big", "0123456789")], |config| {
+        config.memory_file_len_max = 4
+    });
+    let before = world.entry("/big");
+    assert!(matches!(before.body, Body::File { .. }));
+    world.write("big", "abc");
+    // No time has passed.
+    let after = world.entry("/big");
+    assert_eq!((text_of(&after).as_str(), after.len), ("abc", 3));
+}
+
+#[test]
+fn a_root_that_is_switched_to_another_release_is_followed() {
+    let dir = TempDir::new().unwrap();
+    for release in ["one", "two"] {
+        write(&dir, &format!("{release}/a.txt"), release);
+    }
+    let current = dir.path().join("current");
+    symlink("one", &current).unwrap();
+    let mut world = World::with(&[], |config| config.root = current.clone());
+    assert_eq!(world.text("/a.txt"), "one");
+    symlink("two", dir.path().join("next")).unwrap();
+    fs::rename(dir.path().join("next"), &current).unwrap();
+    world.at_s += 1.0;
+    assert_eq!(world.text("/a.txt"), "two");
+    fs::remove_file(&current).unwrap();
+    world.at_s += 1.0;
+    assert_eq!(
+        world.text("/a.txt"),
+        "two",
+        "the old site is better than none"
+    );
+}
+
+#[test]
+fn without_openat2_everything_is_found_by_loading() {
+    let mut world = World::new(&[("a/x.txt", "hello"), ("a/x.txt.br", "br")]);
+    symlink("a/x.txt", world.path("link")).unwrap();
+    symlink("/etc/passwd", world.path("out")).unwrap();
+    let root = Root::open(world.dir.path(), false, 0)
+        .unwrap()
+        .without_openat2();
+    *world.site.root.write().unwrap() = Arc::new(root);
+    assert!(matches!(world.find("/link", &[]), Found::WouldBlock));
+    assert_eq!(world.text("/link"), "hello");
+    assert_eq!(
+        text_of(&entry_of(world.find("/link", &[]))),
+        "hello",
+        "a hit needs no look-up"
+    );
+    assert_eq!(text_of(&entry_of(world.ask("/a/x.txt", &ALL))), "br");
+    assert!(matches!(world.ask("/out", &[]), Found::NotFound));
+    world.write("a/x.txt", "changed");
+    world.at_s += 1.0;
+    assert_eq!(world.text("/link"), "changed");
+}

@@ -1,0 +1,181 @@
+//! Memory and open files stay within their limits.
+
+use super::*;
+
+/// Files of 100 bytes, and room for `files` of them in memory and in the page cache together.
+fn world_of_many(count: usize, files_in_memory: u64, files_in_pages: u64) -> World {
+    let world = World::with(&[], |config| {
+        config.memory_budget = files_in_memory * (100 + ledger::MEMORY_OVERHEAD);
+        config.page_cache_budget = Some(files_in_pages * 4096);
+        config.precompressed = false;
+        config.open_files_max = 16;
+    });
+    (0..count).for_each(|n| world.write(&format!("f{n}"), &format!("{n:0100}")));
+    world
+}
+
+fn path_of(n: usize) -> String {
+    format!("/f{n}")
+}
+
+#[test]
+fn memory_and_open_files_stay_within_their_limits() {
+    let world = world_of_many(200, 20, 30);
+    for n in (0..3).flat_map(|_| 0..200) {
+        assert_eq!(world.text(&path_of(n)), format!("{n:0100}"));
+        assert!(world.count("site_memory_bytes") <= 20 * (100 + ledger::MEMORY_OVERHEAD));
+        assert!(world.count("site_page_cache_bytes") <= 30 * 4096);
+        assert!(world.count("site_files_open") <= 16);
+    }
+    assert!(world.count("site_files_closed_total") > 0);
+}
+
+#[test]
+fn a_walk_over_a_large_file_set_leaves_the_hot_files_in_memory() {
+    let world = world_of_many(400, 40, 40);
+    let hot = || 0..10;
+    (0..5)
+        .flat_map(|_| hot())
+        .for_each(|n| _ = world.entry(&path_of(n)));
+    assert!(hot().all(|n| is_in_memory(&world.entry(&path_of(n)))));
+    let evicted = world.count("site_memory_evicted_total");
+    for n in (0..4).flat_map(|_| 10..400) {
+        world.entry(&path_of(n));
+        assert!(
+            is_in_memory(&world.entry(&path_of(n % 10))),
+            "hot file {} at {n}",
+            n % 10
+        );
+    }
+    let evicted = world.count("site_memory_evicted_total") - evicted;
+    assert!(evicted < 30, "{evicted} evicted by 1560 cold requests");
+}
+
+#[test]
+fn a_new_hot_file_gets_into_memory_after_few_requests() {
+    let world = world_of_many(101, 100, 0);
+    (0..100).for_each(|n| _ = world.entry(&path_of(n)));
+    let asked = (1..)
+        .find(|_| is_in_memory(&world.entry(&path_of(100))))
+        .unwrap();
+    assert!(asked <= 5, "in memory at request {asked}");
+}
+
+#[test]
+fn a_file_that_only_the_disk_knows_is_read_into_memory_when_it_is_asked_for_again() {
+    // Without variants, whose absence only the disk knows as well.
+    let world = World::with(&[("cold.txt", "cold")], |config| {
+        config.precompressed = false
+    });
+    let file = File::open(world.path("cold.txt")).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let once = match world.find("/cold.txt", &[]) {
+        // A kernel that cannot say what it would have to wait for.
+        Found::WouldBlock => return,
+        found => entry_of(found),
+    };
+    // Not the first time (but a file system in memory has nothing cold), yet at the second: found
+    // if the kernel has read ahead since, else loaded.
+    assert!(is_in_memory(&once) || is_in_memory(&world.entry("/cold.txt")));
+    assert_eq!(text_of(&entry_of(world.find("/cold.txt", &[]))), "cold");
+}
+
+#[test]
+fn a_file_that_finds_no_place_is_not_to_be_kept_in_the_page_cache() {
+    let world = world_of_many(100, 10, 20);
+    let keeps = |n| match world.entry(&path_of(n)).body {
+        Body::Memory(_) => None,
+        Body::File { keep, .. } => Some(keep),
+    };
+    let kept: Vec<_> = (0..100).map(keeps).collect();
+    assert_eq!(kept.iter().filter(|keep| keep.is_none()).count(), 10);
+    assert_eq!(kept.iter().filter(|keep| **keep == Some(true)).count(), 20);
+    assert_eq!(kept.iter().filter(|keep| **keep == Some(false)).count(), 70);
+    // One that is asked for often takes the place of one that is not.
+    assert!((0..8).any(|_| keeps(99) != Some(false)));
+}
+
+#[test]
+fn names_that_do_not_exist_take_no_room() {
+    let world = World::new(&[("a.txt", "a")]);
+    let entry = world.entry("/a.txt");
+    for n in 0..1000 {
+        assert!(matches!(
+            world.ask(&format!("/random{n}"), &[]),
+            Found::NotFound
+        ));
+    }
+    assert!(Arc::ptr_eq(&entry, &entry_of(world.find("/a.txt", &[]))));
+    assert_eq!(world.count("site_paths"), 1);
+}
+
+#[test]
+fn paths_that_nobody_asks_for_are_dropped_first() {
+    let world = World::with(&[], |config| config.paths_max = 10);
+    (0..50).for_each(|n| world.write(&format!("f{n}"), "x"));
+    let hot = world.entry("/f0");
+    for n in 1..50 {
+        world.entry(&path_of(n));
+        assert!(Arc::ptr_eq(&hot, &world.entry("/f0")), "at {n}");
+        assert!(world.count("site_paths") <= 10);
+    }
+    assert!(world.count("site_memory_files") <= 10);
+}
+
+#[test]
+fn running_out_of_descriptors_closes_files_and_then_says_so() {
+    let world = world_of_many(8, 0, 100);
+    (0..8).for_each(|n| _ = world.entry(&path_of(n)));
+    let calls = std::cell::Cell::new(0);
+    let open = || {
+        calls.set(calls.get() + 1);
+        if calls.get() == 1 {
+            Err(Miss::OutOfDescriptors)
+        } else {
+            Ok(())
+        }
+    };
+    assert_eq!(world.site.with_descriptors(open), Ok(()));
+    assert_eq!(world.count("site_files_open"), 7);
+    let failed = world
+        .site
+        .with_descriptors(|| Err::<(), _>(Miss::OutOfDescriptors));
+    let found = world.site.found_of(failed.unwrap_err(), "x");
+    assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));
+}
+
+/// What the ways to a file cost, best of five:
+/// `cargo test --release -p weftwork-web cost_of -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement, not a promise"]
+fn cost_of_the_ways_to_a_file() {
+    let mut world = World::new(&[("assets/app/main.4f1c2b.js", "x")]);
+    world.write("assets/app/main.4f1c2b.js.br", "br");
+    File::create(world.path("big"))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    world.at_s += 20.0;
+    let now = world.now();
+    let cost = |what: &str, path: &str, accepts: &[Encoding]| {
+        let lookup = lookup(path, accepts);
+        (0..20).for_each(|_| _ = world.site.load(&lookup, now));
+        let rounds = 200_000;
+        let ns = (0..5).map(|_| {
+            let start = Instant::now();
+            (0..rounds).for_each(|_| _ = std::hint::black_box(world.site.find(&lookup, now)));
+            start.elapsed().as_nanos() as f64 / f64::from(rounds)
+        });
+        println!("{what}: {:.0} ns", ns.fold(f64::INFINITY, f64::min));
+    };
+    cost("hit in memory", "/assets/app/main.4f1c2b.js", &[]);
+    cost(
+        "hit in memory, a variant",
+        "/assets/app/main.4f1c2b.js",
+        &ALL,
+    );
+    cost("open file", "/big", &[]);
+    cost("nothing there", "/nope", &[]);
+    cost("a directory without its slash", "/assets/app", &[]);
+}

@@ -91,6 +91,10 @@ pub(super) fn may_send_v6(address: Ipv6Addr) -> bool {
 
 pub(super) struct Routes {
     own: Vec<Prefix>,
+    /// The addresses of `own`, in order: each frame is compared with them, and there may be many.
+    addresses: Vec<IpAddr>,
+    /// One of `own` for each prefix.
+    links: Vec<Prefix>,
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
     /// A router that has advertised itself, and until when it is one.
@@ -108,8 +112,19 @@ impl Routes {
                 len: 64,
             });
         }
+        let mut addresses: Vec<IpAddr> = own.iter().map(|prefix| prefix.address).collect();
+        addresses.sort_unstable();
+        let mut links: Vec<Prefix> = Vec::new();
+        for prefix in &own {
+            let is_same = |link: &Prefix| link.len == prefix.len && link.contains(prefix.address);
+            if !links.iter().any(is_same) {
+                links.push(*prefix);
+            }
+        }
         Routes {
             own,
+            addresses,
+            links,
             gateway_v4: config.gateway_v4,
             gateway_v6: config.gateway_v6,
             router: None,
@@ -126,12 +141,12 @@ impl Routes {
     }
 
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
-        self.own.iter().any(|prefix| prefix.address == address)
+        self.addresses.binary_search(&address).is_ok()
     }
 
     /// Whether `address` is of all hosts on this link.
     pub(super) fn is_broadcast(&self, address: IpAddr) -> bool {
-        self.own.iter().any(|prefix| prefix.is_broadcast(address))
+        self.links.iter().any(|link| link.is_broadcast(address))
     }
 
     /// Whether `group` is one that this host listens to: all nodes, and for each of its addresses
@@ -152,7 +167,7 @@ impl Routes {
         is_one_host
             && !self.is_own(address)
             && !self.is_broadcast(address)
-            && self.own.iter().any(|prefix| prefix.contains(address))
+            && self.links.iter().any(|link| link.contains(address))
     }
 
     /// The neighbour that a packet to `dst` goes to.
@@ -205,4 +220,39 @@ fn link_local(mac: EthernetAddress) -> Ipv6Addr {
     let word = |high, low| u16::from_be_bytes([high, low]);
     let words = [word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f)];
     Ipv6Addr::new(0xfe80, 0, 0, 0, words[0], words[1], words[2], words[3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_many_addresses_is_own_and_their_neighbours_are_on_the_link() {
+        let hosts = |range: std::ops::Range<u8>| range.map(|host| IpAddr::from([192, 0, 2, host]));
+        let addresses =
+            hosts(2..200).chain(["10.9.0.7", "fd00:9::2"].map(|it| it.parse().unwrap()));
+        let prefix = |address: IpAddr| Prefix {
+            address,
+            len: if address.is_ipv4() { 24 } else { 64 },
+        };
+        let routes = Routes::new(&InterfaceConfig {
+            mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
+            mtu: 1500,
+            addresses: addresses.clone().map(prefix).collect(),
+            gateway_v4: None,
+            gateway_v6: None,
+        });
+        // One for each prefix, and that of fe80::/64.
+        assert_eq!(routes.links.len(), 4);
+        for own in addresses {
+            assert!(routes.is_own(own) && !routes.is_on_link(own), "{own}");
+        }
+        let others = ["10.9.0.8", "fd00:9::3", "fe80::1"].map(|it| it.parse().unwrap());
+        for other in hosts(200..255).chain(others) {
+            assert!(!routes.is_own(other) && routes.is_on_link(other), "{other}");
+        }
+        for no_host in ["10.9.0.255", "192.0.2.0"].map(|it| it.parse().unwrap()) {
+            assert!(routes.is_broadcast(no_host) && !routes.is_on_link(no_host));
+        }
+    }
 }

@@ -98,6 +98,22 @@ impl Station {
         tcp: TcpConfig,
         limits: ShardLimits,
     ) -> Result<Vec<Netstack<StationDevice>>, StationError> {
+        self.open_keyed(shards, tcp, limits, random_key)
+    }
+
+    /// As [`Station::open`], with keys of one's own: a host that comes again and again goes on in
+    /// its sequence numbers if it has the same key each time, which must not be known elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`StationError`]
+    pub fn open_keyed(
+        &self,
+        shards: usize,
+        tcp: TcpConfig,
+        limits: ShardLimits,
+        key: impl Fn() -> io::Result<[u8; 16]>,
+    ) -> Result<Vec<Netstack<StationDevice>>, StationError> {
         self.check()?;
         let refused = |error| StationError::Device(self.device.clone(), error);
         let mac = self.device.fixed_mac().map_err(refused)?;
@@ -125,7 +141,7 @@ impl Station {
             }),
         };
         let netstack = |device| {
-            let key = random_key().map_err(refused)?;
+            let key = key().map_err(refused)?;
             Ok(Netstack::new(device, interface.clone(), tcp, limits, key))
         };
         queues.into_iter().map(netstack).collect()

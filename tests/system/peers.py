@@ -9,8 +9,9 @@ from world import free_port, wait_for
 class nginx:
     """An nginx of one process, that logs path, agent and status of every request."""
 
-    def __init__(self, world, folder=None, more=""):
+    def __init__(self, world, folder=None, more="", host="127.0.0.1", wrap=()):
         self.world, self.port, self.more = world, free_port(), more
+        self.host, self.wrap = host, wrap
         self.folder = folder or world.folder("nginx", a__txt=b"some text\n" * 40)
         self.log = world.scratch / "access.log"
 
@@ -28,12 +29,12 @@ http {{
     {self.more}
     client_body_temp_path {self.world.scratch}; proxy_temp_path {self.world.scratch};
     fastcgi_temp_path {self.world.scratch}; uwsgi_temp_path {self.world.scratch}; scgi_temp_path {self.world.scratch};
-    server {{ listen 127.0.0.1:{self.port}; root {self.folder}; }}
+    server {{ listen {self.host}:{self.port}; root {self.folder}; }}
 }}""")
-        self.process = self.world.start("nginx", "-p", self.world.scratch, "-c", config)
-        url = f"http://127.0.0.1:{self.port}"
-        wait_for("nginx answers", lambda: answers(self.port))
-        return url, self.log
+        self.process = self.world.start(*self.wrap, "nginx", "-p", self.world.scratch, "-c", config)
+        # It listens before it writes its number.
+        wait_for("nginx listens", (self.world.scratch / "nginx.pid").exists)
+        return f"http://{self.host}:{self.port}", self.log
 
     def __exit__(self, *_):
         self.process.terminate()
@@ -51,14 +52,15 @@ def answers(port):
 class memcached:
     """The real one, and its own statistics."""
 
-    def __init__(self, world, *flags):
+    def __init__(self, world, *flags, host="127.0.0.1", wrap=()):
         self.world, self.port = world, free_port()
-        self.flags = flags
+        self.flags, self.host, self.wrap = flags, host, wrap
 
     def __enter__(self):
-        self.process = self.world.start("memcached", "-u", "root", "-l", "127.0.0.1", "-p", self.port, "-c", 20000, "-m", 512,
+        self.process = self.world.start(*self.wrap, "memcached", "-u", "root", "-l", self.host, "-p", self.port, "-c", 20000, "-m", 512,
                                         *self.flags)
-        wait_for("memcached answers", lambda: answers(self.port))
+        listens = (*self.wrap, "ss", "-Hltn", f"sport = :{self.port}")
+        wait_for("memcached listens", lambda: self.world.output_of(*listens))
         return self
 
     def stats(self):

@@ -1,19 +1,24 @@
-//! The back end that carries the bytes: io_uring or epoll, under one interface of completions.
+//! The back end that carries the bytes: io_uring or epoll over the kernel's TCP, or our own TCP,
+//! under one interface of completions.
 //!
 //! A worker numbers its connections; each number is a *port* of the backend. Operations are begun
 //! by number, and a turn says which of them ended. At most one receive is under way on a port.
 //! Sends are gathered: what is appended to [`Backend::output`] between two turns goes out as one.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use netstack::station::StationDevice;
+use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
 use crate::LoadError;
 use crate::plan::Io;
 use crate::poll::Poll;
 use crate::ring::Ring;
+use crate::socket::socket_for;
+use crate::user_tcp::UserTcp;
 
 /// The most that one operation drops unread. Nothing is stored there.
 pub(crate) const DISCARD_BYTES: usize = 1 << 20;
@@ -51,19 +56,41 @@ impl What {
 pub(crate) enum Backend {
     Ring(Box<Ring>),
     Poll(Box<Poll>),
+    UserTcp(Box<UserTcp<StationDevice>>),
+    #[cfg(test)]
+    Memory(Box<UserTcp<crate::user_tcp::tests::Wire>>),
 }
+
+/// A connection to be opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) to: SocketAddr,
+    /// The address to connect from; `None`: what the network picks.
+    pub(crate) from: Option<IpAddr>,
+    /// More than one request may be under way on it, so none of them waits for the other's
+    /// acknowledgement (Nagle).
+    pub(crate) is_chatty: bool,
+}
+
+/// A connection that blocks.
+pub(crate) trait ReadWrite: Read + Write {}
+
+impl<S: Read + Write> ReadWrite for S {}
 
 macro_rules! either {
     ($backend:expr, $it:ident => $call:expr) => {
         match $backend {
             Backend::Ring($it) => $call,
             Backend::Poll($it) => $call,
+            Backend::UserTcp($it) => $call,
+            #[cfg(test)]
+            Backend::Memory($it) => $call,
         }
     };
 }
 
 impl Backend {
-    /// One for this thread, which alone may use it.
+    /// One over the kernel's TCP for this thread, which alone may use it.
     pub(crate) fn new(io: Io, ports: u32, input_bytes: usize) -> Result<Backend, LoadError> {
         let backend = match io {
             Io::Epoll => Backend::Poll(Box::new(Poll::new(ports, input_bytes).map_err(denied)?)),
@@ -74,14 +101,37 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Whether sockets must not block.
-    pub(crate) fn wants_nonblocking(&self) -> bool {
-        matches!(self, Backend::Poll(_))
+    /// Begins to connect. Ends as [`What::Connected`], unless there is an error now.
+    pub(crate) fn open(&mut self, port: u32, route: &Route) -> Result<(), Errno> {
+        let to = SocketAddrAny::from(route.to);
+        match self {
+            Backend::Ring(ring) => ring.open(port, socket_for(route, false)?, to),
+            Backend::Poll(poll) => poll.open(port, socket_for(route, true)?, to),
+            Backend::UserTcp(tcp) => tcp.open(port, route)?,
+            #[cfg(test)]
+            Backend::Memory(tcp) => tcp.open(port, route)?,
+        }
+        Ok(())
     }
 
-    /// Begins to connect. Ends as [`What::Connected`].
-    pub(crate) fn open(&mut self, port: u32, socket: OwnedFd, to: SocketAddrAny) {
-        either!(self, it => it.open(port, socket, to));
+    /// Opens a connection that blocks, for what is done before the run: on the first port, which is
+    /// closed.
+    pub(crate) fn stream(
+        &mut self,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<Box<dyn ReadWrite + '_>> {
+        Ok(match self {
+            Backend::Ring(_) | Backend::Poll(_) => {
+                let stream = TcpStream::connect_timeout(&to, timeout)?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
+                Box::new(stream)
+            }
+            Backend::UserTcp(tcp) => Box::new(tcp.stream(to, timeout)?),
+            #[cfg(test)]
+            Backend::Memory(tcp) => Box::new(tcp.stream(to, timeout)?),
+        })
     }
 
     /// Where to append what the next turn sends.
@@ -100,7 +150,7 @@ impl Backend {
     }
 
     /// What the last receive brought; valid until the next one is begun.
-    pub(crate) fn input(&self, port: u32, length: usize) -> &[u8] {
+    pub(crate) fn input(&mut self, port: u32, length: usize) -> &[u8] {
         either!(self, it => it.input(port, length))
     }
 

@@ -1,11 +1,12 @@
 //! Whether a plan can be carried out, before anything is sent.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::LoadError;
 use crate::distribution::Distribution;
 use crate::memcached::{DIGITS, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::plan::{Arrivals, Cache, Plan, Workload};
+use crate::plan::{Arrivals, Cache, Network, Plan, Workload};
 
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
@@ -96,12 +97,13 @@ impl Plan {
             return wrong("a session log says how many requests a session has; give a duration");
         }
         self.check_sources()?;
+        self.check_network()?;
         self.check_arrivals()?;
         self.check_workload()
     }
 
     fn check_sources(&self) -> Result<(), LoadError> {
-        let of_another_family = |source: &std::net::IpAddr| {
+        let of_another_family = |source: &IpAddr| {
             self.targets
                 .iter()
                 .any(|target| target.is_ipv4() != source.is_ipv4())
@@ -112,6 +114,44 @@ impl Plan {
             ))),
             None => Ok(()),
         }
+    }
+
+    fn check_network(&self) -> Result<(), LoadError> {
+        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let Network::Netstack(station) = &self.network else {
+            return Ok(());
+        };
+        station
+            .check()
+            .map_err(|error| LoadError::Plan(error.to_string()))?;
+        if self.threads > 1 {
+            // The device deals frames to its queues as it likes: a reply would come to another
+            // thread than the one that asked.
+            return wrong(
+                "a load over a netstack has one thread: start one for each device, and merge what \
+                 their --json wrote"
+                    .to_owned(),
+            );
+        }
+        let is_own = |address: IpAddr| station.addresses.iter().any(|own| own.address == address);
+        if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
+            return wrong(format!("source address {source} is none of the netstack's"));
+        }
+        for target in self.targets.iter().map(SocketAddr::ip) {
+            let is_on_link = station.addresses.iter().any(|own| own.contains(target));
+            let is_behind = |gateway: &IpAddr| gateway.is_ipv4() == target.is_ipv4();
+            if is_own(target) {
+                return wrong(format!(
+                    "{target} is the netstack's own address, not a server's"
+                ));
+            }
+            if !is_on_link && !station.gateways.iter().any(is_behind) {
+                return wrong(format!(
+                    "{target} is in the prefix of no --address, and there is no --gateway to it"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_arrivals(&self) -> Result<(), LoadError> {

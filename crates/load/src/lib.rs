@@ -1,14 +1,16 @@
 //! Load generators that tell the truth: the ruler of the project.
 //!
 //! A [`Plan`] says what to send, when and where; [`run`] does it on kernel threads and returns an
-//! [`Outcome`]. Nothing here is made of what it measures: no fibers, no sessions, no driver.
+//! [`Outcome`]. Nothing here is made of what it measures: no fibers, no sessions, no driver. Over
+//! [`Network::Netstack`](plan::Network::Netstack) it has our own TCP in it, so a server on that TCP
+//! is not measured with it.
 //!
 //! ```text
 //!            Plan                       one Worker per kernel thread
 //!  ┌──────────────────────┐   ┌─────────────────────────────────────────────┐
 //!  │ targets, sources     │   │ Arrivals ─▶ backlog ─▶ connections ─▶ ring   │  Tally
-//!  │ arrivals   (when)    │──▶│  (when)     (bounded)   HTTP or cache   or   │─────────▶ Outcome
-//!  │ workload   (what)    │   │                         out and in     epoll │ per interval
+//!  │ arrivals   (when)    │──▶│  (when)     (bounded)   HTTP or cache  epoll │─────────▶ Outcome
+//!  │ workload   (what)    │   │                         out and in   netstack│ per interval
 //!  └──────────────────────┘   └─────────────────────────────────────────────┘
 //! ```
 //!
@@ -59,6 +61,7 @@ mod speaker;
 pub mod sweep;
 pub mod traces;
 mod usage;
+mod user_tcp;
 pub mod verdict;
 mod worker;
 

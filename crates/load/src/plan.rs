@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netstack::station::Station;
+
 use crate::distribution::{Distribution, Popularity};
 pub use crate::expect::Statuses;
 
@@ -45,7 +47,9 @@ pub struct Plan {
     pub request_timeout: Duration,
     /// Requests that may wait for a free connection, over all threads; more are counted as missed.
     pub backlog_max: u32,
-    /// What carries the bytes.
+    /// Where the connections go.
+    pub network: Network,
+    /// What carries the bytes over [`Network::Kernel`].
     pub io: Io,
     /// Which statuses of HTTP are right; another one is an error.
     pub expect: Statuses,
@@ -75,6 +79,7 @@ impl Default for Plan {
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
             backlog_max: 1_000_000,
+            network: Network::Kernel,
             io: Io::Auto,
             expect: Statuses::default(),
             verify: false,
@@ -94,7 +99,16 @@ impl Plan {
     }
 }
 
-/// What carries the bytes.
+/// Where the connections go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Through the kernel's TCP/IP, by sockets.
+    Kernel,
+    /// Through our own, as a host that this is on a link. [`Plan::sources`] are addresses of it.
+    Netstack(Station),
+}
+
+/// What carries the bytes of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
     /// io_uring where the kernel allows it, else epoll.

@@ -1,8 +1,6 @@
 //! Stores every key once, before a run. Nothing is measured here, so it is plain blocking code.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use crate::memcached::Commands;
 
@@ -14,43 +12,38 @@ const ROUND_BYTES: usize = 256 * 1024;
 /// A longer line is no answer to a set.
 const LINE_BYTES_MAX: u64 = 1024;
 
-/// Sets `keys`, and waits until each is stored, or `is_stopped`.
+/// Sets `keys` over a connection, and waits until each is stored, or `is_stopped`.
 pub(crate) fn set_all(
     commands: &Commands,
     keys: impl Iterator<Item = u64>,
-    target: SocketAddr,
-    timeout: Duration,
+    stream: impl Read + Write,
     is_stopped: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let stream = TcpStream::connect_timeout(&target, timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    let mut replies = BufReader::new(&stream);
+    let mut stream = BufReader::new(stream);
     let (mut round, mut count) = (Vec::new(), 0);
     for key in keys {
         commands.set_key(key, &mut round);
         count += 1;
         if count == KEYS_PER_ROUND || round.len() >= ROUND_BYTES {
-            exchange(&stream, &mut replies, &mut round, &mut count)?;
+            exchange(&mut stream, &mut round, &mut count)?;
             if is_stopped() {
                 return Ok(());
             }
         }
     }
-    exchange(&stream, &mut replies, &mut round, &mut count)
+    exchange(&mut stream, &mut round, &mut count)
 }
 
 fn exchange(
-    mut stream: &TcpStream,
-    replies: &mut impl BufRead,
+    stream: &mut BufReader<impl Read + Write>,
     round: &mut Vec<u8>,
     count: &mut usize,
 ) -> io::Result<()> {
-    stream.write_all(round)?;
+    stream.get_mut().write_all(round)?;
     let mut line = String::new();
     for _ in 0..*count {
         line.clear();
-        replies.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)?;
+        stream.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)?;
         match line.trim_end() {
             "STORED" | "HD" => {}
             "" => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -6,8 +6,9 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::LoadError;
-use crate::plan::Plan;
+use crate::plan::{Network, Plan};
 use crate::report::count_of;
+use crate::user_tcp::CONNECTIONS_PER_PAIR;
 use crate::worker::opens_on_demand;
 
 /// Descriptors of a thread that are no connections: its ring, or its epoll instance and its event.
@@ -17,17 +18,20 @@ const SPARE: u64 = 16;
 
 /// Raises the soft limit of descriptors to the hard one, and says what does not fit.
 pub(crate) fn check(plan: &Plan) -> Result<(), LoadError> {
-    let open = fs::read_dir("/proc/self/fd").map_or(3, |files| files.count() as u64);
-    let ports = match opens_on_demand(plan) {
-        // The server decides how many of them are open at a time.
-        true => None,
-        false => ports_of_range(),
+    // On demand, the server decides how many of them are open at a time.
+    let fixed = |ports: Option<u64>| ports.filter(|_| !opens_on_demand(plan));
+    let no = match plan.network {
+        Network::Kernel => {
+            let open = fs::read_dir("/proc/self/fd").map_or(3, |files| files.count() as u64);
+            refusal(plan, open, raised_nofile(), fixed(ports_of_range()))
+        }
+        Network::Netstack(_) => refusal_of_netstack(plan, fixed(Some(CONNECTIONS_PER_PAIR))),
     };
-    refusal(plan, open, raised_nofile(), ports).map_or(Ok(()), |no| Err(LoadError::Plan(no)))
+    no.map_or(Ok(()), |no| Err(LoadError::Plan(no)))
 }
 
 fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<String> {
-    let connections = u64::from(plan.connections) + u64::from(plan.idle.connections);
+    let connections = connections_of(plan);
     let wanted = connections + u64::from(plan.threads) * PER_THREAD + open + SPARE;
     let said = count_of(connections);
     if nofile < wanted {
@@ -38,17 +42,36 @@ fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<St
             count_of(nofile)
         ));
     }
-    // Connection n goes from source n mod s to target n mod t, so that lcm(s, t) pairs are in use.
-    let (sources, targets) = (plan.sources.len().max(1) as u64, plan.targets.len() as u64);
-    let pairs = sources * targets / greatest_common_divisor(sources, targets);
     let ports = ports?;
-    (ports * pairs < connections).then(|| {
+    (ports * pairs_of(plan) < connections).then(|| {
         format!(
             "{said} connections need as many ports, and net.ipv4.ip_local_port_range has {} for each \
              pair of addresses: add addresses (--source), or widen it",
             count_of(ports)
         )
     })
+}
+
+fn refusal_of_netstack(plan: &Plan, ports: Option<u64>) -> Option<String> {
+    let (connections, ports) = (connections_of(plan), ports?);
+    (ports * pairs_of(plan) < connections).then(|| {
+        format!(
+            "{} connections need as many ports, and the netstack has {} for each pair of addresses: \
+             give it more of them (--address FIRST-LAST/PREFIX)",
+            count_of(connections),
+            count_of(ports)
+        )
+    })
+}
+
+fn connections_of(plan: &Plan) -> u64 {
+    u64::from(plan.connections) + u64::from(plan.idle.connections)
+}
+
+/// Connection n goes from source n mod s to target n mod t, so that lcm(s, t) pairs are in use.
+fn pairs_of(plan: &Plan) -> u64 {
+    let (sources, targets) = (plan.sources.len().max(1) as u64, plan.targets.len() as u64);
+    sources * targets / greatest_common_divisor(sources, targets)
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {

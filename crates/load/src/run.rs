@@ -13,8 +13,9 @@ use crate::backend::{self, Backend};
 use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
-use crate::plan::{Arrivals, Io, Plan, Workload};
+use crate::plan::{Arrivals, Network, Plan, Workload};
 use crate::usage::Meters;
+use crate::user_tcp::UserTcp;
 use crate::worker::{Overseer, Share, Times, Worker};
 use crate::{LoadError, arrivals, room};
 
@@ -39,13 +40,37 @@ pub fn run(
 ) -> Result<Outcome, LoadError> {
     plan.check()?;
     room::check(plan)?;
-    let (io, io_reason) = backend::choose(plan.io)?;
-    probe(plan)?;
+    match &plan.network {
+        Network::Kernel => {
+            let (io, reason) = backend::choose(plan.io)?;
+            probe(plan)?;
+            let open = |ports| Backend::new(io, ports, input_bytes(plan));
+            run_over(plan, stop, observer, reason, open)
+        }
+        Network::Netstack(station) => {
+            let open = |ports| {
+                let tcp = UserTcp::of_station(station, plan, ports)?;
+                Ok(Backend::UserTcp(Box::new(tcp)))
+            };
+            let reason = format!("netstack on {}", station.device);
+            run_over(plan, stop, observer, reason, open)
+        }
+    }
+}
+
+/// Carries the plan out over a back end for each thread, which `open` opens with so many ports.
+pub(crate) fn run_over(
+    plan: &Plan,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Progress<'_>),
+    io: String,
+    open: impl Fn(u32) -> Result<Backend, LoadError> + Sync,
+) -> Result<Outcome, LoadError> {
     let times = times(plan);
     let stage = Stage {
         plan,
         times,
-        io,
+        open,
         stop,
         failed: AtomicBool::new(false),
         ready: Barrier::new(plan.threads as usize),
@@ -71,7 +96,7 @@ pub fn run(
     let threads = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     let warm_up = Duration::from_nanos(times.warm_up_ns);
     intervals.retain(|record| record.begins >= warm_up);
-    Ok(finish(plan, &times, began, io_reason, &threads, intervals))
+    Ok(finish(plan, &times, began, io, &threads, intervals))
 }
 
 fn joined(
@@ -97,6 +122,14 @@ fn times(plan: &Plan) -> Times {
     }
 }
 
+fn input_bytes(plan: &Plan) -> usize {
+    match (plan.verify, plan.depth) {
+        (true, _) => INPUT_VERIFY_BYTES,
+        (false, 2..) => INPUT_DEEP_BYTES,
+        (false, _) => INPUT_BYTES,
+    }
+}
+
 /// One connection to each target, so that a run without a server ends with a sentence, not with
 /// counters.
 fn probe(plan: &Plan) -> Result<(), LoadError> {
@@ -108,10 +141,10 @@ fn probe(plan: &Plan) -> Result<(), LoadError> {
 }
 
 /// What the threads of a run share.
-struct Stage<'a> {
+struct Stage<'a, Open> {
     plan: &'a Plan,
     times: Times,
-    io: Io,
+    open: Open,
     stop: &'a AtomicBool,
     /// Set when a thread could not begin; then none begins.
     failed: AtomicBool,
@@ -132,7 +165,7 @@ struct Worked {
     measured: Duration,
 }
 
-impl Stage<'_> {
+impl<Open: Fn(u32) -> Result<Backend, LoadError>> Stage<'_, Open> {
     fn work(&self, thread: u32, reports: Sender<Report>) -> Result<Worked, LoadError> {
         let share = Share {
             thread,
@@ -164,13 +197,12 @@ impl Stage<'_> {
         Ok(overseer.worked(started))
     }
 
-    fn prepare(&self, share: &Share, overseer: &ThreadOverseer) -> Result<Worker<'_>, LoadError> {
-        let input_bytes = match (self.plan.verify, self.plan.depth) {
-            (true, _) => INPUT_VERIFY_BYTES,
-            (false, 2..) => INPUT_DEEP_BYTES,
-            (false, _) => INPUT_BYTES,
-        };
-        let backend = Backend::new(self.io, Worker::ports(self.plan, share), input_bytes)?;
+    fn prepare(
+        &self,
+        share: &Share,
+        overseer: &ThreadOverseer<'_, Open>,
+    ) -> Result<Worker<'_>, LoadError> {
+        let backend = (self.open)(Worker::ports(self.plan, share))?;
         let mut worker = Worker::new(self.plan, share, self.times, backend);
         worker
             .populate(share, overseer)
@@ -188,15 +220,15 @@ impl Stage<'_> {
     }
 }
 
-struct ThreadOverseer<'a> {
-    stage: &'a Stage<'a>,
+struct ThreadOverseer<'a, Open> {
+    stage: &'a Stage<'a, Open>,
     reports: Sender<Report>,
     began: Meters,
     ended: Option<Meters>,
     spun: Duration,
 }
 
-impl ThreadOverseer<'_> {
+impl<Open> ThreadOverseer<'_, Open> {
     fn worked(&self, started: Instant) -> Worked {
         let ended = self.ended.unwrap_or_else(Meters::read);
         let end = Duration::from_nanos(self.stage.times.end_ns);
@@ -208,7 +240,7 @@ impl ThreadOverseer<'_> {
     }
 }
 
-impl Overseer for ThreadOverseer<'_> {
+impl<Open> Overseer for ThreadOverseer<'_, Open> {
     fn is_stopped(&self) -> bool {
         self.stage.stop.load(Ordering::Relaxed) || self.stage.failed.load(Ordering::Relaxed)
     }

@@ -1,21 +1,17 @@
 //! Sockets that connect, and what goes wrong with them, by httperf's classes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
+use crate::backend::Route;
 use crate::outcome::Errors;
 
-/// Makes a socket for a connection to `to`.
-pub(crate) fn socket_for(
-    to: SocketAddr,
-    source: Option<IpAddr>,
-    is_nonblocking: bool,
-    is_chatty: bool,
-) -> Result<OwnedFd, Errno> {
-    let family = if to.is_ipv4() {
+/// Makes a socket for a connection.
+pub(crate) fn socket_for(route: &Route, is_nonblocking: bool) -> Result<OwnedFd, Errno> {
+    let family = if route.to.is_ipv4() {
         AddressFamily::INET
     } else {
         AddressFamily::INET6
@@ -23,12 +19,12 @@ pub(crate) fn socket_for(
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, is_nonblocking);
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-    if is_chatty {
+    if route.is_chatty {
         // Nagle would hold the second of two small requests until the first is acknowledged. One
         // request per connection needs no such call.
         sockopt::set_tcp_nodelay(&socket, true)?;
     }
-    if let Some(source) = source {
+    if let Some(source) = route.from {
         // The port is picked at connect, by the whole 4-tuple, so that every source address has its
         // whole range for every target (IP_BIND_ADDRESS_NO_PORT, ip(7)).
         bind_without_port(&socket)?;

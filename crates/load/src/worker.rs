@@ -25,6 +25,7 @@ use crate::arrivals::Schedule;
 use crate::backend::{Backend, Completion};
 use crate::outcome::Tally;
 use crate::plan::{Arrivals, Plan, Workload};
+use crate::populate::set_all;
 use crate::random::Random;
 use crate::speaker::{Reader, Speaker};
 
@@ -499,11 +500,10 @@ impl<'p> Worker<'p> {
         }
         let threads = u64::from(share.threads);
         let keys = (u64::from(share.thread)..cache.keys).step_by(threads as usize);
+        let timeout = self.plan.request_timeout;
         for &target in &self.plan.targets {
-            let timeout = self.plan.request_timeout;
-            crate::populate::set_all(commands, keys.clone(), target, timeout, || {
-                overseer.is_stopped()
-            })?;
+            let stream = self.backend.stream(target, timeout)?;
+            set_all(commands, keys.clone(), stream, || overseer.is_stopped())?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use ::load::Outcome;
 use ::load::Plan;
-use ::load::plan::{Arrivals, Workload};
+use ::load::plan::{Arrivals, Network, Workload};
 use ::load::report::{Heading, count_of, rate_of};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
@@ -45,6 +45,12 @@ fn run_load(command: &str, matches: &ArgMatches) -> Result<(), Failure> {
     let (plan, target) = wanted::plan(command, matches, rank).map_err(Failure::Usage)?;
     plan.check()
         .map_err(|error| Failure::Usage(error.to_string()))?;
+    if place.is_some() && plan.network != Network::Kernel {
+        return Err(Failure::Usage(
+            "agents do not go with --network netstack: all of them would have the same --address"
+                .to_owned(),
+        ));
+    }
     let mut how = how(&plan);
     if let Some(place) = &place {
         how = format!("{how}, {} agents", place.size);

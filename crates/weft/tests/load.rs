@@ -734,6 +734,29 @@ fn wrong_words_are_a_usage_error_that_says_what_to_write() {
 }
 
 #[test]
+fn what_a_netstack_does_not_have_is_a_usage_error() {
+    let own = "--network netstack --device tap:weft0 --address 10.9.0.2/24";
+    for (words, hint) in [
+        ("--device tap:weft0", "add --network netstack"),
+        ("--network netstack", "needs a --device"),
+        (&format!("{own} --gateway there"), "not an IP address"),
+        (&format!("{own} --io epoll"), "--io does not go with"),
+        (&format!("{own} --source 10.9.0.2"), "--source does not go"),
+        (
+            &format!("{own} --agents 2 --rank 0 --rendezvous x:1"),
+            "agents",
+        ),
+        (&format!("{own} --threads 2"), "one thread"),
+    ] {
+        let url = ["http", "http://10.9.0.1/"].into_iter();
+        let output = load(&url.chain(words.split(' ')).collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{words}: {output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(hint), "{words}: {said}");
+    }
+}
+
+#[test]
 fn a_sweep_runs_every_rate() {
     let url = format!("http://{}/", server(HELLO));
     let output = load(&[

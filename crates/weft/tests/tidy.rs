@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
         &["session", "fiber", "event", "netstack"],
         &["web"],
     ),
-    ("load", &[], &[]),
+    ("load", &["netstack"], &[]),
     ("lab", &["load"], &[]),
     (
         "weft",

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::backend::Route;
 use crate::socket::socket_for;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -13,7 +14,12 @@ fn connected(mut ring: Ring) -> (Ring, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     let peers = (0..ring.ports.len() as u32).map(|port| {
-        let socket = socket_for(target, None, false, true).unwrap();
+        let route = Route {
+            to: target,
+            from: None,
+            is_chatty: true,
+        };
+        let socket = socket_for(&route, false).unwrap();
         ring.open(port, socket, SocketAddrAny::from(target));
         let connected = await_some(&mut ring, 1);
         assert_eq!(

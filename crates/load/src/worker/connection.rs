@@ -1,10 +1,9 @@
 //! The life of a connection: opened, in use, parting, closed.
 
 use rustix::io::Errno;
-use rustix::net::SocketAddrAny;
 
 use super::{Reading, State, Worker};
-use crate::backend::{Completion, What};
+use crate::backend::{Completion, Route, What};
 use crate::outcome::{Tally, record};
 use crate::socket;
 
@@ -19,17 +18,19 @@ impl Worker<'_> {
     }
 
     pub(super) fn connect(&mut self, slot: u32) {
-        let is_nonblocking = self.backend.wants_nonblocking();
-        let is_chatty = !self.opens_on_demand() || self.slots[slot as usize].session.is_some();
+        let is_on_demand = self.opens_on_demand();
         let place = &mut self.slots[slot as usize];
-        match socket::socket_for(place.target, place.source, is_nonblocking, is_chatty) {
-            Ok(socket) => {
+        let route = Route {
+            to: place.target,
+            from: place.source,
+            is_chatty: !is_on_demand || place.session.is_some(),
+        };
+        match self.backend.open(slot, &route) {
+            Ok(()) => {
                 place.state = State::Connecting;
                 place.since_ns = self.now_ns;
                 self.connecting += 1;
                 self.did_send = true;
-                self.backend
-                    .open(slot, socket, SocketAddrAny::from(place.target));
             }
             Err(error) => self.fail(slot, |tally| socket::count(&mut tally.errors, error)),
         }

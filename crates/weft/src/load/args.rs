@@ -168,6 +168,7 @@ fn common(command: Command) -> Command {
         .args(when())
         .args(many())
         .args(how())
+        .args(network())
         .args(agents())
         .args(output())
         .args(watch())
@@ -304,6 +305,31 @@ fn how() -> Vec<Arg> {
     heading(args, "How")
 }
 
+/// The network that the load goes through.
+fn network() -> Vec<Arg> {
+    let args = vec![
+        choice("network", &["kernel", "netstack"])
+            .help(
+                "Whose TCP/IP: the kernel's, or our own, which makes this a host of its own on \
+                 --device. Not for servers that run on the same netstack: it would measure itself",
+            )
+            .default_value("kernel"),
+        text("device", "DEVICE")
+            .help("Of the netstack: tap:NAME, packet:INTERFACE or xdp:INTERFACE"),
+        text("address", "ADDRESS/PREFIX")
+            .help(
+                "Of the netstack: an address to connect from, such as 10.9.0.2/24, or a range of them, \
+                 10.9.0.2-10.9.0.99/24. May be repeated: connections come from each in turn",
+            )
+            .action(ArgAction::Append),
+        text("gateway", "ADDRESS")
+            .help("Of the netstack: where packets go that leave the link. One for each family")
+            .action(ArgAction::Append),
+        text("mtu", "BYTES").help("Of the netstack: the longest packet [default: the device's]"),
+    ];
+    heading(args, "Network")
+}
+
 /// Where an outcome goes.
 pub(super) fn output() -> Vec<Arg> {
     let args = vec![
@@ -328,7 +354,7 @@ fn heading(args: Vec<Arg>, title: &'static str) -> Vec<Arg> {
 }
 
 fn address() -> Arg {
-    Arg::new("address")
+    Arg::new("server")
         .value_name("HOST:PORT")
         .required(true)
         .num_args(1..)

@@ -1,6 +1,6 @@
 //! From what was typed to a plan.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,16 +9,21 @@ use std::time::Duration;
 use ::load::Plan;
 use ::load::fileset::FileSet;
 use ::load::plan::{
-    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Page, SessionPlan,
-    Sessions, Stage, Statuses, Workload,
+    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page,
+    SessionPlan, Sessions, Stage, Statuses, Workload,
 };
 use ::load::replay::Replay;
 use ::load::report::count_of;
 use ::load::sweep;
 use clap::ArgMatches;
+use clap::parser::ValueSource;
+use netstack::ip::Prefix;
+use netstack::station::Station;
 
 use crate::value;
 
+/// What IPv4's length field can say.
+const MTU_MAX: usize = 0xffff;
 /// How long a run with a number of requests lasts at most, if nothing else is said.
 pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
@@ -47,9 +52,14 @@ pub(crate) fn plan(
         Some(_) => Some(count_up_to(matches, "requests", REQUESTS_MAX)?),
         None => None,
     };
+    let network = network(matches)?;
     let plan = Plan {
+        sources: match &network {
+            Network::Kernel => sources(matches)?,
+            Network::Netstack(station) => sources_of(station, &targets),
+        },
         targets,
-        sources: sources(matches)?,
+        network,
         workload,
         arrivals: arrivals(matches)?,
         connections: if is_idle { 0 } else { connections },
@@ -229,7 +239,7 @@ fn resolve(authority: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 
 fn addresses(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, String), String> {
     let names: Vec<&String> = matches
-        .get_many("address")
+        .get_many("server")
         .expect("clap demands it")
         .collect();
     let mut targets = Vec::new();
@@ -409,12 +419,96 @@ fn course(text: &str) -> Result<Vec<Stage>, String> {
     text.split(',').map(|text| stage(text.trim())).collect()
 }
 
-fn sources(matches: &ArgMatches) -> Result<Vec<std::net::IpAddr>, String> {
+fn sources(matches: &ArgMatches) -> Result<Vec<IpAddr>, String> {
     let given = matches.get_many::<String>("source").into_iter().flatten();
     given
         .map(|text| {
             text.parse()
                 .map_err(|_| format!("--source: '{text}' is not an IP address"))
+        })
+        .collect()
+}
+
+const NETSTACK_FLAGS: [&str; 4] = ["device", "address", "gateway", "mtu"];
+/// What a netstack has in another way, or not at all.
+const KERNEL_FLAGS: [(&str, &str); 2] = [
+    ("source", "each --address is a source"),
+    ("io", "the device carries the bytes"),
+];
+/// More are a typing error: each has tens of thousands of ports.
+const ADDRESSES_MAX: u128 = 4096;
+
+fn network(matches: &ArgMatches) -> Result<Network, String> {
+    let is_typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    if said(matches, "network") == "kernel" {
+        return match NETSTACK_FLAGS.into_iter().find(|name| is_typed(name)) {
+            Some(name) => Err(format!(
+                "--{name} is of the netstack: add --network netstack"
+            )),
+            None => Ok(Network::Kernel),
+        };
+    }
+    if let Some((name, why)) = KERNEL_FLAGS.into_iter().find(|(name, _)| is_typed(name)) {
+        return Err(format!(
+            "--{name} does not go with --network netstack: {why}"
+        ));
+    }
+    let all = |name| matches.get_many::<String>(name).into_iter().flatten();
+    let addresses = all("address").map(|text| address_range(text).map_err(of("address")));
+    let gateways = all("gateway").map(|text| {
+        text.parse()
+            .map_err(|_| format!("--gateway: '{text}' is not an IP address"))
+    });
+    let device = optional(matches, "device", |text| text.parse().map_err(say))?;
+    let station = Station {
+        device: device.ok_or("--network netstack needs a --device, such as tap:weft0")?,
+        addresses: addresses.collect::<Result<Vec<_>, _>>()?.concat(),
+        gateways: gateways.collect::<Result<_, _>>()?,
+        mtu: optional(matches, "mtu", |text| value::count(text, 1..=MTU_MAX))?,
+    };
+    Ok(Network::Netstack(station))
+}
+
+/// `10.9.0.2/24`, or `10.9.0.2-10.9.0.99/24`.
+fn address_range(text: &str) -> Result<Vec<Prefix>, String> {
+    let Some((first, last)) = text.split_once('-') else {
+        return text.parse().map(|one| vec![one]).map_err(say);
+    };
+    let last: Prefix = last.parse().map_err(say)?;
+    let first: IpAddr = first
+        .parse()
+        .map_err(|_| format!("'{first}' is not an IP address"))?;
+    let prefix = |address| Prefix { address, ..last };
+    let range = match (first, last.address) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            u128::from(u32::from(first))..=u32::from(last).into()
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => first.into()..=last.into(),
+        _ => {
+            return Err(format!(
+                "'{text}' begins in one family and ends in the other"
+            ));
+        }
+    };
+    let at = |number: u128| match first {
+        IpAddr::V4(_) => IpAddr::V4((number as u32).into()),
+        IpAddr::V6(_) => IpAddr::V6(number.into()),
+    };
+    match range.end().checked_sub(*range.start()) {
+        None => Err(format!("'{text}' ends before it begins")),
+        Some(ADDRESSES_MAX..) => Err(format!("'{text}' is more than {ADDRESSES_MAX} addresses")),
+        Some(_) => Ok(range.map(at).map(prefix).collect()),
+    }
+}
+
+/// The addresses from which the targets can be reached: those of their family.
+fn sources_of(station: &Station, targets: &[SocketAddr]) -> Vec<IpAddr> {
+    let addresses = station.addresses.iter().map(|prefix| prefix.address);
+    addresses
+        .filter(|own| {
+            targets
+                .iter()
+                .any(|target| target.is_ipv4() == own.is_ipv4())
         })
         .collect()
 }
@@ -485,4 +579,38 @@ pub(crate) fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
     let text = said(matches, name);
     text.parse()
         .map_err(|_| format!("--{name}: '{text}' is not a whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_addresses_has_its_first_and_its_last() {
+        let read = |text: &str| {
+            let prefixes = address_range(text).unwrap();
+            let shown: Vec<String> = prefixes.iter().map(Prefix::to_string).collect();
+            shown.join(" ")
+        };
+        assert_eq!(read("10.9.0.2/24"), "10.9.0.2/24");
+        assert_eq!(
+            read("10.9.0.254-10.9.1.1/16"),
+            "10.9.0.254/16 10.9.0.255/16 10.9.1.0/16 10.9.1.1/16"
+        );
+        assert_eq!(read("fd00::1-fd00::2/64"), "fd00::1/64 fd00::2/64");
+        assert_eq!(read("10.9.0.2-10.9.0.2/24"), "10.9.0.2/24");
+        assert_eq!(address_range("10.0.0.0-10.0.15.255/8").unwrap().len(), 4096);
+        for (text, why) in [
+            ("10.9.0.2", "10.9.0.2/24"),
+            ("10.9.0.2-10.9.0.9", "10.9.0.2/24"),
+            ("here-10.9.0.9/24", "not an IP address"),
+            ("10.9.0.9-10.9.0.2/24", "ends before it begins"),
+            ("10.9.0.9-fd00::1/64", "family"),
+            ("10.0.0.0-10.0.16.0/8", "more than 4096"),
+            ("::-ffff:ffff::/1", "more than 4096"),
+        ] {
+            let said = address_range(text).unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
 }

@@ -1,0 +1,45 @@
+"""A link of its own, between two network namespaces which see nothing of the machine's network."""
+
+import pathlib
+import sys
+
+from world import wait_for
+
+SERVER = "10.9.0.1"
+HERE = pathlib.Path(__file__).parent
+
+
+class Lan:
+    """`server` and `clients` are what stands in front of a command that is to run there. The server's end is an interface with the
+    address SERVER. The other end is `device`, which is for a netstack: the kernel has no address there."""
+
+    def __init__(self, world, kind):
+        self.world = world
+        self.server, _ = self.namespace()
+        if kind == "tap":
+            self.clients, self.device = self.server, "tap:server"
+            self.ip(self.server, "tuntap", "add", "server", "mode", "tap")
+        else:
+            self.clients, clients_pid = self.namespace()
+            self.device = f"{kind}:clients"
+            self.ip(self.server, "link", "add", "server", "type", "veth", "peer", "name", "clients", "netns", clients_pid)
+            self.ip(self.clients, "link", "set", "clients", "addrgenmode", "none", "up")
+        if kind == "xdp":
+            world.output_of(*self.server, "env", f"PYTHONPATH={HERE}", sys.executable, "-c", "import link; link.make_checksums('server')")
+        self.ip(self.server, "address", "add", f"{SERVER}/24", "dev", "server")
+        self.ip(self.server, "link", "set", "server", "up")
+
+    def give_kernel(self, address):
+        """The kernel at the other end takes part, for clients with sockets."""
+        self.ip(self.clients, "address", "add", f"{address}/24", "dev", "clients")
+
+    def namespace(self):
+        """It is there as long as its process."""
+        process = self.world.start("unshare", "--net", "sleep", "infinity")
+        own = pathlib.Path("/proc/self/ns/net").readlink()
+        theirs = pathlib.Path(f"/proc/{process.pid}/ns/net")
+        wait_for("the namespace is made", lambda: theirs.readlink() != own)
+        return ("nsenter", f"--net={theirs}"), process.pid
+
+    def ip(self, where, *words):
+        self.world.output_of(*where, "ip", *words)

@@ -10,16 +10,18 @@
 //!
 //! ```text
 //!   listen queue    [c9 c8 c7 c6]
-//!                         │ ring: one accept at a time;  epoll: accept4(2) at an edge
+//!                         │ ring: an accept, then accept4(2);  epoll: accept4(2) at an edge
 //!   waiters         f3 ◀──┘ c6      then f2 ◀── c7, f1 ◀── c8;  c9 stays in the queue
 //! ```
 //!
 //! A ring has one accept, while a fiber waits. It follows a poll, because an accept on an empty
-//! queue makes a socket for nothing; but where the last one left connections in the queue it comes
-//! at once. The ring's multishot accept is no use: it takes the whole queue in one burst, thousands
-//! of connections that no fiber has asked for, and with them the descriptors that files need. For
-//! the same reason the last fiber that waits cannot go while the accept is in the ring: the accept
-//! is cancelled first, and what it brings all the same is the fiber's.
+//! queue makes a socket for nothing. Where it left connections in the queue, accept4(2) takes a few
+//! more, and the ring's next accept comes at once: one for each turn would keep the others waiting
+//! when turns are long, and all of them would be too many when other processors have none. The
+//! ring's multishot accept is no use: it takes the whole queue in one burst, thousands of
+//! connections that no fiber has asked for, and with them the descriptors that files need. For the
+//! same reason the last fiber that waits cannot go while the accept is in the ring: the accept is
+//! cancelled first, and what it brings all the same is the fiber's.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -38,6 +40,9 @@ use crate::sched::block::give_way;
 use crate::sched::cluster::{Cluster, Message};
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
+
+/// How many connections the processors of a listener take together after one that came by a ring.
+const MORE_MAX: usize = 8;
 
 /// What all processors share of one listener.
 #[derive(Debug)]
@@ -315,12 +320,17 @@ impl Acceptors {
             unreachable!("a completion of listener {id}, which nobody accepts from")
         };
         let acceptor = &mut list[index];
+        let is_to_go_on = !(acceptor.is_disarming || acceptor.listener.is_closed());
         (acceptor.is_armed, acceptor.is_disarming) = (false, false);
         acceptor.is_queue_filled = io_uring::cqueue::sock_nonempty(completion.flags);
         if completion.result >= 0 {
             // SAFETY: the kernel made this descriptor for us, in this completion.
             let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
             acceptor.deliver(processor, connection);
+            if acceptor.is_queue_filled && is_to_go_on && !processor.cluster.is_stopping() {
+                let sharers = lock(&acceptor.listener.users).len();
+                acceptor.accept_more(processor, MORE_MAX / sharers.max(1));
+            }
         } else {
             match -completion.result {
                 // EAGAIN: another processor or program was faster.
@@ -361,7 +371,7 @@ impl Acceptors {
             match processor.backend {
                 // The accept that is under way has seen an empty queue. The next one looks again.
                 Backend::Uring(_) => acceptor.disarm(processor),
-                Backend::Epoll(_) => acceptor.accept_all(processor),
+                Backend::Epoll(_) => acceptor.accept_more(processor, usize::MAX),
             }
         }
     }
@@ -420,12 +430,15 @@ impl Acceptor {
         }
     }
 
-    /// Accepts for as many as wait, as long as connections are there.
-    fn accept_all(&mut self, processor: &Processor) {
-        while !self.waiters.is_empty() {
+    /// Accepts for as many as wait, `count_max` at most, as long as connections are there.
+    fn accept_more(&mut self, processor: &Processor, count_max: usize) {
+        for _ in 0..count_max.min(self.waiters.len()) {
             match accept_now(&self.listener) {
                 Ok(Some(connection)) => self.deliver(processor, connection),
-                Ok(None) => return,
+                Ok(None) => {
+                    self.is_queue_filled = false;
+                    return;
+                }
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     return self.fail(processor, Completion::error(errno));

@@ -532,11 +532,16 @@ fn idle_connections_that_are_gone_are_said() {
     );
     fails(&idle(10, 9, 1), &[]);
     // Some were opened during the warm-up, which is not counted, and none is left.
-    let mut gone = idle(10, 0, 10);
-    for opened in [0, 10] {
+    for (opened, closed) in [(0, 10), (10, 10), (10, 0)] {
+        let mut gone = idle(10, 0, closed);
         gone.total.opened = opened;
         fails(&gone, &[]);
-        assert_eq!(gone.verdict().row, VerdictRow::IdleLost, "{opened} opened");
+        let row = gone.verdict().row;
+        assert_eq!(
+            row,
+            VerdictRow::IdleLost,
+            "{opened} opened, {closed} closed"
+        );
     }
     // Beside others that ask, they are a warning.
     let mut beside = good();

@@ -109,8 +109,12 @@ impl Stage {
         self.0.store(stage, Ordering::SeqCst);
     }
 
+    pub(crate) fn now(&self) -> u8 {
+        self.0.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn is(&self, stage: u8) -> bool {
-        self.0.load(Ordering::SeqCst) == stage
+        self.now() == stage
     }
 }
 

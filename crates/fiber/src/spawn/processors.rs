@@ -125,12 +125,14 @@ impl ProcessorThreads {
 
 impl Cluster {
     pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
+        // One look at each: between two, one that was retiring may have gone, and seem to run.
         let places = self.open_places().iter();
-        places
-            .filter(|place| !place.is_free())
-            .map(|place| ProcessorStatus {
+        let stages = places.map(|place| (place, place.stage.now()));
+        stages
+            .filter(|(_, stage)| *stage != FREE)
+            .map(|(place, stage)| ProcessorStatus {
                 index: place.index,
-                is_retiring: place.stage.is(RETIRING),
+                is_retiring: stage == RETIRING,
                 pinned: place.pinned.load(Ordering::Relaxed),
             })
             .collect()

@@ -17,7 +17,8 @@ use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant as TheirInstant;
-use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
+use smoltcp::wire::{EthernetFrame, HardwareAddress, IpAddress, IpCidr, Ipv4Packet, TcpPacket};
+use smoltcp::wire::{EthernetProtocol, IpProtocol, TcpSeqNumber};
 
 const MTU: usize = 1500;
 const PORT: u16 = 80;
@@ -28,10 +29,38 @@ struct Adapter {
     device: Mem,
     burst: ReceiveBurst,
     now: Instant,
+    /// The place behind smoltcp's FIN, once that has left.
+    fin_end: Option<TcpSeqNumber>,
+}
+
+impl Adapter {
+    /// Seen: smoltcp stayed in LAST-ACK for ever, and our end in TIME-WAIT was not asked again.
+    /// Cause: its FIN had come, our acknowledgement of that was corrupted, and an older one came
+    /// late. smoltcp 0.12 stops its timer for an older one in LAST-ACK, so that the FIN never
+    /// leaves again. Cure: behind its FIN the link loses what does not acknowledge that; our end
+    /// must be able to end nevertheless.
+    fn is_lost(&self, frame: &[u8]) -> bool {
+        let Some((fin_end, tcp)) = self.fin_end.zip(tcp_of(frame)) else {
+            return false;
+        };
+        tcp.ack() && tcp.ack_number() < fin_end
+    }
+}
+
+fn tcp_of(frame: &[u8]) -> Option<TcpPacket<&[u8]>> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    if frame.ethertype() != EthernetProtocol::Ipv4 {
+        return None;
+    }
+    let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
+    if packet.next_header() != IpProtocol::Tcp {
+        return None;
+    }
+    TcpPacket::new_checked(packet.payload()).ok()
 }
 
 struct Arriving(Vec<u8>);
-struct Leaving<'a>(&'a mut Mem, Instant);
+struct Leaving<'a>(&'a mut Adapter);
 
 impl RxToken for Arriving {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
@@ -43,13 +72,16 @@ impl TxToken for Leaving<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut bytes = vec![0; len];
         let result = f(&mut bytes);
+        if let Some(tcp) = tcp_of(&bytes).filter(TcpPacket::fin) {
+            self.0.fin_end = Some(tcp.seq_number() + tcp.segment_len());
+        }
         let frame = OutgoingFrame {
             headers: &bytes,
             payload: &[],
             offload: Offload::None,
         };
         // A frame that finds the lane full is lost.
-        let _ = self.0.transmit(self.1, &frame);
+        let _ = self.0.device.transmit(self.0.now, &frame);
         result
     }
 }
@@ -59,16 +91,20 @@ impl phy::Device for Adapter {
     type TxToken<'a> = Leaving<'a>;
 
     fn receive(&mut self, _: TheirInstant) -> Option<(Arriving, Leaving<'_>)> {
-        self.burst.clear();
-        self.device
-            .receive(self.now, &mut self.burst)
-            .expect("memory");
-        let frame = self.burst.frames().next()?.bytes.to_vec();
-        Some((Arriving(frame), Leaving(&mut self.device, self.now)))
+        loop {
+            self.burst.clear();
+            self.device
+                .receive(self.now, &mut self.burst)
+                .expect("memory");
+            let frame = self.burst.frames().next()?.bytes.to_vec();
+            if !self.is_lost(&frame) {
+                return Some((Arriving(frame), Leaving(self)));
+            }
+        }
     }
 
     fn transmit(&mut self, _: TheirInstant) -> Option<Leaving<'_>> {
-        Some(Leaving(&mut self.device, self.now))
+        Some(Leaving(self))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -119,6 +155,7 @@ fn ends(impairment: Impairment, congestion: CongestionControl) -> (Netstack<Impa
         device: far,
         burst: ReceiveBurst::new(1, MTU + 14),
         now: Instant::START,
+        fin_end: None,
     };
     let mac = smoltcp::wire::EthernetAddress([2, 0, 0, 0, 0, 2]);
     let mut config = Config::new(HardwareAddress::Ethernet(mac));

@@ -184,6 +184,9 @@ impl Congestion {
     /// window down to it.
     pub fn on_loss(&mut self, flight: u64) {
         let mss = self.mss as f64;
+        // Without what duplicates and SACK blocks have let out before the loss was found. RFC 5681
+        // 3.2 (2)
+        let flight = flight.min(self.cwnd);
         let ssthresh = match self.control {
             CongestionControl::NewReno => flight / 2,
             CongestionControl::Cubic => (flight as f64 * CUBIC_BETA) as u64,

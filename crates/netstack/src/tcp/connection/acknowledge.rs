@@ -47,8 +47,12 @@ impl Connection {
 
     /// RFC 9293 3.10.7.4: from the latest segment only. Returns whether the window is another.
     fn take_window(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
-        let is_latest =
-            self.snd_wl1 < arriving.seq || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
+        // Beyond the RFC: what is sent again has old text, and its ACK and window are of now. The
+        // window of before, counted from the new ACK, would reach too far.
+        let is_news = ack > self.flight.start();
+        let is_latest = is_news
+            || self.snd_wl1 < arriving.seq
+            || (self.snd_wl1 == arriving.seq && self.snd_wl2 <= ack);
         if ack < self.flight.start() || !is_latest {
             return false;
         }

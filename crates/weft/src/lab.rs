@@ -123,12 +123,13 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     say(&format!(
         "this will take about {minutes} min, and up to a quarter more if it is noisy"
     ));
-    let mut as_expected = true;
+    let (mut is_measured, mut as_expected) = (false, true);
     for (at, experiment) in experiments.iter().enumerate() {
         let Some(recorded) = lab.measure(experiment, &subjects, run.effort())? else {
             continue;
         };
         let report = Report::new(experiment, &recorded);
+        is_measured = true;
         as_expected &= report.is_as_expected();
         write!(out, "{}{report}", if at > 0 { "\n" } else { "" })?;
         out.flush()?;
@@ -137,6 +138,10 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         }
     }
     drop_place(&mut lab);
+    if !is_measured {
+        let why = "nothing was measured: every experiment was left out";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     report(&run.measuring.folder, None, out)?;
     match (lab.is_stopped(), run.strict && !as_expected) {
         (true, _) => Err(Failure::Shown(130)),

@@ -372,6 +372,21 @@ fn the_lab_says_how_to_go_on() {
             &format!("there are no samples in {results}"),
         );
     }
+    // Seen: "there are no samples …: weft lab run makes them", of weft lab run; and after an
+    // earlier run in the same folder the old report and exit code 0.
+    check(
+        &mut weft(&[
+            "lab",
+            "run",
+            "file-table",
+            "--cells",
+            "no such",
+            "--out",
+            results,
+        ]),
+        2,
+        "nothing was measured",
+    );
     let servers = run(&mut weft(&["lab", "servers"])).out;
     for line in servers.lines().filter(|line| line.contains("built")) {
         assert!(line.contains("built at the first run, with") || line.contains("not built"));

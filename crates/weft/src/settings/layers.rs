@@ -262,13 +262,16 @@ impl<C: Config> Resolved<C> {
     }
 }
 
-/// All texts, the root's last: it changes the words of mistakes in other paths.
+/// Without these, others are not looked at, or in other words. So they are to blame last.
+const TO_BLAME_LAST: [&str; 4] = ["address", "device", "engine", "root"];
+
+/// All texts, in the order in which they can be to blame.
 fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {
     let all = layer
         .iter()
         .flat_map(|(name, said)| (0..said.len()).map(|at| (*name, at)));
-    let (root, others): (Vec<_>, Vec<_>) = all.partition(|(name, _)| *name == "root");
-    others.into_iter().chain(root)
+    let (last, first): (Vec<_>, Vec<_>) = all.partition(|(name, _)| TO_BLAME_LAST.contains(name));
+    first.into_iter().chain(last)
 }
 
 /// The layer without one text of a setting, and that text.
@@ -532,6 +535,33 @@ mod tests {
             resolved.check(check).unwrap_err(),
             "--index: bad one beneath good\n--spa: bad two beneath good"
         );
+    }
+
+    /// Seen: an MTU that is too small was said of `--address`. Cause: without an address the rest
+    /// of a netstack is not looked at, so any mistake in it went away with the address.
+    #[test]
+    fn a_mistake_about_a_netstack_is_told_where_it_was_said() {
+        for (name, text) in [
+            ("mtu", "9"),
+            ("gateway", "10.8.0.1"),
+            ("gateway", "10.9.0.2"),
+        ] {
+            let said = [
+                ("address", "10.9.0.2/24"),
+                ("device", "tap:weft0"),
+                ("engine", "netstack"),
+                (name, text),
+            ];
+            let resolved = Resolved::<ServeConfig> {
+                config: ServeConfig::default(),
+                said: said
+                    .map(|(name, text)| (name, vec![SettingText::new(text, &format!("--{name}"))]))
+                    .into(),
+            };
+            let why = resolved.check(|config| config.common.engine.check());
+            let why = why.unwrap_err();
+            assert!(why.starts_with(&format!("--{name}: ")), "{why}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! whose queue its segments come to; what is about the link is for all
 //! ([`siblings`](crate::device::siblings)).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -62,7 +63,19 @@ impl Station {
         if self.addresses.is_empty() {
             return wrong("the netstack needs an address, such as 10.9.0.2/24".to_owned());
         }
+        let mut addresses = HashSet::new();
+        for prefix in &self.addresses {
+            if !prefix.is_of_one_host() {
+                return wrong(format!("{prefix} is no address that a host can have"));
+            }
+            if !addresses.insert(prefix.address) {
+                return wrong(format!("{} is given twice", prefix.address));
+            }
+        }
         for (at, gateway) in self.gateways.iter().enumerate() {
+            if addresses.contains(gateway) {
+                return wrong(format!("gateway {gateway} is the netstack's own address"));
+            }
             let is_same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
             if self.gateways[..at].iter().any(is_same_family) {
                 return wrong(format!("gateway {gateway} is a second one of its family"));
@@ -187,6 +200,18 @@ impl fmt::Display for StationError {
             }
             (_, Some(libc::ENODEV)) => write!(f, "there is no interface {interface}"),
             (io::ErrorKind::ResourceBusy, _) => write!(f, "{interface} is in use"),
+            (_, Some(libc::EINVAL)) => match kind {
+                DeviceKind::Tap => write!(
+                    f,
+                    "{interface} is no TAP interface, or has other queues than are needed; for \
+                     one worker `ip tuntap add` makes it without multi_queue, for several with it"
+                ),
+                DeviceKind::Packet => error.fmt(f),
+                DeviceKind::Xdp => write!(
+                    f,
+                    "each worker needs a queue of {interface}, and it has fewer; start fewer workers"
+                ),
+            },
             _ => error.fmt(f),
         }
     }
@@ -212,7 +237,9 @@ mod tests {
         let both = ["10.9.0.2/24", "fd00:9::2/64"];
         for (station, why) in [
             (station(&[], &[], None), "needs an address"),
+            (station(&["10.9.0.2/24", "10.9.0.2/16"], &[], None), "twice"),
             (station(&both, &["10.8.0.1"], None), "in the prefix of no"),
+            (station(&both, &["10.9.0.2"], None), "own address"),
             (
                 station(&both, &["10.9.0.1", "10.9.0.3"], None),
                 "a second one",
@@ -225,6 +252,33 @@ mod tests {
         }
         let gateways = ["10.9.0.1", "fe80::1"];
         station(&both, &gateways, Some(1280)).check().unwrap();
+    }
+
+    /// Seen: `--address 10.9.0.0/24`, `127.0.0.1/8` or `::/64` started a server that could not be
+    /// reached, without a word. Cause: an address was only parsed. Cure: [`Station::check`].
+    #[test]
+    fn an_address_that_no_host_can_have_is_refused() {
+        for address in [
+            "10.9.0.0/24",
+            "10.9.0.255/24",
+            "127.0.0.1/8",
+            "224.0.0.1/8",
+            "0.0.0.0/1",
+            "255.255.255.255/32",
+            "::/64",
+            "::1/128",
+            "ff02::1/64",
+            "::ffff:10.9.0.2/96",
+        ] {
+            let said = station(&[address], &[], None).check().unwrap_err();
+            assert_eq!(
+                said.to_string(),
+                format!("{} is no address that a host can have", address)
+            );
+        }
+        for address in ["10.9.0.0/31", "10.9.0.255/16", "192.0.2.1/32", "fe80::2/64"] {
+            station(&[address], &[], None).check().unwrap();
+        }
     }
 
     #[test]
@@ -256,12 +310,17 @@ mod tests {
 
     #[test]
     fn a_device_that_is_refused_says_what_it_needs() {
-        let refused = |code| {
+        let refused = |device: &str, code| {
             let error = io::Error::from_raw_os_error(code);
-            StationError::Device("tap:weft0".parse().unwrap(), error).to_string()
+            StationError::Device(device.parse().unwrap(), error).to_string()
         };
-        assert!(refused(libc::EPERM).contains("CAP_NET_ADMIN"));
-        assert!(refused(libc::ENODEV).contains("no interface weft0"));
-        assert!(refused(libc::EBUSY).contains("in use"));
+        let tap = |code| refused("tap:weft0", code);
+        assert!(tap(libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(tap(libc::ENODEV).contains("no interface weft0"));
+        assert!(tap(libc::EBUSY).contains("in use"));
+        // Seen: "Invalid argument (os error 22)", for two workers on a TAP interface that was made
+        // as `ip tuntap` does by default, and on a veth.
+        assert!(tap(libc::EINVAL).contains("multi_queue"));
+        assert!(refused("xdp:veth0", libc::EINVAL).contains("fewer workers"));
     }
 }

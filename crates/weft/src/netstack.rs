@@ -36,8 +36,9 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .help("Where the netstack's frames come from: tap:NAME, packet:NAME or xdp:NAME")
             .more(
                 "tap makes the interface if it is not there; packet and \
-                 xdp take one that is, such as a network card or one end of a veth. It needs root, \
-                 or CAP_NET_ADMIN for tap and CAP_NET_RAW for packet.",
+                 xdp take one that is, such as a network card or one end of a veth. Of tap and xdp \
+                 each worker takes a queue. It needs root, or CAP_NET_ADMIN for tap, CAP_NET_RAW \
+                 for packet, and both and CAP_BPF for xdp.",
             ),
         Setting::new("address")
             .adds("ADDR/LEN", |config: &mut C, text| {

@@ -48,7 +48,7 @@ impl Tap {
     /// queues; `ENOENT` without `/dev/net/tun`.
     pub fn open(name: &str, queues: usize, offloads: bool) -> io::Result<Vec<Tap>> {
         if !(1..=QUEUES_MAX).contains(&queues) {
-            let why = format!("{queues} queues: from 1 to {QUEUES_MAX}");
+            let why = format!("{queues} queues are wanted, and 1 to {QUEUES_MAX} can be had");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         // All are attached before one is used: the first makes the interface.

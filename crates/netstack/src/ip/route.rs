@@ -33,6 +33,14 @@ impl Prefix {
         }
     }
 
+    /// Whether a host can have this address: RFC 1122 3.2.1.3, RFC 4291 2.5.2 to 2.7.
+    pub(crate) fn is_of_one_host(&self) -> bool {
+        match self.address {
+            IpAddr::V4(four) => is_one_host_v4(four) && !self.is_broadcast(self.address),
+            IpAddr::V6(six) => may_send_v6(six) && !six.is_unspecified(),
+        }
+    }
+
     /// The address of all hosts of the prefix, and that of none: RFC 1122 3.2.1.3. Prefixes of 31
     /// and 32 bits have neither: RFC 3021.
     fn is_broadcast(&self, address: IpAddr) -> bool {

@@ -81,14 +81,17 @@ impl Xdp {
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Xdp>> {
         let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if !(1..=QUEUES_MAX).contains(&queues) {
-            return invalid(format!("{queues} queues: from 1 to {QUEUES_MAX}"));
+            return invalid(format!(
+                "{queues} queues are wanted, and 1 to {QUEUES_MAX} can be had"
+            ));
         }
         let index = sys::index_of(name)?;
         let capabilities = Capabilities::plain(sys::mtu_of(name)?);
         let frame_len = capabilities.receive_len_max;
         if frame_len > FRAME_LEN_MAX {
             return invalid(format!(
-                "frames of {frame_len} bytes: up to {FRAME_LEN_MAX}"
+                "frames have up to {frame_len} bytes, and AF_XDP takes {FRAME_LEN_MAX}; lower the \
+                 MTU of {name}"
             ));
         }
         let program = Arc::new(Program::attach(index, queues as u32)?);

@@ -165,6 +165,19 @@ def kill_9_leaves_no_interface_behind(world):
         wait_for("the interface is gone", lambda: INTERFACE not in world.output_of("ip", "link").decode())
 
 
+@check("netstack", limit_s=60)
+def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world):
+    """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""
+    with own_network():
+        server = server_on_link(world)()
+        expect_equal("the first page", server.get("/").status, 200)
+        ip("link", "delete", INTERFACE)
+        wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())
+        server.signal(signal.SIGTERM)
+        expect_equal("exit status", server.wait_end(10), 0)
+        expect_equal("times it was said", server.log.read_bytes().count(b"device brings nothing"), 1)
+
+
 @check("netstack")
 def without_the_right_to_it_the_device_is_refused_with_a_sentence(world):
     flags = ["--engine", "netstack", "--device", f"tap:{INTERFACE}", "--address", f"{SERVER}/24"]

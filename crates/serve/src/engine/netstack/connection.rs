@@ -128,7 +128,7 @@ impl<S: Session + 'static> Connection<S> {
                 carriage.filled(len, desk.now);
             }
             Want::Send { out, until, .. } => {
-                if !flight.has_room() {
+                if !flight.has_room(&desk.hangar) {
                     return Break(Waits::Room { until });
                 }
                 let len = flight.take(&mut desk.hangar, out);
@@ -140,7 +140,7 @@ impl<S: Session + 'static> Connection<S> {
                 return Continue(hand_over(carriage, shard, id, len, now));
             }
             Want::File(piece) => {
-                if !flight.has_room() {
+                if !flight.has_room(&desk.hangar) {
                     return Break(Waits::Room { until: piece.until });
                 }
                 let len_max = piece.len.min(FILE_PIECE_LEN);
@@ -151,7 +151,7 @@ impl<S: Session + 'static> Connection<S> {
                 return Continue(put_file(carriage, flight, desk, shard, id, read));
             }
             Want::Copy { range, len, until } => {
-                if !flight.has_room() {
+                if !flight.has_room(&desk.hangar) {
                     return Break(Waits::Room { until });
                 }
                 let read = file.read(range, len.min(FILE_PIECE_LEN), desk, id)?;

@@ -5,18 +5,19 @@ use std::sync::{Mutex, PoisonError};
 use netstack::Netstack;
 use netstack::device::Device;
 
+use super::flight::Hangar;
 use crate::metrics::MetricsWriter;
 
 macro_rules! figures {
-    ($($kind:ident $name:ident: $help:literal = $from:expr;)*) => {
+    (|$netstack:ident, $hangar:ident| $($kind:ident $name:ident: $help:literal = $from:expr;)*) => {
         #[derive(Clone, Copy, Debug, Default)]
         struct Copied {
             $($name: u64,)*
         }
 
         impl Copied {
-            fn of<D: Device>(netstack: &mut Netstack<D>) -> Copied {
-                Copied { $($name: $from(netstack),)* }
+            fn of($netstack: &mut Netstack<impl Device>, $hangar: &Hangar) -> Copied {
+                Copied { $($name: $from,)* }
             }
 
             /// The kind, name and help of each, and how many.
@@ -35,41 +36,44 @@ enum Kind {
     Counter,
 }
 
-figures! {
+figures! { |it, hangar|
+    Gauge flight_bytes: "Bytes that were sent and are not acknowledged." = hangar.len();
+    Counter flights_crowded: "Times that there were so many of these bytes that connections had to hold less." =
+        hangar.crowded();
     Gauge flows: "Connections, open, half open and closing." =
-        |it: &mut Netstack<D>| it.shard().flows_len() as u64;
+        it.shard().flows_len() as u64;
     Gauge time_wait: "Names of connections in TIME-WAIT." =
-        |it: &mut Netstack<D>| it.shard().time_wait_len() as u64;
+        it.shard().time_wait_len() as u64;
     Counter opened: "Connections that a SYN began." =
-        |it: &mut Netstack<D>| it.shard().counters().opened_passively;
+        it.shard().counters().opened_passively;
     Counter refused: "SYNs that were dropped because there were too many connections." =
-        |it: &mut Netstack<D>| it.shard().counters().flows_refused;
+        it.shard().counters().flows_refused;
     Counter accept_overflows: "SYNs and last ACKs of handshakes that were dropped because too many connections waited to be accepted." =
-        |it: &mut Netstack<D>| it.shard().counters().accept_overflows;
+        it.shard().counters().accept_overflows;
     Counter cookies_sent: "SYNs that were answered with a cookie because too many connections were half open." =
-        |it: &mut Netstack<D>| it.shard().counters().cookies_sent;
+        it.shard().counters().cookies_sent;
     Counter cookies_accepted: "Connections that such a cookie began." =
-        |it: &mut Netstack<D>| it.shard().counters().cookies_accepted;
+        it.shard().counters().cookies_accepted;
     Counter resets_sent: "RSTs to segments of no connection." =
-        |it: &mut Netstack<D>| it.shard().counters().resets_sent;
+        it.shard().counters().resets_sent;
     Counter segments_received: "Segments that connections received, of those that have ended." =
-        |it: &mut Netstack<D>| it.shard().counters().tcp.segments_received;
+        it.shard().counters().tcp.segments_received;
     Counter segments_sent: "Segments that connections sent, of those that have ended." =
-        |it: &mut Netstack<D>| it.shard().counters().tcp.segments_sent;
+        it.shard().counters().tcp.segments_sent;
     Counter retransmissions: "Segments that were sent again, of connections that have ended." =
-        |it: &mut Netstack<D>| it.shard().counters().tcp.retransmissions;
+        it.shard().counters().tcp.retransmissions;
     Counter retransmission_timeouts: "Retransmission time-outs, of connections that have ended." =
-        |it: &mut Netstack<D>| u64::from(it.shard().counters().tcp.timeouts);
+        u64::from(it.shard().counters().tcp.timeouts);
     Counter frames: "Frames that came." =
-        |it: &mut Netstack<D>| it.interface().counters().0.frames;
+        it.interface().counters().0.frames;
     Counter dropped_frames: "Frames that were dropped because something was wrong with them." =
-        |it: &mut Netstack<D>| {
+        {
             let counters = it.interface().counters().0;
             counters.malformed + counters.checksums + counters.bad_sources + counters.fragments
                 + counters.extensions + counters.unknown
         };
     Counter unroutable: "Segments that were dropped because there was no way to their peer." =
-        |it: &mut Netstack<D>| it.unroutable();
+        it.unroutable();
 }
 
 /// See the [module page](self).
@@ -78,8 +82,8 @@ pub(super) struct Figures(Mutex<Copied>);
 
 impl Figures {
     /// Leaves a copy.
-    pub(super) fn copy(&self, netstack: &mut Netstack<impl Device>) {
-        let copied = Copied::of(netstack);
+    pub(super) fn copy(&self, netstack: &mut Netstack<impl Device>, hangar: &Hangar) {
+        let copied = Copied::of(netstack, hangar);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = copied;
     }
 

@@ -16,6 +16,11 @@ use session::{Chunk, Outbox};
 const FLIGHT_LEN_MAX: u64 = 1 << 20;
 const ROOM_LEN_MIN: u64 = 64 * 1024;
 
+/// How much all connections of a loop may have unacknowledged before each is given less: peers that
+/// do not read cost memory until their time is over.
+const FLIGHTS_LEN_MAX: u64 = 256 << 20;
+const CROWDED_LEN_MAX: u64 = 2 * ROOM_LEN_MIN;
+
 /// Shorter pieces are copied. A segment of 64 KiB has a few of the others and copies between them:
 /// fewer than the [`Pieces::COUNT_MAX`] that a frame may have.
 const SHARED_LEN_MIN: usize = 16 * 1024;
@@ -33,13 +38,45 @@ pub(super) struct Flight {
     released: u64,
 }
 
-/// Outboxes of flights that have landed.
+/// What the flights of a loop share.
 #[derive(Default)]
-#[expect(
-    clippy::vec_box,
-    reason = "a connection holds the box, and moves it as one word"
-)]
-pub(super) struct Hangar(Vec<Box<Outbox>>);
+pub(super) struct Hangar {
+    /// Outboxes of flights that have landed.
+    #[expect(
+        clippy::vec_box,
+        reason = "a connection holds the box, and moves it as one word"
+    )]
+    landed: Vec<Box<Outbox>>,
+    /// Bytes of all flights.
+    len: u64,
+    crowded: u64,
+}
+
+impl Hangar {
+    /// How many bytes all flights have.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// How many times they came to have so many that each was given less.
+    pub(super) fn crowded(&self) -> u64 {
+        self.crowded
+    }
+
+    /// How many one flight may have.
+    fn flight_len_max(&self) -> u64 {
+        match self.len < FLIGHTS_LEN_MAX {
+            true => FLIGHT_LEN_MAX,
+            false => CROWDED_LEN_MAX,
+        }
+    }
+
+    fn add(&mut self, len: u64) {
+        let before = self.len;
+        self.len += len;
+        self.crowded += u64::from(before < FLIGHTS_LEN_MAX && FLIGHTS_LEN_MAX <= self.len);
+    }
+}
 
 impl Flight {
     pub(super) fn is_empty(&self) -> bool {
@@ -51,29 +88,38 @@ impl Flight {
     }
 
     /// Whether more can be put in.
-    pub(super) fn has_room(&self) -> bool {
-        self.len() + ROOM_LEN_MIN <= FLIGHT_LEN_MAX
+    pub(super) fn has_room(&self, hangar: &Hangar) -> bool {
+        self.len() + ROOM_LEN_MIN <= hangar.flight_len_max()
     }
 
     /// Takes what is in memory of `from`, up to the first file or the limit. Says how much.
     pub(super) fn take(&mut self, hangar: &mut Hangar, from: &Outbox) -> u64 {
-        let before = self.len();
+        let (before, len_max) = (self.len(), hangar.flight_len_max());
         for chunk in from.chunks() {
-            let room = FLIGHT_LEN_MAX.saturating_sub(self.len()) as usize;
+            let room = len_max.saturating_sub(self.len()) as usize;
             match chunk {
                 _ if room == 0 => break,
                 Chunk::Bytes(bytes) => {
                     self.outbox(hangar).put(&bytes[..bytes.len().min(room)]);
                 }
-                Chunk::Shared(bytes) => self.put(hangar, bytes.slice(..bytes.len().min(room))),
+                Chunk::Shared(bytes) => {
+                    self.hold(hangar, bytes.slice(..bytes.len().min(room)));
+                }
                 Chunk::File(_) => break,
             }
         }
-        self.len() - before
+        let taken = self.len() - before;
+        hangar.add(taken);
+        taken
     }
 
     /// Adds bytes, whatever the limit.
     pub(super) fn put(&mut self, hangar: &mut Hangar, bytes: Bytes) {
+        hangar.add(bytes.len() as u64);
+        self.hold(hangar, bytes);
+    }
+
+    fn hold(&mut self, hangar: &mut Hangar, bytes: Bytes) {
         let out = self.outbox(hangar);
         match bytes.len() < SHARED_LEN_MIN {
             true => out.put(&bytes),
@@ -83,20 +129,27 @@ impl Flight {
 
     fn outbox(&mut self, hangar: &mut Hangar) -> &mut Outbox {
         self.out
-            .get_or_insert_with(|| hangar.0.pop().unwrap_or_default())
+            .get_or_insert_with(|| hangar.landed.pop().unwrap_or_default())
     }
 
     /// The peer has all before `to`.
     pub(super) fn release(&mut self, hangar: &mut Hangar, to: u64) {
         let Some(out) = &mut self.out else { return };
-        out.consume(to - self.released);
+        let len = to - self.released;
+        out.consume(len);
+        hangar.len -= len;
         self.released = to;
         if out.is_empty()
             && let Some(out) = self.out.take()
-            && hangar.0.len() < KEPT_MAX
+            && hangar.landed.len() < KEPT_MAX
         {
-            hangar.0.push(out);
+            hangar.landed.push(out);
         }
+    }
+
+    /// The connection is over, whatever the peer has.
+    pub(super) fn abandon(self, hangar: &mut Hangar) {
+        hangar.len -= self.len();
     }
 
     /// The bytes `offset..offset + len` of the stream.
@@ -164,7 +217,7 @@ mod tests {
         }
         assert!(!flight.is_empty());
         flight.release(&mut hangar, 60_000);
-        assert!(flight.is_empty() && hangar.0.len() == 1);
+        assert!(flight.is_empty() && hangar.landed.len() == 1);
     }
 
     #[test]
@@ -202,10 +255,43 @@ mod tests {
             (Hangar::default(), Flight::default(), Outbox::new());
         out.put_shared(vec![0; 3 << 20].into());
         assert_eq!(flight.take(&mut hangar, &out), FLIGHT_LEN_MAX);
-        assert!(!flight.has_room());
+        assert!(!flight.has_room(&hangar));
         flight.release(&mut hangar, ROOM_LEN_MIN - 1);
-        assert!(!flight.has_room());
+        assert!(!flight.has_room(&hangar));
         flight.release(&mut hangar, ROOM_LEN_MIN);
-        assert!(flight.has_room());
+        assert!(flight.has_room(&hangar));
+    }
+
+    /// Seen: 600 clients that asked for a large file and read nothing held 860 MB of it, and a
+    /// server's default is 17,500 connections. Cause: each connection had a limit, and all of them
+    /// together had none. Cure: beyond a limit for all, each is given less.
+    #[test]
+    fn all_flights_of_a_loop_have_a_limit_and_each_goes_on() {
+        let (mut hangar, mut out) = (Hangar::default(), Outbox::new());
+        out.put_shared(vec![0; 2 << 20].into());
+        let full = (FLIGHTS_LEN_MAX / FLIGHT_LEN_MAX) as usize;
+        let mut flights: Vec<Flight> = (0..2 * full).map(|_| Flight::default()).collect();
+        for flight in &mut flights {
+            assert!(flight.has_room(&hangar));
+            flight.take(&mut hangar, &out);
+        }
+        assert_eq!(
+            hangar.len(),
+            FLIGHTS_LEN_MAX + full as u64 * CROWDED_LEN_MAX
+        );
+        assert_eq!(hangar.crowded(), 1);
+        let mut last = flights.pop().unwrap();
+        assert!(!last.has_room(&hangar));
+        last.release(&mut hangar, CROWDED_LEN_MAX);
+        assert!(last.has_room(&hangar));
+        // Those that hold much come to an end, and the others have their room again.
+        for flight in flights.drain(..full) {
+            flight.abandon(&mut hangar);
+        }
+        assert_eq!(last.take(&mut hangar, &out), FLIGHT_LEN_MAX);
+        for flight in flights.into_iter().chain([last]) {
+            flight.abandon(&mut hangar);
+        }
+        assert_eq!(hangar.len(), 0);
     }
 }

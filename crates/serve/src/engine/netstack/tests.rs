@@ -301,6 +301,10 @@ fn a_reset_in_the_middle_of_a_reply_ends_the_connection_and_no_other() {
     world.until_count(1);
     assert_eq!(world.closed(Closed::Peer), 1);
     assert!(world.read(second, 4 << 20) == pattern(4 << 20));
+    // What the peer has acknowledged or never will counts no more for the limit of all.
+    world.until("nothing under way", |world| {
+        world.worker.hangar().len() == 0
+    });
 }
 
 #[test]

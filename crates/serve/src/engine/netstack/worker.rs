@@ -67,6 +67,8 @@ pub(super) struct Worker<S, O, D> {
     /// The device gave as many frames as a burst takes, or has refused one.
     has_more_frames: bool,
     has_device_failed: bool,
+    /// No frame has come since it was said that the device fails.
+    has_complained: bool,
 }
 
 /// Whether handshakes begin.
@@ -160,6 +162,7 @@ where
             stage: SERVING,
             has_more_frames: false,
             has_device_failed: false,
+            has_complained: false,
         }
     }
 
@@ -180,6 +183,13 @@ where
         self.desk.now = clock::now();
         let received = self.netstack.receive(self.now());
         self.has_device_failed = received.is_err();
+        match &received {
+            Err(error) if !mem::replace(&mut self.has_complained, true) => {
+                eprintln!("the netstack's device brings nothing: {error}; it is tried again");
+            }
+            Ok(1..) => self.has_complained = false,
+            _ => {}
+        }
         self.has_more_frames = matches!(received, Ok(count) if count >= BURST_FRAMES_MAX);
         self.hear_news();
         self.read_letters();
@@ -192,7 +202,7 @@ where
         if self.has_device_failed {
             self.desk.own.counters.errors.add(1);
         }
-        self.figures.copy(&mut self.netstack);
+        self.figures.copy(&mut self.netstack, &self.desk.hangar);
     }
 
     fn wait(&mut self) {
@@ -239,6 +249,11 @@ where
             patience = patience.min(DEVICE_PAUSE);
         }
         patience
+    }
+
+    #[cfg(test)]
+    pub(super) fn hangar(&self) -> &Hangar {
+        &self.desk.hangar
     }
 
     #[cfg(test)]
@@ -320,7 +335,9 @@ where
                     });
                 }
                 Waits::Input { .. } => self.go_on(id),
-                Waits::Room { .. } if connection.flight.has_room() => self.go_on(id),
+                Waits::Room { .. } if connection.flight.has_room(&self.desk.hangar) => {
+                    self.go_on(id)
+                }
                 _ => {}
             }
         }

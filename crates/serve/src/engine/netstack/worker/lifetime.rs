@@ -149,7 +149,9 @@ where
 
     fn forget(&mut self, id: FlowId) {
         if let Some(place) = self.connections.0.get_mut(id.index()) {
-            *place = None;
+            if let Some(connection) = place.take() {
+                connection.flight.abandon(&mut self.desk.hangar);
+            }
             self.timers.disarm(id.index() as u32);
             self.hall.gate.leave();
         }

@@ -30,6 +30,7 @@
 //!   claim one address do not make it flap with every packet.
 //! - The number of neighbours is limited, and so is the number of those that are asked for: a scan
 //!   of a large prefix fills neither. RFC 6583
+//! - When there are too many, those go first that are stale: nothing was sent to them since.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -404,7 +405,8 @@ impl NeighborCache {
     }
 
     /// Makes room for one more: the neighbour goes that was not used for longest, but none that is
-    /// being asked for, and none that was told by the user.
+    /// being asked for, and none that was told by the user. One in use stays as long as there is
+    /// one that is not: making oneself known costs a frame, and must not drive others out.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBORS_MAX {
             return true;
@@ -412,7 +414,7 @@ impl NeighborCache {
         let entries = self.entries.iter();
         let candidates =
             entries.filter(|(_, it)| !matches!(it.state, State::Incomplete { .. } | State::Fixed));
-        let oldest = candidates.min_by_key(|(_, it)| it.used_at);
+        let oldest = candidates.min_by_key(|(_, it)| (it.state != State::Stale, it.used_at));
         let Some((&oldest, _)) = oldest else {
             return false;
         };

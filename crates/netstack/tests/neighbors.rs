@@ -259,6 +259,25 @@ fn the_neighbour_that_was_not_used_for_longest_makes_room() {
     assert_eq!(cache.resolve(now, host(1)), Resolution::Asked);
 }
 
+/// Seen: ARP requests or solicitations from 1,024 new addresses, some milliseconds of a flood, drove
+/// out a neighbour in use. Cause: each of them counted as used, later than that neighbour. Cure:
+/// those that nothing was sent to make room first.
+#[test]
+fn a_flood_of_hints_drives_out_no_neighbour_in_use() {
+    let mut cache = knows_one(START);
+    for number in 2..3 * NEIGHBORS_MAX as u32 {
+        cache.hinted(START + QUESTION_EVERY, host(number), B, true);
+    }
+    assert_eq!(cache.len(), NEIGHBORS_MAX);
+    let later = START + REACHABLE_FOR + QUESTION_EVERY;
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
+    // It is asked about now, and still in use.
+    for number in 0..NEIGHBORS_MAX as u32 {
+        cache.hinted(later + QUESTION_EVERY, host(10_000 + number), B, true);
+    }
+    assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Resolve(u32),

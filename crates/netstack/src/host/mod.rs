@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | [`ShardLimits::flows_max`] | a SYN is dropped; `connect` fails | `flows_refused` |
 //! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
-//! | [`ShardLimits::receive_memory_max`] | a segment that needs more is dropped | `receive_memory_refused` |
+//! | [`ShardLimits::receive_memory_max`] | a segment that needs more than a short ring is dropped | `receive_memory_refused` |
 //! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
 //! | [`Backlog::syn_queue_max`] | a SYN is answered with a cookie | `cookies_sent` |
 //! | [`Backlog::accept_queue_max`] | SYNs and last ACKs of handshakes are dropped | `accept_overflows` |
@@ -87,7 +87,8 @@ pub struct ShardLimits {
     pub turn_segments_max: usize,
     /// Bytes that a connection takes from an application that writes by copying.
     pub send_capacity: usize,
-    /// Memory of what came and was not read, of all connections together.
+    /// Memory of what came and was not read, of all connections together. Beyond it each has a
+    /// short ring: [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
     pub receive_memory_max: usize,
     /// The ports of active opens. RFC 6335 6
     pub ephemeral_ports: (u16, u16),
@@ -453,10 +454,13 @@ impl Shard {
     /// application. What was written is still sent.
     pub fn close(&mut self, now: Instant, id: FlowId) {
         let fin_wait_2_timeout = self.configs.v4.fin_wait_2_timeout;
-        if let Some(flow) = self.flow_mut(id) {
+        if let Some(index) = self.index_of(id) {
+            let flow = &mut self.flows[index];
             flow.is_owned = false;
             flow.connection.finish();
             flow.connection.shut_read(now + fin_wait_2_timeout);
+            // The network may need the connection for minutes; what came is of no use any more.
+            flow.receive.rest(&mut self.receive_rings);
             self.wake(id.index);
         }
     }

@@ -155,9 +155,10 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Whether bytes up to stream offset `end` take no more memory.
+    /// Whether bytes up to stream offset `end` take no more memory than each buffer may have: what
+    /// it has, or the shortest ring. So no peer can keep others from being heard.
     pub fn has_room_to(&self, end: u64) -> bool {
-        end <= self.ring.start + self.ring.bytes.len() as u64
+        end <= self.ring.start + self.ring.bytes.len().max(RING_LEN_MIN) as u64
     }
 
     /// Puts `bytes` at stream offset `offset`.

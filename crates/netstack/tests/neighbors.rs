@@ -259,9 +259,9 @@ fn the_neighbour_that_was_not_used_for_longest_makes_room() {
     assert_eq!(cache.resolve(now, host(1)), Resolution::Asked);
 }
 
-/// Seen: ARP requests or solicitations from 1,024 new addresses, some milliseconds of a flood, drove
-/// out a neighbour in use. Cause: each of them counted as used, later than that neighbour. Cure:
-/// those that nothing was sent to make room first.
+/// Seen: ARP requests or solicitations from 1,024 new addresses, some milliseconds of a flood,
+/// drove out a neighbour in use. Cause: each of them counted as used, later than that neighbour.
+/// Cure: those that nothing was sent to make room first.
 #[test]
 fn a_flood_of_hints_drives_out_no_neighbour_in_use() {
     let mut cache = knows_one(START);

@@ -41,19 +41,46 @@ pub enum Work {
     /// A process that does the cell's program and prints what came out.
     Program,
     /// A server that is started, asked, and stopped.
-    Server {
-        /// Takes a sample.
-        take: fn(&mut Bench<'_>, &Cell, &Subject) -> Result<Sample, Fault>,
-        /// How long that takes, in samples' times, for estimates.
-        lasts: f64,
-        /// Whether servers' memory is limited, which needs root and a memory group.
-        limits_memory: bool,
-        /// Whether a server is noisy by itself: its own threads wait for the core, so only what
-        /// other programs used tells a bad sample.
-        queues_by_itself: bool,
-        /// The kind of subject whose greatest rate in a closed loop scales the cells.
-        scaled_by: Option<&'static str>,
-    },
+    Server(ServerWork),
+}
+
+impl Work {
+    /// Whether it cannot be done without a group that limits a server's memory.
+    pub fn limits_memory(&self) -> bool {
+        matches!(self, Work::Server(work) if work.limits_memory)
+    }
+}
+
+/// What is done with a server.
+#[derive(Clone, Copy)]
+pub struct ServerWork {
+    /// Takes a sample.
+    pub(crate) take: Take,
+    /// How long that takes, in samples' times, for estimates.
+    pub lasts: f64,
+    /// Whether servers' memory is limited, which needs root and a memory group.
+    pub limits_memory: bool,
+    /// Whether a server is noisy by itself: its own threads wait for the core, so only what
+    /// other programs used tells a bad sample.
+    pub queues_by_itself: bool,
+    /// The kind of subject whose greatest rate in a closed loop scales the cells.
+    pub scaled_by: Option<&'static str>,
+}
+
+/// Takes a sample of a subject.
+pub(crate) type Take = fn(&mut Bench<'_>, &Cell, &Subject) -> Result<Sample, Fault>;
+
+impl ServerWork {
+    /// Samples that last as long as is said, under no limit.
+    pub(crate) const fn new(take: Take) -> ServerWork {
+        ServerWork {
+            take,
+            lasts: 1.0,
+            limits_memory: false,
+            queues_by_itself: false,
+            scaled_by: None,
+        }
+    }
 }
 
 /// How much to measure.
@@ -61,7 +88,8 @@ pub enum Work {
 pub struct Breadth {
     /// Fewer cells.
     pub quick: bool,
-    /// Requests per second that the machine allows, if the experiment is [scaled](Work::Server).
+    /// Requests per second that the machine allows, if the experiment is
+    /// [scaled](ServerWork::scaled_by).
     pub peak_per_s: Option<f64>,
 }
 

@@ -44,7 +44,9 @@ mod subject;
 pub use bench::{Bench, Fault};
 pub use card::{Card, date_of};
 pub use expect::{Expectation, Judge, Judgement};
-pub use experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, Values, Work};
+pub use experiment::{
+    Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Values, Work,
+};
 pub use method::{EXIT_ABSENT, Effort, Progress, RunError, Setting, estimate, run, taking_part};
 pub use peers::PeerRuntime;
 pub use place::{LabPlace, Launched, ServerLimits, Side, guard};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::bench::{Bench, Fault};
 use crate::busy::Usage;
 use crate::card::Card;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Measure, ServerWork, Work};
 use crate::place::{LabPlace, sys, usable_cores};
 use crate::sample::{Noise, Output, Sample};
 use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, is_chosen, unix_s};
@@ -142,7 +142,7 @@ pub fn run(
 /// The subjects of an experiment, in its order; a ratio is to the first one.
 pub fn taking_part<'a>(experiment: &Experiment, subjects: &'a [Subject]) -> Vec<&'a Subject> {
     let kinds = experiment.subjects.iter().copied();
-    let custom = matches!(experiment.work, Work::Server { .. }).then_some("custom");
+    let custom = matches!(experiment.work, Work::Server(_)).then_some("custom");
     let of_kind = |kind| subjects.iter().filter(move |subject| subject.kind == kind);
     kinds.chain(custom).flat_map(of_kind).collect()
 }
@@ -158,7 +158,7 @@ pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Du
                 .map_or(effort.seconds, |ms| ms as f64 / 1e3)
         }
         // A server, a generator that warms up, and replies that are compared.
-        Work::Server { lasts, .. } => 1.0 + lasts * effort.seconds,
+        Work::Server(work) => 1.0 + work.lasts * effort.seconds,
     };
     let cells = (experiment.cells)(&Breadth {
         quick: effort.quick,
@@ -257,9 +257,7 @@ impl Run<'_> {
         round: u32,
     ) -> io::Result<Option<Came>> {
         let queues = match self.experiment.work {
-            Work::Server {
-                queues_by_itself, ..
-            } => queues_by_itself,
+            Work::Server(work) => work.queues_by_itself,
             Work::Program => true,
         };
         let noise = |sample: &Sample| sample.noise.percent(queues);
@@ -298,16 +296,16 @@ impl Run<'_> {
     fn take(&self, setting: &mut Setting<'_>, cell: &Cell, subject: &Subject) -> Came {
         let came = match (&self.experiment.work, &mut setting.place) {
             (Work::Program, _) => return self.program(setting.stop, cell, subject),
-            (Work::Server { take, .. }, Some(place)) => {
+            (Work::Server(work), Some(place)) => {
                 let mut bench = Bench {
                     place,
                     generator: setting.generator,
                     seconds: self.effort.seconds,
                     stop: setting.stop,
                 };
-                take(&mut bench, cell, subject)
+                (work.take)(&mut bench, cell, subject)
             }
-            (Work::Server { .. }, None) => Err(Fault::Failed("there is no place".to_owned())),
+            (Work::Server(_), None) => Err(Fault::Failed("there is no place".to_owned())),
         };
         match came {
             Ok(sample) => Came::Sample(sample),
@@ -340,10 +338,10 @@ impl Run<'_> {
 
     /// What the machine allows, where cells are scaled by that: the greatest rate of a subject.
     fn peak(&mut self, setting: &mut Setting<'_>) -> Result<Option<f64>, RunError> {
-        let Work::Server {
+        let Work::Server(ServerWork {
             scaled_by: Some(kind),
             ..
-        } = self.experiment.work
+        }) = self.experiment.work
         else {
             return Ok(None);
         };

@@ -38,13 +38,7 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
 fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     for experiment in CATALOG {
-        let needs_root = matches!(
-            experiment.work,
-            Work::Server {
-                limits_memory: true,
-                ..
-            }
-        );
+        let needs_root = experiment.work.limits_memory();
         let note = if needs_root && !is_root {
             " (needs root)"
         } else {
@@ -90,7 +84,7 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
 fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let experiments = chosen(&run.names)?;
     let has = |kind: fn(&Work) -> bool| experiments.iter().any(|one| kind(&one.work));
-    let has_servers = has(|work| matches!(work, Work::Server { .. }));
+    let has_servers = has(|work| matches!(work, Work::Server(_)));
     let mut subjects = Vec::new();
     if has(|work| matches!(work, Work::Program)) {
         subjects.extend(runtimes(run)?);
@@ -212,13 +206,8 @@ impl Laboratory {
     ) -> Result<Option<Recorded>, Failure> {
         let name = experiment.name;
         let lacks = self.place.as_ref().and_then(LabPlace::lacks_memory_groups);
-        if matches!(
-            experiment.work,
-            Work::Server {
-                limits_memory: true,
-                ..
-            }
-        ) && let Some(why) = lacks
+        if experiment.work.limits_memory()
+            && let Some(why) = lacks
         {
             say(&format!("{name} is left out: {why}"));
             return Ok(None);

@@ -101,8 +101,11 @@ mod tests {
                     };
                     assert!(*measure < experiment.measures.len(), "{name}");
                 }
-                if let Work::Server { scaled_by, .. } = experiment.work {
-                    assert!(scaled_by.is_none_or(|kind| experiment.subjects.contains(&kind)));
+                if let Work::Server(work) = experiment.work {
+                    assert!(
+                        work.scaled_by
+                            .is_none_or(|kind| experiment.subjects.contains(&kind))
+                    );
                 }
             }
         }

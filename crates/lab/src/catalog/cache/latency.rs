@@ -3,7 +3,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -49,13 +49,10 @@ compare subjects of one run, never two runs. One core holds both the server and 
         "ceiling cache ring",
         "ceiling cache event",
     ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
+    work: Work::Server(ServerWork {
         scaled_by: Some("memcached"),
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[
         Figure::over_rate(0, false, true, None),
         Figure::over_rate(1, true, false, None),

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use crate::bench::{Bench, Fault, Running};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -36,13 +36,10 @@ Resident memory grows by pages of an allocator, so small numbers of items look d
         "weft cache thread",
         "memcached",
     ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
+    work: Work::Server(ServerWork {
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[Figure::Bars { measure: 0 }],
     expectations,
 };

@@ -2,7 +2,7 @@
 
 use super::super::overload;
 use crate::bench::{Bench, Fault};
-use crate::experiment::{Cell, Experiment, Work};
+use crate::experiment::{Cell, Experiment, ServerWork, Work};
 use crate::sample::Sample;
 use crate::subject::Subject;
 
@@ -42,13 +42,11 @@ keep their connections, so nothing is accepted under overload.",
         "ceiling cache ring",
         "ceiling cache event",
     ],
-    work: Work::Server {
-        take,
+    work: Work::Server(ServerWork {
         lasts: overload::LASTS,
-        limits_memory: false,
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: overload::FIGURES,
     expectations: |rows| overload::expectations(rows, "weft cache", &["memcached"]),
 };

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -45,13 +45,7 @@ core limits the cells at depth 16.",
         "ceiling cache ring",
         "ceiling cache event",
     ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
-        scaled_by: None,
-    },
+    work: Work::Server(ServerWork::new(take)),
     figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
     expectations,
 };

@@ -2,7 +2,7 @@
 
 use super::latency::take;
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::rows::Rows;
 
 pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
@@ -25,13 +25,10 @@ waiting for a lock that is rarely held.",
     measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
     cells,
     subjects: &["weft cache", "weft cache event", "memcached"],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
+    work: Work::Server(ServerWork {
         scaled_by: Some("memcached"),
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[
         Figure::over_rate(0, false, true, Some(("panel", ""))),
         Figure::over_rate(1, true, false, Some(("panel", ""))),

@@ -3,7 +3,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -51,13 +51,10 @@ first on fast dispatchers.",
         "event poll",
         "event select",
     ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
+    work: Work::Server(ServerWork {
         scaled_by: Some("event epoll-edge"),
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[
         Figure::over_rate(0, false, true, Some(("idle", "idle connections"))),
         Figure::over_rate(1, true, false, Some(("idle", "idle connections"))),

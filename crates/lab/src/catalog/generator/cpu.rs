@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -27,13 +27,7 @@ All ask weft serve; another server may suit another generator better.",
     measures: &[GENERATOR_CPU, Measure::RATE],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk"],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
-        scaled_by: None,
-    },
+    work: Work::Server(ServerWork::new(take)),
     figures: &[Figure::Bars { measure: 0 }],
     expectations,
 };

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -29,13 +29,7 @@ outside.",
         vec![cell(SLOW, 1000), cell(FAST, 50_000)]
     },
     subjects: &["weft load", "weft load epoll"],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
-        scaled_by: None,
-    },
+    work: Work::Server(ServerWork::new(take)),
     figures: &[Figure::Bars { measure: 0 }],
     expectations,
 };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -33,13 +33,7 @@ compared at low rates only.",
     measures: &[Measure::RATE, MEAN, Measure::P99],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk", "httperf"],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
-        scaled_by: None,
-    },
+    work: Work::Server(ServerWork::new(take)),
     figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
     expectations,
 };

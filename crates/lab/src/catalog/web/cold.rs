@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::{ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -37,13 +37,11 @@ web-disk has a popularity that caches live on.",
     measures: &[HOT_P99, COLD, HOT, HOT_P50, FROM_DISK, Measure::BUSY],
     cells: |_| vec![Cell::new(CELL, "cold", [])],
     subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
+    work: Work::Server(ServerWork {
         limits_memory: true,
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[
         Figure::Bars { measure: 0 },
         Figure::Bars { measure: 1 },

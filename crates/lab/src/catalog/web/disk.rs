@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::{ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -55,13 +55,12 @@ may hold the files in memory.",
         "nginx threads",
         "lighttpd",
     ],
-    work: Work::Server {
-        take,
+    work: Work::Server(ServerWork {
         lasts: 2.0 * UNITS,
         limits_memory: true,
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[
         Figure::Bars { measure: 0 },
         Figure::Bars { measure: 1 },

@@ -4,7 +4,7 @@ use load::fileset::{FileSet, Model, Recipe};
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -34,13 +34,11 @@ chosen here. Other choices give the same table and other hit ratios.",
     measures: &[DIFFERS, MEMORY, THESIS],
     cells,
     subjects: &["weft load"],
-    work: Work::Server {
-        take,
+    work: Work::Server(ServerWork {
         lasts: 0.0,
-        limits_memory: false,
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[figure(0, false), figure(1, true)],
     expectations,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::bench::{Bench, Fault, Running, read_reply};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -42,13 +42,10 @@ than it is; the second figure shows that part.",
         "nginx sendfile",
         "lighttpd",
     ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
+    work: Work::Server(ServerWork {
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
     expectations,
 };

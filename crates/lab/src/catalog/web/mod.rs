@@ -18,6 +18,19 @@ use std::time::Duration;
 use crate::bench::{Bench, Fault};
 use crate::place::filesystem_of;
 
+/// Every server that there is, and the two that show how far one could go.
+pub(super) const SERVERS: &[&str] = &[
+    "weft",
+    "weft epoll",
+    "weft event",
+    "weft thread",
+    "nginx sendfile",
+    "nginx copy",
+    "lighttpd",
+    "ceiling ring",
+    "ceiling event",
+];
+
 /// Bytes that look like nothing, so that a body that is shifted or mixed up is noticed.
 pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

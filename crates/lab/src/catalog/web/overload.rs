@@ -2,7 +2,7 @@
 
 use super::super::overload;
 use crate::bench::{Bench, Fault};
-use crate::experiment::{Cell, Experiment, Work};
+use crate::experiment::{Cell, Experiment, ServerWork, Work};
 use crate::sample::Sample;
 use crate::subject::Subject;
 
@@ -50,13 +50,11 @@ more to do.",
         "ceiling ring",
         "ceiling event",
     ],
-    work: Work::Server {
-        take,
+    work: Work::Server(ServerWork {
         lasts: overload::LASTS,
-        limits_memory: false,
         queues_by_itself: true,
-        scaled_by: None,
-    },
+        ..ServerWork::new(take)
+    }),
     figures: overload::FIGURES,
     expectations: |rows| overload::expectations(rows, "weft", &["nginx sendfile"]),
 };

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -36,24 +36,8 @@ pays here for what would be another machine's. Nine tenths of the time is in the
 ratios are the rule, and another kernel version moves them.",
     measures: &[Measure::CPU_US, Measure::RATE, Measure::BUSY, Measure::P50, Measure::P99],
     cells,
-    subjects: &[
-        "weft",
-        "weft epoll",
-        "weft event",
-        "weft thread",
-        "nginx sendfile",
-        "nginx copy",
-        "lighttpd",
-        "ceiling ring",
-        "ceiling event",
-    ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
-        scaled_by: None,
-    },
+    subjects: super::SERVERS,
+    work: Work::Server(ServerWork::new(take)),
     figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
     expectations,
 };

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -32,24 +32,8 @@ it is the limit, only CPU per request tells servers apart. A ceiling copies its 
 let the kernel send the file.",
     measures: &[Measure::CPU_US, Measure::RATE, Measure::BUSY, Measure::P50, Measure::P99],
     cells: |_| vec![Cell::new(CELL, "http", [])],
-    subjects: &[
-        "weft",
-        "weft epoll",
-        "weft event",
-        "weft thread",
-        "nginx sendfile",
-        "nginx copy",
-        "lighttpd",
-        "ceiling ring",
-        "ceiling event",
-    ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
-        scaled_by: None,
-    },
+    subjects: super::SERVERS,
+    work: Work::Server(ServerWork::new(take)),
     figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
     expectations,
 };

@@ -3,7 +3,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -41,24 +41,11 @@ may be the limit: such samples are counted in the report.",
         Measure::CPU_US,
     ],
     cells,
-    subjects: &[
-        "weft",
-        "weft epoll",
-        "weft event",
-        "weft thread",
-        "nginx sendfile",
-        "nginx copy",
-        "lighttpd",
-        "ceiling ring",
-        "ceiling event",
-    ],
-    work: Work::Server {
-        take,
-        lasts: 1.0,
-        limits_memory: false,
-        queues_by_itself: false,
+    subjects: super::SERVERS,
+    work: Work::Server(ServerWork {
         scaled_by: Some("nginx sendfile"),
-    },
+        ..ServerWork::new(take)
+    }),
     figures: &[
         Figure::over_rate(0, false, true, None),
         Figure::over_rate(1, false, false, None),

@@ -30,9 +30,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Good replies per second.
+    /// Good replies per second: those that came in the time to measure.
     pub fn achieved_rate_per_s(&self) -> f64 {
-        let replies = self.total.replies() - self.total.drained;
+        let replies = self.total.replies() - self.total.drained + self.total.carried;
         replies as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
@@ -141,6 +141,10 @@ pub struct Tally {
     /// left out, but not part of the achieved rate.
     #[serde(default)]
     pub drained: u64,
+    /// Good replies in the time to measure to requests of the warm-up: part of the achieved rate,
+    /// and of nothing else.
+    #[serde(default)]
+    pub carried: u64,
     /// The longest that the backlog was, over the threads added up.
     pub backlog_max: u64,
     /// Connections that were opened.
@@ -331,6 +335,7 @@ impl Tally {
             begun: 0,
             sent: 0,
             drained: 0,
+            carried: 0,
             backlog_max: 0,
             opened: 0,
             idle_open: 0,
@@ -399,6 +404,7 @@ impl Tally {
         self.begun += other.begun;
         self.sent += other.sent;
         self.drained += other.drained;
+        self.carried += other.carried;
         self.backlog_max = self.backlog_max.max(other.backlog_max);
         self.opened += other.opened;
         self.idle_open = other.idle_open;

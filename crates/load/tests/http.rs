@@ -476,6 +476,34 @@ fn warm_up_is_not_measured() {
     });
 }
 
+/// Seen: a server beyond its knee answered 40,000 requests in each second, and the report of a
+/// short run said 0 replies per second: all of them were to requests of the warm-up, whose delay is
+/// not measured. They are what the server did in that time.
+#[test]
+fn the_achieved_rate_is_of_all_replies_in_the_time_to_measure() {
+    let server = http_server(|_, _, stream| {
+        thread::sleep(Duration::from_millis(5));
+        reply(stream, b"hello")
+    });
+    // When the warm-up ends, 320 requests wait at least: more than are answered in what follows.
+    let plan = Plan {
+        connections: 1,
+        warm_up: Duration::from_millis(400),
+        duration: Duration::from_millis(400),
+        arrivals: Arrivals::Fixed { rate_per_s: 1000.0 },
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        let total = &outcome.total;
+        assert_eq!(total.replies(), total.drained);
+        assert!(total.carried > 0);
+        let all = outcome.achieved_rate_per_s() * outcome.elapsed.as_secs_f64();
+        assert!((all - total.carried as f64).abs() < 0.5, "{all}");
+        let intervals = load::report::figures(outcome).intervals;
+        assert!(intervals[0].achieved_per_s > 0.0, "{intervals:?}");
+    });
+}
+
 /// The reason to exist: a server that stops for a while makes a closed loop stop as well, which
 /// then finds hardly anything slow. From the intended times, everything that should have been sent
 /// meanwhile is slow.

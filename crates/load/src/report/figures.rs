@@ -294,7 +294,7 @@ impl IntervalFigures {
             begins_s: interval.begins.as_secs_f64(),
             lasts_s,
             intended_per_s: per_s(tally.intended),
-            achieved_per_s: per_s(tally.replies()),
+            achieved_per_s: per_s(tally.replies() + tally.carried),
             errors: tally.errors.total(),
             missed: tally.missed,
             p50_us: response.value_at_quantile(0.5) as f64 / 1e3,

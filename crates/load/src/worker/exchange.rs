@@ -135,12 +135,14 @@ impl Worker<'_> {
     }
 
     pub(super) fn count(&mut self, flight: &Flight, reply: &Reply) {
+        let found = self.speaker.judge(flight.what, flight.class, reply);
+        let is_in_time = self.now_ns < self.times.end_ns;
         if self.is_open_loop() && !self.is_measured(flight.intended_ns) {
+            self.tally.carried += u64::from(found.fault.is_none() && is_in_time);
             return;
         }
         let class = &mut self.tally.classes[usize::from(flight.class)];
         class.replies_by_status[usize::from(reply.status / 100).min(5)] += 1;
-        let found = self.speaker.judge(flight.what, flight.class, reply);
         self.tally.hits += u64::from(reply.found);
         self.tally.misses += u64::from(found.missing);
         self.tally.compared += u64::from(found.compared);
@@ -148,7 +150,7 @@ impl Worker<'_> {
             *fault.counter(&mut self.tally.errors) += 1;
             return;
         }
-        self.tally.drained += u64::from(self.now_ns >= self.times.end_ns);
+        self.tally.drained += u64::from(!is_in_time);
         record(&mut class.service_ns, self.now_ns - flight.sent_ns);
         record(&mut class.response_ns, self.now_ns - flight.intended_ns);
     }

@@ -251,10 +251,13 @@ impl Judge<'_> {
         }
     }
 
-    /// How much worse one figure is than another.
+    /// How much worse one figure is than another. Nothing at all is the worst of rates, also
+    /// beside another nothing, and the best of costs.
     fn worse_by(&self, ours: f64, theirs: f64) -> f64 {
         match self.measure.better {
+            Better::More if ours <= 0.0 => f64::INFINITY,
             Better::More => theirs / ours,
+            _ if ours <= 0.0 => 0.0,
             _ => ours / theirs,
         }
     }
@@ -337,6 +340,22 @@ mod tests {
             judge.within("gone", "c", "a", 2.0).verdict,
             Judgement::NotMeasured
         );
+    }
+
+    /// Seen: "as expected: weft ahead of nginx in replies (0.00; nginx 0.00)".
+    #[test]
+    fn nothing_is_not_ahead_of_nothing_in_a_rate() {
+        let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)])]);
+        let verdict = |better| {
+            let measure = Measure {
+                better,
+                ..Measure::CPU_US
+            };
+            let judge = rows.by(&measure);
+            judge.beats("c", "a", &["b"], 10.0).unwrap().verdict
+        };
+        assert_eq!(verdict(Better::More), Judgement::Failed);
+        assert_eq!(verdict(Better::Less), Judgement::Met);
     }
 
     #[test]

@@ -18,9 +18,11 @@ use rustix::event::epoll;
 use super::{Parameters, sample};
 
 const ACTIVE: usize = 100;
-/// A turn's length, and what comes before it: a dispatcher learns what is idle.
+/// A turn's length, and what comes before it: a dispatcher learns what is idle, and which pairs are
+/// active, from several events of each.
 const TURN: Duration = Duration::from_millis(80);
 const WARM_UP: Duration = Duration::from_millis(60);
+const WARM_UP_EVENTS: u64 = 3 * ACTIVE as u64;
 /// How many events make a figure.
 const EVENTS: u64 = 1_000_000;
 
@@ -106,7 +108,7 @@ fn rounds(
         if is_warm && elapsed >= TURN {
             return Ok(elapsed.as_nanos() as f64 / events as f64);
         }
-        if !is_warm && elapsed >= WARM_UP {
+        if !is_warm && elapsed >= WARM_UP && events >= WARM_UP_EVENTS {
             (is_warm, events, began) = (true, 0, Instant::now());
         }
         sent.clear();

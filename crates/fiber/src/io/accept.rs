@@ -17,7 +17,8 @@
 //! A ring has one accept, while a fiber waits. It follows a poll, because an accept on an empty
 //! queue makes a socket for nothing. Where it left connections in the queue, accept4(2) takes a few
 //! more, and the ring's next accept comes at once: one for each turn would keep the others waiting
-//! when turns are long, and all of them would be too many when other processors have none. The
+//! when turns are long, and all of them would be too many when other processors have none. As long
+//! as some are left each time, each turn takes twice as many as the one before. The
 //! ring's multishot accept is no use: it takes the whole queue in one burst, thousands of
 //! connections that no fiber has asked for, and with them the descriptors that files need. For the
 //! same reason the last fiber that waits cannot go while the accept is in the ring: the accept is
@@ -36,13 +37,15 @@ use crate::backend::{Backend, Completion};
 use crate::base::cancelled::{Cancelled, is_cancellation};
 use crate::base::lock::lock;
 use crate::io::op::{Op, OpCarrier};
+use crate::io::path::IoPath;
 use crate::sched::block::give_way;
 use crate::sched::cluster::{Cluster, Message};
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
 
-/// How many connections the processors of a listener take together after one that came by a ring.
-const MORE_MAX: usize = 8;
+/// How many connections the processors of a listener take together after one that came by a ring:
+/// the first time, and at most.
+const MORE: (usize, usize) = (8, 1024);
 
 /// What all processors share of one listener.
 #[derive(Debug)]
@@ -73,6 +76,9 @@ struct Acceptor {
     is_disarming: bool,
     /// The ring's last accept left connections in the queue.
     is_queue_filled: bool,
+    /// How many more were allowed after the ring's last accept, and are now.
+    more: usize,
+    more_now: usize,
     /// Last in, first out.
     waiters: Vec<*const Waiter>,
 }
@@ -204,7 +210,7 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
         if listener.is_closed() {
             return Err(closed_error());
         }
-        match accept_now(listener)? {
+        match accept_now(listener, IoPath::Plain)? {
             Some(connection) => return Ok(connection),
             None => {
                 let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -217,9 +223,15 @@ fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     }
 }
 
-/// Accepts if a connection is there. The listener is non-blocking.
-fn accept_now(listener: &ListenerState) -> io::Result<Option<OwnedFd>> {
-    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+/// Accepts if a connection is there. The listener is non-blocking; the connection is as what
+/// [`IoPath`] expects: a ring waits by itself on a blocking socket, at the cost of another entry on
+/// the other kind.
+fn accept_now(listener: &ListenerState, path: IoPath) -> io::Result<Option<OwnedFd>> {
+    let flags = match path {
+        IoPath::Uring => SocketFlags::CLOEXEC,
+        IoPath::Epoll | IoPath::Plain => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+    };
+    match rustix::net::accept_with(listener, flags) {
         Ok(connection) => Ok(Some(connection)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
@@ -259,10 +271,16 @@ impl Acceptors {
         }
         match &processor.backend {
             // It looks into the queue itself when it is armed.
-            Backend::Uring(_) => acceptor.arm(processor),
+            Backend::Uring(_) => {
+                if let Some(connection) = acceptor.accept_one_more()? {
+                    processor.shared().counters.accepted.add(1);
+                    return Ok(Some(connection));
+                }
+                acceptor.arm(processor);
+            }
             // Registered before, so an edge after this attempt is seen.
             Backend::Epoll(_) => {
-                if let Some(connection) = accept_now(listener)? {
+                if let Some(connection) = accept_now(listener, IoPath::Epoll)? {
                     processor.shared().counters.accepted.add(1);
                     return Ok(Some(connection));
                 }
@@ -327,10 +345,8 @@ impl Acceptors {
             // SAFETY: the kernel made this descriptor for us, in this completion.
             let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
             acceptor.deliver(processor, connection);
-            if acceptor.is_queue_filled && is_to_go_on && !processor.cluster.is_stopping() {
-                let sharers = lock(&acceptor.listener.users).len();
-                acceptor.accept_more(processor, MORE_MAX / sharers.max(1));
-            }
+            acceptor.allow_more(is_to_go_on && !processor.cluster.is_stopping());
+            acceptor.accept_more(processor, acceptor.more_now);
         } else {
             match -completion.result {
                 // EAGAIN: another processor or program was faster.
@@ -409,6 +425,8 @@ impl Acceptor {
             is_armed: false,
             is_disarming: false,
             is_queue_filled: false,
+            more: 0,
+            more_now: 0,
             waiters: Vec::new(),
         })
     }
@@ -430,13 +448,44 @@ impl Acceptor {
         }
     }
 
+    /// After an accept of the ring: how many more of the listen queue this turn may take.
+    fn allow_more(&mut self, is_to_go_on: bool) {
+        if self.is_queue_filled && is_to_go_on {
+            self.more = (2 * self.more).clamp(MORE.0, MORE.1);
+            self.more_now = self.more / lock(&self.listener.users).len().max(1);
+        } else {
+            (self.more, self.more_now) = (0, 0);
+        }
+    }
+
+    /// One of those that [`allow_more`](Acceptor::allow_more) allowed, for a fiber that does not
+    /// wait yet.
+    fn accept_one_more(&mut self) -> io::Result<Option<OwnedFd>> {
+        if self.more_now == 0 {
+            return Ok(None);
+        }
+        let accepted = accept_now(&self.listener, IoPath::Uring)?;
+        self.more_now = match accepted {
+            Some(_) => self.more_now - 1,
+            None => 0,
+        };
+        Ok(accepted)
+    }
+
     /// Accepts for as many as wait, `count_max` at most, as long as connections are there.
     fn accept_more(&mut self, processor: &Processor, count_max: usize) {
+        let path = match processor.backend {
+            Backend::Uring(_) => IoPath::Uring,
+            Backend::Epoll(_) => IoPath::Epoll,
+        };
         for _ in 0..count_max.min(self.waiters.len()) {
-            match accept_now(&self.listener) {
-                Ok(Some(connection)) => self.deliver(processor, connection),
+            match accept_now(&self.listener, path) {
+                Ok(Some(connection)) => {
+                    self.more_now = self.more_now.saturating_sub(1);
+                    self.deliver(processor, connection);
+                }
                 Ok(None) => {
-                    self.is_queue_filled = false;
+                    (self.is_queue_filled, self.more_now) = (false, 0);
                     return;
                 }
                 Err(error) => {

@@ -20,7 +20,10 @@ pub(crate) struct Entrance {
     doors: Doors,
     gate: Arc<Gate>,
     own: Arc<Loop>,
-    accepts_per_turn: usize,
+    accepts_per_turn: (usize, usize),
+    /// How many each door may let in now, and whether one had to stop there.
+    accepts_now: usize,
+    has_more: bool,
     /// It was accepted when another thread took the last place. It is the next one to come in.
     held: Option<Accepted>,
     /// Which door has its turn, and how many came in by it.
@@ -39,6 +42,8 @@ impl Entrance {
             gate: Arc::clone(&house.gate),
             own,
             accepts_per_turn: house.accepts_per_turn,
+            accepts_now: 0,
+            has_more: false,
             held: None,
             door: 0,
             came: 0,
@@ -71,6 +76,11 @@ impl Entrance {
 
     /// Begins a turn, in which a bounded number comes in by each door.
     pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        let (first, most) = self.accepts_per_turn;
+        self.accepts_now = match mem::take(&mut self.has_more) {
+            true => (2 * self.accepts_now).min(most),
+            false => first,
+        };
         (self.door, self.came) = (0, 0);
         self.doors.end_rest(now, dispatcher);
         if self.own.has_room.load(Ordering::Acquire) {
@@ -106,7 +116,10 @@ impl Entrance {
     ) -> Option<Accepted> {
         let counters = &admission.shared.counters;
         while self.door < self.doors.count() && self.doors.is_open() {
-            if self.came >= self.accepts_per_turn || !self.doors.has_some_at(self.door) {
+            let is_over = self.came >= self.accepts_now;
+            let has_some = self.doors.has_some_at(self.door);
+            if is_over || !has_some {
+                self.has_more |= is_over && has_some;
                 self.doors.is_served(self.door);
                 (self.door, self.came) = (self.door + 1, 0);
                 continue;

@@ -18,8 +18,10 @@ use crate::listen::Bound;
 use crate::shared::{DRAINING, SERVING};
 use crate::tls::Tls;
 
-/// Connections that a thread takes in one go, so that those inside wait for a bounded time.
-const ACCEPTS_MAX: usize = 64;
+/// How many connections a thread accepts in one turn: the first time, and at most. As long as some
+/// are left in the listen queue, each turn takes twice as many as the one before. So those inside
+/// wait for a bounded time, and those outside do not wait for many long turns.
+const ACCEPTS: (usize, usize) = (64, 1024);
 
 /// Opens the dispatcher of a loop, on the thread that it belongs to.
 pub(crate) type OpenDispatcher = Box<dyn Fn() -> io::Result<Box<dyn Dispatcher>> + Send + Sync>;
@@ -31,8 +33,9 @@ pub(crate) struct House<O> {
     /// By the number of the listener.
     tls: Vec<Option<Arc<Tls>>>,
     open_dispatcher: OpenDispatcher,
-    /// How many connections are accepted before a thread looks around again.
-    pub(crate) accepts_per_turn: usize,
+    /// How many connections a thread accepts before it looks around again: the first time, and at
+    /// most.
+    pub(crate) accepts_per_turn: (usize, usize),
 }
 
 impl<O> House<O> {
@@ -59,7 +62,7 @@ impl<O> House<O> {
             gate: Arc::new(Gate::new(open_max, accepting)),
             tls: listeners.iter().map(|bound| bound.tls.clone()).collect(),
             open_dispatcher,
-            accepts_per_turn: if accepts_many { ACCEPTS_MAX } else { 1 },
+            accepts_per_turn: if accepts_many { ACCEPTS } else { (1, 1) },
         };
         (Arc::new(house), listeners)
     }

@@ -5,16 +5,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use session::Now;
 
-/// The time for sessions, at the price of one clock instead of two (34 ns instead of 52, AMD EPYC).
+/// The time for sessions, at the price of one clock instead of two.
 ///
-/// The monotonic clock is read at every call. The wall clock is that plus a base, which is read
-/// anew at least once a second: when the system clock is stepped, sessions see it within a second.
+/// The monotonic clock is read at every call. The wall clock is that of the last millisecond: the
+/// monotonic clock plus a base, which is read anew at least once a second. When the system clock is
+/// stepped, sessions see it within a second.
 ///
 /// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`) and costs
 /// nothing to make.
 #[derive(Debug)]
 pub struct Clock {
+    /// Both clocks at one moment.
     base: Cell<Base>,
+    /// The wall clock, and until when it is that.
+    wall: Cell<(Duration, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -26,41 +30,59 @@ struct Base {
 /// How old the base may become.
 const BASE_AGE_MAX: Duration = Duration::from_secs(1);
 
+/// How long the wall clock stands still.
+const TICK: Duration = Duration::from_millis(1);
+
 impl Clock {
     /// A clock that has just read both.
     pub fn new() -> Clock {
-        let base = Base {
+        Clock::from(Base {
             monotonic: Instant::now(),
             since_epoch: wall(),
-        };
+        })
+    }
+
+    fn from(base: Base) -> Clock {
         Clock {
             base: Cell::new(base),
+            wall: Cell::new((base.since_epoch, base.monotonic)),
         }
     }
 
     /// What time it is.
+    #[inline]
     pub fn now(&self) -> Now {
         self.at(Instant::now(), wall)
     }
 
+    #[inline]
     fn at(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Now {
-        let base = self.base.get();
-        let age = monotonic.saturating_duration_since(base.monotonic);
-        if age < BASE_AGE_MAX {
-            return Now {
-                monotonic,
-                since_epoch: base.since_epoch + age,
-            };
-        }
-        let base = Base {
-            monotonic,
-            since_epoch: wall(),
+        let (since_epoch, until) = self.wall.get();
+        let since_epoch = match monotonic < until {
+            true => since_epoch,
+            false => self.tick(monotonic, wall),
         };
-        self.base.set(base);
         Now {
             monotonic,
-            since_epoch: base.since_epoch,
+            since_epoch,
         }
+    }
+
+    fn tick(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Duration {
+        let base = self.base.get();
+        let age = monotonic.saturating_duration_since(base.monotonic);
+        let since_epoch = match age < BASE_AGE_MAX {
+            true => base.since_epoch + age,
+            false => wall(),
+        };
+        if age >= BASE_AGE_MAX {
+            self.base.set(Base {
+                monotonic,
+                since_epoch,
+            });
+        }
+        self.wall.set((since_epoch, monotonic + TICK));
+        since_epoch
     }
 }
 
@@ -97,12 +119,7 @@ mod tests {
             monotonic,
             since_epoch: NOON,
         };
-        (
-            Clock {
-                base: Cell::new(base),
-            },
-            monotonic,
-        )
+        (Clock::from(base), monotonic)
     }
 
     #[test]
@@ -114,6 +131,20 @@ mod tests {
             (now.monotonic, now.since_epoch),
             (start + half, NOON + half)
         );
+    }
+
+    #[test]
+    fn the_wall_stands_still_for_a_millisecond() {
+        let (clock, start) = clock_at_noon();
+        let wall = |us| {
+            let at = start + Duration::from_micros(us);
+            clock.at(at, || panic!("read too early")).since_epoch - NOON
+        };
+        assert_eq!(
+            [10, 900, 1009].map(wall),
+            [10; 3].map(Duration::from_micros)
+        );
+        assert_eq!(wall(1010), Duration::from_micros(1010));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 
+use arrayvec::ArrayVec;
 use session::{Chunk, Outbox};
 
 /// Chunks in memory that one send carries.
@@ -9,8 +10,7 @@ const GATHERED_MAX: usize = 16;
 
 /// Chunks in memory, for one send.
 pub(crate) struct Gathered<'a> {
-    slices: [IoSlice<'a>; GATHERED_MAX],
-    count: usize,
+    slices: ArrayVec<IoSlice<'a>, GATHERED_MAX>,
     /// The bytes in all of them.
     pub(crate) len: usize,
     /// Whether something comes next at once: a file, or the end of the stream. What is sent before
@@ -25,8 +25,7 @@ impl<'a> Gathered<'a> {
     #[inline]
     pub(crate) fn of(out: &'a Outbox, is_last: bool) -> Gathered<'a> {
         let mut gathered = Gathered {
-            slices: [IoSlice::new(&[]); GATHERED_MAX],
-            count: 0,
+            slices: ArrayVec::new(),
             len: 0,
             more_follows: is_last,
             ends: is_last,
@@ -40,12 +39,10 @@ impl<'a> Gathered<'a> {
                     break;
                 }
             };
-            let Some(slice) = gathered.slices.get_mut(gathered.count) else {
+            if gathered.slices.try_push(IoSlice::new(bytes)).is_err() {
                 (gathered.more_follows, gathered.ends) = (false, false);
                 break;
-            };
-            *slice = IoSlice::new(bytes);
-            gathered.count += 1;
+            }
             gathered.len += bytes.len();
         }
         gathered
@@ -53,6 +50,6 @@ impl<'a> Gathered<'a> {
 
     #[inline]
     pub(crate) fn slices(&self) -> &[IoSlice<'a>] {
-        &self.slices[..self.count]
+        &self.slices
     }
 }

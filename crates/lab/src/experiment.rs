@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
+use crate::place::Controller;
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -45,9 +46,12 @@ pub enum Work {
 }
 
 impl Work {
-    /// Whether it cannot be done without a group that limits a server's memory.
-    pub fn limits_memory(&self) -> bool {
-        matches!(self, Work::Server(work) if work.limits_memory)
+    /// The kind of control group that it cannot be done without.
+    pub fn needs_group(&self) -> Option<Controller> {
+        match self {
+            Work::Program => None,
+            Work::Server(work) => work.needs_group,
+        }
     }
 }
 
@@ -58,8 +62,8 @@ pub struct ServerWork {
     pub(crate) take: Take,
     /// How long that takes, in samples' times, for estimates.
     pub lasts: f64,
-    /// Whether servers' memory is limited, which needs root and a memory group.
-    pub limits_memory: bool,
+    /// What no server may have in plenty: that needs root, and a control group.
+    pub needs_group: Option<Controller>,
     /// Whether a server is noisy by itself: its own threads wait for the core, so only what
     /// other programs used tells a bad sample.
     pub queues_by_itself: bool,
@@ -76,7 +80,7 @@ impl ServerWork {
         ServerWork {
             take,
             lasts: 1.0,
-            limits_memory: false,
+            needs_group: None,
             queues_by_itself: false,
             scaled_by: None,
         }

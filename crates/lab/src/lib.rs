@@ -49,7 +49,7 @@ pub use experiment::{
 };
 pub use method::{EXIT_ABSENT, Effort, Progress, RunError, Setting, estimate, run, taking_part};
 pub use peers::PeerRuntime;
-pub use place::{LabPlace, Launched, ServerLimits, Side, guard};
+pub use place::{Controller, LabPlace, Launched, ServerLimits, Side, guard};
 pub use report::{Report, html};
 pub use rows::{Ratio, Row, Rows, Spread, show};
 pub use sample::{Course, Noise, Output, Sample};

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::card::Card;
 use crate::experiment::{Breadth, Experiment};
+use crate::place::with_path;
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::{Start, Subject};
@@ -125,32 +126,33 @@ enum Line {
 /// The file of one experiment, written as samples come.
 pub(crate) struct Store {
     file: File,
+    path: PathBuf,
 }
 
 impl Store {
     /// Begins the file anew, or goes on with it.
     pub(crate) fn open(path: &Path, header: &Header, goes_on: bool) -> io::Result<Store> {
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+            fs::create_dir_all(folder).map_err(with_path(folder))?;
         }
-        let mut options = OpenOptions::new();
-        let file = match goes_on {
-            true => {
-                let file = options.append(true).read(true).open(path)?;
-                let text = fs::read(path)?;
-                // Without the line that was cut off.
-                let whole = text
-                    .iter()
-                    .rposition(|&byte| byte == b'\n')
-                    .map_or(0, |at| at + 1);
-                file.set_len(whole as u64)?;
-                file
-            }
-            false => options.create(true).write(true).truncate(true).open(path)?,
-        };
-        let mut store = Store { file };
+        let file = Store::open_file(path, goes_on).map_err(with_path(path))?;
+        let path = path.to_owned();
+        let mut store = Store { file, path };
         store.write(&Line::Run(header.clone()))?;
         Ok(store)
+    }
+
+    fn open_file(path: &Path, goes_on: bool) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        if !goes_on {
+            return options.create(true).write(true).truncate(true).open(path);
+        }
+        let file = options.append(true).read(true).open(path)?;
+        let text = fs::read(path)?;
+        // Without the line that was cut off.
+        let whole = text.iter().rposition(|&byte| byte == b'\n');
+        file.set_len(whole.map_or(0, |at| at as u64 + 1))?;
+        Ok(file)
     }
 
     pub(crate) fn turn(&mut self, record: Record) -> io::Result<()> {
@@ -165,7 +167,8 @@ impl Store {
     fn write(&mut self, line: &Line) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        self.file.write_all(&text)
+        let written = self.file.write_all(&text);
+        written.map_err(with_path(&self.path))
     }
 }
 
@@ -189,7 +192,7 @@ impl Recorded {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => return Err(with_path(path)(error)),
         };
         let (mut header, mut turns, mut ending) = (None, Vec::new(), None);
         // A last line without its end was cut off by the death of the writer.
@@ -333,6 +336,24 @@ pub(crate) mod tests {
         let rows = recorded.rows(crate::catalog::find("rt-yield").unwrap());
         let row = rows.find("1 processor, many", "weft").unwrap();
         assert_eq!((row.samples.len(), row.failures.len()), (1, 1));
+    }
+
+    /// Seen: `weft lab run --out FILE` ended with "Not a directory (os error 20)".
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let in_the_way = home.path().join("file");
+        fs::write(&in_the_way, "").unwrap();
+        let path = samples_file(&in_the_way, "rt-yield");
+        let error = Store::open(&path, &header(), false).err().unwrap();
+        let folder = path.parent().unwrap().display().to_string();
+        assert!(error.to_string().starts_with(&folder), "{error}");
+        let mut full = Store {
+            file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
+            path: PathBuf::from("/dev/full"),
+        };
+        let error = full.turn(turn(0, Came::Absent)).unwrap_err();
+        assert!(error.to_string().starts_with("/dev/full: "), "{error}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
 fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     for experiment in CATALOG {
-        let needs_root = experiment.work.limits_memory();
+        let needs_root = experiment.work.needs_group().is_some();
         let note = if needs_root && !is_root {
             " (needs root)"
         } else {
@@ -117,13 +117,14 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     say(&format!(
         "this will take about {minutes} min, and up to a quarter more if it is noisy"
     ));
-    let (mut is_measured, mut as_expected) = (false, true);
+    let (mut is_recorded, mut is_measured, mut as_expected) = (false, false, true);
     for (at, experiment) in experiments.iter().enumerate() {
         let Some(recorded) = lab.measure(experiment, &subjects, run.effort())? else {
             continue;
         };
         let report = Report::new(experiment, &recorded);
-        is_measured = true;
+        is_recorded = true;
+        is_measured |= report.has_samples();
         as_expected &= report.is_as_expected();
         write!(out, "{}{report}", if at > 0 { "\n" } else { "" })?;
         out.flush()?;
@@ -132,15 +133,21 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         }
     }
     drop_place(&mut lab);
-    if !is_measured {
+    if !is_recorded {
         let why = "nothing was measured: every experiment was left out";
         return Err(Failure::Usage(why.to_owned()));
     }
     report(&run.measuring.folder, None, out)?;
-    match (lab.is_stopped(), run.strict && !as_expected) {
-        (true, _) => Err(Failure::Shown(130)),
-        (_, true) => Err(Failure::Shown(1)),
-        _ => Ok(()),
+    if lab.is_stopped() {
+        return Err(Failure::Shown(130));
+    }
+    if !is_measured {
+        let why = "nothing was measured: every sample failed";
+        return Err(Failure::Running(why.to_owned()));
+    }
+    match run.strict && !as_expected {
+        true => Err(Failure::Shown(1)),
+        false => Ok(()),
     }
 }
 
@@ -205,9 +212,8 @@ impl Laboratory {
         effort: Effort,
     ) -> Result<Option<Recorded>, Failure> {
         let name = experiment.name;
-        let lacks = self.place.as_ref().and_then(LabPlace::lacks_memory_groups);
-        if experiment.work.limits_memory()
-            && let Some(why) = lacks
+        if let (Some(place), Some(group)) = (&self.place, experiment.work.needs_group())
+            && let Some(why) = place.lacks_group(group)
         {
             say(&format!("{name} is left out: {why}"));
             return Ok(None);
@@ -276,16 +282,21 @@ fn report(folder: &Path, document: Option<&Path>, out: &mut impl Write) -> Resul
         .map(|(experiment, one)| Report::new(experiment, one))
         .collect();
     let page = folder.join("report.html");
-    fs::write(&page, ::lab::html(&reports))?;
+    fs::write(&page, ::lab::html(&reports)).map_err(about(&page))?;
     writeln!(out, "\nreport: {}", page.display())?;
     let Some(document) = document else {
         return Ok(());
     };
-    let mut text = fs::read_to_string(document)?;
+    let mut text = fs::read_to_string(document).map_err(about(document))?;
     for report in &reports {
         text = fill(&text, report.experiment.name, &report.markdown());
     }
-    Ok(fs::write(document, text)?)
+    fs::write(document, text).map_err(about(document))
+}
+
+/// A failure with the file that it is about.
+fn about(file: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::Running(format!("{}: {error}", file.display()))
 }
 
 /// Puts a text between `<!-- begin: lab NAME -->` and `<!-- end: lab NAME -->`, if they are there.

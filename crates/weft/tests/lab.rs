@@ -190,6 +190,22 @@ fn wait_for(mut command: Command) -> Output {
     Running { child, scratch }.end()
 }
 
+/// Seen: `weft lab run web-overload` ended with 0 for an ordinary user, though all its samples had
+/// failed for want of a control group. Cure: a run without a sample is a failure.
+#[test]
+fn a_run_in_which_every_sample_failed_is_a_failure() {
+    let lab = Lab::new();
+    let mine = "mine=/bin/false --port {port} --root {root}";
+    let words = ["web-idle", "--quick", "--repeat", "1", "--subject", mine];
+    let words = [&words[..], &["--subjects", "mine"]].concat();
+    let output = wait_for(lab.command(&words));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("every sample failed"), "{error}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("mine failed in 1 sample"), "{text}");
+}
+
 #[test]
 fn programs_on_fibers_are_measured_and_are_no_part_of_weft() {
     let lab = Lab::new();

@@ -62,12 +62,13 @@ pub fn chosen(name: &str) -> Vec<&'static Experiment> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::time::Duration;
 
     use super::*;
     use crate::experiment::{Breadth, Figure, Work};
     use crate::method::{Effort, estimate};
+    use crate::place::Controller;
 
     #[test]
     fn every_experiment_can_be_read_run_and_drawn() {
@@ -109,6 +110,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_needs_a_control_group_says_which() {
+        let needs = |experiment: &&Experiment| {
+            let group = experiment.work.needs_group()?;
+            Some((experiment.name, group))
+        };
+        let needed: BTreeMap<_, _> = CATALOG.iter().filter_map(needs).collect();
+        let expected = [
+            ("cache-overload", Controller::Cpu),
+            ("web-cold", Controller::Memory),
+            ("web-disk", Controller::Memory),
+            ("web-overload", Controller::Cpu),
+        ];
+        assert_eq!(needed, expected.into());
     }
 
     /// The promise of `weft lab run all --quick`, added up, with every subject there.

@@ -20,9 +20,12 @@ const WEIGHT_MOST: u64 = 10_000;
 
 /// What a group has less of than the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Controller {
+pub enum Controller {
+    /// Memory, page cache included.
     Memory,
+    /// Time on a core.
     Cpu,
+    /// Reads of a disk.
     Disk,
 }
 

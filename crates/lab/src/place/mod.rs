@@ -18,7 +18,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
 
-use group::{Controller, Groups};
+pub use group::Controller;
+use group::Groups;
 use journal::Journal;
 pub use journal::guard;
 
@@ -91,7 +92,7 @@ impl LabPlace {
         let (mut journal, swept) = Journal::begin(&journals(is_root))?;
         let scratch = scratch.join(format!("weft-lab-{}", std::process::id()));
         journal.note_folder(&scratch)?;
-        fs::create_dir_all(&scratch)?;
+        fs::create_dir_all(&scratch).map_err(with_path(&scratch))?;
         if let Some(mut guard) = guard {
             // Not in the terminal's group: Ctrl-C is not for it.
             std::os::unix::process::CommandExt::process_group(&mut guard, 0);
@@ -136,9 +137,9 @@ impl LabPlace {
         lacks
     }
 
-    /// Why no server's memory can be limited here, if so.
-    pub fn lacks_memory_groups(&self) -> Option<String> {
-        self.groups.lacks(Controller::Memory)
+    /// Why no control group of this kind can be made here, if so.
+    pub fn lacks_group(&self, controller: Controller) -> Option<String> {
+        self.groups.lacks(controller)
     }
 
     /// How many laboratories that were killed have been swept up after.
@@ -254,6 +255,11 @@ impl Drop for Launched {
     }
 }
 
+/// The error, with the path that it is about in front.
+pub(crate) fn with_path(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Takes files out of the page cache; only clean pages go, so they are synced first.
 ///
 /// # Errors
@@ -304,12 +310,7 @@ fn enter_own_network() -> io::Result<()> {
     sys::raise_loopback()?;
     for (name, value) in SYSCTLS {
         let path = Path::new("/proc/sys/net").join(name);
-        fs::write(&path, value).map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("{} = {value}: {error}", path.display()),
-            )
-        })?;
+        fs::write(&path, value).map_err(with_path(&path))?;
     }
     Ok(())
 }

@@ -41,6 +41,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Whether anything was measured.
+    pub fn has_samples(&self) -> bool {
+        self.rows.all().iter().any(|row| !row.samples.is_empty())
+    }
+
     /// Whether all that could be judged came out as expected.
     pub fn is_as_expected(&self) -> bool {
         !self

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
 use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{ServerLimits, drop_from_page_cache};
+use crate::place::{Controller, ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -38,7 +38,7 @@ web-disk has a popularity that caches live on.",
     cells: |_| vec![Cell::new(CELL, "cold", [])],
     subjects: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
     work: Work::Server(ServerWork {
-        limits_memory: true,
+        needs_group: Some(Controller::Memory),
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
 use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{ServerLimits, drop_from_page_cache};
+use crate::place::{Controller, ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -57,7 +57,7 @@ may hold the files in memory.",
     ],
     work: Work::Server(ServerWork {
         lasts: 2.0 * UNITS,
-        limits_memory: true,
+        needs_group: Some(Controller::Memory),
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),

@@ -3,6 +3,7 @@
 use super::super::overload;
 use crate::bench::{Bench, Fault};
 use crate::experiment::{Cell, Experiment, ServerWork, Work};
+use crate::place::Controller;
 use crate::sample::Sample;
 use crate::subject::Subject;
 
@@ -52,6 +53,7 @@ more to do.",
     ],
     work: Work::Server(ServerWork {
         lasts: overload::LASTS,
+        needs_group: Some(Controller::Cpu),
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),

@@ -188,16 +188,20 @@ impl fmt::Display for StationError {
             StationError::Device(device, error) => (device, error),
         };
         let DeviceName { kind, interface } = device;
-        let rights = match kind {
-            DeviceKind::Tap => "CAP_NET_ADMIN",
-            DeviceKind::Packet => "CAP_NET_RAW",
-            DeviceKind::Xdp => "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF",
-        };
         write!(f, "cannot open {device}: ")?;
         match (error.kind(), error.raw_os_error()) {
-            (io::ErrorKind::PermissionDenied, _) => {
-                write!(f, "it needs {rights}; start as root")
-            }
+            (io::ErrorKind::PermissionDenied, _) => match kind {
+                DeviceKind::Tap => write!(
+                    f,
+                    "no interface {interface} is there that this user may have; start as root, \
+                     with CAP_NET_ADMIN, or make it first, as root: ip tuntap add {interface} mode \
+                     tap user NAME"
+                ),
+                DeviceKind::Packet => f.write_str("it needs CAP_NET_RAW; start as root"),
+                DeviceKind::Xdp => {
+                    f.write_str("it needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; start as root")
+                }
+            },
             (_, Some(libc::ENODEV)) => write!(f, "there is no interface {interface}"),
             (io::ErrorKind::ResourceBusy, _) => write!(f, "{interface} is in use"),
             (_, Some(libc::EINVAL)) => match kind {
@@ -315,7 +319,12 @@ mod tests {
             StationError::Device(device.parse().unwrap(), error).to_string()
         };
         let tap = |code| refused("tap:weft0", code);
+        // Seen: "it needs CAP_NET_ADMIN", for an interface that was made for another user, which
+        // one's own needs not.
         assert!(tap(libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(tap(libc::EPERM).contains("ip tuntap add weft0 mode tap user NAME"));
+        assert!(refused("packet:eth0", libc::EPERM).contains("CAP_NET_RAW; start as root"));
+        assert!(refused("xdp:eth0", libc::EPERM).contains("CAP_BPF"));
         assert!(tap(libc::ENODEV).contains("no interface weft0"));
         assert!(tap(libc::EBUSY).contains("in use"));
         // Seen: "Invalid argument (os error 22)", for two workers on a TAP interface that was made

@@ -5,9 +5,12 @@ A check's thread goes into a network namespace of its own, where the kernel is t
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import os
 import signal
+import socket
+import struct
 import subprocess
 
 import link
@@ -128,15 +131,54 @@ def af_xdp_serves_the_site(world):
 
 def on_veth(world, kind):
     with own_network():
-        ip("link", "add", "kernel", "type", "veth", "peer", "name", "stack")
-        # No address, so that the kernel says nothing there.
-        ip("link", "set", "stack", "addrgenmode", "none", "up")
+        make_veth()
         if kind == "xdp":
             link.make_checksums("kernel")
-        ip("address", "add", f"{KERNEL}/24", "dev", "kernel")
-        ip("link", "set", "kernel", "up")
         world.server = server_on_link(world, kind)
         clients.every_file_arrives_whole(world)
+
+
+def make_veth():
+    ip("link", "add", "kernel", "type", "veth", "peer", "name", "stack")
+    # No address, so that the kernel says nothing there.
+    ip("link", "set", "stack", "addrgenmode", "none", "up")
+    ip("address", "add", f"{KERNEL}/24", "dev", "kernel")
+    ip("link", "set", "kernel", "up")
+
+
+@check("netstack", limit_s=60)
+def a_frame_of_a_vlan_is_not_one_of_the_link(world):
+    """Seen: a host on VLAN 5 of the interface was answered. Cause: the kernel takes the tag off before a packet socket sees the frame."""
+    with own_network():
+        make_veth()
+        server_on_link(world, "packet")()
+        arp = 0x0806
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(arp)) as wire:
+            wire.bind(("kernel", arp))
+            wire.settimeout(20)
+            for host, tag in ((5, b"\x81\0\0\5"), (6, b"")):
+                mac = bytes([2, 0, 0, 0, 0, host])
+                question = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + mac + bytes([10, 9, 0, host]) + bytes(6) + bytes([10, 9, 0, 2])
+                wire.send(b"\xff" * 6 + mac + tag + struct.pack("!H", arp) + question)
+            while True:
+                frame = wire.recv(2000)
+                is_answer = frame[20:22] == b"\0\2"
+                if is_answer:
+                    break
+        expect_equal("who is answered first", frame[5], 6)
+
+
+@check("netstack", limit_s=60)
+def a_tap_interface_that_a_virtual_machine_had_is_used_as_any(world):
+    """Seen: the server answered no one. Cause: the interface kept the longer header that its last user had asked for."""
+    with own_network():
+        ip("tuntap", "add", INTERFACE, "mode", "tap")
+        with open("/dev/net/tun", "rb+", buffering=0) as tun:
+            set_interface, set_header_len, tap_with_header = 0x4004_54ca, 0x4004_54d8, 0x5002
+            fcntl.ioctl(tun, set_interface, struct.pack("16sH22x", INTERFACE.encode(), tap_with_header))
+            fcntl.ioctl(tun, set_header_len, struct.pack("i", 12))
+        server = server_on_link(world)()
+        expect_equal("the first page", server.get("/").status, 200)
 
 
 @check("netstack", limit_s=60)

@@ -8,9 +8,10 @@
 //!                      └───── Packet, member 1 ── its other shard      by the hash of the flow
 //! ```
 //!
-//! The socket sees every frame beside the kernel, not in its place. The netstack has a station's
-//! address of its own on the link, so the kernel drops what is for it; the kernel should not have
-//! the netstack's IP address, or it answers as well.
+//! The socket sees every frame beside the kernel, not in its place; but none with a VLAN tag, which
+//! is of another link. The netstack has a station's address of its own on the link, so the kernel
+//! drops what is for it; the kernel should not have the netstack's IP address, or it answers as
+//! well.
 //!
 //! As [TAP](super::tap) it has the virtio-net header, so a frame is up to 64 KiB of a stream in
 //! both directions, if the interface has offloads. If they are turned off (`ethtool -K`), frames

@@ -47,6 +47,15 @@ pub(super) fn set_tun_offload(tun: BorrowedFd<'_>, offload: libc::c_uint) -> io:
     checked(returned)
 }
 
+/// How long the header in front of each frame is: `TUNSETVNETHDRSZ`. An interface that stays keeps
+/// the length that its last user wanted.
+pub(super) fn set_vnet_header_len(tun: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let len = len as c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads one `int`, which this function owns.
+    let returned = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) };
+    checked(returned)
+}
+
 /// The longest IP packet of an interface: `SIOCGIFMTU`. netdevice(7)
 pub(super) fn mtu_of(name: &str) -> io::Result<usize> {
     let request = ask_interface(name, libc::SIOCGIFMTU)?;
@@ -108,6 +117,7 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
     // What the kernel's end has sent is not for this one, and group members get each frame once.
     set_packet_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1)?;
+    drop_tagged(socket.as_fd())?;
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
@@ -123,6 +133,30 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
     checked(returned)?;
     listen_to_all(socket.as_fd(), index)?;
     Ok(socket)
+}
+
+/// A frame with a VLAN tag is of another link. The kernel has taken the tag off, so it would look
+/// like one of this link. packet(7), `tp_vlan_tci`; Documentation/networking/filter.rst
+fn drop_tagged(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const HAS_TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+    let instruction = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut filter = [
+        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, HAS_TAG),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, u32::MAX),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        // It lives until the kernel has checked and copied it, in the call below.
+        filter: filter.as_mut_ptr(),
+    };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
 /// Frames to other stations are received as well: this one has an address of its own.

@@ -24,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
 use crate::time::Instant;
+use crate::wire::vnet::HEADER_LEN;
 
 /// The most queues of an interface. `MAX_TAP_QUEUES` in `drivers/net/tun.c`
 pub const QUEUES_MAX: usize = 256;
@@ -44,8 +45,8 @@ impl Tap {
     /// # Errors
     ///
     /// `InvalidInput` for a name or a number of queues that cannot be; `EPERM` without
-    /// `CAP_NET_ADMIN`; `EBUSY` if it is in use; `EINVAL` if it is there and has another number of
-    /// queues; `ENOENT` without `/dev/net/tun`.
+    /// `CAP_NET_ADMIN`, unless it was made for this user; `EBUSY` if it is in use; `EINVAL` if it
+    /// is there and has another number of queues; `ENOENT` without `/dev/net/tun`.
     pub fn open(name: &str, queues: usize, offloads: bool) -> io::Result<Vec<Tap>> {
         if !(1..=QUEUES_MAX).contains(&queues) {
             let why = format!("{queues} queues are wanted, and 1 to {QUEUES_MAX} can be had");
@@ -79,6 +80,7 @@ fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
     let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
     let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     sys::attach_tun(fd.as_fd(), name, kind | several)?;
+    sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN)?;
     let offload = match offloads {
         true => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN,
         false => 0,

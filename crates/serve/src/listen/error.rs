@@ -89,6 +89,9 @@ impl BindError {
     }
 }
 
+/// Why an address cannot be had that is given twice.
+pub(super) const HELD_HERE: &str = "this process already listens there; name each address once";
+
 fn in_use(tried: SocketAddr) -> String {
     let port = tried.port();
     match holder::of_tcp(tried) {
@@ -105,7 +108,7 @@ fn in_use(tried: SocketAddr) -> String {
 
 fn in_use_here(held: SocketAddr, tried: SocketAddr) -> String {
     if held == tried {
-        return "this process already listens there; name each address once".to_owned();
+        return HELD_HERE.to_owned();
     }
     let overlap = match (held.ip().is_unspecified(), held.is_ipv6(), tried.is_ipv6()) {
         (true, true, false) => "takes IPv4 as well",

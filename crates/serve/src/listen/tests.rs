@@ -132,6 +132,11 @@ fn an_address_that_is_asked_for_twice_is_refused_with_what_is_the_case() {
     check(&own, "this process already listens there; name each");
     let part = format!("this process already listens at {own}, which is a part of that");
     check(&format!("0.0.0.0:{}", tcp(&bound).port()), &part);
+    // Seen: "weft (process 1234) listens there; stop it", of the process itself.
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("unix:{}/socket", folder.path().display());
+    let _bound = bind_one(&path);
+    check(&path, "this process already listens there; name each");
 }
 
 /// Seen: a start right after `kill -9` found the port in use under io_uring, 8 of 8 times. Cause:

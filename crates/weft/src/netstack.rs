@@ -37,8 +37,8 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .more(
                 "tap makes the interface if it is not there; packet and \
                  xdp take one that is, such as a network card or one end of a veth. Of tap and xdp \
-                 each worker takes a queue. It needs root, or CAP_NET_ADMIN for tap, CAP_NET_RAW \
-                 for packet, and both and CAP_BPF for xdp.",
+                 each worker takes a queue. It needs root, or CAP_NET_ADMIN for a tap that was not \
+                 made for this user, CAP_NET_RAW for packet, and both and CAP_BPF for xdp.",
             ),
         Setting::new("address")
             .adds("ADDR/LEN", |config: &mut C, text| {
@@ -129,6 +129,7 @@ impl NetstackChoice {
             Ok(Door { address, tls })
         };
         let doors = listen.into_iter().map(door).collect::<Result<Vec<_>, _>>();
+        let doors = doors.and_then(|doors| apart(&station, doors));
         let doors = doors.map_err(Failure::Usage)?;
         NetstackHost::open(&station, shards, doors, backlog).map_err(|error| {
             let why = error.to_string();
@@ -152,6 +153,25 @@ pub(crate) fn refuse_inherited(inherited: &[Inherited]) -> Result<(), Failure> {
                 .to_owned(),
         )),
     }
+}
+
+/// The doors, if each address of the host has one at most at each port: the kernel has the same
+/// rule.
+fn apart(station: &Station, doors: Vec<Door>) -> Result<Vec<Door>, String> {
+    for (at, door) in doors.iter().enumerate() {
+        let overlaps = |earlier: &&Door| {
+            let takes_both = |own: &Prefix| door.takes(own.address) && earlier.takes(own.address);
+            let is_same_port = earlier.address.port() == door.address.port();
+            is_same_port && station.addresses.iter().any(takes_both)
+        };
+        if let Some(earlier) = doors[..at].iter().find(overlaps) {
+            return Err(format!(
+                "cannot listen at {}: the netstack already listens at {}; name each address once",
+                door.address, earlier.address
+            ));
+        }
+    }
+    Ok(doors)
 }
 
 /// Where the netstack listens if this is typed.
@@ -208,6 +228,36 @@ mod tests {
         assert!(missing(&NETSTACK[..2]).contains("needs --address"));
         let why = refused(&[NETSTACK, &[("gateway", "10.8.0.1")]].concat());
         assert!(why.contains("10.8.0.1"), "{why}");
+    }
+
+    /// Seen: `--listen 80 --listen 10.9.0.2:80` served, and the second one never had a connection,
+    /// whatever was said of TLS there. Over the kernel's TCP it is refused.
+    #[test]
+    fn an_address_that_is_asked_for_twice_is_refused() {
+        let station = choice(NETSTACK).netstack.station().unwrap();
+        let doors = |texts: &[&str]| {
+            let door = |text: &&str| Door {
+                address: text.parse().unwrap(),
+                tls: None,
+            };
+            apart(&station, texts.iter().map(door).collect()).map(|doors| doors.len())
+        };
+        for twice in [
+            ["10.9.0.2:80", "10.9.0.2:80"],
+            ["[::]:80", "10.9.0.2:80"],
+            ["[fd00:9::2]:80", "[::]:80"],
+            ["0.0.0.0:80", "[::]:80"],
+        ] {
+            let said = doors(&twice).unwrap_err();
+            assert!(said.contains("already listens at"), "{said}");
+        }
+        for apart in [
+            ["10.9.0.2:80", "10.9.0.2:81"],
+            ["10.9.0.2:80", "[fd00:9::2]:80"],
+            ["0.0.0.0:80", "[fd00:9::2]:80"],
+        ] {
+            assert_eq!(doors(&apart), Ok(2));
+        }
     }
 
     #[test]

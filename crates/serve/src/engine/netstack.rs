@@ -60,6 +60,15 @@ pub struct Door {
     pub tls: Option<Arc<Tls>>,
 }
 
+impl Door {
+    /// Whether it takes connections to `own`, one of the host's addresses.
+    pub fn takes(&self, own: IpAddr) -> bool {
+        let door = self.address.ip();
+        let is_for_all = door.is_unspecified() && (door.is_ipv6() || own.is_ipv4());
+        door == own || is_for_all
+    }
+}
+
 /// How many connections may be half open at a port, or wait to be accepted, if nothing is said:
 /// Linux' `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
@@ -92,7 +101,7 @@ impl NetstackHost {
     pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let own = self.station.addresses.iter().map(|prefix| prefix.address);
         self.doors.iter().flat_map(move |door| {
-            let taken = own.clone().filter(|own| takes(door.address.ip(), *own));
+            let taken = own.clone().filter(|own| door.takes(*own));
             let port = door.address.port();
             taken.map(move |own| (SocketAddr::new(own, port), door.tls.is_some()))
         })
@@ -111,12 +120,6 @@ impl fmt::Debug for NetstackHost {
             .field("shards", &self.shards.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Whether what listens at `door` takes connections to `own`.
-fn takes(door: IpAddr, own: IpAddr) -> bool {
-    let is_for_all = door.is_unspecified() && (door.is_ipv6() || own.is_ipv4());
-    door == own || is_for_all
 }
 
 /// What all loops share.
@@ -139,7 +142,7 @@ impl<O> Hall<O> {
 
     /// Which door takes a connection to this address.
     fn door_of(&self, own: IpAddr, port: u16) -> Option<usize> {
-        let is_it = |door: &Door| door.address.port() == port && takes(door.address.ip(), own);
+        let is_it = |door: &Door| door.address.port() == port && door.takes(own);
         self.doors.iter().position(is_it)
     }
 }

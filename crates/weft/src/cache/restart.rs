@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cache::store::{RestoreError, Snapshot, SnapshotTime, Store};
+use rustix::fs::{Access, AtFlags, CWD};
 
 /// What happened to the items of an earlier run.
 #[derive(Debug)]
@@ -51,13 +52,18 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
 /// A folder that is missing or not writable is noticed now, and not at the end, when the items
 /// would be lost.
 fn check_folder(file: &Path) -> Result<(), String> {
-    let mut probe = file.as_os_str().to_owned();
-    probe.push(".probe");
-    let made = fs::File::create(&probe).and_then(|_| fs::remove_file(&probe));
-    made.map_err(|error| {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // As the user that makes files, which is the effective one: faccessat(2).
+    let may_make = Access::WRITE_OK | Access::EXEC_OK;
+    let may = rustix::fs::accessat(CWD, folder, may_make, AtFlags::EACCESS);
+    may.map_err(|error| {
         format!(
-            "-e: cannot write to {}, where the items are to be kept: {error}",
-            file.parent().unwrap_or(file).display()
+            "-e: cannot write to {}, where the items are to be kept: {}",
+            folder.display(),
+            io::Error::from(error)
         )
     })
 }
@@ -77,6 +83,8 @@ fn put_aside(file: &Path, why: String) -> Result<Restored, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use cache::store::{Config, Mode, NEVER};
 
@@ -118,8 +126,8 @@ mod tests {
     }
 
     /// Seen: a folder that is not there was found at the stop, when the items were to be saved, and
-    /// they were lost. Cause: a missing file is the usual start of an empty cache. Cure: a file is
-    /// made beside it at the start.
+    /// they were lost. Cause: a missing file is the usual start of an empty cache. Cure: whether a
+    /// file can be made beside it is asked at the start.
     #[test]
     fn a_folder_that_is_missing_is_found_at_the_start() {
         let (folder, _) = saved();
@@ -127,6 +135,36 @@ mod tests {
         assert!(why.contains("none, where"), "{why}");
         assert!(restore(&empty(), &folder.path().join("new"), TIME).is_ok());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// Seen: `-e items` emptied and deleted the file items.probe, whatever that was. Cause: it was
+    /// made to see whether files can be. Cure: the kernel is asked.
+    #[test]
+    fn a_look_at_the_folder_leaves_all_files_alone() {
+        let (folder, file) = saved();
+        let other = folder.path().join("items.probe");
+        fs::write(&other, "precious").unwrap();
+        restore(&empty(), &file, TIME).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+        assert!(check_folder(Path::new("items")).is_ok());
+    }
+
+    /// Seen (in review): a save wrote all items into a file that another user had put at the name
+    /// beside it, open to all, or to where a link there led. Cure: it makes a file of its own.
+    #[test]
+    fn a_save_writes_into_a_file_of_its_own() {
+        let (folder, file) = saved();
+        let beside = folder.path().join("items.new");
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &beside).unwrap();
+        empty().save(&file, TIME).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::write(&beside, "what a killed save left").unwrap();
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o666)).unwrap();
+        empty().save(&file, TIME).unwrap();
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

@@ -100,9 +100,14 @@ impl Store {
     fn write_snapshot(&self, path: &Path, time: SnapshotTime) -> io::Result<Snapshot> {
         let pool = self.pool();
         let clock = pool.clock(time.now);
+        // What a save that was killed has left goes: a file that is there may be open elsewhere.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         // Others of this machine have no business reading the items.
         let mut options = File::options();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create_new(true);
         let file = std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600).open(path)?;
         let mut blocks = BlockWriter::new(BufWriter::new(file));
         let flush_at = pool.flush_due();

@@ -386,6 +386,7 @@ const PROCESS: Rows = &[
     set("user")
         .takes("NAME[:GROUP]", put!(common.user = Some value::account))
         .hinted(ValueHint::Username)
+        .short('u')
         .help("Become this user once the sockets and the pid file are open")
         .more(
             "For a start as root. The group is the user's own if not given; numbers work as well. \

@@ -100,7 +100,8 @@ pub(crate) fn send_out<T: Stream>(
     until: Instant,
     is_last: bool,
 ) -> (io::Result<u64>, bool) {
-    let gathered = Gathered::of(out, is_last);
+    let mut gathered = Gathered::new();
+    gathered.gather(out, is_last);
     let sent = stream.send(gathered.slices(), gathered.more_follows, until);
     let is_all = matches!(sent, Ok(len) if len == gathered.len);
     if gathered.ends && is_all {

@@ -94,7 +94,9 @@ impl ServiceConfig {
             head_len_max,
             ..
         } = self.limits;
-        if request_line_len_max < REQUEST_LINE_LEN_LEAST || head_len_max < request_line_len_max {
+        if request_line_len_max < REQUEST_LINE_LEN_LEAST
+            || !(request_line_len_max..=HEAD_LEN_MOST).contains(&head_len_max)
+        {
             return Err(ConfigError::HeadLimits {
                 request_line_len_max,
                 head_len_max,
@@ -106,6 +108,9 @@ impl ServiceConfig {
 
 /// Below this not even a short path fits.
 const REQUEST_LINE_LEN_LEAST: usize = 64;
+
+/// More than a driver holds, and little enough for 32 bits: see `request::Fields`.
+const HEAD_LEN_MOST: usize = 1 << 30;
 
 /// A [`ServiceConfig`] that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +141,7 @@ impl fmt::Display for ConfigError {
                 f,
                 "limits leave no room for a request: request line {request_line_len_max} bytes \
                  (at least {REQUEST_LINE_LEN_LEAST}), whole head {head_len_max} bytes \
-                 (at least as much as the request line)"
+                 (at least as much as the request line, at most {HEAD_LEN_MOST})"
             ),
         }
     }
@@ -164,21 +169,20 @@ mod tests {
     }
 
     #[test]
-    fn limits_leave_room_for_a_request() {
-        let limits = RequestLimits {
-            head_len_max: 100,
-            ..RequestLimits::default()
+    fn limits_leave_room_for_a_request_and_are_limits() {
+        let checked = |head_len_max| {
+            let limits = RequestLimits {
+                head_len_max,
+                ..RequestLimits::default()
+            };
+            let config = ServiceConfig {
+                limits,
+                ..ServiceConfig::default()
+            };
+            config.check().map_err(|error| error.to_string())
         };
-        let config = ServiceConfig {
-            limits,
-            ..ServiceConfig::default()
-        };
-        assert!(
-            config
-                .check()
-                .unwrap_err()
-                .to_string()
-                .contains("whole head 100 bytes")
-        );
+        assert!(checked(100).unwrap_err().contains("whole head 100 bytes"));
+        assert!(checked(1 << 32).unwrap_err().contains("at most 1073741824"));
+        assert_eq!(checked(1 << 30), Ok(()));
     }
 }

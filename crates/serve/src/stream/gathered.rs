@@ -21,31 +21,36 @@ pub(crate) struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    /// Those at the front, up to the next file. `is_last` says that nothing follows `out`.
     #[inline]
-    pub(crate) fn of(out: &'a Outbox, is_last: bool) -> Gathered<'a> {
-        let mut gathered = Gathered {
-            slices: ArrayVec::new(),
+    pub(crate) fn new() -> Gathered<'a> {
+        Gathered {
+            slices: ArrayVec::new_const(),
             len: 0,
-            more_follows: is_last,
-            ends: is_last,
-        };
+            more_follows: false,
+            ends: false,
+        }
+    }
+
+    /// Takes those at the front of `out`, up to the next file. `is_last` says that nothing follows
+    /// `out`. In place, because a result of this size would be copied.
+    #[inline]
+    pub(crate) fn gather(&mut self, out: &'a Outbox, is_last: bool) {
+        (self.more_follows, self.ends) = (is_last, is_last);
         for chunk in out.chunks() {
             let bytes = match chunk {
                 Chunk::Bytes(bytes) => bytes,
                 Chunk::Shared(bytes) => &bytes[..],
                 Chunk::File(_) => {
-                    (gathered.more_follows, gathered.ends) = (true, false);
+                    (self.more_follows, self.ends) = (true, false);
                     break;
                 }
             };
-            if gathered.slices.try_push(IoSlice::new(bytes)).is_err() {
-                (gathered.more_follows, gathered.ends) = (false, false);
+            if self.slices.try_push(IoSlice::new(bytes)).is_err() {
+                (self.more_follows, self.ends) = (false, false);
                 break;
             }
-            gathered.len += bytes.len();
+            self.len += bytes.len();
         }
-        gathered
     }
 
     #[inline]

@@ -82,33 +82,38 @@ fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
 /// values are searched for again when all are wanted, which is rare.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
-    /// All field lines, for that search.
+    /// All field lines, for that search. Until they are known to be whole, all that has come.
     block: &'a [u8],
-    /// First value of each name.
-    values: [&'a [u8]; NAME_COUNT],
+    /// Where in the block the first value of each name begins, and its length. Half as large as
+    /// slices: a head is moved twice on its way.
+    values: [(u32, u32); NAME_COUNT],
     present: u16,
     repeated: u16,
 }
 
 impl<'a> Fields<'a> {
+    /// Of the lines that `input` begins with.
     #[inline]
-    pub(super) fn new() -> Fields<'a> {
+    pub(super) fn new(input: &'a [u8]) -> Fields<'a> {
         Fields {
-            block: &[],
-            values: [&[]; NAME_COUNT],
+            block: input,
+            values: [(0, 0); NAME_COUNT],
             present: 0,
             repeated: 0,
         }
     }
 
-    pub(super) fn set_block(&mut self, block: &'a [u8]) {
-        self.block = block;
+    /// There are no more lines, and all of them are so long.
+    #[inline]
+    pub(super) fn end(&mut self, len: usize) {
+        self.block = &self.block[..len];
     }
 
-    /// Takes one field line, without its CRLF and without control bytes in it: the first `line_len`
-    /// bytes of `input`.
+    /// Takes one field line, without its CRLF and without control bytes in it: `line_len` bytes
+    /// from `start` on.
     #[inline]
-    pub(super) fn push_line(&mut self, input: &'a [u8], line_len: usize) -> Result<(), Refusal> {
+    pub(super) fn push_line(&mut self, start: usize, line_len: usize) -> Result<(), Refusal> {
+        let input = &self.block[start..];
         let line = &input[..line_len];
         let Some(colon) = find_colon(input).filter(|&colon| colon < line_len) else {
             return Err(refusal_of(line));
@@ -116,7 +121,11 @@ impl<'a> Fields<'a> {
         match Name::of(&line[..colon]) {
             Some(name) if self.present & name.bit() == 0 => {
                 self.present |= name.bit();
-                self.values[name as usize] = trim(&line[colon + 1..]);
+                let after = &line[colon + 1..];
+                let value = trim_start(after);
+                let at = start + colon + 1 + (after.len() - value.len());
+                // A head of 4 GiB does not come here: `RequestLimits` are smaller.
+                self.values[name as usize] = (at as u32, trim_end(value).len() as u32);
                 Ok(())
             }
             Some(name) => {
@@ -131,7 +140,10 @@ impl<'a> Fields<'a> {
     /// The value of a field that may come once; if it came more often, the first.
     #[inline]
     pub(crate) fn get(&self, name: Name) -> Option<&'a [u8]> {
-        (self.present & name.bit() != 0).then(|| self.values[name as usize])
+        (self.present & name.bit() != 0).then(|| {
+            let (at, len) = self.values[name as usize];
+            &self.block[at as usize..][..len as usize]
+        })
     }
 
     /// The value of a field that is ignored when it is repeated, such as a date.
@@ -232,10 +244,20 @@ fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Without spaces and tabs at both ends. RFC 9110 5.6.3
 #[inline]
-pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
+pub(crate) fn trim(value: &[u8]) -> &[u8] {
+    trim_end(trim_start(value))
+}
+
+#[inline]
+fn trim_start(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
     }
+    value
+}
+
+#[inline]
+fn trim_end(mut value: &[u8]) -> &[u8] {
     while let [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }
@@ -247,11 +269,12 @@ mod tests {
     use super::*;
 
     fn fields(text: &str) -> Fields<'_> {
-        let mut fields = Fields::new();
+        let mut fields = Fields::new(text.as_bytes());
         for line in lines(text.as_bytes()) {
-            fields.push_line(line, line.len()).unwrap();
+            let start = line.as_ptr().addr() - text.as_ptr().addr();
+            fields.push_line(start, line.len()).unwrap();
         }
-        fields.set_block(text.as_bytes());
+        fields.end(text.len());
         fields
     }
 
@@ -318,8 +341,8 @@ mod tests {
     #[test]
     fn a_malformed_line_is_named() {
         let refusal = |line: &str| {
-            Fields::new()
-                .push_line(line.as_bytes(), line.len())
+            Fields::new(line.as_bytes())
+                .push_line(0, line.len())
                 .unwrap_err()
         };
         assert_eq!(refusal(" folded"), Refusal::FieldFolded);

@@ -95,7 +95,7 @@ pub(crate) fn parse<'a>(
     let (method, target, version) = parse_request_line(line)?;
     let block_start = line.len() + 2;
     let mut at = block_start;
-    let mut fields = Fields::new();
+    let mut fields = Fields::new(&input[block_start..]);
     let mut field_count = 0;
     loop {
         // The line's own CRLF must be within the limit too.
@@ -118,10 +118,10 @@ pub(crate) fn parse<'a>(
         if field_count > limits.field_count_max {
             return Err(Refusal::FieldCount);
         }
-        fields.push_line(&input[at..], line.len())?;
+        fields.push_line(at - block_start, line.len())?;
         at += line.len() + 2;
     }
-    fields.set_block(&input[block_start..at]);
+    fields.end(at - block_start);
     check_host(&fields, version)?;
     let framing = Framing::of(&fields, version)?;
     Ok(Some(Head {

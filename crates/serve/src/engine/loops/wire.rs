@@ -155,7 +155,8 @@ impl Wire {
         until: Instant,
         is_last: bool,
     ) -> ControlFlow<Waits, Sent> {
-        let gathered = Gathered::of(out, is_last);
+        let mut gathered = Gathered::new();
+        gathered.gather(out, is_last);
         let taken = self.send(gathered.slices(), gathered.more_follows, until)?;
         let is_all = matches!(taken, Ok(len) if len == gathered.len);
         if gathered.ends && is_all {

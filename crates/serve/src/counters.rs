@@ -78,13 +78,15 @@ impl Counters {
     }
 
     /// So many replies were sent, and each took so long from the first byte of the request to the
-    /// last of the reply.
-    pub fn replied(&self, count: u64, took: Duration) {
+    /// last of the reply. The last send took `sent_len` bytes; none if it is counted already.
+    pub fn replied(&self, count: u64, took: Duration, sent_len: usize) {
         let us = took.as_micros() as u64;
         // Most take the first or second bucket, so a search from the front is the shortest.
         let bound = DURATION_BOUNDS_US.iter().position(|bound| us <= *bound);
         let bucket = NAMED_CELLS + bound.unwrap_or(DURATION_BOUNDS_US.len());
         self.registry.count(|cells| {
+            cells.add(Cell::Sends, u64::from(sent_len > 0));
+            cells.add(Cell::BytesSent, sent_len as u64);
             cells.add(Cell::DurationNs, took.as_nanos() as u64 * count);
             cells.add_at(bucket, count);
         });

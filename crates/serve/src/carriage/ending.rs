@@ -66,7 +66,7 @@ impl<S: Session> Carriage<S> {
     pub(crate) fn cut(&mut self, now: Now) {
         if self.outgoing.is_some() || !matches!(self.stage, Stage::Close(_)) {
             self.stage = Stage::Close(Closed::Drained);
-            self.drop_outgoing(now);
+            self.drop_outgoing(None, now);
             if let Some(secure) = &mut self.secure {
                 secure.has_ended = true;
             }
@@ -114,7 +114,7 @@ impl<S: Session> Carriage<S> {
             }
             _ => Stage::Close(why),
         };
-        self.drop_outgoing(now);
+        self.drop_outgoing(None, now);
         if let Some(secure) = &mut self.secure {
             secure.has_ended = true;
         }

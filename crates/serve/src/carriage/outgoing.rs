@@ -36,6 +36,8 @@ pub(crate) struct Outgoing {
     look_after: Duration,
     /// What was sent since the last page of the page cache: bytes that no write can change.
     copied: u64,
+    /// What the last send took, if it is not counted yet.
+    pub(super) last_sent_len: usize,
 }
 
 /// The end of a slow file goes out as copies, so that the peer has something to take while the
@@ -111,6 +113,7 @@ impl Outgoing {
             untaken: None,
             look_after: Duration::ZERO,
             copied: 0,
+            last_sent_len: 0,
         })
     }
 
@@ -142,13 +145,13 @@ impl Outgoing {
         }
     }
 
-    /// For how long it has been sending since the last call.
+    /// Since when it has been sending, or since the last call, and for how long.
     #[inline]
-    pub(super) fn lap(&mut self, now: Instant) -> Duration {
-        if !self.is_begun {
-            return Duration::ZERO;
-        }
-        now.saturating_duration_since(std::mem::replace(&mut self.lap_begun, now))
+    pub(super) fn lap(&mut self, now: Instant) -> Option<(Instant, Duration)> {
+        self.is_begun.then(|| {
+            let begun = std::mem::replace(&mut self.lap_begun, now);
+            (begun, now.saturating_duration_since(begun))
+        })
     }
 
     /// What is to be sent next. Never empty.

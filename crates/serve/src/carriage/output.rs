@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use session::{Now, Outbox, Session};
+use session::{Now, Session};
 
+use super::outgoing::Outgoing;
 use super::{Carriage, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, outgoing};
 use crate::counters::Closed;
 use crate::jobs::Job;
@@ -23,10 +24,14 @@ impl<S: Session> Carriage<S> {
         if len == 0 {
             return self.cut_off(now);
         }
-        if self.secure.is_none() {
-            self.shared.counters.sent(len as usize);
-        }
         outgoing.consume(len);
+        if self.secure.is_none() {
+            match outgoing.is_empty() && outgoing.out.replies() > 0 {
+                // Counted together with them.
+                true => outgoing.last_sent_len = len as usize,
+                false => self.shared.counters.sent(len as usize),
+            }
+        }
         if !outgoing.is_empty() && !outgoing.keeps_pace(now.monotonic, &self.shared.limits) {
             return self.fail(Closed::TooSlow, now);
         }
@@ -123,8 +128,8 @@ impl<S: Session> Carriage<S> {
             if !outgoing.is_empty() {
                 return outgoing.begin(now.monotonic, &self.shared.limits);
             }
-            self.add_sending(now);
-            self.drop_outgoing(now);
+            let sending = self.add_sending(now);
+            self.drop_outgoing(sending, now);
         }
         if self.is_ended || !matches!(self.stage, Stage::Receive | Stage::Fill) {
             self.settle_end(now);
@@ -164,22 +169,27 @@ impl<S: Session> Carriage<S> {
     }
 
     /// Nothing is received while a reply is sent, so the wait for input is longer by that time.
+    /// Says how long it was, and since when.
     #[inline]
-    pub(super) fn add_sending(&mut self, now: Now) {
+    pub(super) fn add_sending(&mut self, now: Now) -> Option<(Instant, Duration)> {
         if let Some(outgoing) = &mut self.outgoing
             && matches!(self.stage, Stage::Receive | Stage::Fill)
         {
-            self.deadline += outgoing.lap(now.monotonic);
+            let sending = outgoing.lap(now.monotonic);
+            self.deadline += sending.map_or(Duration::ZERO, |(_, len)| len);
+            return sending;
         }
+        None
     }
 
-    /// Gives back what is or was on its way out.
+    /// Gives back what is or was on its way out; `sending` if it is known since when it was, and
+    /// how long.
     #[inline]
-    pub(super) fn drop_outgoing(&mut self, now: Now) {
+    pub(super) fn drop_outgoing(&mut self, sending: Option<(Instant, Duration)>, now: Now) {
         if let Some(mut outgoing) = self.outgoing.take() {
             let replies = outgoing.out.take_replies();
             if replies > 0 {
-                self.account(&mut outgoing.out, replies, now);
+                self.account(&mut outgoing, replies, sending, now);
             }
             outgoing.put_back();
         }
@@ -187,18 +197,28 @@ impl<S: Session> Carriage<S> {
 
     /// Counts and logs the replies that have just been sent, or could not be, with the time from
     /// the first byte of the request to the last of the reply.
-    fn account(&mut self, out: &mut Outbox, replies: usize, now: Now) {
+    fn account(
+        &mut self,
+        outgoing: &mut Outgoing,
+        replies: usize,
+        sending: Option<(Instant, Duration)>,
+        now: Now,
+    ) {
         let (first, others) = self.asked_since();
-        let took = |asked| now.monotonic.saturating_duration_since(asked);
-        self.shared.counters.replied(1, took(first));
+        let took = |asked| match sending {
+            // As a rule: the request came in one piece. Subtracting once more would cost a little.
+            Some((since, took)) if since == asked => took,
+            _ => now.monotonic.saturating_duration_since(asked),
+        };
+        let sent_len = std::mem::take(&mut outgoing.last_sent_len);
+        let counters = &self.shared.counters;
+        counters.replied(1, took(first), sent_len);
         if replies > 1 {
-            self.shared
-                .counters
-                .replied(replies as u64 - 1, took(others));
+            counters.replied(replies as u64 - 1, took(others), 0);
         }
         if let Some(log) = &self.shared.log {
             let nth_took = |nth| took(if nth == 0 { first } else { others });
-            out.take_log(nth_took, |lines| log.write(lines));
+            outgoing.out.take_log(nth_took, |lines| log.write(lines));
         }
     }
 

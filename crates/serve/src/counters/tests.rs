@@ -142,7 +142,7 @@ fn a_reply_is_counted_in_the_bucket_of_its_time() {
     // On the bound is within it, as Prometheus' `le` says.
     let counters = Counters::new();
     for (count, us) in [(1, 0), (1, 100), (1, 101), (1, 60_000_000), (2, 60_000_001)] {
-        counters.replied(count, Duration::from_micros(us));
+        counters.replied(count, Duration::from_micros(us), 0);
     }
     let mut out = MetricsWriter::default();
     counters

@@ -14,27 +14,18 @@ use crate::{FileRange, Log};
 ///  ┌──────────────────────┬──────────────────┬───────────────────┬──────────────────────┐
 ///  │ Bytes, written here  │ Shared, counted  │ File, a range     │ Bytes                │
 ///  └──────────────────────┴──────────────────┴───────────────────┴──────────────────────┘
-///  ▲ released             ▲ sent
+///  ▲ consumed: forgotten, because the receiver has a copy
 /// ```
-///
-/// It has two edges. A kernel's socket copies what it takes, so [`consume`](Outbox::consume) moves
-/// both at once. A network stack needs the bytes until the peer acknowledges them: it moves the one
-/// by [`mark_sent`](Outbox::mark_sent), the other by [`release`](Outbox::release). What is behind
-/// the sent edge counts for back-pressure.
 ///
 /// Small bytes are copied: a header and a small body behind it become one piece of memory, which
 /// one `send` carries. Above some 16 KB a shared piece is cheaper, and far above that a file range.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Small bytes of all `Part::Bytes`, in order; those of the first part begin at
-    /// `bytes_released`, those of the first part that is not sent at `bytes_sent`.
+    /// Small bytes of all `Part::Bytes`, in order, from `consumed` on.
     bytes: Vec<u8>,
-    bytes_released: usize,
-    bytes_sent: usize,
-    /// The first `parts_sent` are sent and not released: the sent edge lies between two parts.
+    consumed: usize,
     parts: VecDeque<Part>,
-    parts_sent: usize,
-    /// INVARIANT: the sum of the lengths of the parts that are not sent.
+    /// INVARIANT: the sum of the lengths of the parts.
     queued_len: u64,
     watermark: u64,
     /// Whole replies queued since the driver last asked.
@@ -80,10 +71,8 @@ impl Outbox {
     pub fn with_watermark(watermark: u64) -> Outbox {
         Outbox {
             bytes: Vec::new(),
-            bytes_released: 0,
-            bytes_sent: 0,
+            consumed: 0,
             parts: VecDeque::new(),
-            parts_sent: 0,
             queued_len: 0,
             watermark,
             replies: 0,
@@ -95,7 +84,7 @@ impl Outbox {
 
     /// Whether the session should stop and return [`Next::Flush`](crate::Next::Flush).
     pub fn is_full(&self) -> bool {
-        self.queued_len >= self.watermark || self.parts.len() - self.parts_sent >= PARTS_MAX
+        self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
     }
 
     /// Copies small bytes behind what is queued.
@@ -163,11 +152,6 @@ impl Outbox {
     /// Whether nothing is left to send.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.parts.len() == self.parts_sent
-    }
-
-    /// Whether nothing is left to send or to release.
-    pub fn is_released(&self) -> bool {
         self.parts.is_empty()
     }
 
@@ -181,24 +165,11 @@ impl Outbox {
         self.chunks().next()
     }
 
-    /// All chunks that are to be sent, in order.
+    /// All chunks, in order.
     #[inline]
     pub fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
-        self.chunks_of(self.parts.range(self.parts_sent..), self.bytes_sent)
-    }
-
-    /// All chunks that were sent and are not released, in order: what a network stack sends again.
-    pub fn sent_chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
-        self.chunks_of(self.parts.range(..self.parts_sent), self.bytes_released)
-    }
-
-    #[inline]
-    fn chunks_of<'a>(
-        &'a self,
-        parts: impl Iterator<Item = &'a Part>,
-        mut at: usize,
-    ) -> impl Iterator<Item = Chunk<'a>> {
-        parts.map(move |part| match part {
+        let mut at = self.consumed;
+        self.parts.iter().map(move |part| match part {
             Part::Bytes { len } => {
                 at += len;
                 Chunk::Bytes(&self.bytes[at - len..at])
@@ -227,14 +198,13 @@ impl Outbox {
     /// Forgets the first `len` bytes: they were sent, and the receiver has a copy.
     ///
     /// # Panics
-    /// If fewer than `len` bytes were queued, or some were sent and not released.
+    /// If fewer than `len` bytes were queued.
     pub fn consume(&mut self, len: u64) {
         assert!(
             len <= self.queued_len,
             "consumed {len} of {} queued",
             self.queued_len
         );
-        assert_eq!(self.parts_sent, 0, "consumed behind what is not released");
         self.queued_len -= len;
         let mut left = len;
         while left > 0 {
@@ -242,59 +212,9 @@ impl Outbox {
                 .parts
                 .front_mut()
                 .expect("queued_len is the sum of the parts");
-            left -= part.consume(left, &mut self.bytes_sent);
+            left -= part.consume(left, &mut self.consumed);
             if part.is_empty() {
                 self.parts.pop_front();
-            }
-        }
-        self.bytes_released = self.bytes_sent;
-        self.reclaim();
-    }
-
-    /// Moves the first `len` bytes behind the sent edge; they stay until they are
-    /// [released](Outbox::release).
-    ///
-    /// # Panics
-    /// If fewer than `len` bytes were queued.
-    pub fn mark_sent(&mut self, len: u64) {
-        assert!(
-            len <= self.queued_len,
-            "sent {len} of {} queued",
-            self.queued_len
-        );
-        self.queued_len -= len;
-        let mut left = len;
-        while left > 0 {
-            let part = &mut self.parts[self.parts_sent];
-            let part_len = part.len().min(left);
-            if let Part::Bytes { .. } = part {
-                self.bytes_sent += part_len as usize;
-            }
-            if part_len < part.len() {
-                let sent = part.split_to(part_len);
-                self.parts.insert(self.parts_sent, sent);
-            }
-            self.parts_sent += 1;
-            left -= part_len;
-        }
-    }
-
-    /// Forgets the first `len` bytes of those that were sent: the peer has them.
-    ///
-    /// # Panics
-    /// If fewer than `len` bytes are sent and not released.
-    pub fn release(&mut self, len: u64) {
-        let mut left = len;
-        while left > 0 {
-            assert!(
-                self.parts_sent > 0,
-                "released {left} bytes that were not sent"
-            );
-            let part = &mut self.parts[0];
-            left -= part.consume(left, &mut self.bytes_released);
-            if part.is_empty() {
-                self.parts.pop_front();
-                self.parts_sent -= 1;
             }
         }
         self.reclaim();
@@ -303,7 +223,6 @@ impl Outbox {
     /// Forgets everything that is queued: the connection is gone.
     pub fn clear(&mut self) {
         self.parts.clear();
-        self.parts_sent = 0;
         self.queued_len = 0;
         self.replies = 0;
         self.reset_bytes();
@@ -334,44 +253,39 @@ impl Outbox {
             return;
         }
         self.queued_len += len as u64;
-        let has_unsent = !self.is_empty();
         match self.parts.back_mut() {
-            Some(Part::Bytes { len: part_len }) if has_unsent => *part_len += len,
+            Some(Part::Bytes { len: part_len }) => *part_len += len,
             _ => self.parts.push_back(Part::Bytes { len }),
         }
     }
 
-    /// Gives back the room of small bytes that were released, so that a peer which never lets the
+    /// Gives back the room of small bytes that were consumed, so that a peer which never lets the
     /// outbox run empty does not make it grow. What is moved is no more than what is given back.
     #[inline]
     fn reclaim(&mut self) {
         if self.parts.is_empty() {
             self.reset_bytes();
-        } else if self.bytes_released >= KEPT_CAPACITY
-            && self.bytes_released * 2 >= self.bytes.len()
-        {
-            self.bytes.drain(..self.bytes_released);
-            self.bytes_sent -= self.bytes_released;
-            self.bytes_released = 0;
+        } else if self.consumed >= KEPT_CAPACITY && self.consumed * 2 >= self.bytes.len() {
+            self.bytes.drain(..self.consumed);
+            self.consumed = 0;
         }
     }
 
     fn reset_bytes(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_CAPACITY);
-        self.bytes_released = 0;
-        self.bytes_sent = 0;
+        self.consumed = 0;
     }
 }
 
 impl Part {
     /// Forgets up to `len` bytes of this part; returns how many.
-    fn consume(&mut self, len: u64, bytes_sent: &mut usize) -> u64 {
+    fn consume(&mut self, len: u64, bytes_consumed: &mut usize) -> u64 {
         match self {
             Part::Bytes { len: part_len } => {
                 let taken = len.min(*part_len as u64);
                 *part_len -= taken as usize;
-                *bytes_sent += taken as usize;
+                *bytes_consumed += taken as usize;
                 taken
             }
             Part::Shared(bytes) => {
@@ -384,31 +298,6 @@ impl Part {
                 range.range.start += taken;
                 taken
             }
-        }
-    }
-
-    /// Takes the first `len` bytes off, as a part of their own.
-    fn split_to(&mut self, len: u64) -> Part {
-        match self {
-            Part::Bytes { len: part_len } => {
-                *part_len -= len as usize;
-                Part::Bytes { len: len as usize }
-            }
-            Part::Shared(bytes) => Part::Shared(bytes.split_to(len as usize)),
-            Part::File(range) => {
-                let mut front = range.clone();
-                range.range.start += len;
-                front.range.end = range.range.start;
-                Part::File(front)
-            }
-        }
-    }
-
-    fn len(&self) -> u64 {
-        match self {
-            Part::Bytes { len } => *len as u64,
-            Part::Shared(bytes) => bytes.len() as u64,
-            Part::File(range) => range.len(),
         }
     }
 
@@ -517,28 +406,6 @@ mod tests {
         assert!(capacity <= 4 * KEPT_CAPACITY, "{capacity} bytes kept");
     }
 
-    #[test]
-    fn what_is_sent_and_not_released_is_no_back_pressure() {
-        let mut out = Outbox::with_watermark(100);
-        out.put(&[b'x'; 100]);
-        assert!(out.is_full());
-        out.mark_sent(60);
-        assert!(!out.is_full() && out.queued_len() == 40);
-        out.mark_sent(40);
-        assert!(out.is_empty() && !out.is_released());
-        out.release(100);
-        assert!(out.is_released());
-    }
-
-    #[test]
-    #[should_panic(expected = "released 1 bytes that were not sent")]
-    fn releasing_what_was_not_sent_is_our_mistake() {
-        let mut out = Outbox::new();
-        out.put(b"ab");
-        out.mark_sent(1);
-        out.release(2);
-    }
-
     /// Everything in some chunks; a file's bytes are its offsets.
     fn flat<'a>(chunks: impl Iterator<Item = Chunk<'a>>) -> Vec<u8> {
         chunks
@@ -551,14 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn both_edges_move_as_in_a_plain_vector() {
+    fn it_is_a_queue_as_a_plain_vector_would_be() {
         for seed in 0..30 {
             let mut random = Random(seed);
             let (mut out, mut all) = (Outbox::new(), Vec::new());
-            let (mut sent, mut released) = (0, 0);
+            let mut consumed = 0;
             let file = file_range(0).file;
             for step in 0..150 {
-                match random.below(6) {
+                match random.below(5) {
                     0 | 1 => {
                         let bytes = vec![step as u8; random.below(5000) as usize];
                         out.put(&bytes);
@@ -579,29 +446,23 @@ mod tests {
                         all.extend(range.range.clone().map(|at| at as u8));
                         out.put_file(range);
                     }
-                    4 => {
-                        let len = random.below((all.len() - sent) as u64 + 1);
-                        out.mark_sent(len);
-                        sent += len as usize;
-                    }
                     _ => {
-                        let len = random.below((sent - released) as u64 + 1);
-                        out.release(len);
-                        released += len as usize;
+                        let len = random.below((all.len() - consumed) as u64 + 1);
+                        out.consume(len);
+                        consumed += len as usize;
                     }
                 }
-                assert_eq!(out.queued_len(), (all.len() - sent) as u64, "seed {seed}");
-                if step % 10 > 0 {
-                    continue;
+                assert_eq!(
+                    out.queued_len(),
+                    (all.len() - consumed) as u64,
+                    "seed {seed}"
+                );
+                if step % 10 == 0 {
+                    assert!(
+                        flat(out.chunks()) == all[consumed..],
+                        "seed {seed}, step {step}"
+                    );
                 }
-                assert!(
-                    flat(out.chunks()) == all[sent..],
-                    "seed {seed}, step {step}"
-                );
-                assert!(
-                    flat(out.sent_chunks()) == all[released..sent],
-                    "seed {seed}, step {step}"
-                );
             }
         }
     }

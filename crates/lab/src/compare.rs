@@ -79,7 +79,7 @@ fn compare(what: String, measure: &Measure, old: &Row, new: &Row) -> Compared {
     let figures = |row: &Row| -> Vec<f64> {
         let samples = row.samples.iter();
         samples
-            .filter_map(|sample| (measure.of)(&row.cell, &sample.values))
+            .filter_map(|sample| measure.figure(&row.cell, &sample.values))
             .collect()
     };
     Compared {

@@ -140,7 +140,7 @@ pub type Values = BTreeMap<String, f64>;
 /// A figure that is reported of each sample.
 #[derive(Clone, Copy)]
 pub struct Measure {
-    /// Its name in files: `cpu_us`.
+    /// Its name in files: `cpu_us`. The value of this name is the figure, unless `of` says more.
     pub name: &'static str,
     /// In words, for axes: `server CPU per request`.
     pub title: &'static str,
@@ -148,9 +148,12 @@ pub struct Measure {
     pub unit: &'static str,
     /// What a subject is praised for.
     pub better: Better,
-    /// The figure of a sample; `None` if it has none, because nothing was done in time.
-    pub of: fn(&Cell, &Values) -> Option<f64>,
+    /// How it is computed from other values.
+    pub of: Option<Formula>,
 }
+
+/// The figure of a sample; `None` if it has none, because nothing was done in time.
+pub(crate) type Formula = fn(&Cell, &Values) -> Option<f64>;
 
 /// Which of two figures is the better one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,10 +223,10 @@ impl Figure {
 impl Measure {
     /// Nanoseconds per operation and processor: flat over processors is perfect.
     pub const NANOS_PER_OPERATION: Measure = Measure {
-        of: |cell, values| {
+        of: Some(|cell, values| {
             let processors = cell.get("processors", 1) as f64;
             per_operation(values, 1e9 * processors)
-        },
+        }),
         ..less(
             "ns_per_op",
             "time per operation and processor",
@@ -233,81 +236,72 @@ impl Measure {
 
     /// Milliseconds per operation; none if fewer than wanted were done in time.
     pub const MILLIS_PER_TRANSFER: Measure = Measure {
-        of: |cell, values| {
+        of: Some(|cell, values| {
             let wanted = cell.get("transfers", 0) as f64;
             let is_done = *values.get("ops")? >= wanted;
             is_done.then(|| per_operation(values, 1e3)).flatten()
-        },
+        }),
         ..less("ms_per_transfer", "time per transfer", "ms/transfer")
     };
 
     /// Resident bytes per thread, page tables included where the program counts them.
     pub const BYTES_PER_THREAD: Measure = Measure {
-        of: |_, values| Some(values.get("resident_bytes")? / some(*values.get("ops")?)?),
+        of: Some(|_, values| Some(values.get("resident_bytes")? / some(*values.get("ops")?)?)),
         ..less("bytes_per_thread", "resident memory", "bytes/thread")
     };
 
     /// Nanoseconds from one operation to the next, however many processors take part.
     pub const NANOS: Measure = Measure {
-        of: |_, values| per_operation(values, 1e9),
+        of: Some(|_, values| per_operation(values, 1e9)),
         ..less("ns", "time per operation", "ns/op")
     };
 
     /// Microseconds from one operation to the next.
     pub const MICROS: Measure = Measure {
-        of: |_, values| per_operation(values, 1e6),
+        of: Some(|_, values| per_operation(values, 1e6)),
         ..less("us", "time per operation", "µs/op")
     };
 
     /// CPU time in percent of one processor's.
     pub const CPU_PERCENT: Measure = Measure {
-        of: |_, values| Some(100.0 * values.get("cpu_seconds")? / values.get("seconds")?),
+        of: Some(|_, values| Some(100.0 * values.get("cpu_seconds")? / values.get("seconds")?)),
         ..less("cpu_percent", "CPU time", "% of a CPU")
     };
 
     /// CPU time that the server used for each reply.
-    pub const CPU_US: Measure = Measure {
-        of: |_, values| values.get("cpu_us").copied(),
-        ..less("cpu_us", "server CPU per request", "µs")
-    };
+    pub const CPU_US: Measure = less("cpu_us", "server CPU per request", "µs");
 
     /// Good replies per second.
     pub const RATE: Measure = Measure {
-        of: |_, values| values.get("rate_per_s").copied(),
         better: Better::More,
         ..less("rate_per_s", "replies", "per second")
     };
 
     /// How much of its core the server used.
     pub const BUSY: Measure = Measure {
-        of: |_, values| values.get("busy_percent").copied(),
         better: Better::Neither,
         ..less("busy_percent", "server's core busy", "%")
     };
 
     /// The median latency, from the intended time in an open loop.
-    pub const P50: Measure = Measure {
-        of: |_, values| values.get("p50_us").copied(),
-        ..less("p50_us", "median latency", "µs")
-    };
+    pub const P50: Measure = less("p50_us", "median latency", "µs");
 
     /// The 99th percentile.
-    pub const P99: Measure = Measure {
-        of: |_, values| values.get("p99_us").copied(),
-        ..less("p99_us", "p99 latency", "µs")
-    };
+    pub const P99: Measure = less("p99_us", "p99 latency", "µs");
 
     /// The 99.9th percentile.
-    pub const P999: Measure = Measure {
-        of: |_, values| values.get("p99.9_us").copied(),
-        ..less("p99.9_us", "p99.9 latency", "µs")
-    };
+    pub const P999: Measure = less("p99.9_us", "p99.9 latency", "µs");
 
     /// Requests that failed, of a hundred.
-    pub const ERRORS: Measure = Measure {
-        of: |_, values| values.get("error_percent").copied(),
-        ..less("error_percent", "requests that failed", "%")
-    };
+    pub const ERRORS: Measure = less("error_percent", "requests that failed", "%");
+
+    /// The figure of a sample.
+    pub fn figure(&self, cell: &Cell, values: &Values) -> Option<f64> {
+        match self.of {
+            Some(formula) => formula(cell, values),
+            None => values.get(self.name).copied(),
+        }
+    }
 }
 
 const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
@@ -316,7 +310,7 @@ const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Me
         title,
         unit,
         better: Better::Less,
-        of: |_, _| None,
+        of: None,
     }
 }
 

@@ -350,7 +350,7 @@ impl Run<'_> {
         let cell = Cell::new("as fast as it goes", "peak", []);
         self.tell(setting, 1, &cell, subject);
         match self.take(setting, &cell, subject) {
-            Came::Sample(sample) => Ok((Measure::RATE.of)(&cell, &sample.values)),
+            Came::Sample(sample) => Ok(Measure::RATE.figure(&cell, &sample.values)),
             Came::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", subject.name))),
             _ => Ok(None),
         }

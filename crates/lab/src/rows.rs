@@ -35,7 +35,7 @@ impl Row {
         let all = self
             .samples
             .iter()
-            .map(|sample| (measure.of)(&self.cell, &sample.values));
+            .map(|sample| measure.figure(&self.cell, &sample.values));
         let mut figures: Vec<f64> = all.flatten().collect();
         figures.sort_by(f64::total_cmp);
         let without = self.samples.len() - figures.len() + self.failures.len();

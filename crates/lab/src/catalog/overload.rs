@@ -9,7 +9,7 @@
 
 use crate::bench::{Bench, Fault, Interval, Running};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Breadth, Cell, Figure, Measure};
+use crate::experiment::{Breadth, Cell, Figure, Measure};
 use crate::place::ServerLimits;
 use crate::rows::Rows;
 use crate::sample::{Course, Sample};
@@ -31,21 +31,18 @@ const GOODPUT: Measure = Measure {
     name: "goodput_percent",
     title: "good replies under overload",
     unit: "% of the knee",
-    better: Better::More,
-    of: |_, values| values.get("goodput_percent").copied(),
+    ..Measure::RATE
 };
 /// None if the server did not recover as long as it was watched.
 const RECOVERY: Measure = Measure {
     name: "recovery_s",
     title: "recovery after the overload",
     unit: "s",
-    of: |_, values| values.get("recovery_s").copied(),
     ..Measure::P99
 };
 const KNEE: Measure = Measure {
     name: "knee_per_s",
     title: "the knee",
-    of: |_, values| values.get("knee_per_s").copied(),
     ..Measure::RATE
 };
 

@@ -48,8 +48,7 @@ const PER_UNIT: Measure = Measure {
     name: "bytes_each",
     title: "resident memory",
     unit: "bytes each",
-    of: |_, values| values.get("bytes_each").copied(),
-    ..Measure::BYTES_PER_THREAD
+    ..Measure::CPU_US
 };
 
 const ITEM: &str = "an item";

@@ -35,7 +35,6 @@ All ask weft serve; another server may suit another generator better.",
 const GENERATOR_CPU: Measure = Measure {
     name: "generator_cpu_us",
     title: "generator CPU per request",
-    of: |_, values| values.get("generator_cpu_us").copied(),
     ..Measure::CPU_US
 };
 

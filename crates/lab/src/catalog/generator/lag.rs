@@ -37,7 +37,6 @@ outside.",
 const LAG_P99: Measure = Measure {
     name: "lag_p99_us",
     title: "p99 of the lag",
-    of: |_, values| values.get("lag_p99_us").copied(),
     ..Measure::P99
 };
 

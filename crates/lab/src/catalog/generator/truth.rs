@@ -41,7 +41,6 @@ compared at low rates only.",
 const MEAN: Measure = Measure {
     name: "mean_us",
     title: "mean latency",
-    of: |_, values| values.get("mean_us").copied(),
     ..Measure::P50
 };
 

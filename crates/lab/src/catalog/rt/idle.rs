@@ -32,14 +32,14 @@ Lower bars are better: an idle server should let its machine sleep.";
 
 /// CPU time, if the fibers did what was due.
 const CPU: Measure = Measure {
-    of: |cell, values| {
+    of: Some(|cell, values| {
         let per_period = cell.get("ms", 0) as f64 / cell.get("period_ms", 1) as f64;
         let due = cell.get("threads", 0) as f64 * per_period;
         let is_done = *values.get("ops")? >= 0.9 * due;
         is_done
-            .then(|| (Measure::CPU_PERCENT.of)(cell, values))
+            .then(|| Measure::CPU_PERCENT.figure(cell, values))
             .flatten()
-    },
+    }),
     ..Measure::CPU_PERCENT
 };
 

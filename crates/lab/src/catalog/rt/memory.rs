@@ -57,7 +57,7 @@ const START: Measure = Measure {
     name: "start_s",
     title: "time to start all",
     unit: "s",
-    of: |_, values| values.get("seconds").copied(),
+    of: Some(|_, values| values.get("seconds").copied()),
     ..Measure::BYTES_PER_THREAD
 };
 

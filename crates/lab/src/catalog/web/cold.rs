@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
+use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::{Controller, ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -62,33 +62,28 @@ const MEMORY_BYTES: u64 = 80_000_000;
 const COLD: Measure = Measure {
     name: "cold_per_s",
     title: "replies of cold files",
-    of: |_, values| values.get("cold_per_s").copied(),
     ..Measure::RATE
 };
 const HOT: Measure = Measure {
     name: "hot_per_s",
     title: "replies of hot files",
-    of: |_, values| values.get("hot_per_s").copied(),
     ..Measure::RATE
 };
 const HOT_P50: Measure = Measure {
     name: "hot_p50_us",
     title: "median latency of hot files",
-    of: |_, values| values.get("hot_p50_us").copied(),
     ..Measure::P50
 };
 const HOT_P99: Measure = Measure {
     name: "hot_p99_us",
     title: "p99 latency of hot files",
-    of: |_, values| values.get("hot_p99_us").copied(),
     ..Measure::P99
 };
 const FROM_DISK: Measure = Measure {
     name: "from_disk_percent",
     title: "read from disk, of the cold bytes",
     unit: "%",
-    better: Better::Less,
-    of: |_, values| values.get("from_disk_percent").copied(),
+    ..Measure::CPU_US
 };
 
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
+use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::{Controller, ServerLimits, drop_from_page_cache};
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -88,21 +88,18 @@ const SET: Measure = Measure {
 const HOT: Measure = Measure {
     name: "hot_per_s",
     title: "replies of files in memory",
-    of: |_, values| values.get("hot_per_s").copied(),
     ..Measure::RATE
 };
 const HOT_P99: Measure = Measure {
     name: "hot_p99_us",
     title: "p99 latency of files in memory",
-    of: |_, values| values.get("hot_p99_us").copied(),
     ..Measure::P99
 };
 const FROM_DISK: Measure = Measure {
     name: "disk_kib_per_reply",
     title: "read from disk",
     unit: "KiB per reply of the set",
-    better: Better::Less,
-    of: |_, values| values.get("disk_kib_per_reply").copied(),
+    ..Measure::CPU_US
 };
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {

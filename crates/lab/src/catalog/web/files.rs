@@ -4,7 +4,7 @@ use load::fileset::{FileSet, Model, Recipe};
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -58,20 +58,17 @@ const DIFFERS: Measure = Measure {
     name: "differs_percent",
     title: "difference from the thesis",
     unit: "%",
-    of: |_, values| values.get("differs_percent").copied(),
     ..Measure::ERRORS
 };
 const MEMORY: Measure = Measure {
     name: "memory_mb",
     title: "memory",
     unit: "MB",
-    better: Better::Neither,
-    of: |_, values| values.get("memory_mb").copied(),
+    ..Measure::BUSY
 };
 const THESIS: Measure = Measure {
     name: "thesis_mb",
     title: "the thesis's memory, scaled",
-    of: |_, values| values.get("thesis_mb").copied(),
     ..MEMORY
 };
 

@@ -54,16 +54,14 @@ const BYTES: Measure = Measure {
     name: "bytes_per_connection",
     title: "resident memory per idle connection",
     unit: "bytes",
-    of: |_, values| values.get("bytes_per_connection").copied(),
-    ..Measure::BYTES_PER_THREAD
+    ..Measure::CPU_US
 };
 
 const BEFORE: Measure = Measure {
     name: "resident_before_mib",
     title: "resident before",
     unit: "MiB",
-    of: |_, values| Some(values.get("resident_before_bytes")? / f64::from(1 << 20)),
-    ..Measure::BYTES_PER_THREAD
+    ..Measure::CPU_US
 };
 
 const SIZE: u64 = 400;
@@ -107,7 +105,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let growth = after.saturating_sub(before) as f64 / (count - 1).max(1) as f64;
     let values = [
         ("bytes_per_connection", growth),
-        ("resident_before_bytes", before as f64),
+        ("resident_before_mib", before as f64 / f64::from(1 << 20)),
     ];
     Ok(Sample {
         values: values.map(|(name, value)| (name.to_owned(), value)).into(),

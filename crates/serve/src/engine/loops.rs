@@ -1,8 +1,8 @@
 //! What the engines share whose kernel threads wait for many connections at once.
 //!
 //! `house` (what all threads have in common) · `entrance`, `doors`, `gate`, `dealer` (how
-//! connections come in) · `lookout` (what a loop hears: its dispatcher and its timers) · `wire`,
-//! `output` (the socket of a connection, and what goes out on it) · `bell` (what others know of a
+//! connections come in) · `lookout` (what a loop hears: its dispatcher and its timers) · `steps`
+//! (how far a connection goes) · `wire`, `output` (its socket, and what goes out on it) · `bell` (what others know of a
 //! loop) · `at_work` (what the server has of all of them) · `threads` · `counters`.
 
 mod at_work;
@@ -15,6 +15,7 @@ mod gate;
 mod house;
 mod lookout;
 mod output;
+mod steps;
 #[cfg(test)]
 pub(crate) mod tests;
 mod threads;
@@ -29,15 +30,10 @@ pub(crate) use gate::Gate;
 pub(crate) use house::{House, OpenDispatcher, drop_session, tell_stage};
 pub(crate) use lookout::{BELL, DOORS, Heard, Lookout};
 pub(crate) use output::{output, tell};
+pub(crate) use steps::{STEPS_MAX, take_steps};
 pub(crate) use threads::LoopThreads;
 pub(crate) use wire::{SlowRead, Waits, Wire};
 
 /// As much is received at a time: all that has come meanwhile, as a rule, and little enough for a
 /// processor's cache.
 pub(crate) const ROOM_LEN: usize = 64 * 1024;
-
-/// After so many steps, or so much that was sent, a connection gives way to others: neither a peer
-/// that takes a file as fast as it is sent, nor one that sends without end, keeps a thread to
-/// itself.
-pub(crate) const STEPS_MAX: usize = 16;
-pub(crate) const SENT_LEN_MAX: u64 = 512 * 1024;

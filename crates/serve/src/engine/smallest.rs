@@ -88,9 +88,7 @@ impl<S: Session> Connection<S> {
             match self.step(house, &mut room, &mut now) {
                 Continue(()) => {}
                 Break(Waits::End(closed)) => return closed,
-                Break(Waits::Input { until } | Waits::Room { until }) if until <= now.monotonic => {
-                    self.carriage.expired(now);
-                }
+                Break(waits) if waits.are_over(now) => self.carriage.expired(now),
                 Break(waits) => self.wait(waits, now),
             }
         }

@@ -11,7 +11,7 @@ use super::mailbox::{Letter, Mailbox};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
-use crate::engine::loops::{Heard, SENT_LEN_MAX, STEPS_MAX, SlowRead, Waits, Wire, output, tell};
+use crate::engine::loops::{Heard, SlowRead, Waits, Wire, output, take_steps, tell};
 use crate::file::Buffer;
 use crate::jobs::Jobs;
 
@@ -51,27 +51,14 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
         let mut has_turn = matches!(self.waits, Waits::Turn);
-        let mut sent_len = 0;
-        for _ in 0..STEPS_MAX {
-            match self.step(desk, admission, &mut has_turn) {
-                Break(Waits::Input { until } | Waits::Room { until })
-                    if until <= desk.now.monotonic =>
-                {
-                    self.carriage.expired(desk.now);
-                }
-                Break(waits) => {
-                    self.waits = waits;
-                    return waits;
-                }
-                Continue(len) => {
-                    sent_len += len;
-                    if sent_len >= SENT_LEN_MAX {
-                        break;
-                    }
-                }
+        let waits = take_steps(|| match self.step(desk, admission, &mut has_turn) {
+            Break(waits) if waits.are_over(desk.now) => {
+                self.carriage.expired(desk.now);
+                Continue(0)
             }
-        }
-        self.waits = Waits::Turn;
+            stepped => stepped,
+        });
+        self.waits = waits.unwrap_or(Waits::Turn);
         self.waits
     }
 

@@ -42,6 +42,12 @@ impl Waits {
             Waits::Helper | Waits::Turn | Waits::End(_) => None,
         }
     }
+
+    /// Whether it has waited for a time that has come.
+    #[inline]
+    pub(crate) fn are_over(&self, now: Now) -> bool {
+        self.until().is_some_and(|until| until <= now.monotonic)
+    }
 }
 
 /// A connected socket with `O_NONBLOCK`, and what is known of it.

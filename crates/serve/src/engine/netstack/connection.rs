@@ -18,7 +18,7 @@ use super::flight::{Flight, Hangar};
 use crate::carriage::{Carriage, SEALED_LEN_MAX, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
-use crate::engine::loops::{Loop, SENT_LEN_MAX, STEPS_MAX, SlowRead, Waits, tell};
+use crate::engine::loops::{Loop, SlowRead, Waits, take_steps, tell};
 use crate::file::{self, Buffer, ReadPiece, Way};
 use crate::jobs::{Job, Jobs};
 
@@ -68,29 +68,16 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
         let mut has_turn = matches!(self.waits, Waits::Turn);
-        let mut sent_len = 0;
-        for _ in 0..STEPS_MAX {
-            match self.step(desk, shard, admission, &mut has_turn) {
-                Break(Waits::Input { until } | Waits::Room { until })
-                    if until <= desk.now.monotonic =>
-                {
-                    if let Some(carriage) = &mut self.carriage {
-                        carriage.expired(desk.now);
-                    }
+        let waits = take_steps(|| match self.step(desk, shard, admission, &mut has_turn) {
+            Break(waits) if waits.are_over(desk.now) => {
+                if let Some(carriage) = &mut self.carriage {
+                    carriage.expired(desk.now);
                 }
-                Break(waits) => {
-                    self.waits = waits;
-                    return waits;
-                }
-                Continue(len) => {
-                    sent_len += len;
-                    if sent_len >= SENT_LEN_MAX {
-                        break;
-                    }
-                }
+                Continue(0)
             }
-        }
-        self.waits = Waits::Turn;
+            stepped => stepped,
+        });
+        self.waits = waits.unwrap_or(Waits::Turn);
         self.waits
     }
 

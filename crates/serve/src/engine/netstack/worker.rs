@@ -363,9 +363,8 @@ where
                 continue;
             };
             let id = connection.id;
-            let until = match connection.waits {
-                Waits::Helper | Waits::Turn | Waits::End(_) => continue,
-                Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => until,
+            let Some(until) = connection.waits.until() else {
+                continue;
             };
             if until > self.desk.now.monotonic {
                 // It was put off.

@@ -355,7 +355,7 @@ impl<S: Session> Connection<S> {
                     return Outcome::Leaves;
                 }
                 Continue(Err(error)) => carriage.failed(&error, now),
-                Break(Waits::Input { until }) if until <= now.monotonic => carriage.expired(now),
+                Break(waits) if waits.are_over(now) => carriage.expired(now),
                 Break(waits) => return Outcome::Waits(waits),
             }
         }

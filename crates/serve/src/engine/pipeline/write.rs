@@ -27,7 +27,7 @@ use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
 use crate::engine::loops::{
-    BELL, Heard, House, Lookout, Loop, SENT_LEN_MAX, STEPS_MAX, Waits, output, tell_stage,
+    BELL, Heard, House, Lookout, Loop, Waits, output, take_steps, tell_stage,
 };
 use crate::file::Buffer;
 use crate::shared::{CUTTING, SERVING};
@@ -331,11 +331,10 @@ fn drive<S: Session>(
 
 impl<S: Session> Connection<S> {
     fn write(&mut self, now: &mut Now, own: &Loop) -> Outcome {
-        let mut sent_len = 0;
-        for _ in 0..STEPS_MAX {
+        let outcome = take_steps(|| {
             match self.next_stop() {
                 Stop::Write => {}
-                stop => return Outcome::Leaves(stop),
+                stop => return Break(Outcome::Leaves(stop)),
             }
             let Connection {
                 carriage,
@@ -348,17 +347,13 @@ impl<S: Session> Connection<S> {
                 *cargo = Cargo::Cold(Box::new((read, Buffer::take())));
             };
             match output(carriage, wire, now, Some(slow)) {
-                Continue(len) => {
-                    sent_len += len;
-                    if sent_len >= SENT_LEN_MAX {
-                        break;
-                    }
-                }
-                Break(Waits::Helper) => return Outcome::Leaves(Stop::Block),
-                Break(Waits::Room { until }) if until <= now.monotonic => carriage.expired(*now),
-                Break(waits) => return Outcome::Waits(waits),
+                Continue(len) => return Continue(len),
+                Break(Waits::Helper) => return Break(Outcome::Leaves(Stop::Block)),
+                Break(waits) if waits.are_over(*now) => carriage.expired(*now),
+                Break(waits) => return Break(Outcome::Waits(waits)),
             }
-        }
-        Outcome::Waits(Waits::Turn)
+            Continue(0)
+        });
+        outcome.unwrap_or(Outcome::Waits(Waits::Turn))
     }
 }

@@ -16,6 +16,7 @@ use rustix::net::SocketAddrAny;
 use crate::LoadError;
 use crate::plan::Io;
 use crate::poll::Poll;
+use crate::ports::Want;
 use crate::ring::Ring;
 use crate::socket::socket_for;
 use crate::user_tcp::UserTcp;
@@ -79,8 +80,11 @@ impl<S: Read + Write> ReadWrite for S {}
 
 macro_rules! either {
     ($backend:expr, $it:ident => $call:expr) => {
+        either!($backend, $it => $call, $it => $call)
+    };
+    ($backend:expr, $ring:ident => $in_ring:expr, $it:ident => $call:expr) => {
         match $backend {
-            Backend::Ring($it) => $call,
+            Backend::Ring($ring) => $in_ring,
             Backend::Poll($it) => $call,
             Backend::UserTcp($it) => $call,
             #[cfg(test)]
@@ -136,17 +140,18 @@ impl Backend {
 
     /// Where to append what the next turn sends.
     pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
-        either!(self, it => it.output(port))
+        either!(self, ring => ring.output(port), it => it.ports.output(port))
     }
 
     /// Begins to receive. Ends as [`What::Received`]; the bytes are in [`Backend::input`].
     pub(crate) fn receive(&mut self, port: u32) {
-        either!(self, it => it.receive(port));
+        either!(self, ring => ring.receive(port), it => it.ports.want(port, Want::Look));
     }
 
     /// Begins to receive up to `bytes` bytes that are dropped unread. Ends as [`What::Received`].
     pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
-        either!(self, it => it.discard(port, bytes));
+        let want = Want::Discard(bytes);
+        either!(self, ring => ring.discard(port, bytes), it => it.ports.want(port, want));
     }
 
     /// What the last receive brought; valid until the next one is begun.
@@ -154,14 +159,14 @@ impl Backend {
         either!(self, it => it.input(port, length))
     }
 
-    /// Whether anything is under way.
+    /// Whether the kernel has an operation of it. Only a ring leaves one with the kernel.
     pub(crate) fn is_busy(&self, port: u32) -> bool {
-        either!(self, it => it.is_busy(port))
+        matches!(self, Backend::Ring(ring) if ring.is_busy(port))
     }
 
     /// Ends all that is under way soon, each as a completion.
     pub(crate) fn cancel(&mut self, port: u32) {
-        either!(self, it => it.cancel(port));
+        either!(self, ring => ring.cancel(port), it => it.ports.cancel(port));
     }
 
     /// Closes the socket. Nothing may be under way.

@@ -49,6 +49,7 @@ pub mod outcome;
 pub mod plan;
 mod poll;
 mod populate;
+mod ports;
 pub mod random;
 pub mod replay;
 pub mod report;

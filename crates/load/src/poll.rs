@@ -3,7 +3,6 @@
 //! Sockets are registered once, edge-triggered. A receive is tried when the port is known to be
 //! readable; a short read means that the socket is empty and the next edge will tell (epoll(7)).
 
-use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -15,6 +14,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sock
 use rustix::thread::set_current_timer_slack;
 
 use crate::backend::{Completion, DISCARD_BYTES, What};
+use crate::ports::{Ports, Want};
 
 const EVENTS_PER_WAIT: usize = 512;
 /// A wait shorter than this ends to the nanosecond, for one more system call.
@@ -22,12 +22,7 @@ const FINE_BELOW: Duration = Duration::from_millis(5);
 
 pub(crate) struct Poll {
     epoll: OwnedFd,
-    ports: Vec<Port>,
-    /// Ports with bytes to send, each once.
-    dirty: Vec<u32>,
-    /// Ports with a receive under way whose socket may have bytes.
-    ready: VecDeque<u32>,
-    ended: Vec<Completion>,
+    pub(crate) ports: Ports<Line>,
     input_bytes: usize,
     discarded: Box<[u8]>,
     events: Vec<epoll::Event>,
@@ -40,27 +35,14 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
+/// A connection.
 #[derive(Default)]
-struct Port {
+pub(crate) struct Line {
     socket: Option<OwnedFd>,
-    out: Vec<u8>,
-    sent_bytes: usize,
     input: Box<[u8]>,
-    want: Want,
-    is_connecting: bool,
-    is_dirty: bool,
-    is_readable: bool,
     is_writable: bool,
     /// The peer has closed, or the connection is broken: no edge will follow.
     has_ended: bool,
-}
-
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Want {
-    #[default]
-    Nothing,
-    Look,
-    Discard(u64),
 }
 
 impl Poll {
@@ -69,10 +51,7 @@ impl Poll {
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         Ok(Poll {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            ports: (0..ports).map(|_| Port::default()).collect(),
-            dirty: Vec::new(),
-            ready: VecDeque::new(),
-            ended: Vec::new(),
+            ports: Ports::new(ports),
             input_bytes,
             discarded: vec![0; DISCARD_BYTES].into(),
             events: Vec::with_capacity(EVENTS_PER_WAIT),
@@ -80,10 +59,10 @@ impl Poll {
     }
 
     pub(crate) fn open(&mut self, port: u32, socket: OwnedFd, to: SocketAddrAny) {
-        let place = &mut self.ports[port as usize];
-        assert!(place.socket.is_none(), "port {port} is in use");
-        if place.input.is_empty() {
-            place.input = vec![0; self.input_bytes].into();
+        let place = &mut self.ports[port];
+        assert!(place.line.socket.is_none(), "port {port} is in use");
+        if place.line.input.is_empty() {
+            place.line.input = vec![0; self.input_bytes].into();
         }
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
@@ -96,69 +75,21 @@ impl Poll {
             }
             Err(error) => Err(error),
         };
-        place.socket = Some(socket);
+        place.line.socket = Some(socket);
         place.is_connecting = result.is_ok();
         if let Err(error) = result {
-            self.ended.push(Completion {
-                port,
-                what: What::Connected,
-                result: -error.raw_os_error(),
-            });
-        }
-    }
-
-    pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
-        let place = &mut self.ports[port as usize];
-        if !place.is_dirty {
-            place.is_dirty = true;
-            self.dirty.push(port);
-        }
-        &mut place.out
-    }
-
-    pub(crate) fn receive(&mut self, port: u32) {
-        self.want(port, Want::Look);
-    }
-
-    pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
-        self.want(port, Want::Discard(bytes));
-    }
-
-    fn want(&mut self, port: u32, want: Want) {
-        let place = &mut self.ports[port as usize];
-        place.want = want;
-        if place.is_readable {
-            self.ready.push_back(port);
+            self.ports.end(port, What::Connected, -error.raw_os_error());
         }
     }
 
     pub(crate) fn input(&self, port: u32, length: usize) -> &[u8] {
-        &self.ports[port as usize].input[..length]
-    }
-
-    /// The kernel never holds an operation.
-    pub(crate) fn is_busy(&self, _port: u32) -> bool {
-        false
-    }
-
-    pub(crate) fn cancel(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        place.want = Want::Nothing;
-        place.is_connecting = false;
-        place.out.clear();
-        place.sent_bytes = 0;
+        &self.ports[port].line.input[..length]
     }
 
     pub(crate) fn close(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        let (input, is_dirty) = (std::mem::take(&mut place.input), place.is_dirty);
         // Closing takes it out of the interest list: the socket has no duplicate (epoll(7)).
-        *place = Port {
-            input,
-            is_dirty,
-            ..Port::default()
-        };
-        self.ended.retain(|completion| completion.port != port);
+        let closed = self.ports.close(port);
+        self.ports[port].line.input = closed.input;
     }
 
     pub(crate) fn turn(
@@ -168,15 +99,14 @@ impl Poll {
     ) -> io::Result<()> {
         self.send_dirty();
         self.receive_ready();
-        let wait = if self.ended.is_empty() {
-            wait
-        } else {
-            Duration::ZERO
+        let wait = match self.ports.has_ended() {
+            true => Duration::ZERO,
+            false => wait,
         };
         self.collect(wait)?;
         self.send_dirty();
         self.receive_ready();
-        completions.append(&mut self.ended);
+        self.ports.take_ended(completions);
         Ok(())
     }
 
@@ -214,83 +144,65 @@ impl Poll {
 
     fn note(&mut self, port: u32, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
-        let place = &mut self.ports[port as usize];
-        let Some(socket) = &place.socket else { return };
+        let place = &mut self.ports[port];
+        let Some(socket) = &place.line.socket else {
+            return;
+        };
         let is_over = flags.intersects(F::ERR | F::HUP);
-        if place.is_connecting && (is_over || flags.contains(F::OUT)) {
+        let may_write = flags.contains(F::OUT) || is_over;
+        let connected = (place.is_connecting && may_write).then(|| sockopt::socket_error(socket));
+        place.line.is_writable |= may_write;
+        place.line.has_ended |= is_over || flags.contains(F::RDHUP);
+        if let Some(connected) = connected {
             place.is_connecting = false;
-            let result = match sockopt::socket_error(socket) {
+            let result = match connected {
                 Ok(Ok(())) => 0,
                 Ok(Err(error)) | Err(error) => -error.raw_os_error(),
             };
-            self.ended.push(Completion {
-                port,
-                what: What::Connected,
-                result,
-            });
+            self.ports.end(port, What::Connected, result);
         }
-        if flags.contains(F::OUT) || is_over {
-            place.is_writable = true;
-            if !place.out.is_empty() && !place.is_dirty {
-                place.is_dirty = true;
-                self.dirty.push(port);
-            }
+        if may_write {
+            self.ports.is_writable(port);
         }
-        place.has_ended |= is_over || flags.contains(F::RDHUP);
         if flags.intersects(F::IN | F::RDHUP) || is_over {
-            let was_readable = std::mem::replace(&mut place.is_readable, true);
-            if !was_readable && place.want != Want::Nothing {
-                self.ready.push_back(port);
-            }
+            self.ports.is_readable(port);
         }
     }
 
     fn send_dirty(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for port in dirty.drain(..) {
-            self.ports[port as usize].is_dirty = false;
-            self.send(port);
-        }
-        self.dirty = dirty;
-    }
-
-    fn send(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        let Some(socket) = &place.socket else { return };
-        while place.is_writable && !place.is_connecting && place.sent_bytes < place.out.len() {
-            match send(socket, &place.out[place.sent_bytes..], SendFlags::NOSIGNAL) {
-                Ok(sent_bytes) => place.sent_bytes += sent_bytes,
-                Err(Errno::AGAIN) => place.is_writable = false,
-                Err(Errno::INTR) => {}
-                Err(error) => {
-                    let result = -error.raw_os_error();
-                    self.ended.push(Completion {
-                        port,
-                        what: What::Sent,
-                        result,
-                    });
-                    break;
-                }
+        while let Some(port) = self.ports.next_dirty() {
+            if let Err(error) = self.send(port) {
+                self.ports.end(port, What::Sent, -error.raw_os_error());
             }
         }
-        if place.sent_bytes == place.out.len() {
-            place.out.clear();
-            place.sent_bytes = 0;
+    }
+
+    fn send(&mut self, port: u32) -> Result<(), Errno> {
+        let place = &mut self.ports[port];
+        while place.line.is_writable && !place.is_connecting && !place.unsent().is_empty() {
+            let Some(socket) = &place.line.socket else {
+                break;
+            };
+            match send(socket, place.unsent(), SendFlags::NOSIGNAL) {
+                Ok(sent_bytes) => place.has_sent(sent_bytes),
+                Err(Errno::AGAIN) => place.line.is_writable = false,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 
     fn receive_ready(&mut self) {
-        // A port may be here twice, or for a receive that was cancelled; then it has nothing to do.
-        while let Some(port) = self.ready.pop_front() {
-            let place = &mut self.ports[port as usize];
-            let Some(socket) = &place.socket else {
-                continue;
-            };
+        while let Some(port) = self.ports.next_ready() {
+            let place = &mut self.ports[port];
+            let Line { socket, input, .. } = &mut place.line;
+            let Some(socket) = socket else { continue };
             let received = match place.want {
                 Want::Nothing => continue,
                 Want::Look => {
-                    let room = place.input.len();
-                    recv(socket, &mut *place.input, RecvFlags::DONTWAIT).map(|(n, _)| (n, room))
+                    let room = input.len();
+                    recv(socket, &mut **input, RecvFlags::DONTWAIT).map(|(n, _)| (n, room))
                 }
                 Want::Discard(bytes) => {
                     let room = bytes.min(DISCARD_BYTES as u64) as usize;
@@ -307,16 +219,12 @@ impl Poll {
                 Err(error) => -error.raw_os_error(),
                 Ok((n, room)) => {
                     // Less than asked for: it is empty, and the next edge tells.
-                    place.is_readable = n == room || place.has_ended;
+                    place.is_readable = n == room || place.line.has_ended;
                     n as i32
                 }
             };
             place.want = Want::Nothing;
-            self.ended.push(Completion {
-                port,
-                what: What::Received,
-                result,
-            });
+            self.ports.end(port, What::Received, result);
         }
     }
 }

@@ -15,7 +15,6 @@
 //! (RFC 6191), so the clock is the system's, and the key is the same until the system is booted.
 //! For the same reason names are needed no longer than late segments on a test's link.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -37,6 +36,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::LoadError;
 use crate::backend::{Completion, DISCARD_BYTES, Route, What};
 use crate::plan::Plan;
+use crate::ports::{Ports, Want};
 
 /// The ports of an address: all but those of servers.
 const PORTS: RangeInclusive<u16> = 1_024..=u16::MAX;
@@ -55,38 +55,19 @@ pub(crate) const CONNECTIONS_PER_PAIR: u64 =
 
 pub(crate) struct UserTcp<D: Device> {
     netstack: Netstack<D>,
-    ports: Vec<Port>,
+    pub(crate) ports: Ports<Line>,
     /// The port of each connection, by [`FlowId::index`].
     owners: Vec<u32>,
-    /// Ports with bytes to send, each once.
-    dirty: Vec<u32>,
-    /// Ports with a receive under way that may have something.
-    ready: VecDeque<u32>,
     /// Ports whose bytes are shown until the next turn.
     shown: Vec<u32>,
-    ended: Vec<Completion>,
 }
 
+/// A connection.
 #[derive(Default)]
-struct Port {
+pub(crate) struct Line {
     flow: Option<FlowId>,
-    out: Vec<u8>,
-    sent_bytes: usize,
-    want: Want,
     /// Of the bytes that have come, so many are shown.
     shown_bytes: usize,
-    is_connecting: bool,
-    is_dirty: bool,
-    /// There may be bytes, or an end, that no event will tell of again.
-    is_readable: bool,
-}
-
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Want {
-    #[default]
-    Nothing,
-    Look,
-    Discard(u64),
 }
 
 impl UserTcp<StationDevice> {
@@ -138,18 +119,15 @@ impl<D: Device> UserTcp<D> {
         netstack.shard().expire(now());
         UserTcp {
             netstack,
-            ports: (0..ports).map(|_| Port::default()).collect(),
+            ports: Ports::new(ports),
             owners: Vec::new(),
-            dirty: Vec::new(),
-            ready: VecDeque::new(),
             shown: Vec::new(),
-            ended: Vec::new(),
         }
     }
 
     pub(crate) fn open(&mut self, port: u32, route: &Route) -> Result<(), Errno> {
-        let place = &mut self.ports[port as usize];
-        assert!(place.flow.is_none(), "port {port} is in use");
+        let place = &mut self.ports[port];
+        assert!(place.line.flow.is_none(), "port {port} is in use");
         let flow = match route.from {
             Some(from) => self.netstack.shard().connect(now(), from, route.to),
             None => self.netstack.connect(now(), route.to),
@@ -160,70 +138,24 @@ impl<D: Device> UserTcp<D> {
             self.owners.resize(flow.index() + 1, 0);
         }
         self.owners[flow.index()] = port;
-        place.flow = Some(flow);
+        place.line.flow = Some(flow);
         place.is_connecting = true;
         Ok(())
     }
 
-    pub(crate) fn output(&mut self, port: u32) -> &mut Vec<u8> {
-        let place = &mut self.ports[port as usize];
-        if !place.is_dirty {
-            place.is_dirty = true;
-            self.dirty.push(port);
-        }
-        &mut place.out
-    }
-
-    pub(crate) fn receive(&mut self, port: u32) {
-        self.want(port, Want::Look);
-    }
-
-    pub(crate) fn discard(&mut self, port: u32, bytes: u64) {
-        self.want(port, Want::Discard(bytes));
-    }
-
-    fn want(&mut self, port: u32, want: Want) {
-        let place = &mut self.ports[port as usize];
-        place.want = want;
-        if place.is_readable {
-            self.ready.push_back(port);
-        }
-    }
-
     pub(crate) fn input(&mut self, port: u32, length: usize) -> &[u8] {
-        let flow = self.ports[port as usize].flow;
+        let flow = self.ports[port].line.flow;
         let (front, _) = flow.map_or((&[][..], &[][..]), |flow| self.netstack.shard().peek(flow));
         &front[..length]
-    }
-
-    /// No operation lasts longer than the turn that begins it.
-    pub(crate) fn is_busy(&self, _port: u32) -> bool {
-        false
-    }
-
-    pub(crate) fn cancel(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        place.want = Want::Nothing;
-        place.is_connecting = false;
-        place.out.clear();
-        place.sent_bytes = 0;
     }
 
     /// As the kernel closes: what was sent still arrives; what came and was not read makes it a
     /// reset.
     pub(crate) fn close(&mut self, port: u32) {
         self.drop_shown(port);
-        let place = &mut self.ports[port as usize];
-        if let Some(flow) = place.flow.take() {
+        if let Some(flow) = self.ports.close(port).flow {
             self.netstack.shard().close(now(), flow);
         }
-        let mut out = std::mem::take(&mut place.out);
-        out.clear();
-        *place = Port {
-            out,
-            is_dirty: place.is_dirty,
-            ..Port::default()
-        };
     }
 
     pub(crate) fn turn(
@@ -238,34 +170,30 @@ impl<D: Device> UserTcp<D> {
         self.netstack.transmit(now(), &())?;
         self.receive_ready();
         let frames = self.netstack.receive(now())?;
-        if frames == 0 && self.ended.is_empty() && !wait.is_zero() {
+        if frames == 0 && !self.ports.has_ended() && !wait.is_zero() {
             self.sleep(wait)?;
             self.netstack.receive(now())?;
         }
         self.note_events();
         self.receive_ready();
-        completions.append(&mut self.ended);
+        self.ports.take_ended(completions);
         Ok(())
     }
 
     fn drop_shown(&mut self, port: u32) {
-        let place = &mut self.ports[port as usize];
-        let bytes = std::mem::take(&mut place.shown_bytes);
-        if let (Some(flow), 1..) = (place.flow, bytes) {
+        let line = &mut self.ports[port].line;
+        let bytes = std::mem::take(&mut line.shown_bytes);
+        if let (Some(flow), 1..) = (line.flow, bytes) {
             self.netstack.shard().consume(flow, bytes);
         }
     }
 
     fn write_dirty(&mut self) {
-        for port in self.dirty.drain(..) {
-            let place = &mut self.ports[port as usize];
-            place.is_dirty = false;
-            let Some(flow) = place.flow else { continue };
-            let rest = &place.out[place.sent_bytes..];
-            place.sent_bytes += self.netstack.shard().write(flow, rest);
-            if place.sent_bytes == place.out.len() {
-                place.out.clear();
-                place.sent_bytes = 0;
+        while let Some(port) = self.ports.next_dirty() {
+            let place = &mut self.ports[port];
+            if let Some(flow) = place.line.flow {
+                let taken = self.netstack.shard().write(flow, place.unsent());
+                place.has_sent(taken);
             }
         }
     }
@@ -290,34 +218,24 @@ impl<D: Device> UserTcp<D> {
     fn note_events(&mut self) {
         while let Some((flow, happened)) = self.netstack.shard().next_event() {
             let port = self.owners[flow.index()];
-            let place = &mut self.ports[port as usize];
-            let has_ended = happened.contains(Happened::ENDED);
-            if place.is_connecting && (has_ended || happened.contains(Happened::CONNECTED)) {
-                place.is_connecting = false;
-                let is_open = happened.contains(Happened::CONNECTED);
+            let is_open = happened.contains(Happened::CONNECTED);
+            let has_begun = is_open || happened.contains(Happened::ENDED);
+            if has_begun && std::mem::take(&mut self.ports[port].is_connecting) {
                 let end = self.netstack.shard().end(flow).filter(|_| !is_open);
-                self.ended.push(Completion {
-                    port,
-                    what: What::Connected,
-                    result: end.map_or(0, result_of_end),
-                });
+                let result = end.map_or(0, result_of_end);
+                self.ports.end(port, What::Connected, result);
             }
-            if !place.out.is_empty() && !place.is_dirty {
-                place.is_dirty = true;
-                self.dirty.push(port);
-            }
-            place.is_readable = true;
-            if place.want != Want::Nothing {
-                self.ready.push_back(port);
-            }
+            self.ports.is_writable(port);
+            self.ports.is_readable(port);
         }
     }
 
     fn receive_ready(&mut self) {
-        // A port may be here twice, or for a receive that was cancelled; then it has nothing to do.
-        while let Some(port) = self.ready.pop_front() {
-            let place = &mut self.ports[port as usize];
-            let Some(flow) = place.flow else { continue };
+        while let Some(port) = self.ports.next_ready() {
+            let place = &mut self.ports[port];
+            let Some(flow) = place.line.flow else {
+                continue;
+            };
             let shard = self.netstack.shard();
             let (front, back) = shard.peek(flow);
             let (front, back) = (front.len(), back.len());
@@ -331,7 +249,7 @@ impl<D: Device> UserTcp<D> {
                     }
                 },
                 Want::Look => {
-                    place.shown_bytes = front;
+                    place.line.shown_bytes = front;
                     self.shown.push(port);
                     front as i32
                 }
@@ -343,11 +261,7 @@ impl<D: Device> UserTcp<D> {
                 }
             };
             place.want = Want::Nothing;
-            self.ended.push(Completion {
-                port,
-                what: What::Received,
-                result,
-            });
+            self.ports.end(port, What::Received, result);
         }
     }
 
@@ -394,8 +308,11 @@ impl<D: Device> UserTcp<D> {
 impl<D: Device> Drop for UserTcp<D> {
     /// No kernel closes the connections later.
     fn drop(&mut self) {
-        let flows: Vec<FlowId> = self.ports.iter().filter_map(|port| port.flow).collect();
-        for port in 0..self.ports.len() as u32 {
+        let ports = self.ports.iter();
+        let open: Vec<_> = ports
+            .filter_map(|(port, it)| Some((port, it.line.flow?)))
+            .collect();
+        for &(port, _) in &open {
             self.close(port);
         }
         let until = now() + FAREWELL_TIMEOUT;
@@ -404,7 +321,7 @@ impl<D: Device> Drop for UserTcp<D> {
                 return;
             }
         }
-        for flow in flows {
+        for (_, flow) in open {
             self.netstack.shard().abort(flow);
         }
         // The device may be gone; then nothing can be told.
@@ -426,7 +343,7 @@ impl<D: Device> Stream<'_, D> {
         &mut self,
         mut result: impl FnMut(&mut host::Shard, FlowId) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
-        let flow = self.tcp.ports[STREAM_PORT as usize].flow;
+        let flow = self.tcp.ports[STREAM_PORT].line.flow;
         let flow = flow.expect("it is open as long as the stream");
         let until = now() + self.timeout;
         loop {

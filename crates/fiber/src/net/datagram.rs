@@ -160,48 +160,6 @@ macro_rules! datagram {
                 self.socket.send(&slices, false, deadline)
             }
 
-            /// A second handle to the same socket.
-            ///
-            /// # Errors
-            /// What `dup(2)` reports.
-            pub fn try_clone(&self) -> std::io::Result<$name> {
-                Ok($name {
-                    socket: self.socket.try_clone()?,
-                })
-            }
-
-            /// How long a receive may wait; `None` (the default) is for ever.
-            ///
-            /// # Errors
-            /// `InvalidInput` for a zero time-out.
-            pub fn set_read_timeout(
-                &self,
-                timeout: Option<std::time::Duration>,
-            ) -> std::io::Result<()> {
-                self.socket.set_timeout(Interest::Read, timeout)
-            }
-
-            /// How long a send may wait; `None` (the default) is for ever.
-            ///
-            /// # Errors
-            /// `InvalidInput` for a zero time-out.
-            pub fn set_write_timeout(
-                &self,
-                timeout: Option<std::time::Duration>,
-            ) -> std::io::Result<()> {
-                self.socket.set_timeout(Interest::Write, timeout)
-            }
-
-            /// The read time-out.
-            pub fn read_timeout(&self) -> Option<std::time::Duration> {
-                self.socket.timeout(Interest::Read)
-            }
-
-            /// The write time-out.
-            pub fn write_timeout(&self) -> Option<std::time::Duration> {
-                self.socket.timeout(Interest::Write)
-            }
-
             /// Takes the error that the socket has kept, if any (SO_ERROR).
             ///
             /// # Errors
@@ -212,19 +170,7 @@ macro_rules! datagram {
             }
         }
 
-        impl std::os::fd::AsFd for $name {
-            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-                self.socket.as_fd()
-            }
-        }
-
-        impl From<std::os::fd::OwnedFd> for $name {
-            fn from(fd: std::os::fd::OwnedFd) -> $name {
-                $name {
-                    socket: Socket::new(fd),
-                }
-            }
-        }
+        crate::net::handle!($name);
     };
 }
 

@@ -109,48 +109,6 @@ macro_rules! stream {
             pub fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
                 self.socket.shutdown(how)
             }
-
-            /// A second handle to the same connection.
-            ///
-            /// # Errors
-            /// What `dup(2)` reports.
-            pub fn try_clone(&self) -> std::io::Result<$name> {
-                Ok($name {
-                    socket: self.socket.try_clone()?,
-                })
-            }
-
-            /// How long a read may wait; `None` (the default) is for ever.
-            ///
-            /// # Errors
-            /// `InvalidInput` for a zero time-out.
-            pub fn set_read_timeout(
-                &self,
-                timeout: Option<std::time::Duration>,
-            ) -> std::io::Result<()> {
-                self.socket.set_timeout(Interest::Read, timeout)
-            }
-
-            /// How long a write may wait; `None` (the default) is for ever.
-            ///
-            /// # Errors
-            /// `InvalidInput` for a zero time-out.
-            pub fn set_write_timeout(
-                &self,
-                timeout: Option<std::time::Duration>,
-            ) -> std::io::Result<()> {
-                self.socket.set_timeout(Interest::Write, timeout)
-            }
-
-            /// The read time-out.
-            pub fn read_timeout(&self) -> Option<std::time::Duration> {
-                self.socket.timeout(Interest::Read)
-            }
-
-            /// The write time-out.
-            pub fn write_timeout(&self) -> Option<std::time::Duration> {
-                self.socket.timeout(Interest::Write)
-            }
         }
 
         impl std::io::Read for &$name {
@@ -201,6 +159,57 @@ macro_rules! stream {
             }
         }
 
+        crate::net::handle!($name);
+    };
+}
+
+/// What streams and datagram sockets have in common.
+macro_rules! handle {
+    ($name:ident) => {
+        impl $name {
+            /// A second handle to the same socket.
+            ///
+            /// # Errors
+            /// What `dup(2)` reports.
+            pub fn try_clone(&self) -> std::io::Result<$name> {
+                Ok($name {
+                    socket: self.socket.try_clone()?,
+                })
+            }
+
+            /// How long a read may wait; `None` (the default) is for ever.
+            ///
+            /// # Errors
+            /// `InvalidInput` for a zero time-out.
+            pub fn set_read_timeout(
+                &self,
+                timeout: Option<std::time::Duration>,
+            ) -> std::io::Result<()> {
+                self.socket.set_timeout(Interest::Read, timeout)
+            }
+
+            /// How long a write may wait; `None` (the default) is for ever.
+            ///
+            /// # Errors
+            /// `InvalidInput` for a zero time-out.
+            pub fn set_write_timeout(
+                &self,
+                timeout: Option<std::time::Duration>,
+            ) -> std::io::Result<()> {
+                self.socket.set_timeout(Interest::Write, timeout)
+            }
+
+            /// The read time-out.
+            pub fn read_timeout(&self) -> Option<std::time::Duration> {
+                self.socket.timeout(Interest::Read)
+            }
+
+            /// The write time-out.
+            pub fn write_timeout(&self) -> Option<std::time::Duration> {
+                self.socket.timeout(Interest::Write)
+            }
+        }
+
         impl std::os::fd::AsFd for $name {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 self.socket.as_fd()
@@ -217,4 +226,4 @@ macro_rules! stream {
     };
 }
 
-use stream;
+use {handle, stream};

@@ -1,0 +1,73 @@
+//! Many generators as one.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::thread;
+
+use super::{command, hello, json, load, load_to, telling_server};
+
+/// The words of an agent, for each of three.
+fn agents(common: &str) -> [String; 3] {
+    // A place to meet at: a port that was free a moment ago.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap();
+    [0, 1, 2].map(|rank| {
+        format!("{common} --rate 300 -c 3 --agents 3 --rank {rank} --rendezvous {rendezvous}")
+    })
+}
+
+#[test]
+fn several_agents_are_one_generator() {
+    let agents = agents(&format!("http {} -d 500ms --json -", hello()));
+    let [first, second, third] = agents
+        .map(|words| thread::spawn(move || load_to(0, &words)))
+        .map(|agent| agent.join().unwrap());
+    let seen = json(&first);
+    assert_eq!(seen["offered_rate_per_s"], 300.0);
+    assert_eq!(
+        seen["generator"]["threads"], 3,
+        "all three are in the outcome"
+    );
+    for member in [second, third] {
+        assert!(member.stdout.is_empty(), "only rank 0 speaks");
+    }
+}
+
+#[test]
+fn one_agent_that_is_killed_fails_all_and_is_named() {
+    let (url, connections) = telling_server();
+    let agents = agents(&format!("http {url} -d 50s"));
+    let [first, second, mut third] =
+        agents.map(|words| command(&words).stderr(Stdio::piped()).spawn().unwrap());
+    // Each has a third of the connections: when requests came over three, all of them are at work.
+    let mut at_work = BTreeSet::new();
+    while at_work.len() < 3 {
+        at_work.insert(connections.recv().unwrap());
+    }
+    third.kill().unwrap();
+    third.wait().unwrap();
+    for other in [first, second] {
+        let output = other.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("agent 2 on 127.0.0.1 died"), "{said}");
+    }
+}
+
+#[test]
+fn outcomes_of_files_are_merged() {
+    let url = hello();
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().display();
+    let replies = |value: &serde_json::Value| value["replies"].as_u64().unwrap();
+    let parts = ["a", "b"].map(|name| {
+        let file = format!("{below}/{name}.json");
+        load_to(0, &format!("http {url} --rate 100 -d 300ms --json {file}"));
+        replies(&serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap())
+    });
+    let merged = json(&load(&format!(
+        "merge {below}/a.json {below}/b.json --json -"
+    )));
+    assert_eq!(replies(&merged), parts[0] + parts[1]);
+}

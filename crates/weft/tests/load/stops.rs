@@ -1,0 +1,53 @@
+//! Runs that a signal ends.
+
+use std::process::{Child, Output, Stdio};
+
+use super::{command, telling_server};
+
+/// Starts it and returns once the server has seen so many requests.
+fn load_until(words: &str, requests: usize) -> Child {
+    let (url, heard) = telling_server();
+    let mut command = command(&format!("http {url} {words}"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    for _ in 0..requests {
+        heard.recv().unwrap();
+    }
+    child
+}
+
+fn signalled(child: Child, signal: i32) -> Output {
+    // SAFETY: a signal to a child of ours that was not waited for, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn what_a_signal_ends_shows_what_was_seen_and_has_the_signals_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seen.json");
+    let words = format!("--rate 100 -d 60s --json {}", file.display());
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+        let output = signalled(load_until(&words, 5), signal);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("stopped before its time"), "{text}");
+        let seen = std::fs::read(&file).unwrap();
+        let seen: serde_json::Value = serde_json::from_slice(&seen).unwrap();
+        assert!(seen["replies"].as_u64().unwrap() > 0, "{seen}");
+        assert_eq!(seen["stopped_early"], true);
+    }
+}
+
+#[test]
+fn a_sweep_that_is_stopped_keeps_the_runs_that_were_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sweep.csv");
+    let words = format!("--sweep 100,1,2 -d 1s --pause 0s --csv {}", file.display());
+    // The first run's hundred, and one of the second.
+    let output = signalled(load_until(&words, 101), libc::SIGINT);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let rows = std::fs::read_to_string(&file).unwrap();
+    assert!(rows.contains("sweep,1,100.0"), "{rows}");
+    assert!(rows.lines().count() < 4, "not all three were run: {rows}");
+}

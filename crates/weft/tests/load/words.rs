@@ -1,0 +1,126 @@
+//! What is refused before anything is sent, with its cure.
+
+use super::{load_says, load_to, said};
+
+/// Beyond each limit a sentence, at once: seen were a run of a rate of 10^12 that never ended, a
+/// depth that took all memory, 100 million intervals, and a sum of durations that panicked.
+#[test]
+fn numbers_that_nobody_means_are_refused() {
+    for more in [
+        "--rate 1000000M",
+        "--rate 30M",
+        "--course 0..1000000M:1s",
+        "--sweep 1k,1000000M",
+        "--depth 3M",
+        "--depth 12884901885",
+        "-c 12884901885",
+        "--idle 12884901885",
+        "-t 3072",
+        "--interval 1ms -d 3h",
+        "--timeout 3000d",
+        "--connect-timeout 3000d",
+        "-d 1000d",
+        "--warm-up 1000d",
+        "--connect-rate 0.0000001",
+        "--idle-byte-every 3000d",
+        "--sweep 1k --repeat 30k",
+        "-n 3000000000M",
+        "--expect 1800",
+        "--backlog 12884901885",
+        "--course 5:3000d",
+    ] {
+        let output = load_to(2, &format!("http http://127.0.0.1:9/ {more}"));
+        assert!(!said(&output).contains("panicked"), "{more}: {output:?}");
+    }
+    for more in [
+        "--multi-get 30k",
+        "--keys 12884901885",
+        "--key-size 750",
+        "--value-size 402653184",
+        "--exptime 12884901885",
+        "--sets 300",
+    ] {
+        load_to(2, &format!("cache 127.0.0.1:9 {more}"));
+    }
+}
+
+#[test]
+fn wrong_words_are_a_usage_error_that_says_what_to_write() {
+    for (words, hint) in [
+        ("http https://127.0.0.1/", "http://HOST"),
+        ("http http://127.0.0.1:1/ --rate fast", "--rate"),
+        ("http http://127.0.0.1:1/ --duration 10", "--duration"),
+        ("http http://127.0.0.1:1/ --fail-if p99", "--fail-if"),
+        ("http http://127.0.0.1:1/ --connections 0", "connection"),
+        ("http http://127.0.0.1:1/ --course 10k", "RATE:TIME"),
+        ("http http://127.0.0.1:1/ --sessions /nowhere", "/nowhere"),
+        ("cache 127.0.0.1:1 --value-size big", "--value-size"),
+        ("http", "URL"),
+    ] {
+        load_says(2, words, hint);
+    }
+}
+
+#[test]
+fn what_a_netstack_does_not_have_is_a_usage_error() {
+    let own = "--network netstack --device tap:weft0 --address 10.9.0.2/24";
+    for (words, hint) in [
+        ("--device tap:weft0", "add --network netstack"),
+        ("--network netstack", "needs a --device"),
+        (&format!("{own} --gateway there"), "not an IP address"),
+        (&format!("{own} --io epoll"), "--io does not go with"),
+        (&format!("{own} --source 10.9.0.2"), "--source does not go"),
+        (
+            &format!("{own} --agents 2 --rank 0 --rendezvous x:1"),
+            "agents",
+        ),
+        (&format!("{own} --threads 2"), "one thread"),
+    ] {
+        load_says(2, &format!("http http://10.9.0.1/ {words}"), hint);
+    }
+}
+
+/// Seen: `load idle http://…` and `load http http://127.0.0.1:99999/` were "failed to lookup
+/// address information"; `-d 0s` was "a run needs a thread, a duration and an interval". Cause:
+/// what is no address went to the resolver as a name; one sentence stood for three flags.
+#[test]
+fn what_is_no_address_or_no_time_is_said_with_its_cure() {
+    let (url, page) = ("http://127.0.0.1:9/", "http://127.0.0.1:99999/");
+    let no_scheme = "write HOST:PORT, without http://";
+    for (words, hint) in [
+        (format!("idle {url}"), no_scheme),
+        ("cache http://127.0.0.1:9".to_owned(), no_scheme),
+        ("cache 127.0.0.1:9/".to_owned(), no_scheme),
+        (
+            format!("http {page}"),
+            "'99999' is not a port; write HOST:PORT",
+        ),
+        ("cache [::1]:0".to_owned(), "'0' is not a port"),
+        ("idle 127.0.0.1:http".to_owned(), "'http' is not a port"),
+        (format!("http {url} -d 0s"), "--duration must be above 0"),
+        (
+            format!("http {url} --interval 0"),
+            "--interval must be above 0",
+        ),
+        (
+            format!("http {url} --threads 0"),
+            "--threads must be above 0",
+        ),
+        (format!("http {url} -n 0"), "--requests must be above 0"),
+        (
+            format!("http {url} --timeout 0"),
+            "--timeout and --connect-timeout must",
+        ),
+    ] {
+        load_says(2, &words, hint);
+    }
+}
+
+#[test]
+fn a_screen_needs_a_terminal() {
+    load_says(
+        2,
+        "http http://127.0.0.1:9/ --tui",
+        "--tui needs a terminal",
+    );
+}

@@ -24,6 +24,9 @@ pub enum PeerRuntime {
 /// The ways to wake a thread that [`PeerRuntime::Threads`] has, each a subject of its own.
 const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring register"];
 
+/// A module of the peers in Rust.
+const COMMON: (&str, &str) = ("src/common.rs", include_str!("../peers/common.rs"));
+
 impl PeerRuntime {
     /// All.
     pub const ALL: [PeerRuntime; 4] = [
@@ -51,15 +54,18 @@ impl PeerRuntime {
             ],
             PeerRuntime::Tokio => &[
                 ("src/main.rs", include_str!("../peers/tokio/src/main.rs")),
+                COMMON,
                 ("Cargo.toml", include_str!("../peers/tokio/Cargo.toml.txt")),
             ],
             PeerRuntime::May => &[
                 ("src/main.rs", include_str!("../peers/may/src/main.rs")),
+                COMMON,
                 ("Cargo.toml", include_str!("../peers/may/Cargo.toml.txt")),
             ],
             PeerRuntime::Threads => &[
                 ("src/main.rs", include_str!("../peers/threads/src/main.rs")),
                 ("src/wake.rs", include_str!("../peers/threads/src/wake.rs")),
+                COMMON,
                 (
                     "Cargo.toml",
                     include_str!("../peers/threads/Cargo.toml.txt"),

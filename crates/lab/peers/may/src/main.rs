@@ -1,88 +1,30 @@
 //! The thesis's programs on may's coroutines. `peer PROGRAM key=value...` prints one JSON object.
 
-use std::collections::HashMap;
+mod common;
+
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use may::coroutine::{Coroutine, park, spawn, yield_now};
+use common::{Batch, Parked, Random, Round, STOP, get};
+use may::coroutine::{Coroutine, JoinHandle, park, spawn, yield_now};
 use may::sync::Semphore as Semaphore;
 
-static STOP: AtomicBool = AtomicBool::new(false);
-static PARAMS: OnceLock<HashMap<String, u64>> = OnceLock::new();
-
-fn get(name: &str, default: u64) -> u64 {
-    *PARAMS.get().unwrap().get(name).unwrap_or(&default)
-}
-
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let program = args.next().unwrap_or_default();
-    let pairs = args.filter_map(|arg| {
-        let (key, value) = arg.split_once('=')?;
-        Some((key.to_owned(), value.parse().ok()?))
-    });
-    PARAMS.set(pairs.collect()).unwrap();
-    may::config().set_workers(get("processors", 1) as usize);
-    let line = match program.as_str() {
-        "yield" => timed(spawn_yield),
-        "cycle" => timed(spawn_cycle),
-        "churn" => timed(spawn_churn),
-        "locality" => timed(spawn_locality),
-        "transfer" => transfer(),
-        "memory" => memory(),
-        "spawn" => timed(spawn_spawn),
-        "mutex" => timed(spawn_mutex),
-        other => {
-            eprintln!("no program {other}");
-            std::process::exit(3)
+    common::run(|program| {
+        may::config().set_workers(get("processors", 1) as usize);
+        match program {
+            "yield" => common::timed(spawn_yield),
+            "cycle" => common::timed(spawn_cycle),
+            "churn" => common::timed(spawn_churn),
+            "locality" => common::timed(spawn_locality),
+            "transfer" => transfer(),
+            "memory" => memory(),
+            "spawn" => common::timed(spawn_spawn),
+            "mutex" => common::timed(spawn_mutex),
+            _ => None,
         }
-    };
-    println!("{line}");
-    std::process::exit(0);
-}
-
-fn timed(spawn_all: fn(&Arc<AtomicU64>)) -> String {
-    let total = Arc::new(AtomicU64::new(0));
-    let start = Instant::now();
-    spawn_all(&total);
-    std::thread::sleep(Duration::from_millis(get("ms", 1000)));
-    STOP.store(true, Relaxed);
-    result(total.load(Relaxed), start.elapsed())
-}
-
-fn result(ops: u64, elapsed: Duration) -> String {
-    format!("{{\"ops\":{ops},\"seconds\":{}}}", elapsed.as_secs_f64())
-}
-
-/// Counts locally and publishes now and then, as the other peers do.
-struct Batch(Arc<AtomicU64>, u64);
-
-impl Batch {
-    fn count(&mut self) -> bool {
-        self.1 += 1;
-        if self.1 < 64 {
-            return true;
-        }
-        self.0.fetch_add(std::mem::take(&mut self.1), Relaxed);
-        !STOP.load(Relaxed)
-    }
-}
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
+    })
 }
 
 /// Starts a coroutine. may calls this unsafe because coroutines move between threads; these hold nothing that minds.
@@ -93,7 +35,7 @@ fn go(f: impl FnOnce() + Send + 'static) {
 
 fn spawn_yield(total: &Arc<AtomicU64>) {
     for _ in 0..get("threads", 100) {
-        let mut batch = Batch(Arc::clone(total), 0);
+        let mut batch = Batch::of(total);
         go(move || {
             while batch.count() {
                 yield_now();
@@ -128,7 +70,7 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
         }
         let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
         for at in 0..RING {
-            let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+            let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
             go(move || {
                 loop {
                     spots[at].wait();
@@ -146,7 +88,7 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
 fn spawn_parking_ring(total: &Arc<AtomicU64>) {
     let links: Arc<[Link; RING]> = Arc::new(std::array::from_fn(|_| Link::default()));
     for at in 0..RING {
-        let (ring, mut batch) = (Arc::clone(&links), Batch(Arc::clone(total), 0));
+        let (ring, mut batch) = (Arc::clone(&links), Batch::of(total));
         // SAFETY: as in `go`.
         let handle = unsafe {
             spawn(move || {
@@ -170,7 +112,7 @@ fn spawn_churn(total: &Arc<AtomicU64>) {
     let count = get("spots", 50) as usize;
     let spots: Arc<Vec<Semaphore>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
     for seed in 0..get("threads", 100) {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
         go(move || {
             let mut random = Random::new(seed + 1);
             let mut posts = seed as usize >= spots.len();
@@ -199,7 +141,7 @@ fn spawn_locality(total: &Arc<AtomicU64>) {
     let spots = threads.saturating_sub(processors).max(1) as usize;
     let spots: Arc<Vec<AtomicPtr<Seat>>> = Arc::new((0..spots).map(|_| AtomicPtr::default()).collect());
     for seed in 0..threads {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
         go(move || {
             let mut random = Random::new(seed + 1);
             let words = get("words", 100) as usize;
@@ -236,124 +178,47 @@ fn spawn_locality(total: &Arc<AtomicU64>) {
     }
 }
 
-struct Round {
-    epoch: AtomicU64,
-    leader: AtomicU64,
-    done: AtomicU64,
-    acks: Vec<AtomicU64>,
-    seats: Vec<Semaphore>,
-    exhausts: bool,
-    wanted: u64,
-}
-
-impl Round {
-    fn lead(&self, me: usize, random: &mut Random) {
-        let now = self.epoch.load(Acquire);
-        for (other, ack) in self.acks.iter().enumerate() {
-            while other != me && ack.load(Acquire) != now {
-                if STOP.load(Relaxed) {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        if self.done.fetch_add(1, Relaxed) + 1 == self.wanted {
-            STOP.store(true, Relaxed);
-        }
-        self.leader.store(random.below(self.acks.len()) as u64, Release);
-        self.epoch.fetch_add(1, AcqRel);
-        if self.exhausts {
-            self.seats.iter().for_each(Semaphore::post);
-        }
-    }
-}
-
-fn transfer() -> String {
-    let count = get("threads", 100) as usize;
-    let round = Arc::new(Round {
-        epoch: AtomicU64::new(1),
-        leader: AtomicU64::new(0),
-        done: AtomicU64::new(0),
-        acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
-        seats: (0..count).map(|_| Semaphore::new(0)).collect(),
-        exhausts: get("exhaust", 0) != 0,
-        wanted: get("transfers", 100),
-    });
-    let start = Instant::now();
-    for me in 0..count {
+fn transfer() -> Option<String> {
+    let (round, start) = (Round::new(|| Semaphore::new(0)), Instant::now());
+    for me in 0..round.seats.len() {
         let round = Arc::clone(&round);
         go(move || {
             let (mut seen, mut random) = (0, Random::new(me as u64 + 1));
             while !STOP.load(Relaxed) {
-                let now = round.epoch.load(Acquire);
-                if now == seen {
-                    if round.exhausts {
-                        round.seats[me].wait();
-                    } else {
-                        yield_now();
+                if !round.is_new(me, &mut seen) {
+                    match round.exhausts {
+                        true => round.seats[me].wait(),
+                        false => yield_now(),
                     }
-                    continue;
-                }
-                seen = now;
-                round.acks[me].store(now, Release);
-                if round.leader.load(Acquire) == me as u64 {
-                    round.lead(me, &mut random);
+                } else if round.is_led_by(me) {
+                    round.lead(me, &mut random, Semaphore::post);
                 }
             }
         });
     }
-    let limit = Duration::from_millis(get("limit_ms", 5000));
-    while !STOP.load(Relaxed) && start.elapsed() < limit {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    STOP.store(true, Relaxed);
-    result(round.done.load(Relaxed), start.elapsed())
+    round.end(start)
 }
 
-fn status(key: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let kib = line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
-fn memory() -> String {
-    let count = get("threads", 100_000);
-    let (resident, virtual_) = (status("VmRSS") + status("VmPTE"), status("VmSize"));
-    let (parked, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let start = Instant::now();
-    let mut handles = Vec::new();
-    for _ in 0..count {
-        let (parked, ended) = (Arc::clone(&parked), Arc::clone(&ended));
-        // SAFETY: as in `go`.
-        handles.push(unsafe {
-            spawn(move || {
-                parked.fetch_add(1, Relaxed);
+fn memory() -> Option<String> {
+    let start = |count, all: &Arc<Parked>| {
+        let one = |_| {
+            let all = Arc::clone(all);
+            let parks = move || {
+                all.parked.fetch_add(1, Relaxed);
                 park();
-                ended.fetch_add(1, Relaxed);
-            })
-        });
-    }
-    let wait = |counter: &AtomicU64| {
-        while counter.load(Relaxed) < count {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+                all.ended.fetch_add(1, Relaxed);
+            };
+            // SAFETY: as in `go`.
+            unsafe { spawn(parks) }
+        };
+        (0..count).map(one).collect()
     };
-    wait(&parked);
-    let started = start.elapsed();
-    let (resident, virtual_) = (status("VmRSS") + status("VmPTE") - resident, status("VmSize") - virtual_);
-    let start = Instant::now();
-    handles.iter().for_each(|handle| handle.coroutine().unpark());
-    wait(&ended);
-    format!(
-        "{{\"ops\":{count},\"seconds\":{},\"end_seconds\":{},\"resident_bytes\":{resident},\"virtual_bytes\":{virtual_}}}",
-        started.as_secs_f64(),
-        start.elapsed().as_secs_f64()
-    )
+    let release = |all: &Vec<JoinHandle<_>>| all.iter().for_each(|one| one.coroutine().unpark());
+    common::memory(start, release)
 }
 
 fn spawn_spawn(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     go(move || {
         let at_once = get("at_once", 1);
         let mut handles = Vec::new();
@@ -371,7 +236,7 @@ fn spawn_spawn(total: &Arc<AtomicU64>) {
 }
 
 fn spawn_mutex(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     go(move || {
         let mutex = may::sync::Mutex::new(0u64);
         loop {

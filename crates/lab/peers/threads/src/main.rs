@@ -1,69 +1,28 @@
 //! Single operations on plain kernel threads. `peer PROGRAM key=value...` prints one JSON object.
 
+mod common;
 mod wake;
 
-use std::collections::HashMap;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread;
-use std::time::{Duration, Instant};
 
-static STOP: AtomicBool = AtomicBool::new(false);
-static PARAMS: OnceLock<HashMap<String, u64>> = OnceLock::new();
-
-fn get(name: &str, default: u64) -> u64 {
-    *PARAMS.get().unwrap().get(name).unwrap_or(&default)
-}
+use common::{Batch, get};
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let program = args.next().unwrap_or_default();
-    let pairs = args.filter_map(|arg| {
-        let (key, value) = arg.split_once('=')?;
-        Some((key.to_owned(), value.parse().ok()?))
-    });
-    PARAMS.set(pairs.collect()).unwrap();
-    match (program.as_str(), get("awake", 0)) {
-        ("spawn", _) => timed(spawn),
-        ("mutex", _) => timed(mutex),
-        ("channel", _) => timed(channel),
+    common::run(|program| match (program, get("awake", 0)) {
+        ("spawn", _) => common::timed(spawn),
+        ("mutex", _) => common::timed(mutex),
+        ("channel", _) => common::timed(channel),
         ("hand-over", 1) => wake::measure(wake::spin),
         ("hand-over", _) => wake::measure(wake::sleep),
-        (other, _) => {
-            eprintln!("plain threads have no program {other}");
-            std::process::exit(3)
-        }
-    }
-}
-
-fn timed(spawn_all: fn(&Arc<AtomicU64>)) {
-    let total = Arc::new(AtomicU64::new(0));
-    let start = Instant::now();
-    spawn_all(&total);
-    thread::sleep(Duration::from_millis(get("ms", 1000)));
-    STOP.store(true, Relaxed);
-    let (ops, seconds) = (total.load(Relaxed), start.elapsed().as_secs_f64());
-    println!("{{\"ops\":{ops},\"seconds\":{seconds}}}");
-    std::process::exit(0);
-}
-
-/// Counts locally and publishes now and then, as the other peers do.
-struct Batch(Arc<AtomicU64>, u64);
-
-impl Batch {
-    fn count(&mut self) -> bool {
-        self.1 += 1;
-        if self.1 < 64 {
-            return true;
-        }
-        self.0.fetch_add(std::mem::take(&mut self.1), Relaxed);
-        !STOP.load(Relaxed)
-    }
+        _ => None,
+    })
 }
 
 fn spawn(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     thread::spawn(move || {
         let at_once = get("at_once", 1);
         let mut handles = Vec::new();
@@ -80,7 +39,7 @@ fn spawn(total: &Arc<AtomicU64>) {
 }
 
 fn mutex(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     thread::spawn(move || {
         let mutex = parking_lot::Mutex::new(0u64);
         loop {
@@ -93,7 +52,7 @@ fn mutex(total: &Arc<AtomicU64>) {
 }
 
 fn channel(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     let (sender, receiver) = std::sync::mpsc::sync_channel(get("bound", 128) as usize);
     let last = get("processors", 1) as usize - 1;
     thread::spawn(move || {

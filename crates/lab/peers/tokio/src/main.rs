@@ -1,107 +1,51 @@
 //! The thesis's programs on tokio's tasks. `peer PROGRAM key=value...` prints one JSON object.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
-use std::sync::{Arc, OnceLock};
+mod common;
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::{Batch, Random, Round, STOP, get};
+use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore};
 
-static STOP: AtomicBool = AtomicBool::new(false);
-static PARAMS: OnceLock<HashMap<String, u64>> = OnceLock::new();
-
-fn get(name: &str, default: u64) -> u64 {
-    *PARAMS.get().unwrap().get(name).unwrap_or(&default)
-}
-
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let program = args.next().unwrap_or_default();
-    let pairs = args.filter_map(|arg| {
-        let (key, value) = arg.split_once('=')?;
-        Some((key.to_owned(), value.parse().ok()?))
-    });
-    PARAMS.set(pairs.collect()).unwrap();
-    let processors = get("processors", 1) as usize;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(processors)
-        .enable_time()
-        .build()
-        .unwrap();
-    // The main future runs on this thread, which only waits.
-    let line = match program.as_str() {
-        "yield" => timed(&runtime, spawn_yield),
-        "cycle" => timed(&runtime, spawn_cycle),
-        "churn" => timed(&runtime, spawn_churn),
-        "locality" => timed(&runtime, spawn_locality),
-        "transfer" => transfer(&runtime),
-        "memory" => memory(&runtime),
-        "spawn" => timed(&runtime, spawn_spawn),
-        "mutex" => timed(&runtime, spawn_mutex),
-        "channel" => timed(&runtime, spawn_channel),
-        "idle" => idle(&runtime),
-        "crowd" => {
-            eprintln!("tokio has no channel with many receivers");
-            std::process::exit(3)
-        }
-        other => {
-            eprintln!("no program {other}");
-            std::process::exit(3)
-        }
-    };
-    println!("{line}");
-    std::process::exit(0);
+    common::run(|program| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(get("processors", 1) as usize)
+            .enable_time()
+            .build()
+            .unwrap();
+        let line = measure(&runtime, program);
+        // Its tasks are left behind: the process ends.
+        std::mem::forget(runtime);
+        line
+    })
 }
 
-fn timed(runtime: &tokio::runtime::Runtime, spawn: fn(&Arc<AtomicU64>)) -> String {
-    let total = Arc::new(AtomicU64::new(0));
-    let start = Instant::now();
-    {
-        let _inside = runtime.enter();
-        spawn(&total);
-    }
-    std::thread::sleep(Duration::from_millis(get("ms", 1000)));
-    STOP.store(true, Relaxed);
-    result(total.load(Relaxed), start.elapsed())
-}
-
-fn result(ops: u64, elapsed: Duration) -> String {
-    format!("{{\"ops\":{ops},\"seconds\":{}}}", elapsed.as_secs_f64())
-}
-
-/// Counts locally and publishes now and then, as the other peers do.
-struct Batch(Arc<AtomicU64>, u64);
-
-impl Batch {
-    fn count(&mut self) -> bool {
-        self.1 += 1;
-        if self.1 < 64 {
-            return true;
-        }
-        self.0.fetch_add(std::mem::take(&mut self.1), Relaxed);
-        !STOP.load(Relaxed)
-    }
-}
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+// Whatever starts tasks runs on the main thread, which only waits then.
+fn measure(runtime: &Runtime, program: &str) -> Option<String> {
+    let _inside = runtime.enter();
+    match program {
+        "yield" => common::timed(spawn_yield),
+        "cycle" => common::timed(spawn_cycle),
+        "churn" => common::timed(spawn_churn),
+        "locality" => common::timed(spawn_locality),
+        "transfer" => transfer(),
+        "memory" => memory(),
+        "spawn" => common::timed(spawn_spawn),
+        "mutex" => common::timed(spawn_mutex),
+        "channel" => common::timed(spawn_channel),
+        "idle" => idle(),
+        // It has no channel with many receivers, so no "crowd".
+        _ => None,
     }
 }
 
 fn spawn_yield(total: &Arc<AtomicU64>) {
     for _ in 0..get("threads", 100) {
-        let mut batch = Batch(Arc::clone(total), 0);
+        let mut batch = Batch::of(total);
         tokio::spawn(async move {
             while batch.count() {
                 tokio::task::yield_now().await;
@@ -115,7 +59,7 @@ const RING: usize = 5;
 fn spawn_semaphore_ring(total: &Arc<AtomicU64>) {
     let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
     for at in 0..RING {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
         tokio::spawn(async move {
             loop {
                 spots[at].acquire().await.unwrap().forget();
@@ -137,7 +81,7 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
         }
         let spots: Arc<[Notify; RING]> = Arc::new(std::array::from_fn(|_| Notify::new()));
         for at in 0..RING {
-            let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+            let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
             tokio::spawn(async move {
                 loop {
                     spots[at].notified().await;
@@ -156,7 +100,7 @@ fn spawn_churn(total: &Arc<AtomicU64>) {
     let count = get("spots", 50) as usize;
     let spots: Arc<Vec<Semaphore>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
     for seed in 0..get("threads", 100) {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
         tokio::spawn(async move {
             let mut random = Random::new(seed + 1);
             let mut posts = seed as usize >= spots.len();
@@ -185,7 +129,7 @@ fn spawn_locality(total: &Arc<AtomicU64>) {
     let spots = threads.saturating_sub(processors).max(1) as usize;
     let spots: Arc<Vec<AtomicPtr<Seat>>> = Arc::new((0..spots).map(|_| AtomicPtr::default()).collect());
     for seed in 0..threads {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch(Arc::clone(total), 0));
+        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
         tokio::spawn(async move {
             let mut random = Random::new(seed + 1);
             let words = get("words", 100) as usize;
@@ -222,127 +166,50 @@ fn spawn_locality(total: &Arc<AtomicU64>) {
     }
 }
 
-struct Round {
-    epoch: AtomicU64,
-    leader: AtomicU64,
-    done: AtomicU64,
-    acks: Vec<AtomicU64>,
-    seats: Vec<Notify>,
-    exhausts: bool,
-    wanted: u64,
-    blocks: bool,
-}
-
-impl Round {
-    fn lead(&self, me: usize, random: &mut Random) {
-        let now = self.epoch.load(Acquire);
-        for (other, ack) in self.acks.iter().enumerate() {
-            while other != me && ack.load(Acquire) != now {
-                if STOP.load(Relaxed) {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        if self.done.fetch_add(1, Relaxed) + 1 == self.wanted {
-            STOP.store(true, Relaxed);
-        }
-        self.leader.store(random.below(self.acks.len()) as u64, Release);
-        self.epoch.fetch_add(1, AcqRel);
-        if self.exhausts {
-            self.seats.iter().for_each(Notify::notify_one);
-        }
-    }
-}
-
-fn transfer(runtime: &tokio::runtime::Runtime) -> String {
-    let count = get("threads", 100) as usize;
-    let round = Arc::new(Round {
-        epoch: AtomicU64::new(1),
-        leader: AtomicU64::new(0),
-        done: AtomicU64::new(0),
-        acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
-        seats: (0..count).map(|_| Notify::new()).collect(),
-        exhausts: get("exhaust", 0) != 0,
-        wanted: get("transfers", 100),
-        blocks: get("block", 0) != 0,
-    });
-    let start = Instant::now();
-    for me in 0..count {
+fn transfer() -> Option<String> {
+    let (round, start, blocks) = (Round::new(Notify::new), Instant::now(), get("block", 0) != 0);
+    for me in 0..round.seats.len() {
         let round = Arc::clone(&round);
-        runtime.spawn(async move {
+        tokio::spawn(async move {
             let (mut seen, mut random) = (0, Random::new(me as u64 + 1));
             while !STOP.load(Relaxed) {
-                let now = round.epoch.load(Acquire);
-                if now == seen {
-                    if round.exhausts {
-                        round.seats[me].notified().await;
-                    } else {
-                        tokio::task::yield_now().await;
+                if !round.is_new(me, &mut seen) {
+                    match round.exhausts {
+                        true => round.seats[me].notified().await,
+                        false => tokio::task::yield_now().await,
                     }
-                    continue;
-                }
-                seen = now;
-                round.acks[me].store(now, Release);
-                if round.leader.load(Acquire) == me as u64 {
-                    match round.blocks {
+                } else if round.is_led_by(me) {
+                    let mut lead = || round.lead(me, &mut random, Notify::notify_one);
+                    match blocks {
                         // The processor's other tasks move to another thread first.
-                        true => tokio::task::block_in_place(|| round.lead(me, &mut random)),
-                        false => round.lead(me, &mut random),
+                        true => tokio::task::block_in_place(lead),
+                        false => lead(),
                     }
                 }
             }
         });
     }
-    let limit = Duration::from_millis(get("limit_ms", 5000));
-    while !STOP.load(Relaxed) && start.elapsed() < limit {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    STOP.store(true, Relaxed);
-    result(round.done.load(Relaxed), start.elapsed())
+    round.end(start)
 }
 
-fn status(key: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let kib = line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
-fn memory(runtime: &tokio::runtime::Runtime) -> String {
-    let count = get("threads", 100_000);
-    let (resident, virtual_) = (status("VmRSS") + status("VmPTE"), status("VmSize"));
-    let (release, parked, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let start = Instant::now();
-    for _ in 0..count {
-        let (release, parked, ended) = (Arc::clone(&release), Arc::clone(&parked), Arc::clone(&ended));
-        runtime.spawn(async move {
-            let waiting = release.notified();
-            parked.fetch_add(1, Relaxed);
-            waiting.await;
-            ended.fetch_add(1, Relaxed);
-        });
-    }
-    let wait = |counter: &AtomicU64| {
-        while counter.load(Relaxed) < count {
-            std::thread::sleep(Duration::from_millis(1));
+fn memory() -> Option<String> {
+    let release = Arc::new(Notify::new());
+    let start = |count, all: &Arc<common::Parked>| {
+        for _ in 0..count {
+            let (release, all) = (Arc::clone(&release), Arc::clone(all));
+            tokio::spawn(async move {
+                let waiting = release.notified();
+                all.parked.fetch_add(1, Relaxed);
+                waiting.await;
+                all.ended.fetch_add(1, Relaxed);
+            });
         }
     };
-    wait(&parked);
-    let started = start.elapsed();
-    let (resident, virtual_) = (status("VmRSS") + status("VmPTE") - resident, status("VmSize") - virtual_);
-    let start = Instant::now();
-    release.notify_waiters();
-    wait(&ended);
-    format!(
-        "{{\"ops\":{count},\"seconds\":{},\"end_seconds\":{},\"resident_bytes\":{resident},\"virtual_bytes\":{virtual_}}}",
-        started.as_secs_f64(),
-        start.elapsed().as_secs_f64()
-    )
+    common::memory(start, |()| release.notify_waiters())
 }
 
 fn spawn_spawn(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     tokio::spawn(async move {
         let at_once = get("at_once", 1);
         let mut handles = Vec::new();
@@ -359,7 +226,7 @@ fn spawn_spawn(total: &Arc<AtomicU64>) {
 }
 
 fn spawn_mutex(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     tokio::spawn(async move {
         let mutex = tokio::sync::Mutex::new(0u64);
         loop {
@@ -372,7 +239,7 @@ fn spawn_mutex(total: &Arc<AtomicU64>) {
 }
 
 fn spawn_channel(total: &Arc<AtomicU64>) {
-    let mut batch = Batch(Arc::clone(total), 0);
+    let mut batch = Batch::of(total);
     let (sender, mut receiver) = tokio::sync::mpsc::channel(get("bound", 128) as usize);
     tokio::spawn(async move {
         for n in 0u64.. {
@@ -394,12 +261,12 @@ fn cpu_time() -> f64 {
     nanos.sum::<u64>() as f64 / 1e9
 }
 
-fn idle(runtime: &tokio::runtime::Runtime) -> String {
+fn idle() -> Option<String> {
     let (count, period) = (get("threads", 0), Duration::from_millis(get("period_ms", 60_000)));
     let (woken, asleep) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     for at in 0..count {
         let (woken, asleep) = (Arc::clone(&woken), Arc::clone(&asleep));
-        runtime.spawn(async move {
+        tokio::spawn(async move {
             asleep.fetch_add(1, Relaxed);
             tokio::time::sleep(period * at as u32 / count as u32).await;
             loop {
@@ -415,5 +282,6 @@ fn idle(runtime: &tokio::runtime::Runtime) -> String {
     let (before, cpu_before, start) = (woken.load(Relaxed), cpu_time(), Instant::now());
     std::thread::sleep(Duration::from_millis(get("ms", 1000)));
     let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_time() - cpu_before);
-    format!("{{\"ops\":{},\"seconds\":{seconds},\"cpu_seconds\":{cpu}}}", woken.load(Relaxed) - before)
+    let ops = woken.load(Relaxed) - before;
+    Some(format!("{{\"ops\":{ops},\"seconds\":{seconds},\"cpu_seconds\":{cpu}}}"))
 }

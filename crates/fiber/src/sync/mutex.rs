@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU64;
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use super::short::Short;
@@ -82,13 +82,7 @@ impl<T> Mutex<T> {
     /// # Errors
     /// The value too, if the mutex is poisoned.
     pub fn into_inner(self) -> LockResult<T> {
-        let poisoned = self.poison.is_set();
-        let value = self.value.into_inner();
-        if poisoned {
-            Err(PoisonError::new(value))
-        } else {
-            Ok(value)
-        }
+        self.poison.check(self.value.into_inner())
     }
 }
 
@@ -146,13 +140,7 @@ impl<T: ?Sized> Mutex<T> {
     /// # Errors
     /// The value too, if the mutex is poisoned.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        let poisoned = self.poison.is_set();
-        let value = self.value.get_mut();
-        if poisoned {
-            Err(PoisonError::new(value))
-        } else {
-            Ok(value)
-        }
+        self.poison.check(self.value.get_mut())
     }
 
     /// For the condition variable: the lock was just taken.

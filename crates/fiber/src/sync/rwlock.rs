@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use super::semaphore::{PERMITS_MAX, RawSemaphore};
@@ -75,13 +75,7 @@ impl<T> RwLock<T> {
     /// # Errors
     /// The value too, if the lock is poisoned.
     pub fn into_inner(self) -> LockResult<T> {
-        let poisoned = self.poison.is_set();
-        let value = self.value.into_inner();
-        if poisoned {
-            Err(PoisonError::new(value))
-        } else {
-            Ok(value)
-        }
+        self.poison.check(self.value.into_inner())
     }
 }
 
@@ -163,13 +157,7 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// The value too, if the lock is poisoned.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        let poisoned = self.poison.is_set();
-        let value = self.value.get_mut();
-        if poisoned {
-            Err(PoisonError::new(value))
-        } else {
-            Ok(value)
-        }
+        self.poison.check(self.value.get_mut())
     }
 
     fn acquire(&self, count: usize, timeout: Option<Duration>) -> bool {

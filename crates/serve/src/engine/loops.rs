@@ -2,8 +2,9 @@
 //!
 //! `house` (what all threads have in common) · `entrance`, `doors`, `gate`, `dealer` (how
 //! connections come in) · `lookout` (what a loop hears: its dispatcher and its timers) · `steps`
-//! (how far a connection goes) · `wire`, `output` (its socket, and what goes out on it) · `bell` (what others know of a
-//! loop) · `at_work` (what the server has of all of them) · `threads` · `counters`.
+//! (how far a connection goes) · `wire`, `output` (its socket, and what goes out on it) · `bell`
+//! (what others know of a loop) · `at_work` (what the server has of all of them) · `threads` ·
+//! `counters`.
 
 mod at_work;
 mod bell;

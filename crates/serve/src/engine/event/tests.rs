@@ -12,10 +12,11 @@ use session::{Echo, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Share
 
 use super::*;
 use crate::engine::Engine;
-use crate::engine::admission::Admission;
-use crate::engine::loops::tests::{CLOSE_STEP, Faults, PATIENCE, converse, start_faulty};
+use crate::engine::loops::tests::{
+    CLOSE_STEP, Faults, PATIENCE, connect, converse, start_at, start_faulty,
+};
 use crate::limits::Limits;
-use crate::listen::{Address, bind};
+use crate::listen::Address;
 use crate::shared::Shared;
 
 /// Loops with a session for each connection.
@@ -48,19 +49,9 @@ impl World {
         change: impl FnOnce(&mut Limits),
         open: impl Fn() -> S + Send + Sync + 'static,
     ) -> World {
-        let listeners = addresses.iter();
-        let listeners = listeners.flat_map(|at| bind(&at.parse().unwrap(), None).unwrap());
-        let listeners: Vec<_> = listeners.collect();
         let mut limits = Limits::default();
         change(&mut limits);
-        let shared = Arc::new(Shared::new(limits, None));
-        let bound = listeners.iter().map(|bound| bound.address.clone());
-        let bound = bound.collect();
-        let start = Start {
-            admission: Admission::new(Arc::clone(&shared), false, move |_: Opening<'_>| open()),
-            listeners,
-            carriers: None,
-        };
+        let (start, shared, bound) = start_at(addresses, limits, open);
         let events = Events::start(options, start).unwrap();
         World {
             events,
@@ -73,9 +64,7 @@ impl World {
         let Address::Tcp(address) = self.bound[0] else {
             panic!("not a TCP address")
         };
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
+        connect(address)
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
@@ -456,12 +445,7 @@ fn the_loop_with_the_fewest_connections_is_dealt_the_next() {
 /// What reports once is told so at once, and not by connections that wait for ever.
 #[test]
 fn a_dispatcher_that_reports_once_is_refused() {
-    let shared = Arc::new(Shared::new(Limits::default(), None));
-    let start = Start {
-        admission: Admission::new(shared, false, |_: Opening<'_>| Echo),
-        listeners: bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap(),
-        carriers: None,
-    };
+    let (start, ..) = start_at(&["127.0.0.1:0"], Limits::default(), || Echo);
     let started = Events::start(options(2, Mechanism::EpollOneShot), start);
     let error = started.err().expect("it would hang");
     assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -206,22 +206,69 @@ fn errors(running: &Running) -> u64 {
     errors.map(count).sum()
 }
 
+/// What an engine is started with, at free ports of these addresses.
+pub(crate) fn start_at<S: Session + 'static>(
+    addresses: &[&str],
+    limits: Limits,
+    open: impl Fn() -> S + Send + Sync + 'static,
+) -> (
+    Start<impl Fn(Opening<'_>) -> S + Send + Sync + 'static>,
+    Arc<Shared>,
+    Vec<Address>,
+) {
+    let listeners = addresses.iter();
+    let listeners = listeners.flat_map(|at| bind(&at.parse().unwrap(), None).unwrap());
+    let listeners: Vec<_> = listeners.collect();
+    let bound = listeners.iter().map(|bound| bound.address.clone());
+    let bound = bound.collect();
+    let shared = Arc::new(Shared::new(limits, None));
+    let start = Start {
+        admission: Admission::new(Arc::clone(&shared), false, move |_: Opening<'_>| open()),
+        listeners,
+        carriers: None,
+    };
+    (start, shared, bound)
+}
+
+/// The same at one address of TCP.
+pub(crate) fn start_on_loopback<S: Session + 'static>(
+    limits: Limits,
+    open: impl Fn() -> S + Send + Sync + 'static,
+) -> (
+    Start<impl Fn(Opening<'_>) -> S + Send + Sync + 'static>,
+    Arc<Shared>,
+    SocketAddr,
+) {
+    let (start, shared, bound) = start_at(&["127.0.0.1:0"], limits, open);
+    let [Address::Tcp(address)] = bound[..] else {
+        unreachable!("bound as such")
+    };
+    (start, shared, address)
+}
+
+/// A client that waits no longer than it has patience.
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+pub(crate) fn read_line(stream: &mut TcpStream) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\n") {
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
 /// A server over dispatchers with faults.
 pub(crate) fn start_faulty(
     engine: Engine,
     faults: Faults,
     limits: Limits,
 ) -> (Running, Arc<Shared>, SocketAddr) {
-    let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-    let Address::Tcp(address) = bound[0].address else {
-        panic!("not a TCP address")
-    };
-    let shared = Arc::new(Shared::new(limits, None));
-    let start = Start {
-        admission: Admission::new(Arc::clone(&shared), false, |_: Opening<'_>| Echo),
-        listeners: bound,
-        carriers: None,
-    };
+    let (start, shared, address) = start_on_loopback(limits, || Echo);
     let (Engine::Event(EventOptions { dispatcher, .. })
     | Engine::Pipeline(PipelineOptions { dispatcher, .. })) = engine
     else {
@@ -356,13 +403,7 @@ fn loops_hear_of_the_end_whenever_it_comes() {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
         for round in 0..ROUNDS {
-            let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-            let shared = Arc::new(Shared::new(Limits::default(), None));
-            let start = Start {
-                admission: Admission::new(Arc::clone(&shared), false, |_: Opening<'_>| Echo),
-                listeners: bound,
-                carriers: None,
-            };
+            let (start, shared, _) = start_on_loopback(Limits::default(), || Echo);
             let engine = &engines(Mechanism::Poll)[round % 2];
             let running = Running::start(engine, None, start).unwrap();
             // The loops are busy with one piece of news when the next one comes.
@@ -402,23 +443,9 @@ impl Session for Notes {
 #[test]
 fn what_comes_after_a_drain_has_begun_is_answered_as_the_last() {
     for engine in engines(Mechanism::EpollEdge) {
-        let (bound, shared) = (
-            bind(&"127.0.0.1:0".parse().unwrap(), None),
-            Limits::default(),
-        );
-        let (bound, shared) = (bound.unwrap(), Arc::new(Shared::new(shared, None)));
-        let Address::Tcp(address) = bound[0].address else {
-            panic!("not a TCP address")
-        };
-        let open = |_: Opening<'_>| Notes::default();
-        let start = Start {
-            admission: Admission::new(Arc::clone(&shared), false, open),
-            listeners: bound,
-            carriers: None,
-        };
+        let (start, shared, address) = start_on_loopback(Limits::default(), Notes::default);
         let _running = Running::start(&engine, None, start).unwrap();
-        let mut client = TcpStream::connect(address).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = connect(address);
         let mut replies = BufReader::new(client.try_clone().unwrap());
         for expected in ["more\n", "last\n"] {
             let mut reply = String::new();

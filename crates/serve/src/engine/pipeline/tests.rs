@@ -13,14 +13,10 @@ use ::session::{Echo, Now, Outbox, Phase, Received};
 
 use super::*;
 use crate::counters::Closed;
-use crate::engine::admission::Admission;
+use crate::engine::loops::tests::{PATIENCE, connect, read_line, start_on_loopback};
 use crate::limits::Limits;
-use crate::listen::{self, Address};
 use crate::shared::Shared;
 use actor::{Actor, BIG_LEN, Locks};
-
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// As narrow as it can be: whatever meets anything finds it full.
 const NARROW: PipelineOptions = PipelineOptions {
@@ -51,16 +47,7 @@ impl World {
         limits: Limits,
         open: impl Fn() -> S + Send + Sync + 'static,
     ) -> World {
-        let shared = Arc::new(Shared::new(limits, None));
-        let listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let Address::Tcp(address) = listeners[0].address else {
-            unreachable!("bound as such")
-        };
-        let start = Start {
-            admission: Admission::new(Arc::clone(&shared), false, move |_: Opening<'_>| open()),
-            listeners,
-            carriers: None,
-        };
+        let (start, shared, address) = start_on_loopback(limits, open);
         World {
             pipeline: Pipeline::start(options, start).unwrap(),
             shared,
@@ -69,9 +56,7 @@ impl World {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
+        connect(self.address)
     }
 
     /// A client that has sent this.
@@ -99,15 +84,6 @@ impl World {
         let gauge = gauges.find(|gauge| gauge.stage == "session").unwrap();
         (gauge.look)()
     }
-}
-
-fn read_line(stream: &mut TcpStream) -> String {
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    while !line.ends_with(b"\n") {
-        stream.read_exact(&mut byte).unwrap();
-        line.push(byte[0]);
-    }
-    String::from_utf8(line).unwrap()
 }
 
 /// Reads to the end, which may be a reset.

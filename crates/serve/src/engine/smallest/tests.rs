@@ -8,9 +8,8 @@ use std::time::Instant;
 use session::{Echo, FileRange, Next, Outbox, Phase, Received, SharedFile};
 
 use super::{start as start_smallest, *};
-use crate::engine::admission::Admission;
+use crate::engine::loops::tests::{PATIENCE, connect, read_line, start_on_loopback};
 use crate::limits::Limits;
-use crate::listen::{self, Address};
 use crate::shared::Shared;
 
 struct World {
@@ -19,24 +18,12 @@ struct World {
     address: SocketAddr,
 }
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 impl World {
     fn new<S: Session + 'static>(
         limits: Limits,
         open: impl Fn() -> S + Send + Sync + 'static,
     ) -> World {
-        let shared = Arc::new(Shared::new(limits, None));
-        let listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let Address::Tcp(address) = listeners[0].address else {
-            unreachable!("bound as such")
-        };
-        let start = Start {
-            admission: Admission::new(Arc::clone(&shared), false, move |_: Opening<'_>| open()),
-            listeners,
-            carriers: None,
-        };
+        let (start, shared, address) = start_on_loopback(limits, open);
         World {
             engine: start_smallest(start).unwrap(),
             shared,
@@ -45,9 +32,7 @@ impl World {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
+        connect(self.address)
     }
 
     /// Waits until so many connections are open.
@@ -62,15 +47,6 @@ impl World {
             thread::yield_now();
         }
     }
-}
-
-fn read_line(stream: &mut TcpStream) -> String {
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    while !line.ends_with(b"\n") {
-        stream.read_exact(&mut byte).unwrap();
-        line.push(byte[0]);
-    }
-    String::from_utf8(line).unwrap()
 }
 
 #[test]

@@ -135,7 +135,9 @@ impl Plan {
         }
         let is_own = |address: IpAddr| station.addresses.iter().any(|own| own.address == address);
         if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
-            return wrong(format!("source address {source} is none of the netstack's"));
+            return wrong(format!(
+                "source address {source} is not one of the netstack's"
+            ));
         }
         for target in self.targets.iter().map(SocketAddr::ip) {
             let is_on_link = station.addresses.iter().any(|own| own.contains(target));
@@ -147,7 +149,7 @@ impl Plan {
             }
             if !is_on_link && !station.gateways.iter().any(is_behind) {
                 return wrong(format!(
-                    "{target} is in the prefix of no --address, and there is no --gateway to it"
+                    "{target} is not in the prefix of any --address, and no --gateway leads to it"
                 ));
             }
         }

@@ -293,7 +293,7 @@ fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
     .check()
     .unwrap();
     for (plan, why) in [
-        (behind, "no --gateway to it"),
+        (behind, "no --gateway leads to it"),
         (
             Plan {
                 threads: 2,
@@ -306,7 +306,7 @@ fn what_the_plan_cannot_have_over_a_netstack_is_refused_with_a_sentence() {
                 sources: vec!["192.0.2.8".parse().unwrap()],
                 ..plan()
             },
-            "none of the netstack's",
+            "not one of the netstack's",
         ),
         (
             Plan {

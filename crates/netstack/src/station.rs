@@ -66,7 +66,7 @@ impl Station {
         let mut addresses = HashSet::new();
         for prefix in &self.addresses {
             if !prefix.is_of_one_host() {
-                return wrong(format!("{prefix} is no address that a host can have"));
+                return wrong(format!("{prefix} is not an address that a host can have"));
             }
             if !addresses.insert(prefix.address) {
                 return wrong(format!("{} is given twice", prefix.address));
@@ -78,13 +78,15 @@ impl Station {
             }
             let is_same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
             if self.gateways[..at].iter().any(is_same_family) {
-                return wrong(format!("gateway {gateway} is a second one of its family"));
+                return wrong(format!(
+                    "gateway {gateway} is the second one of its family: name only one"
+                ));
             }
             let is_on_link = |prefix: &Prefix| prefix.contains(*gateway);
             let is_link_local = matches!(gateway, IpAddr::V6(six) if six.is_unicast_link_local());
             if !is_link_local && !self.addresses.iter().any(is_on_link) {
                 return wrong(format!(
-                    "gateway {gateway} is in the prefix of no address, so it cannot be reached"
+                    "gateway {gateway} is not in the prefix of any address, so it cannot be reached"
                 ));
             }
         }
@@ -242,11 +244,14 @@ mod tests {
         for (station, why) in [
             (station(&[], &[], None), "needs an address"),
             (station(&["10.9.0.2/24", "10.9.0.2/16"], &[], None), "twice"),
-            (station(&both, &["10.8.0.1"], None), "in the prefix of no"),
+            (
+                station(&both, &["10.8.0.1"], None),
+                "not in the prefix of any",
+            ),
             (station(&both, &["10.9.0.2"], None), "own address"),
             (
                 station(&both, &["10.9.0.1", "10.9.0.3"], None),
-                "a second one",
+                "the second one",
             ),
             (station(&both, &[], Some(1279)), "below 1280"),
             (station(&both[..1], &[], Some(551)), "below 552"),
@@ -277,7 +282,7 @@ mod tests {
             let said = station(&[address], &[], None).check().unwrap_err();
             assert_eq!(
                 said.to_string(),
-                format!("{} is no address that a host can have", address)
+                format!("{} is not an address that a host can have", address)
             );
         }
         for address in ["10.9.0.0/31", "10.9.0.255/16", "192.0.2.1/32", "fe80::2/64"] {
@@ -299,7 +304,7 @@ mod tests {
             "x/8",
         ] {
             let why = text.parse::<Prefix>().unwrap_err();
-            assert!(why.contains("write it as in 10.9.0.2/24"), "{why}");
+            assert!(why.contains("write one such as 10.9.0.2/24"), "{why}");
         }
     }
 

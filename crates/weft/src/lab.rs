@@ -115,7 +115,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     });
     let minutes = each.sum::<Duration>().as_secs().div_ceil(60);
     say(&format!(
-        "this will take about {minutes} min, and up to a quarter more if it is noisy"
+        "this will take about {minutes} min, and up to a quarter more if the machine is noisy"
     ));
     let (mut is_recorded, mut is_measured, mut as_expected) = (false, false, true);
     for (at, experiment) in experiments.iter().enumerate() {
@@ -390,20 +390,6 @@ fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `dispatch-cost` measures: the mechanisms of crate `event`, and epoll without it.
-const DISPATCHED: [&str; 10] = [
-    "bare",
-    "epoll",
-    "epoll-edge",
-    "uring",
-    "lap",
-    "fdm",
-    "fdm-8",
-    "rtsig",
-    "poll",
-    "select",
-];
-
 /// weft's fibers and dispatchers, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     let program = programs()?;
@@ -413,7 +399,9 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
         ("weft migratable", "migratable"),
     ];
     let fibers = variants.map(|(name, mode)| (name, mode, format!("mode={mode}")));
-    let dispatchers = DISPATCHED.map(|name| (name, name, format!("dispatcher={name}")));
+    let dispatch = catalog::find("dispatch-cost").expect("it is in the catalogue");
+    let kinds = dispatch.subjects.iter();
+    let dispatchers = kinds.map(|&name| (name, name, format!("dispatcher={name}")));
     let own = fibers
         .into_iter()
         .chain(dispatchers)

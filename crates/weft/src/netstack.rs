@@ -82,7 +82,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
 const MTU_MAX: usize = 0xffff;
 
 fn gateway(text: &str) -> Result<IpAddr, String> {
-    let wrong = |_| format!("'{text}' is no address; write it as in 10.9.0.1 or fe80::1");
+    let wrong = |_| format!("'{text}' is not an IP address; write one such as 10.9.0.1 or fe80::1");
     text.parse().map_err(wrong)
 }
 
@@ -195,7 +195,7 @@ fn address_of_door(station: &Station, listen: &Address) -> Result<SocketAddr, St
     let mut own = station.addresses.iter().map(|prefix| prefix.address);
     if !address.ip().is_unspecified() && !own.any(|own| own == address.ip()) {
         return Err(format!(
-            "cannot listen at {listen}: {} is no --address of the netstack",
+            "cannot listen at {listen}: {} is not an --address of the netstack",
             address.ip()
         ));
     }
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(door(typed).unwrap().to_string(), address);
         }
         for (typed, why) in [
-            ("10.9.0.3:80", "no --address"),
+            ("10.9.0.3:80", "is not an --address"),
             ("localhost:80", "looks no names up"),
             ("unix:/run/x", "no Unix sockets"),
             ("10.9.0.2:0", "which port"),

@@ -80,7 +80,7 @@ impl FromStr for DeviceName {
             "xdp" => DeviceKind::Xdp,
             _ => {
                 return Err(format!(
-                    "'{text}' is no device; write tap:NAME, packet:NAME or xdp:NAME"
+                    "'{text}' is not a device; write tap:NAME, packet:NAME or xdp:NAME"
                 ));
             }
         };
@@ -167,7 +167,7 @@ mod tests {
         }
         for text in ["tap", "tap:", "tap:a/b", "packet:a-name-of-16-byt"] {
             let why = text.parse::<DeviceName>().unwrap_err();
-            assert!(why.contains("is no name of an interface"), "{why}");
+            assert!(why.contains("is not the name of an interface"), "{why}");
         }
     }
 }

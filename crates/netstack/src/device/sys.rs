@@ -14,7 +14,7 @@ use crate::wire::ethernet::EthernetAddress;
 pub(super) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     let is_right = !name.is_empty() && !name.contains(['\0', '/']) && name.len() < libc::IFNAMSIZ;
     if !is_right {
-        let why = format!("{name:?} is no name of an interface: 1 to 15 bytes");
+        let why = format!("{name:?} is not the name of an interface, which has 1 to 15 bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     let mut padded = [0; libc::IFNAMSIZ];

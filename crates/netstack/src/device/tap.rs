@@ -49,7 +49,8 @@ impl Tap {
     /// is there and has another number of queues; `ENOENT` without `/dev/net/tun`.
     pub fn open(name: &str, queues: usize, offloads: bool) -> io::Result<Vec<Tap>> {
         if !(1..=QUEUES_MAX).contains(&queues) {
-            let why = format!("{queues} queues are wanted, and 1 to {QUEUES_MAX} can be had");
+            let why =
+                format!("{queues} queues were asked for; the device can have 1 to {QUEUES_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         // All are attached before one is used: the first makes the interface.

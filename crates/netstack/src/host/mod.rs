@@ -553,13 +553,6 @@ impl Shard {
         self.time_wait.len()
     }
 
-    /// Whether a connection of this name is in TIME-WAIT.
-    pub fn is_in_time_wait(&self, tuple: &FourTuple) -> bool {
-        let hash = self.secret.0.table_hash(tuple);
-        self.find(hash, tuple)
-            .is_some_and(|what| what & IN_TIME_WAIT != 0)
-    }
-
     /// What it has counted.
     pub fn counters(&self) -> &ShardCounters {
         &self.counters

@@ -71,7 +71,7 @@ impl FromStr for Prefix {
         });
         parsed.ok_or_else(|| {
             format!(
-                "'{text}' is no address with its prefix; write it as in 10.9.0.2/24 or fd00::2/64"
+                "'{text}' is not an address with its prefix; write one such as 10.9.0.2/24 or fd00::2/64"
             )
         })
     }

@@ -443,7 +443,7 @@ fn network(matches: &ArgMatches) -> Result<Network, String> {
     if said(matches, "network") == "kernel" {
         return match NETSTACK_FLAGS.into_iter().find(|name| is_typed(name)) {
             Some(name) => Err(format!(
-                "--{name} is of the netstack: add --network netstack"
+                "--{name} is for the netstack: add --network netstack"
             )),
             None => Ok(Network::Kernel),
         };

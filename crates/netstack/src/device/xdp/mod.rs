@@ -82,7 +82,7 @@ impl Xdp {
         let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if !(1..=QUEUES_MAX).contains(&queues) {
             return invalid(format!(
-                "{queues} queues are wanted, and 1 to {QUEUES_MAX} can be had"
+                "{queues} queues were asked for; the device can have 1 to {QUEUES_MAX}"
             ));
         }
         let index = sys::index_of(name)?;

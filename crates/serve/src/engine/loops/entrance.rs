@@ -136,11 +136,9 @@ impl Entrance {
             };
             match came {
                 Came::Connection(accepted) => {
-                    self.came += 1;
-                    if self.gate.enter() {
+                    if let Some(accepted) = self.let_in(accepted) {
                         return Some(accepted);
                     }
-                    self.held = Some(accepted);
                 }
                 Came::Nothing => {}
                 Came::Error(error) if counters.accept_failed(&error) == AcceptError::Aborted => {
@@ -158,6 +156,21 @@ impl Entrance {
         None
     }
 
+    /// Counts a connection in, or holds it: another thread has taken the last place. What is held
+    /// does not count for the turn, or nothing would look at it before the next one knocks.
+    fn let_in(&mut self, accepted: Accepted) -> Option<Accepted> {
+        match self.gate.enter() {
+            true => {
+                self.came += 1;
+                Some(accepted)
+            }
+            false => {
+                self.held = Some(accepted);
+                None
+            }
+        }
+    }
+
     /// Closes the doors for good. One that has come through is let in.
     pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
         self.doors.close(dispatcher);
@@ -167,5 +180,62 @@ impl Entrance {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.doors.are_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use event::Mechanism;
+    use session::{Echo, Opening};
+
+    use super::*;
+    use crate::engine::admission::Start;
+    use crate::engine::loops::{DOORS, all_sockets};
+    use crate::limits::Limits;
+    use crate::listen;
+    use crate::shared::Shared;
+
+    /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
+    /// just taken the last place waited for the next client to come. Cause: it counted as the one
+    /// connection of its turn, so its door was taken for empty. Cure: it counts when it comes in.
+    #[test]
+    fn what_is_held_comes_in_as_soon_as_there_is_room() {
+        let bound = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let address = bound[0].address.to_string();
+        let limits = Limits {
+            connections_max: 1,
+            ..Limits::default()
+        };
+        let shared = Arc::new(Shared::new(limits, None));
+        let start = Start {
+            admission: Admission::new(shared, false, |_: Opening<'_>| Echo),
+            listeners: bound,
+            carriers: None,
+        };
+        let open = Box::new(|| Mechanism::Poll.open());
+        let (house, listeners) = House::new(start, open, (1, false));
+        let doors = Doors::new(all_sockets(&listeners).unwrap(), DOORS);
+        let mut entrance = Entrance::new(doors, &house, Loop::new().unwrap());
+        let mut dispatcher = house.open_dispatcher().unwrap();
+        entrance.open(&mut *dispatcher).unwrap();
+        let _client = TcpStream::connect(address).unwrap();
+        let mut reports = Vec::new();
+        let patience = Some(Duration::from_secs(30));
+        dispatcher.wait(&mut reports, patience).unwrap();
+        entrance.is_ready(reports[0].token.0);
+        let now = Instant::now();
+        entrance.begin_turn(now, &mut *dispatcher);
+        let Came::Connection(accepted) = entrance.doors.accept(0, false) else {
+            panic!("a client has connected");
+        };
+        house.gate.force();
+        assert!(entrance.let_in(accepted).is_none());
+        house.gate.leave();
+        let came = entrance.next(now, &mut *dispatcher, &house.admission);
+        assert!(came.is_some());
+        assert_eq!(house.gate.open(), 1);
     }
 }

@@ -9,10 +9,11 @@ use ::serve::tls::Tls;
 use netstack::device::name::DeviceName;
 use netstack::ip::Prefix;
 use netstack::station::{Station, StationError};
+use netstack::tcp::{CongestionControl, TcpConfig};
 
 use crate::Failure;
 use crate::common::Common;
-use crate::settings::Setting;
+use crate::settings::{Choices, Setting};
 use crate::value;
 
 /// What was said about the netstack.
@@ -22,7 +23,13 @@ pub(crate) struct NetstackChoice {
     addresses: Vec<Prefix>,
     gateways: Vec<IpAddr>,
     mtu: Option<usize>,
+    congestion: CongestionControl,
 }
+
+const CONGESTION: Choices = &[
+    ("cubic", "RFC 9438, as most of the Internet"),
+    ("newreno", "RFC 5681 and 6582"),
+];
 
 impl<C: AsMut<Common> + 'static> Setting<C> {
     /// What both commands can be told about the netstack.
@@ -75,6 +82,18 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .on_engines(&["netstack"])
             .help("The longest packet that the netstack sends and takes")
             .more("No more than the interface's."),
+        Setting::new("congestion")
+            .chooses(CONGESTION, |config: &mut C, text| {
+                config.as_mut().engine.netstack.congestion = match text {
+                    "newreno" => CongestionControl::NewReno,
+                    _ => CongestionControl::Cubic,
+                };
+                Ok(())
+            })
+            .derived("cubic")
+            .on_engines(&["netstack"])
+            .help("How fast the netstack sends, and what it makes of a loss")
+            .more("newreno is there to be compared with."),
     ];
 }
 
@@ -131,7 +150,11 @@ impl NetstackChoice {
         let doors = listen.into_iter().map(door).collect::<Result<Vec<_>, _>>();
         let doors = doors.and_then(|doors| apart(&station, doors));
         let doors = doors.map_err(Failure::Usage)?;
-        NetstackHost::open(&station, shards, doors, backlog).map_err(|error| {
+        let tcp = TcpConfig {
+            congestion: self.congestion,
+            ..TcpConfig::default()
+        };
+        NetstackHost::open(&station, shards, tcp, doors, backlog).map_err(|error| {
             let why = error.to_string();
             match error {
                 StationError::Described(_) => Failure::Usage(why),

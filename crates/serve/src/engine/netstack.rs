@@ -74,20 +74,21 @@ impl Door {
 const BACKLOG: usize = 4096;
 
 impl NetstackHost {
-    /// Opens the station's device, with a queue for each of `shards`. `backlog` is how many
-    /// connections may wait at each port.
+    /// Opens the station's device, with a queue for each of `shards`. Connections are started with
+    /// `tcp`; `backlog` is how many may wait at each port.
     ///
     /// # Errors
     /// What is wrong with the description, or what the kernel says to the device.
     pub fn open(
         station: &Station,
         shards: usize,
+        tcp: TcpConfig,
         doors: Vec<Door>,
         backlog: Option<usize>,
     ) -> Result<NetstackHost, StationError> {
         let queue_max = backlog.unwrap_or(BACKLOG).clamp(1, BACKLOG);
         Ok(NetstackHost {
-            shards: station.open(shards, TcpConfig::default(), ShardLimits::default())?,
+            shards: station.open(shards, tcp, ShardLimits::default())?,
             doors,
             backlog: Backlog {
                 syn_queue_max: queue_max,

@@ -2,12 +2,13 @@
 //! of its own.
 //!
 //! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on
-//! other runtimes lie in `crates/lab/peers`. One is of another kind: `ceiling`, a server that does
-//! next to nothing.
+//! other runtimes lie in `crates/lab/peers`. Two are of another kind: `ceiling`, a server that does
+//! next to nothing, and `relay`, a bad link.
 
 mod ceiling;
 mod dispatch;
 mod primitives;
+mod relay;
 
 use std::collections::HashMap;
 use std::env;
@@ -28,11 +29,15 @@ fn main() -> ExitCode {
         eprintln!("usage: weft-programs NAME [key=value...]; `weft lab run` starts it");
         return ExitCode::from(2);
     };
-    if name == "ceiling" {
-        let ended = ceiling::run(&words.collect::<Vec<_>>());
+    if name == "ceiling" || name == "relay" {
+        let words: Vec<String> = words.collect();
+        let ended = match &*name {
+            "ceiling" => ceiling::run(&words),
+            _ => relay::run(&words),
+        };
         eprintln!(
             "weft-programs: {}",
-            ended.expect_err("it serves until it is killed")
+            ended.expect_err("it goes on until it is killed")
         );
         return ExitCode::from(2);
     }

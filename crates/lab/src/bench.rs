@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -26,10 +27,12 @@ use std::time::{Duration, Instant, SystemTime};
 use load::Outcome;
 use serde::Deserialize;
 
-use crate::busy::Usage;
-use crate::place::{LabPlace, Launched, ServerLimits, Side, processes, sys};
+use crate::busy::{self, Usage};
+use crate::place::{
+    LabPlace, Launched, Link, LinkPlan, SERVER, ServerLimits, Side, processes, sys,
+};
 use crate::sample::{Noise, Sample};
-use crate::subject::{Speaks, Start, Subject};
+use crate::subject::{Speaks, Stand, Start, Subject};
 
 /// How long a server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -90,18 +93,65 @@ impl Bench<'_> {
         root: &Path,
         limits: ServerLimits,
     ) -> Result<Running, Fault> {
+        self.start_at(subject, root, limits, None, 1, &[])
+    }
+
+    /// Starts a server at the far end of a link, with so many workers, and more words behind its
+    /// own.
+    pub(crate) fn start_on(
+        &mut self,
+        link: LinkPlan,
+        subject: &Subject,
+        root: &Path,
+        workers: u64,
+        words: &[&str],
+    ) -> Result<Running, Fault> {
+        let programs = self.generator.with_file_name("weft-programs");
+        let link = self.place.link(link, &programs)?;
+        let limits = ServerLimits::default();
+        self.start_at(subject, root, limits, Some(link), workers, words)
+    }
+
+    fn start_at(
+        &mut self,
+        subject: &Subject,
+        root: &Path,
+        limits: ServerLimits,
+        link: Option<Link>,
+        workers: u64,
+        words: &[&str],
+    ) -> Result<Running, Fault> {
         let Start::Server(server) = &subject.start else {
             return Err(Fault::Failed(format!("{} is no server", subject.name)));
+        };
+        let (host, interface) = match &link {
+            Some(link) => (SERVER, &*link.interface),
+            None => (Ipv4Addr::LOCALHOST, ""),
         };
         let port = self.place.port()?;
         let scratch = self.place.scratch().to_owned();
         let log = scratch.join("server.log");
-        let argv = server.argv(port, root, &scratch)?;
+        let mut argv = server.argv(&Stand {
+            host,
+            port,
+            root,
+            interface,
+            workers,
+            scratch: &scratch,
+        })?;
+        argv.extend(words.iter().map(OsString::from));
+        let network = link.as_ref().and_then(|link| link.network.as_ref());
+        let network = network.map(AsFd::as_fd);
+        let launched = self
+            .place
+            .launch(Side::Server, &argv, &log, limits, network)?;
         let mut running = Running {
-            launched: self.place.launch(Side::Server, &argv, &log, limits)?,
+            launched,
+            host,
             port,
             log,
             pids: Vec::new(),
+            link,
         };
         let greeting: &[u8] = match server.protocol {
             Speaks::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -196,9 +246,9 @@ impl Bench<'_> {
         argv.extend(words.iter().map(OsString::from));
         argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
         argv.extend([duration.into(), "--json".into(), json.clone().into()]);
-        let launched = self
-            .place
-            .launch(Side::Generator, &argv, &log, ServerLimits::default())?;
+        let launched =
+            self.place
+                .launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
         Ok(Generator {
             launched,
             log,
@@ -216,7 +266,7 @@ impl Bench<'_> {
         let (usage, first) = (Usage::now(), server.read()?);
         let mut generator =
             self.place
-                .launch(Side::Generator, argv, &log, ServerLimits::default())?;
+                .launch(Side::Generator, argv, &log, ServerLimits::default(), None)?;
         let (began, pid) = (Instant::now(), generator.pid());
         let mut readings: Vec<(f64, f64)> = Vec::new();
         let mut delay_ns = 0;
@@ -267,15 +317,20 @@ impl Bench<'_> {
         argv.extend(words.iter().map(OsString::from));
         let mut launched =
             self.place
-                .launch(Side::Generator, &argv, &log, ServerLimits::default())?;
+                .launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+        self.see_end(&mut launched, &log)
+    }
+
+    /// Waits until a program has ended well that does so by itself.
+    pub(crate) fn see_end(&self, launched: &mut Launched, log: &Path) -> Result<(), Fault> {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             self.go_on()?;
             match launched.ended()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(_) => return Err(Fault::Failed(tail(&log))),
+                Some(_) => return Err(Fault::Failed(tail(log))),
                 None if Instant::now() > deadline => {
-                    return Err(Fault::Failed("preparing did not end in time".to_owned()));
+                    return Err(Fault::Failed("it did not end in time".to_owned()));
                 }
                 None => thread::sleep(READ_EVERY),
             }
@@ -294,9 +349,12 @@ impl Bench<'_> {
 /// A server that answers.
 pub(crate) struct Running {
     launched: Launched,
+    host: Ipv4Addr,
     pub(crate) port: u16,
     log: PathBuf,
     pids: Vec<u32>,
+    /// It goes when the server has gone.
+    link: Option<Link>,
 }
 
 /// The server's clocks at one moment.
@@ -305,16 +363,29 @@ struct Reading {
     at: SystemTime,
     cpu: Duration,
     delay_ns: u64,
+    /// Of all processors, by whatever it was used.
+    machine: Duration,
 }
 
 impl Running {
-    /// `http://127.0.0.1:PORT/PATH`
+    /// The numbers of its processes, as a list with commas.
+    pub(crate) fn pids(&self) -> String {
+        let pids = self.pids.iter().map(u32::to_string);
+        pids.collect::<Vec<_>>().join(",")
+    }
+
+    /// The generator's end of the link; nothing on the loopback.
+    pub(crate) fn near(&self) -> &str {
+        self.link.as_ref().map_or("", |link| &link.near)
+    }
+
+    /// `http://HOST:PORT/PATH`
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
+        format!("http://{}:{}{path}", self.host, self.port)
     }
 
     pub(crate) fn connect(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        let stream = TcpStream::connect((self.host, self.port))?;
         stream.set_read_timeout(Some(REPLY_PATIENCE))?;
         stream.set_write_timeout(Some(REPLY_PATIENCE))?;
         Ok(stream)
@@ -376,6 +447,7 @@ impl Running {
             at: SystemTime::now(),
             cpu: Duration::ZERO,
             delay_ns: 0,
+            machine: busy::machine().unwrap_or_default(),
         };
         for &pid in &self.pids {
             let time = sys::cpu_time(pid)
@@ -499,6 +571,7 @@ struct Window {
     lasts: Duration,
     cpu_s: f64,
     delay_s: f64,
+    machine_s: f64,
 }
 
 impl Window {
@@ -510,8 +583,9 @@ impl Window {
         })?;
         Ok(Window {
             lasts: outcome.elapsed,
-            cpu_s: after.0 - before.0,
-            delay_s: after.1 - before.1,
+            cpu_s: after[0] - before[0],
+            delay_s: after[1] - before[1],
+            machine_s: after[2] - before[2],
         })
     }
 
@@ -520,17 +594,19 @@ impl Window {
     }
 }
 
-/// CPU time and delay at a moment, in seconds, on the line between the readings around it.
-fn read_at(readings: &[Reading], at: SystemTime) -> Option<(f64, f64)> {
+/// CPU time, delay and the machine's CPU time at a moment, in seconds, on the line between the
+/// readings around it.
+fn read_at(readings: &[Reading], at: SystemTime) -> Option<[f64; 3]> {
     let after = readings.iter().position(|reading| reading.at >= at)?;
     let (before, after) = (readings[after.checked_sub(1)?], readings[after]);
     let between = after.at.duration_since(before.at).ok()?.as_secs_f64();
     let part = at.duration_since(before.at).ok()?.as_secs_f64() / between.max(1e-9);
-    let on_line = |from: f64, to: f64| from + (to - from) * part;
-    Some((
-        on_line(before.cpu.as_secs_f64(), after.cpu.as_secs_f64()),
-        on_line(before.delay_ns as f64 / 1e9, after.delay_ns as f64 / 1e9),
-    ))
+    let on_line = |of: fn(&Reading) -> f64| of(&before) + (of(&after) - of(&before)) * part;
+    Some([
+        on_line(|reading| reading.cpu.as_secs_f64()),
+        on_line(|reading| reading.delay_ns as f64 / 1e9),
+        on_line(|reading| reading.machine.as_secs_f64()),
+    ])
 }
 
 /// What generators and meters say.
@@ -546,6 +622,16 @@ pub(crate) struct Driven {
 impl Driven {
     /// A fault if anything at all went wrong: then the figures are not of the work that was asked.
     pub(crate) fn sound(self) -> Result<Driven, Fault> {
+        let all_answered = self.outcomes.iter().all(|one| one.total.replies() > 0);
+        let driven = self.without_errors()?;
+        match all_answered {
+            true => Ok(driven),
+            false => Err(Fault::Failed("no request was answered".to_owned())),
+        }
+    }
+
+    /// The same, but there may be no whole reply yet.
+    pub(crate) fn without_errors(self) -> Result<Driven, Fault> {
         for outcome in &self.outcomes {
             let errors = outcome.total.errors;
             if errors.total() > 0 {
@@ -554,9 +640,6 @@ impl Driven {
                     .map(|(name, count)| format!("{count} {name}"))
                     .collect();
                 return Err(Fault::Failed(named.join(", ")));
-            }
-            if outcome.total.replies() == 0 {
-                return Err(Fault::Failed("no request was answered".to_owned()));
             }
         }
         Ok(self)
@@ -573,8 +656,15 @@ impl Driven {
         let asked = figures.intended.max(figures.sent).max(1);
         let failed = (figures.errors["total"] + figures.missed).min(asked);
         let replies = (rate * seconds).max(1.0);
+        let bytes: u64 = self
+            .outcomes
+            .iter()
+            .map(|one| one.total.received_bytes)
+            .sum();
         let values = [
             ("cpu_us", self.window.cpu_s * 1e6 / replies),
+            ("machine_us", self.window.machine_s * 1e6 / replies),
+            ("gbit_per_s", bytes as f64 * 8e-9 / seconds),
             ("rate_per_s", rate),
             ("busy_percent", 100.0 * self.window.cpu_s / seconds),
             ("p50_us", latency.p50),
@@ -630,11 +720,12 @@ mod tests {
             at: start + Duration::from_millis(ms),
             cpu: Duration::from_millis(cpu_ms),
             delay_ns: cpu_ms * 1_000_000,
+            machine: Duration::from_millis(cpu_ms),
         };
         let readings = [reading(0, 100), reading(20, 120), reading(40, 130)];
         let cpu_at = |ms| {
-            let (cpu, delay) = read_at(&readings, start + Duration::from_millis(ms))?;
-            assert_eq!(cpu, delay);
+            let [cpu, delay, machine] = read_at(&readings, start + Duration::from_millis(ms))?;
+            assert_eq!([cpu, cpu], [delay, machine]);
             Some((cpu * 1e6).round() / 1e3)
         };
         assert_eq!(cpu_at(10), Some(110.0));

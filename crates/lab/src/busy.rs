@@ -3,6 +3,41 @@
 use std::fs;
 use std::time::Duration;
 
+/// CPU time that all processors have given to anything at all; `None` where `/proc` does not say.
+pub(crate) fn machine() -> Option<Duration> {
+    let Ticks { all, idle, steal } = Ticks::parse(&fs::read_to_string("/proc/stat").ok()?)?;
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    Some(Duration::from_secs_f64(
+        (all - idle - steal) as f64 / per_second,
+    ))
+}
+
+/// What all processors did since the start, in clock ticks.
+struct Ticks {
+    all: u64,
+    idle: u64,
+    /// What the hypervisor gave to others.
+    steal: u64,
+}
+
+impl Ticks {
+    /// proc_stat(5)
+    fn parse(machine: &str) -> Option<Ticks> {
+        let line = machine.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<u64> = line
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's
+        // already.
+        Some(Ticks {
+            all: ticks.get(..8)?.iter().sum(),
+            idle: ticks[3] + ticks[4],
+            steal: ticks[7],
+        })
+    }
+}
+
 /// The machine's processors and this process, as they stand at one moment, in clock ticks.
 pub(crate) struct Usage {
     /// Of all processors together, idle or not.
@@ -24,22 +59,14 @@ impl Usage {
 
     /// proc_stat(5), proc_pid_stat(5)
     fn parse(machine: &str, process: &str) -> Option<Usage> {
-        let line = machine.lines().find_map(|line| line.strip_prefix("cpu "))?;
-        let ticks: Vec<u64> = line
-            .split_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
-        // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's
-        // already.
-        let all = ticks.get(..8)?.iter().sum();
-        let idle = ticks[3] + ticks[4];
+        let Ticks { all, idle, steal } = Ticks::parse(machine)?;
         // The name may hold spaces and parentheses; behind it comes field 3.
         let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
         let own = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Usage {
             all,
             busy: all - idle,
-            steal: ticks[7],
+            steal,
             own: own(14)? + own(15)? + own(16)? + own(17)?,
         })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::place::Controller;
+use crate::place::{Controller, LabPlace};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::subject::Subject;
@@ -46,12 +46,19 @@ pub enum Work {
 }
 
 impl Work {
-    /// The kind of control group that it cannot be done without.
-    pub fn needs_group(&self) -> Option<Controller> {
-        match self {
-            Work::Program => None,
-            Work::Server(work) => work.needs_group,
-        }
+    /// Whether only root has what it needs.
+    pub fn needs_root(&self) -> bool {
+        matches!(self, Work::Server(work) if work.needs_group.is_some() || work.needs_link)
+    }
+
+    /// Why it cannot be done here, if so.
+    pub fn lacks(&self, place: &LabPlace) -> Option<String> {
+        let Work::Server(work) = self else {
+            return None;
+        };
+        let group = work.needs_group.and_then(|group| place.lacks_group(group));
+        let link = work.needs_link.then(|| place.lacks_links());
+        group.or(link.flatten())
     }
 }
 
@@ -64,6 +71,8 @@ pub struct ServerWork {
     pub lasts: f64,
     /// What no server may have in plenty: that needs root, and a control group.
     pub needs_group: Option<Controller>,
+    /// Whether the server is at the far end of a link, in a network of its own, which needs root.
+    pub needs_link: bool,
     /// Whether a server is noisy by itself: its own threads wait for the core, so only what
     /// other programs used tells a bad sample.
     pub queues_by_itself: bool,
@@ -81,6 +90,7 @@ impl ServerWork {
             take,
             lasts: 1.0,
             needs_group: None,
+            needs_link: false,
             queues_by_itself: false,
             scaled_by: None,
         }
@@ -275,6 +285,20 @@ impl Measure {
     pub const RATE: Measure = Measure {
         better: Better::More,
         ..less("rate_per_s", "replies", "per second")
+    };
+
+    /// CPU time of the whole machine for each reply: what a packet costs at the other end, and in
+    /// the kernel on no process' account, is in it.
+    pub const MACHINE_US: Measure = Measure {
+        of: |_, values| values.get("machine_us").copied(),
+        ..less("machine_us", "whole-machine CPU per request", "µs")
+    };
+
+    /// What arrives at the generator, heads of replies included.
+    pub const GBIT: Measure = Measure {
+        of: |_, values| values.get("gbit_per_s").copied(),
+        better: Better::More,
+        ..less("gbit_per_s", "goodput", "Gbit/s")
     };
 
     /// How much of its core the server used.

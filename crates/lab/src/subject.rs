@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,7 +37,8 @@ pub enum Start {
     Generator {
         /// What is started; of weft's it is the one that asks in every experiment.
         program: PathBuf,
-        /// What weft's forms have behind `weft load http URL`.
+        /// What weft's forms have behind `weft load http URL`; `{near}` stands for the generator's
+        /// end of a link.
         words: Vec<String>,
     },
     /// It serves at a port until it is stopped.
@@ -48,7 +50,8 @@ pub enum Start {
 pub struct ServerForm {
     /// What is started.
     pub program: PathBuf,
-    /// Its arguments; `{port}`, `{root}` and `{config}` stand for what each start has.
+    /// Its arguments; `{host}`, `{port}`, `{root}`, `{workers}`, `{interface}` and `{config}` stand
+    /// for what each start has.
     pub arguments: Vec<String>,
     /// The content of the file `{config}`, with the same placeholders and `{scratch}`.
     pub config: Option<&'static str>,
@@ -56,9 +59,18 @@ pub struct ServerForm {
     pub protocol: Speaks,
 }
 
+/// Of the link of an experiment, with addresses that the kernel does not have there.
+const LOAD_NETSTACK: &str =
+    "--network netstack --device packet:{near} --address 10.9.0.100-10.9.0.107/24";
+
 /// Load generators: weft's forms, and those of others that are installed.
 pub fn generators(weft: &Path) -> Vec<Subject> {
-    let own = [("weft load", ""), ("weft load epoll", "--io epoll")].map(|(name, words)| Subject {
+    let own = [
+        ("weft load", ""),
+        ("weft load epoll", "--io epoll"),
+        ("weft load netstack", LOAD_NETSTACK),
+    ];
+    let own = own.map(|(name, words)| Subject {
         name: name.to_owned(),
         kind: name.to_owned(),
         version: version_of(weft, "--version"),
@@ -113,6 +125,18 @@ pub(crate) fn nginx_gzip() -> Option<Subject> {
     nginx("nginx gzip", NGINX_GZIP).find()
 }
 
+/// Where a server stands when it is started.
+#[derive(Clone, Copy)]
+pub(crate) struct Stand<'a> {
+    pub(crate) host: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(crate) root: &'a Path,
+    /// What a netstack's device is called; empty where there is none.
+    pub(crate) interface: &'a str,
+    pub(crate) workers: u64,
+    pub(crate) scratch: &'a Path,
+}
+
 /// What a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
@@ -127,12 +151,15 @@ impl ServerForm {
     ///
     /// # Errors
     /// When the configuration file cannot be written.
-    pub(crate) fn argv(&self, port: u16, root: &Path, scratch: &Path) -> io::Result<Vec<OsString>> {
-        let config = scratch.join("server.conf");
+    pub(crate) fn argv(&self, stand: &Stand<'_>) -> io::Result<Vec<OsString>> {
+        let config = stand.scratch.join("server.conf");
         let fill = |text: &str| {
-            text.replace("{port}", &port.to_string())
-                .replace("{root}", &root.display().to_string())
-                .replace("{scratch}", &scratch.display().to_string())
+            text.replace("{host}", &stand.host.to_string())
+                .replace("{port}", &stand.port.to_string())
+                .replace("{root}", &stand.root.display().to_string())
+                .replace("{interface}", stand.interface)
+                .replace("{workers}", &stand.workers.to_string())
+                .replace("{scratch}", &stand.scratch.display().to_string())
                 .replace("{config}", &config.display().to_string())
         };
         if let Some(text) = self.config {
@@ -196,7 +223,7 @@ pub const KNOWN: &[Known] = &[
         program: "caddy",
         package: "caddy",
         version: "version",
-        arguments: "file-server --listen 127.0.0.1:{port} --root {root}",
+        arguments: "file-server --listen {host}:{port} --root {root}",
         config: None,
         protocol: Speaks::Web,
     },
@@ -243,7 +270,7 @@ macro_rules! nginx_conf {
             " open_file_cache max=30000 inactive=1h;\n",
             " keepalive_requests 1000000000;\n keepalive_timeout 1h;\n ",
             $delivery,
-            "\n server { listen 127.0.0.1:{port} backlog=16384; root {root}; }\n}\n"
+            "\n server { listen {host}:{port} backlog=16384; root {root}; }\n}\n"
         )
     };
 }
@@ -257,7 +284,7 @@ const NGINX_THREADS: &str = nginx_conf!("sendfile on; aio threads;");
 
 /// 65,535 is the most that max-keep-alive-requests holds: one reconnection in 65,535 requests.
 /// lighttpd takes no more connections than half its descriptors.
-const LIGHTTPD: &str = r#"server.bind = "127.0.0.1"
+const LIGHTTPD: &str = r#"server.bind = "{host}"
 server.port = {port}
 server.document-root = "{root}"
 server.max-worker = 0
@@ -304,6 +331,9 @@ pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
         "--engine event --accept own --multi-accept on --file-threads off",
     ),
     ("weft thread", Speaks::Web, "--engine thread"),
+    ("weft netstack xdp", Speaks::Web, NETSTACK_XDP),
+    ("weft netstack packet", Speaks::Web, NETSTACK_PACKET),
+    ("weft netstack tap", Speaks::Web, NETSTACK_TAP),
     ("weft cache", Speaks::Cache, MANY),
     ("weft cache epoll", Speaks::Cache, "--io=epoll -c 17000"),
     ("weft cache event", Speaks::Cache, "--engine=event -c 17000"),
@@ -313,6 +343,10 @@ pub const WEFT_FORMS: &[(&str, Speaks, &str)] = &[
         "--engine=thread -c 4000",
     ),
 ];
+
+const NETSTACK_XDP: &str = "--engine netstack --device xdp:{interface} --address {host}/24";
+const NETSTACK_PACKET: &str = "--engine netstack --device packet:{interface} --address {host}/24";
+const NETSTACK_TAP: &str = "--engine netstack --device tap:{interface} --address {host}/24";
 
 /// The dispatchers of `weft serve --engine event`, each a subject `event NAME`.
 pub const DISPATCHERS: &[&str] = &[
@@ -333,7 +367,8 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     let form = |name: &str, kind: &str, protocol, words: &str| {
         let fixed = match protocol {
             Speaks::Web => {
-                "serve {root} --listen 127.0.0.1:{port} --workers 1 --access-log off".to_owned()
+                "serve {root} --listen {host}:{port} --workers {workers} --access-log off"
+                    .to_owned()
             }
             Speaks::Cache => format!("cache {CACHE_FLAGS}"),
         };
@@ -457,9 +492,15 @@ mod tests {
             panic!("a server");
         };
         assert_eq!(server.protocol, Speaks::Web);
-        let argv = server
-            .argv(2001, Path::new("/site"), Path::new("/tmp"))
-            .unwrap();
+        let stand = Stand {
+            host: Ipv4Addr::LOCALHOST,
+            port: 2001,
+            root: Path::new("/site"),
+            interface: "",
+            workers: 1,
+            scratch: Path::new("/tmp"),
+        };
+        let argv = server.argv(&stand).unwrap();
         assert_eq!(argv[1..], ["-c", "2001", "/site"].map(OsString::from));
         assert!(custom("mine=sh -c").unwrap_err().contains("{port}"));
         assert!(custom("sh {port}").is_err());

@@ -38,7 +38,7 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
 fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     for experiment in CATALOG {
-        let needs_root = experiment.work.needs_group().is_some();
+        let needs_root = experiment.work.needs_root();
         let note = if needs_root && !is_root {
             " (needs root)"
         } else {
@@ -212,9 +212,8 @@ impl Laboratory {
         effort: Effort,
     ) -> Result<Option<Recorded>, Failure> {
         let name = experiment.name;
-        if let (Some(place), Some(group)) = (&self.place, experiment.work.needs_group())
-            && let Some(why) = place.lacks_group(group)
-        {
+        let place = self.place.as_ref();
+        if let Some(why) = place.and_then(|place| experiment.work.lacks(place)) {
             say(&format!("{name} is left out: {why}"));
             return Ok(None);
         }

@@ -56,6 +56,18 @@ def the_lab_measures_overload_on_a_part_of_a_core(world):
 
 
 @check(limit_s=100)
+def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
+    words = ["run", "netstack-mtu", "--quick", "--repeat", "1", "--sample", "200ms", "--cells", "1500"]
+    table = world.output_of(*lab(world, *words), seconds=90).decode()
+    lines = (world.scratch / "results/samples/netstack-mtu.jsonl").read_text().splitlines()
+    turns = [line["turn"] for line in map(json.loads, lines) if "turn" in line]
+    samples = {turn["subject"]: turn["came"]["sample"]["values"] for turn in turns if "sample" in turn["came"]}
+    expect_equal("subjects with a sample", sorted(samples), ["weft event", "weft netstack packet", "weft netstack xdp"])
+    for subject, values in samples.items():
+        expect(min(values["gbit_per_s"], values["machine_us"], values["cpu_us"]) > 0, f"figures of {subject}: {values} {table}")
+
+
+@check(limit_s=100)
 def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
     words = ["run", "web-cold", "--quick", "--sample", "80s", "--subjects", "nginx threads"]
     process = subprocess.Popen(lab(world, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

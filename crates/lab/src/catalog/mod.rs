@@ -3,6 +3,7 @@
 mod cache;
 mod dispatch;
 mod generator;
+mod netstack;
 mod overload;
 mod rt;
 mod web;
@@ -26,9 +27,15 @@ pub const CATALOG: &[&Experiment] = &[
     &cache::memory::CACHE_MEMORY,
     &dispatch::rate::RATE,
     &dispatch::cost::COST,
+    &netstack::mtu::MTU,
+    &netstack::offload::OFFLOAD,
+    &netstack::congestion::CONGESTION,
+    &netstack::cores::CORES,
+    &netstack::profile::PROFILE,
     &generator::cpu::CPU,
     &generator::lag::LAG,
     &generator::truth::TRUTH,
+    &generator::network::NETWORK,
     &rt::yield_::YIELD,
     &rt::cycle::CYCLE,
     &rt::churn::CHURN,
@@ -115,8 +122,10 @@ mod tests {
     #[test]
     fn what_needs_a_control_group_says_which() {
         let needs = |experiment: &&Experiment| {
-            let group = experiment.work.needs_group()?;
-            Some((experiment.name, group))
+            let Work::Server(work) = experiment.work else {
+                return None;
+            };
+            Some((experiment.name, work.needs_group?))
         };
         let needed: BTreeMap<_, _> = CATALOG.iter().filter_map(needs).collect();
         let expected = [

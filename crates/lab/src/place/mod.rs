@@ -6,15 +6,18 @@
 
 mod group;
 mod journal;
+mod link;
 pub(crate) mod processes;
 pub(crate) mod sys;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
 
@@ -22,10 +25,14 @@ pub use group::Controller;
 use group::Groups;
 use journal::Journal;
 pub use journal::guard;
+pub(crate) use link::{Link, LinkPlan, SERVER, Wire};
 
 /// Ports of servers lie below the clients' range: a connection left in TIME_WAIT must never hold
 /// the port that the next server wants.
 const SERVER_PORTS: std::ops::Range<u16> = 2001..10_000;
+
+/// How long a relay may take until it has its interfaces.
+const RELAY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of the network that belongs to the laboratory.
 const SYSCTLS: &[(&str, &str)] = &[
@@ -72,6 +79,7 @@ pub struct LabPlace {
     has_network: bool,
     groups: Groups,
     ports: std::ops::Range<u16>,
+    links: u32,
     swept: usize,
 }
 
@@ -114,6 +122,7 @@ impl LabPlace {
             has_network: is_root,
             groups: Groups::new(is_root),
             ports: SERVER_PORTS,
+            links: 0,
             swept,
         })
     }
@@ -140,6 +149,57 @@ impl LabPlace {
     /// Why no control group of this kind can be made here, if so.
     pub fn lacks_group(&self, controller: Controller) -> Option<String> {
         self.groups.lacks(controller)
+    }
+
+    /// Why there are no links between networks here, if so.
+    pub fn lacks_links(&self) -> Option<String> {
+        link::lacks(self.has_network)
+    }
+
+    /// Makes a link between the generator and a server. `programs` is `weft-programs`.
+    ///
+    /// # Errors
+    /// What the kernel says to it.
+    pub(crate) fn link(&mut self, plan: LinkPlan, programs: &Path) -> io::Result<Link> {
+        if let Some(why) = self.lacks_links() {
+            return Err(io::Error::other(why));
+        }
+        self.links += 1;
+        let names = link::names(self.links);
+        let relay = match plan.wire {
+            Wire::Bad {
+                loss_per_mille,
+                delay_ms,
+            } => Some(self.relay(programs, &names, loss_per_mille, delay_ms)?),
+            Wire::Veth { .. } | Wire::Tap { .. } => None,
+        };
+        Link::new(names, plan, relay)
+    }
+
+    /// Starts a relay and waits until it has made its interfaces.
+    fn relay(
+        &mut self,
+        programs: &Path,
+        [near, far]: &[String; 2],
+        loss_per_mille: u64,
+        delay_ms: u64,
+    ) -> io::Result<Launched> {
+        let log = self.scratch.join("relay.log");
+        let (loss, delay) = (loss_per_mille.to_string(), delay_ms.to_string());
+        let mut argv = vec![programs.as_os_str().to_owned()];
+        argv.extend(["relay", &loss, &delay, near, far].map(OsString::from));
+        let mut relay = self.launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+        let deadline = Instant::now() + RELAY_PATIENCE;
+        loop {
+            let said = fs::read_to_string(&log)?;
+            if said.contains("ready") {
+                return Ok(relay);
+            }
+            if relay.ended()?.is_some() || Instant::now() > deadline {
+                return Err(io::Error::other(format!("the relay: {}", said.trim())));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// How many laboratories that were killed have been swept up after.
@@ -171,7 +231,8 @@ impl LabPlace {
         port.ok_or_else(|| io::Error::other("no server port is left: start again with --resume"))
     }
 
-    /// Starts a program on its side's core, with its standard output and errors in `log`.
+    /// Starts a program on its side's core, with its standard output and errors in `log`; in a
+    /// network, if one is given that is not the laboratory's.
     ///
     /// # Errors
     /// When it cannot be started, or not be limited.
@@ -181,6 +242,7 @@ impl LabPlace {
         argv: &[OsString],
         log: &Path,
         limits: ServerLimits,
+        network: Option<BorrowedFd<'_>>,
     ) -> io::Result<Launched> {
         let [program, arguments @ ..] = argv else {
             return Err(io::Error::other("there is no program to start"));
@@ -203,6 +265,9 @@ impl LabPlace {
             first: self.is_first,
             groups: joined?,
             signals_max: limits.signals,
+            network: network
+                .map(|network| network.try_clone_to_owned())
+                .transpose()?,
         };
         sys::settle(&mut command, settling);
         let child = command.spawn().map_err(|error| {
@@ -307,7 +372,13 @@ fn two_cores() -> io::Result<[usize; 2]> {
 
 fn enter_own_network() -> io::Result<()> {
     sys::leave_network()?;
+    furnish_network()
+}
+
+/// What each network of the laboratory has, this thread's.
+fn furnish_network() -> io::Result<()> {
     sys::raise_loopback()?;
+    link::silence_ipv6();
     for (name, value) in SYSCTLS {
         let path = Path::new("/proc/sys/net").join(name);
         fs::write(&path, value).map_err(with_path(&path))?;

@@ -4,15 +4,16 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, Signal};
-use rustix::thread::{CpuSet, UnshareFlags};
+use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// What a child does to itself between `fork` and `exec`.
 #[derive(Default)]
@@ -25,6 +26,8 @@ pub(crate) struct Settling {
     pub(crate) groups: Vec<OwnedFd>,
     /// The number of signals that may be queued for it.
     pub(crate) signals_max: Option<u64>,
+    /// The network that it is in, if it is not this thread's.
+    pub(crate) network: Option<OwnedFd>,
 }
 
 /// Lets `command` settle when it is started: a session of its own, death with this process, one
@@ -57,6 +60,9 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
             };
             rustix::process::setrlimit(Resource::Sigpending, limit)?;
         }
+        if let Some(network) = &settling.network {
+            enter_network(network)?;
+        }
         if settling.first {
             // Both: with sched_autogroup_enabled a nice value counts only inside a session, and the
             // session's own between sessions. sched(7)
@@ -82,6 +88,60 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
 pub(super) fn leave_network() -> io::Result<()> {
     // SAFETY: the flag is not `FILES`: descriptors stay shared between threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+    Ok(())
+}
+
+/// Makes a network, which lasts as long as its descriptor and the processes in it.
+pub(super) fn new_network() -> io::Result<OwnedFd> {
+    let home = this_network()?;
+    leave_network()?;
+    let made = this_network();
+    enter_network(&home)?;
+    made
+}
+
+/// Works in another network; then this thread is where it was.
+pub(super) fn in_network(
+    network: &OwnedFd,
+    work: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let home = this_network()?;
+    enter_network(network)?;
+    let worked = work();
+    enter_network(&home)?;
+    worked
+}
+
+fn this_network() -> io::Result<OwnedFd> {
+    Ok(File::open("/proc/thread-self/ns/net")?.into())
+}
+
+fn enter_network(network: &OwnedFd) -> io::Result<()> {
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+    Ok(())
+}
+
+/// `ethtool -K INTERFACE tso off gso off gro off tx off rx off sg off`
+pub(super) fn turn_offloads_off(interface: &str) -> io::Result<()> {
+    // ETHTOOL_SGRO, SGSO, STSO, SSG, STXCSUM, SRXCSUM in linux/ethtool.h
+    const COMMANDS: [u32; 6] = [0x2c, 0x24, 0x1f, 0x19, 0x17, 0x15];
+    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
+    for command in COMMANDS {
+        // struct ethtool_value: what, and to which value.
+        let mut off = [command, 0];
+        // SAFETY: all zeros are a valid `ifreq`, which is plain old data.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes().take(15)) {
+            *place = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut off).cast();
+        // SAFETY: SIOCETHTOOL reads an `ifreq`, and behind its pointer an `ethtool_value`; both
+        // live until after the call. netdevice(7)
+        let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
     Ok(())
 }
 

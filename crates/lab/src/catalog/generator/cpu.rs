@@ -32,7 +32,7 @@ All ask weft serve; another server may suit another generator better.",
     expectations,
 };
 
-const GENERATOR_CPU: Measure = Measure {
+pub(super) const GENERATOR_CPU: Measure = Measure {
     name: "generator_cpu_us",
     title: "generator CPU per request",
     ..Measure::CPU_US
@@ -55,32 +55,7 @@ fn cells(_: &Breadth) -> Vec<Cell> {
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let mut server = super::weft(bench)?;
-    let url = server.url("/400.html");
-    if subject.kind == "wrk" {
-        let argv = super::wrk(subject, cell, bench.seconds, &url, &[]);
-        let watched = bench.watch(&mut server, &argv)?;
-        let rate = super::number_behind(&watched.said, "Requests/sec:")
-            .ok_or_else(|| Fault::Failed(format!("wrk said: {}", watched.said)))?;
-        let values = [
-            ("generator_cpu_us", watched.busy * 1e6 / rate),
-            ("rate_per_s", rate),
-        ];
-        return Ok(Sample {
-            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-            noise: watched.noise,
-            ..Sample::default()
-        });
-    }
-    let connections = cell.get("connections", 64).to_string();
-    let mut load = ["http", &url, "-c", &connections]
-        .map(str::to_owned)
-        .to_vec();
-    load.extend(["--warm-up", "300ms"].map(str::to_owned));
-    load.extend_from_slice(super::words(subject)?);
-    if cell.get("close", 0) != 0 {
-        load.push("--close".to_owned());
-    }
-    Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
+    super::ask(bench, &mut server, cell, subject)
 }
 
 fn expectations(rows: &Rows) -> Vec<Expectation> {

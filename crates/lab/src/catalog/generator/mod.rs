@@ -2,20 +2,64 @@
 
 pub(super) mod cpu;
 pub(super) mod lag;
+pub(super) mod network;
 pub(super) mod truth;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use crate::bench::{Bench, Fault, Running};
 use crate::experiment::Cell;
 use crate::place::ServerLimits;
+use crate::sample::Sample;
 use crate::subject::{Start, Subject, weft_forms};
 
 /// `weft serve` over the files of `web-rows`.
 fn weft(bench: &mut Bench<'_>) -> Result<Running, Fault> {
-    let site = bench.folder("small", |folder| super::web::make_site(folder, &[400]))?;
+    let site = site(bench)?;
     let server = weft_forms(bench.generator, "").swap_remove(0);
     bench.start(&server, &site, ServerLimits::default())
+}
+
+/// A file of 400 bytes.
+fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
+    Ok(bench.folder("small", |folder| super::web::make_site(folder, &[400]))?)
+}
+
+/// Has a generator ask for that file as fast as it can: what it got, and its own CPU time.
+fn ask(
+    bench: &mut Bench<'_>,
+    server: &mut Running,
+    cell: &Cell,
+    subject: &Subject,
+) -> Result<Sample, Fault> {
+    let url = server.url("/400.html");
+    if subject.kind == "wrk" {
+        let argv = wrk(subject, cell, bench.seconds, &url, &[]);
+        let watched = bench.watch(server, &argv)?;
+        let rate = number_behind(&watched.said, "Requests/sec:")
+            .ok_or_else(|| Fault::Failed(format!("wrk said: {}", watched.said)))?;
+        let values = [
+            ("generator_cpu_us", watched.busy * 1e6 / rate),
+            ("rate_per_s", rate),
+        ];
+        return Ok(Sample {
+            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+            noise: watched.noise,
+            ..Sample::default()
+        });
+    }
+    let connections = cell.get("connections", 64).to_string();
+    let mut load = ["http", &url, "-c", &connections]
+        .map(str::to_owned)
+        .to_vec();
+    load.extend(["--warm-up", "300ms"].map(str::to_owned));
+    let words = words(subject)?.iter();
+    load.extend(words.map(|word| word.replace("{near}", server.near())));
+    if cell.get("close", 0) != 0 {
+        load.push("--close".to_owned());
+    }
+    Ok(bench.drive(server, &[load])?.sound()?.sample())
 }
 
 /// The words of a subject that is a generator.

@@ -70,6 +70,16 @@ pub(super) fn thesis(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     Ok(site)
 }
 
+/// The front pages of Rusty's author: 500, of 3.5 KB to 1.1 MB.
+pub(super) fn pages(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
+    let site = bench.place.scratch().join("pages");
+    if !site.exists() {
+        let folder = site.display().to_string();
+        bench.weft(&["load", "fileset", &folder, "--model", "pages"])?;
+    }
+    Ok(site)
+}
+
 /// In memory, or layered over something else: no disk to wait for.
 const NOT_A_DISK: &[&str] = &["tmpfs", "ramfs", "overlay"];
 

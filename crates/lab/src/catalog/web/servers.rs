@@ -41,11 +41,8 @@ let the kernel send the file.",
 const CELL: &str = "500 front pages";
 
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.place.scratch().join("pages");
+    let site = super::pages(bench)?;
     let folder = site.display().to_string();
-    if !site.exists() {
-        bench.weft(&["load", "fileset", &folder, "--model", "pages"])?;
-    }
     let mut server = bench.start(subject, &site, ServerLimits::default())?;
     let url = server.url("/");
     let words = ["http", &url, "--fileset", &folder, "--close", "-c", "1000"];

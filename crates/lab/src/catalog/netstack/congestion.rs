@@ -1,0 +1,129 @@
+//! `netstack-congestion`: what gets through a link that loses, by congestion control.
+
+use super::{KERNEL, PACKET};
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
+use crate::place::{LinkPlan, Wire};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::Subject;
+
+pub(in crate::catalog) const CONGESTION: Experiment = Experiment {
+    name: "netstack-congestion",
+    about: "goodput of CUBIC and NewReno, ours and the kernel's, by loss",
+    page: "\
+Does the choice of congestion control matter, and does ours carry as much as the kernel's when
+packets are lost?
+
+The author of Rusty compares Cubic with Reno in a network that loses nothing. The part that he does
+not ask is with loss: here 0, 0.1, 1 and 5 % of the server's packets, on a path of 20 ms. The kernel
+cannot lose packets on purpose everywhere (netem is often missing), so a program of the laboratory's
+(weft-programs relay) passes frames between two TAP interfaces, loses some by a seed and holds all
+for half of the 20 ms on each way. Both servers are behind it: \"weft event\" on the kernel's TCP/IP,
+whose route demands cubic or reno, and \"weft netstack packet\" with --congestion. Four connections
+fetch a file of 100 MB, again and again.
+
+Of the goodput more is better. Without loss the relay, which shares a core with the generator, may be
+the limit for both.",
+    found: "\
+No difference between Cubic and Reno, in a network without loss.",
+    threats: "\
+At 1 and 5 % a sample sees few hundred losses, so its figure varies by a tenth and more. The kernel's
+Reno and CUBIC run with RACK, and so do ours. Frames leave the relay in bursts that a real path would
+spread.",
+    measures: &[Measure::GBIT, Measure::BUSY],
+    cells,
+    subjects: &[KERNEL, PACKET],
+    work: Work::Server(ServerWork {
+        lasts: LASTS,
+        needs_link: true,
+        ..ServerWork::new(take)
+    }),
+    figures: &[Figure::Bars { measure: 0 }],
+    expectations,
+};
+
+/// In samples' times: a window needs seconds to come to its mean.
+const LASTS: f64 = 4.0;
+const DELAY_MS: u64 = 20;
+const BYTES: u64 = 100_000_000;
+const LOSSES_PER_MILLE: [u64; 4] = [0, 1, 10, 50];
+
+fn cells(breadth: &Breadth) -> Vec<Cell> {
+    let losses = LOSSES_PER_MILLE.into_iter();
+    let losses: Vec<u64> = losses
+        .filter(|loss| !breadth.quick || [0, 10].contains(loss))
+        .collect();
+    let cells = [0, 1].into_iter().flat_map(|reno| {
+        let cell = move |&loss| {
+            let parameters = [("reno", reno), ("loss", loss)];
+            Cell::new(label(reno, loss), "http", parameters)
+        };
+        losses.iter().map(cell).collect::<Vec<_>>()
+    });
+    cells.collect()
+}
+
+fn label(reno: u64, loss_per_mille: u64) -> String {
+    let name = if reno == 0 { "CUBIC" } else { "NewReno" };
+    format!("{name}, {} % lost", loss_per_mille as f64 / 10.0)
+}
+
+fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let site = bench.folder("long", |folder| {
+        super::super::web::make_site(folder, &[BYTES])
+    })?;
+    let is_reno = cell.get("reno", 0) != 0;
+    let (kernels, ours) = if is_reno {
+        ("reno", "newreno")
+    } else {
+        ("cubic", "cubic")
+    };
+    let is_kernel = subject.kind == KERNEL;
+    let plan = LinkPlan {
+        wire: Wire::Bad {
+            loss_per_mille: cell.get("loss", 0),
+            delay_ms: DELAY_MS,
+        },
+        mtu: 1500,
+        kernel: is_kernel.then_some(kernels),
+    };
+    let words: &[&str] = if is_kernel {
+        &[]
+    } else {
+        &["--congestion", ours]
+    };
+    let mut server = bench.start_on(plan, subject, &site, 1, words)?;
+    let url = server.url(&format!("/{BYTES}.html"));
+    let load = [
+        "http",
+        &url,
+        "-c",
+        "4",
+        "--warm-up",
+        "1s",
+        "--timeout",
+        "10m",
+    ];
+    bench.seconds *= LASTS;
+    let load = load.map(str::to_owned).to_vec();
+    // With much loss no file comes whole in this time: the bytes count.
+    Ok(bench
+        .drive(&mut server, &[load])?
+        .without_errors()?
+        .sample())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let goodput = rows.by(&Measure::GBIT);
+    let lossy = LOSSES_PER_MILLE.iter().filter(|&&loss| loss > 0);
+    let near = lossy.flat_map(|&loss| {
+        [0, 1].map(|reno| goodput.beats(&label(reno, loss), PACKET, &[KERNEL], 0.9))
+    });
+    // The paper's: no difference.
+    let (cubic, reno) = (label(0, 0), label(1, 0));
+    let same = [(&cubic, &reno), (&reno, &cubic)]
+        .map(|(cell, of)| Some(goodput.within(cell, of, PACKET, 1.0)));
+    near.chain(same).flatten().collect()
+}

@@ -1,0 +1,45 @@
+//! Our TCP/IP beside the kernel's, on a link: the figures of Rusty's author, and what he left open.
+
+pub(super) mod congestion;
+pub(super) mod cores;
+pub(super) mod mtu;
+pub(super) mod offload;
+pub(super) mod profile;
+
+use crate::bench::{Bench, Fault, Running};
+use crate::place::{LinkPlan, Wire};
+use crate::subject::Subject;
+
+/// The server on the kernel's TCP/IP.
+const KERNEL: &str = "weft event";
+const XDP: &str = "weft netstack xdp";
+const PACKET: &str = "weft netstack packet";
+const TAP: &str = "weft netstack tap";
+
+/// A link without loss, as a subject needs it.
+fn plan(subject: &Subject, mtu: u64, has_offloads: bool) -> LinkPlan {
+    LinkPlan {
+        wire: match &*subject.kind {
+            TAP => Wire::Tap { queues: 1 },
+            _ => Wire::Veth { has_offloads },
+        },
+        mtu,
+        // As the netstack; the default of many kernels is another one.
+        kernel: (!subject.kind.starts_with("weft netstack")).then_some("cubic"),
+    }
+}
+
+/// Front pages, all of them in memory, and the words with which they are asked for, a connection
+/// for each.
+fn pages(
+    bench: &mut Bench<'_>,
+    subject: &Subject,
+    link: LinkPlan,
+) -> Result<(Running, Vec<String>), Fault> {
+    let site = super::web::pages(bench)?;
+    let words = ["--memory-file-max", "2M"];
+    let server = bench.start_on(link, subject, &site, 1, &words)?;
+    let (url, folder) = (server.url("/"), site.display().to_string());
+    let load = ["http", &url, "--fileset", &folder, "--close"].map(str::to_owned);
+    Ok((server, load.to_vec()))
+}

@@ -1,0 +1,225 @@
+//! `netstack-profile`: what the server's CPU time goes into, part by part.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+use super::{KERNEL, TAP, XDP};
+use crate::bench::{Bench, Fault};
+use crate::expect::Expectation;
+use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
+use crate::place::{ServerLimits, Side};
+use crate::rows::Rows;
+use crate::sample::Sample;
+use crate::subject::{Subject, in_path};
+
+pub(in crate::catalog) const PROFILE: Experiment = Experiment {
+    name: "netstack-profile",
+    about: "which part of the server's CPU time is allocation, copies, checksums, TCP, the kernel",
+    page: "\
+Where does the time of a TCP/IP in user space go?
+
+The author of Rusty profiles his, on the TILE-Gx, under the load of his experiments: 500 front pages
+from memory, a connection for every request. Here the same is asked of our netstack on AF_XDP without
+offloads and on a TAP with them, and for comparison of the same server on the kernel's TCP/IP without
+offloads. perf samples the server's program counter a thousand times a second while it is measured;
+each sample belongs to the function that it is in, and each function to a part by its name.
+
+A figure for each part, in percent of the server's CPU time, user and kernel together; less is better
+but for the sum, which is always 100. \"Kernel\" is all that system calls do: on AF_XDP and TAP the
+driver, the copy into the kernel and, because a veth and a TAP hand frames over at once, the client's
+half of TCP. An allocation for a packet would show in the first figure; a test counts them and demands
+none.",
+    found: "\
+65 % allocation (timers in a map that allocates), 5 % copies of payload, 1 % the driver, less than 1 %
+checksums.",
+    threats: "\
+A function that the compiler has put into another counts as that one, so the border between TCP and
+HTTP is blurred; calls to malloc and memcpy are never put into others. Without a performance counter
+perf takes its samples by a timer, and sees no code that runs with interrupts off.",
+    measures: &[
+        ALLOCATION.measure,
+        KERNEL_PART.measure,
+        TCP.measure,
+        COPY.measure,
+        CHECKSUM.measure,
+        DEVICE.measure,
+        HTTP.measure,
+        OTHER.measure,
+    ],
+    cells: |_| vec![Cell::new(CELL, "http", [])],
+    subjects: &[XDP, TAP, KERNEL],
+    work: Work::Server(ServerWork {
+        lasts: LASTS,
+        needs_link: true,
+        ..ServerWork::new(take)
+    }),
+    figures: &[
+        Figure::Bars { measure: 0 },
+        Figure::Bars { measure: 1 },
+        Figure::Bars { measure: 2 },
+        Figure::Bars { measure: 3 },
+        Figure::Bars { measure: 4 },
+        Figure::Bars { measure: 5 },
+        Figure::Bars { measure: 6 },
+    ],
+    expectations,
+};
+
+const CELL: &str = "500 front pages, MTU 1500";
+/// In samples' times: for some thousand samples of the program counter.
+const LASTS: f64 = 3.0;
+
+/// A part, by words in the names of its functions. The first part that fits has the function.
+struct Part {
+    measure: Measure,
+    words: &'static [&'static str],
+}
+
+macro_rules! part {
+    ($name:literal, $title:literal, $words:expr) => {
+        Part {
+            measure: Measure {
+                name: $name,
+                title: $title,
+                unit: "% of the server's CPU",
+                better: Better::Neither,
+                of: |_, values| values.get($name).copied(),
+            },
+            words: $words,
+        }
+    };
+}
+
+const ALLOCATION: Part = part!(
+    "allocation_percent",
+    "allocation",
+    &[
+        "malloc",
+        "calloc",
+        "realloc",
+        "cfree",
+        "_int_free",
+        "__rust_alloc",
+        "__rust_dealloc"
+    ]
+);
+const COPY: Part = part!("copy_percent", "copies", &["memcpy", "memmove", "memset"]);
+const CHECKSUM: Part = part!("checksum_percent", "checksums", &["checksum"]);
+const DEVICE: Part = part!(
+    "device_percent",
+    "the device's driver",
+    &["netstack::device"]
+);
+const TCP: Part = part!("tcp_percent", "TCP, IP and neighbours", &["netstack::"]);
+const HTTP: Part = part!(
+    "http_percent",
+    "HTTP and the engine",
+    &["web::", "session::", "serve::"]
+);
+const KERNEL_PART: Part = part!("kernel_percent", "the kernel", &[]);
+const OTHER: Part = part!("other_percent", "the rest", &[""]);
+
+/// In the order in which a function is tried.
+const PARTS: [&Part; 8] = [
+    &KERNEL_PART,
+    &ALLOCATION,
+    &COPY,
+    &CHECKSUM,
+    &DEVICE,
+    &HTTP,
+    &TCP,
+    &OTHER,
+];
+
+fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
+    let perf = in_path("perf").ok_or_else(|| {
+        Fault::Failed("perf is not installed: apt-get install linux-perf".to_owned())
+    })?;
+    let plan = super::plan(subject, 1500, false);
+    let (mut server, mut load) = super::pages(bench, subject, plan)?;
+    load.extend(["-c", "50", "--warm-up", "1s"].map(str::to_owned));
+    bench.seconds *= LASTS;
+    let file = bench.place.scratch().join("perf.data");
+    let (pids, seconds) = (server.pids(), format!("{:.1}", 1.0 + bench.seconds));
+    let mut argv: Vec<OsString> = [&perf, Path::new("record")].map(Into::into).into();
+    argv.extend(["-q", "-e", "cpu-clock", "-F", "997", "-p", &pids, "-o"].map(Into::into));
+    argv.push(file.clone().into());
+    argv.extend(["--", "sleep", &seconds].map(Into::into));
+    let log = bench.place.scratch().join("perf.log");
+    let mut recorder =
+        bench
+            .place
+            .launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+    let mut sample = bench.drive(&mut server, &[load])?.sound()?.sample();
+    bench.see_end(&mut recorder, &log)?;
+    let said = Command::new(perf)
+        .args([
+            "report",
+            "--stdio",
+            "--no-children",
+            "-q",
+            "-F",
+            "overhead,sym",
+            "-t",
+            "|",
+        ])
+        .args(["--percent-limit", "0", "-i"])
+        .arg(&file)
+        .output()?;
+    let shares = shares(&String::from_utf8_lossy(&said.stdout)).ok_or_else(|| {
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        Fault::Failed(format!("perf took no samples: {}", why.trim()))
+    })?;
+    sample.values.extend(shares);
+    Ok(sample)
+}
+
+/// The share of each part, in percent, from lines such as `12.34%|[.] memcpy`; none without lines.
+fn shares(report: &str) -> Option<Vec<(String, f64)>> {
+    let mut sums = PARTS.map(|part| (part.measure.name.to_owned(), 0.0));
+    for line in report.lines() {
+        let Some((percent, symbol)) = line.split_once('|') else {
+            continue;
+        };
+        let percent: f64 = percent.trim().trim_end_matches('%').parse().ok()?;
+        let is_in = |part: &&Part| match part.words {
+            [] => symbol.trim().starts_with("[k]"),
+            words => words.iter().any(|word| symbol.contains(word)),
+        };
+        let at = PARTS.iter().position(is_in)?;
+        sums[at].1 += percent;
+    }
+    (sums.iter().map(|(_, percent)| percent).sum::<f64>() > 0.0).then(|| sums.into())
+}
+
+fn expectations(rows: &Rows) -> Vec<Expectation> {
+    let judge = rows.by(&ALLOCATION.measure);
+    [XDP, TAP]
+        .map(|subject| judge.at_most(CELL, subject, 1.0))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_function_is_in_one_part() {
+        let report = "\n    40.00%|[k] tcp_ack\n 30.5%|[.] <netstack::host::Shard>::transmit  \n\
+                      9.50%|[.] __memmove_avx_unaligned_erms\n 5%|[.] _int_malloc\n\
+                      5.00%|[.] netstack::wire::checksum::Sum::add\n\
+                      4.00%|[.] <serve::engine::netstack::Worker<web::Web>>::turn\n\
+                      6.00%|[.] 0x00007f2\n";
+        let shares = shares(report).unwrap();
+        let of = |name: &str| shares.iter().find(|(part, _)| part == name).unwrap().1;
+        assert_eq!(of("kernel_percent"), 40.0);
+        assert_eq!(of("tcp_percent"), 30.5);
+        assert_eq!(of("copy_percent"), 9.5);
+        assert_eq!(of("allocation_percent"), 5.0);
+        assert_eq!(of("checksum_percent"), 5.0);
+        assert_eq!(of("http_percent"), 4.0);
+        assert_eq!(of("other_percent"), 6.0);
+        assert_eq!(super::shares("no samples\n"), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! Links: the server at one end, the generator at the other, and no other station.
+//!
+//! ```text
+//!   the laboratory's network                     the server's network
+//!   generator ── 10.9.0.1 NEAR ════ veth ════ FAR 10.9.0.2 ── server on the kernel's TCP/IP
+//!   generator ── 10.9.0.1 NEAR ════ veth ════ FAR ─────────── server on a netstack, 10.9.0.2
+//!   generator ── 10.9.0.1 NEAR ═ TAP relay TAP ═ FAR ──────── either of them
+//!   generator ── 10.9.0.1 NEAR ════ TAP ═════════════════════ server on a netstack, 10.9.0.2
+//! ```
+//!
+//! Nothing of it survives the laboratory: interfaces go with their networks, and those with the
+//! last process and descriptor.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{self, Command, Stdio};
+
+use super::{Launched, sys};
+use crate::subject::in_path;
+
+/// The server's address; its netstack's, if it has one.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+const GENERATOR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+
+/// Frames that wait for a TAP's reader: a crowd that asks at once, and a window of a fast link.
+const TAP_QUEUE: u32 = 10_000;
+
+/// What a link is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkPlan {
+    pub(crate) wire: Wire,
+    /// The longest packet.
+    pub(crate) mtu: u64,
+    /// By which congestion control the kernel sends from the far end; none where a netstack is.
+    pub(crate) kernel: Option<&'static str>,
+}
+
+/// What lies between the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// A veth, to which the kernel may leave checksums, cutting and merging, or not.
+    Veth { has_offloads: bool },
+    /// Nothing: a netstack has the other end of the near interface, with so many queues.
+    Tap { queues: u64 },
+    /// Two interfaces with a program between them, `weft-programs relay`, that loses some of the
+    /// server's frames and delays all, half of the time on each way.
+    Bad { loss_per_mille: u64, delay_ms: u64 },
+}
+
+/// Two ends that are up. It goes with this.
+pub(crate) struct Link {
+    /// The generator's interface.
+    pub(crate) near: String,
+    /// What the server's device is called.
+    pub(crate) interface: String,
+    /// The server's, if it is not the laboratory's.
+    pub(crate) network: Option<OwnedFd>,
+    _relay: Option<Launched>,
+}
+
+/// What the ends of a link are called, which no other has had.
+pub(super) fn names(number: u32) -> [String; 2] {
+    [format!("near{number}"), format!("far{number}")]
+}
+
+impl Link {
+    /// Makes a link. Where there is a relay, it has made the interfaces.
+    ///
+    /// # Errors
+    /// What `ip` says, or the kernel.
+    pub(super) fn new(
+        [near, far]: [String; 2],
+        plan: LinkPlan,
+        relay: Option<Launched>,
+    ) -> io::Result<Link> {
+        let is_cut = plan.wire
+            == Wire::Veth {
+                has_offloads: false,
+            };
+        let network = match plan.wire {
+            Wire::Tap { queues } => {
+                let several = if queues > 1 { " multi_queue" } else { "" };
+                ip(&format!("tuntap add {near} mode tap{several}"))?;
+                None
+            }
+            _ => Some(sys::new_network()?),
+        };
+        // From here on it is removed if something fails.
+        let link = Link {
+            interface: if network.is_some() { far } else { near.clone() },
+            near,
+            network,
+            _relay: relay,
+        };
+        let (near, far, mtu) = (&link.near, &link.interface, plan.mtu);
+        if let Some(network) = &link.network {
+            sys::in_network(network, super::furnish_network)?;
+            // The descriptor's name, which holds for other processes too.
+            let there = format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd());
+            match plan.wire {
+                Wire::Bad { .. } => ip(&format!("link set {far} netns {there}"))?,
+                _ => ip(&format!(
+                    "link add {near} type veth peer name {far} netns {there}"
+                ))?,
+            }
+            sys::in_network(network, || {
+                ip(&format!(
+                    "link set {far} mtu {mtu} txqueuelen {TAP_QUEUE} up"
+                ))?;
+                if is_cut {
+                    sys::turn_offloads_off(far)?;
+                }
+                let Some(congestion) = plan.kernel else {
+                    return Ok(());
+                };
+                ip(&format!(
+                    "address add {SERVER}/24 dev {far}\n\
+                     route replace 10.9.0.0/24 dev {far} src {SERVER} congctl {congestion}"
+                ))
+            })?;
+        }
+        if is_cut {
+            sys::turn_offloads_off(near)?;
+        }
+        ip(&format!(
+            "link set {near} mtu {mtu} txqueuelen {TAP_QUEUE} up\n\
+             address add {GENERATOR}/24 dev {near}"
+        ))?;
+        Ok(link)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Its network takes it along at the latest.
+        let _ = ip(&format!("link delete {}", self.near));
+    }
+}
+
+/// Why there are no links here; `None` if there are.
+pub(super) fn lacks(is_root: bool) -> Option<String> {
+    match (is_root, in_path("ip")) {
+        (false, _) => Some("links between networks need root".to_owned()),
+        (_, None) => Some("the program ip is missing: apt-get install iproute2".to_owned()),
+        _ => None,
+    }
+}
+
+/// Interfaces that are made from now on in this network say nothing of their own over IPv6.
+pub(super) fn silence_ipv6() {
+    // A kernel without it has no such file.
+    let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+}
+
+/// Runs lines of ip(8) in this thread's network.
+fn ip(lines: &str) -> io::Result<()> {
+    let mut child = Command::new(in_path("ip").unwrap_or_else(|| "ip".into()))
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut stdin = child.stdin.take().expect("piped");
+    let written = stdin.write_all(format!("{lines}\n").as_bytes());
+    drop(stdin);
+    let ended = child.wait_with_output()?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let (lines, said) = (lines.replace('\n', "; "), said.lines().next());
+        let said = said.unwrap_or_default();
+        return Err(io::Error::other(format!("ip {lines}: {said}")));
+    }
+    written
+}

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ::netstack::device::Capabilities;
 use ::netstack::device::impair::{Impair, Impairment};
 use ::netstack::device::mem::{self, Mem};
+use ::netstack::device::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError};
 use ::netstack::host::FlowId;
 use ::netstack::ip::{InterfaceConfig, Prefix};
 use ::netstack::tcp::End;
@@ -26,7 +26,7 @@ type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
 
 /// A server and a client, and what is known of the server outside of its loop.
 struct World<S> {
-    worker: Worker<S, Open<S>, Impair<Mem>>,
+    worker: Worker<S, Open<S>, Pluggable>,
     client: Netstack<Mem>,
     shared: Arc<Shared>,
     gate: Arc<Gate>,
@@ -74,7 +74,10 @@ impl<S: Session + 'static> World<S> {
         }];
         let hall = Arc::new(Hall::new(admission, doors, 1));
         let (near, far) = mem::pair(Capabilities::offloading(1500), 1024);
-        let near = Impair::new(near, link, link, 7);
+        let near = Pluggable {
+            link: Impair::new(near, link, link, 7),
+            is_gone: false,
+        };
         let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
         let netstack = Netstack::new(near, host(1), tcp, limits, [1; 16]);
         let backlog = Backlog::default();
@@ -372,6 +375,76 @@ fn a_port_that_nothing_listens_at_refuses() {
     let client = world.connect_to(PORT + 1);
     world.until("an end", |world| world.client.shard().end(client).is_some());
     assert_eq!(world.client.shard().end(client), Some(End::Refused));
+}
+
+/// Seen: a TAP interface that was deleted cost its loop a thousand tries a second for ever. Cause:
+/// after each error it slept a millisecond. Cure: each further error doubles the pause.
+#[test]
+fn a_device_that_is_gone_is_tried_ever_more_rarely_and_one_that_is_back_at_once() {
+    let mut world = World::new(Limits::default(), || Echo);
+    let client = world.connect();
+    world.ask(client, "hello\n");
+    world.worker.device().is_gone = true;
+    let ms = Duration::from_millis;
+    let mut pauses = Vec::new();
+    for _ in 0..20 {
+        world.worker.turn();
+        let pause = world.worker.device_pause();
+        // A timer may end it early, and nothing else.
+        let patience = world.worker.patience();
+        assert!((ms(1)..=pause).contains(&patience), "{patience:?}");
+        pauses.push(pause);
+    }
+    assert_eq!(pauses[..4], [ms(1), ms(2), ms(4), ms(8)]);
+    assert_eq!(pauses[7..], [ms(128); 13]);
+    world.worker.device().is_gone = false;
+    world.ask(client, "hello again\n");
+    world.worker.device().is_gone = true;
+    world.worker.turn();
+    assert_eq!(world.worker.device_pause(), ms(1));
+}
+
+/// A device that can be taken away.
+struct Pluggable {
+    link: Impair<Mem>,
+    is_gone: bool,
+}
+
+impl Pluggable {
+    fn is_there(&self) -> io::Result<()> {
+        match self.is_gone {
+            true => Err(io::ErrorKind::NotFound.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Device for Pluggable {
+    fn capabilities(&self) -> Capabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(&mut self, now: NetInstant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        self.is_there()?;
+        self.link.receive(now, burst)
+    }
+
+    fn transmit(
+        &mut self,
+        now: NetInstant,
+        frame: &OutgoingFrame<'_>,
+    ) -> Result<(), TransmitError> {
+        self.is_there().map_err(TransmitError::Io)?;
+        self.link.transmit(now, frame)
+    }
+
+    fn flush(&mut self, now: NetInstant) -> io::Result<()> {
+        self.link.flush(now)
+    }
+
+    fn wakes_at(&self) -> Option<NetInstant> {
+        self.link.wakes_at()
+    }
 }
 
 fn pattern(len: usize) -> Vec<u8> {

@@ -15,7 +15,6 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use netstack::Netstack;
@@ -39,9 +38,11 @@ use crate::engine::loops::{Loop, Waits, drop_session, tell_stage};
 use crate::shared::{CUTTING, SERVING};
 use lifetime::HANDSHAKE_PATIENCE;
 
-/// How soon a frame is tried again that the device had no room for; and how long a loop rests after
-/// an error of the device, which would come back at once.
+/// How soon a frame is tried again that the device had no room for; and how long a loop leaves the
+/// device alone after an error, which would come back at once. Each further error doubles that up
+/// to the second: a device may be gone for ever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
+const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
 /// See the [module page](self).
 pub(super) struct Worker<S, O, D> {
@@ -66,7 +67,8 @@ pub(super) struct Worker<S, O, D> {
     stage: u8,
     /// The device gave as many frames as a burst takes, or has refused one.
     has_more_frames: bool,
-    has_device_failed: bool,
+    /// How long it is left alone after its last errors; zero while it works.
+    device_pause: Duration,
     /// No frame has come since it was said that the device fails.
     has_complained: bool,
 }
@@ -161,7 +163,7 @@ where
             is_in_line: false,
             stage: SERVING,
             has_more_frames: false,
-            has_device_failed: false,
+            device_pause: Duration::ZERO,
             has_complained: false,
         }
     }
@@ -182,7 +184,6 @@ where
     pub(super) fn turn(&mut self) {
         self.desk.now = clock::now();
         let received = self.netstack.receive(self.now());
-        self.has_device_failed = received.is_err();
         match &received {
             Err(error) if !mem::replace(&mut self.has_complained, true) => {
                 eprintln!("the netstack's device brings nothing: {error}; it is tried again");
@@ -198,23 +199,29 @@ where
         self.look_at_timers();
         self.accept();
         let transmitted = self.netstack.transmit(self.now(), &self.connections);
-        self.has_device_failed |= transmitted.is_err();
-        if self.has_device_failed {
-            self.desk.own.counters.errors.add(1);
-        }
+        self.rest_device(received.is_err() || transmitted.is_err());
         self.figures.copy(&mut self.netstack, &self.desk.hangar);
+    }
+
+    fn rest_device(&mut self, has_failed: bool) {
+        if !has_failed {
+            self.device_pause = Duration::ZERO;
+            return;
+        }
+        self.desk.own.counters.errors.add(1);
+        let longer = 2 * self.device_pause;
+        self.device_pause = longer.clamp(DEVICE_PAUSE, DEVICE_PAUSE_MAX);
     }
 
     fn wait(&mut self) {
         if self.is_over() {
             return;
         }
-        if self.has_device_failed {
-            thread::sleep(DEVICE_PAUSE);
-        }
         let patience = self.patience();
         let bell = &self.desk.own.bell;
+        // One that has failed reports that without end.
         let device = self.netstack.device().descriptor();
+        let device = device.filter(|_| self.device_pause.is_zero());
         let fds = [bell.as_fd(), device.unwrap_or(bell.as_fd())];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         bell.wait(Some(patience), |timeout| {
@@ -235,7 +242,7 @@ where
     }
 
     /// For how long nothing happens unless a frame or a letter comes.
-    fn patience(&mut self) -> Duration {
+    pub(super) fn patience(&mut self) -> Duration {
         if self.has_more_frames || !self.turns.is_empty() {
             return Duration::ZERO;
         }
@@ -248,12 +255,25 @@ where
         if self.netstack.is_held_up() {
             patience = patience.min(DEVICE_PAUSE);
         }
+        if !self.device_pause.is_zero() {
+            patience = patience.clamp(DEVICE_PAUSE, self.device_pause);
+        }
         patience
     }
 
     #[cfg(test)]
     pub(super) fn hangar(&self) -> &Hangar {
         &self.desk.hangar
+    }
+
+    #[cfg(test)]
+    pub(super) fn device(&mut self) -> &mut D {
+        self.netstack.device()
+    }
+
+    #[cfg(test)]
+    pub(super) fn device_pause(&self) -> Duration {
+        self.device_pause
     }
 
     #[cfg(test)]

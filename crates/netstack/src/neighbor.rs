@@ -30,7 +30,9 @@
 //!   claim one address do not make it flap with every packet.
 //! - The number of neighbours is limited, and so is the number of those that are asked for: a scan
 //!   of a large prefix fills neither. RFC 6583
-//! - When there are too many, those go first that are stale: nothing was sent to them since.
+//! - When there are too many, those go first that are stale: nothing was sent to them since. They
+//!   go for a stranger that only asks no more often than each [`STRANGER_EVERY`]: looking for the
+//!   one to go takes time, and a stranger gets its answer without an entry.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -60,6 +62,9 @@ pub const DELAY: Duration = Duration::from_secs(5);
 
 /// For how long what was not asked for does not change an address again.
 pub const LOCK: Duration = Duration::from_secs(1);
+
+/// How often a full cache takes up a neighbour that nothing was sent to yet.
+pub const STRANGER_EVERY: Duration = Duration::from_millis(1);
 
 /// What is known of a neighbour's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +116,8 @@ pub struct NeighborCache {
     released: VecDeque<Vec<u8>>,
     /// Their buffers.
     spare: Vec<Vec<u8>>,
+    /// No stranger makes a neighbour go before.
+    stranger_at: Instant,
     counters: NeighborCounters,
 }
 
@@ -290,7 +297,7 @@ impl NeighborCache {
     /// asked of this host.
     pub fn hinted(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, may_add: bool) {
         let Some(entry) = self.entries.get_mut(&address) else {
-            if may_add && self.make_room() {
+            if may_add && self.make_room_for_stranger(now) {
                 self.know(now, address, mac, State::Stale);
             }
             return;
@@ -402,6 +409,18 @@ impl NeighborCache {
         }
         self.counters.asked += 1;
         self.questions.push_back(Question { target, station });
+    }
+
+    fn make_room_for_stranger(&mut self, now: Instant) -> bool {
+        if self.entries.len() < NEIGHBORS_MAX {
+            return true;
+        }
+        if now < self.stranger_at {
+            self.counters.refused += 1;
+            return false;
+        }
+        self.stranger_at = now + STRANGER_EVERY;
+        self.make_room()
     }
 
     /// Makes room for one more: the neighbour goes that was not used for longest, but none that is

@@ -297,7 +297,8 @@ impl Shard {
             self.forget(oldest);
         }
         let flow = &self.flows[index as usize];
-        let (tuple, hash) = (flow.tuple, flow.hash);
+        let tuple = flow.tuple;
+        let hash = self.secret.0.table_hash(&tuple);
         let numbers = flow.connection.last_numbers();
         let timestamps = flow.connection.last_timestamps();
         let expires_at = now + self.configs.v4.time_wait;

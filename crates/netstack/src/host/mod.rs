@@ -204,7 +204,6 @@ impl fmt::Debug for Keyed {
 struct Flow {
     connection: Connection,
     tuple: FourTuple,
-    hash: u64,
     receive: ReceiveBuffer,
     send: SendBuffer,
     serial: u32,
@@ -389,7 +388,8 @@ impl Shard {
 
     /// How many bytes [`Shard::write`] would take.
     pub fn write_room(&self, id: FlowId) -> usize {
-        self.flow(id).map_or(0, |flow| flow.send.room())
+        self.flow(id)
+            .map_or(0, |flow| flow.send.room(&self.send_rings))
     }
 
     /// `len` more bytes are to be sent, which the [`Writer`] of [`Shard::transmit`] has. A
@@ -593,9 +593,8 @@ impl Shard {
         let index = self.flows.insert(Flow {
             connection,
             tuple,
-            hash,
             receive: ReceiveBuffer::default(),
-            send: SendBuffer::new(&self.send_rings),
+            send: SendBuffer::default(),
             serial: self.serial,
             waits_at: None,
             events: Happened::NOTHING,
@@ -633,7 +632,8 @@ impl Shard {
         let flow = &mut self.flows[index as usize];
         if !flow.is_nameless {
             flow.is_nameless = true;
-            self.table.remove(flow.hash, index);
+            let hash = self.secret.0.table_hash(&flow.tuple);
+            self.table.remove(hash, index);
         }
     }
 
@@ -669,13 +669,17 @@ impl Shard {
 mod tests {
     use super::*;
 
+    /// Seen: 1,049 bytes of each of 100,000. Cause: the hash, the send buffer's capacity and the
+    /// initial window stood in each connection, and follow from what others hold. Cure: 32 bytes
+    /// less.
     #[test]
     fn a_connection_at_rest_takes_less_than_a_kibibyte() {
         // The slab's entry; two slots of the table, since it is half full; its timer and its places
-        // in the two queues. Rings and scoreboard have no memory before something is sent.
+        // in the two queues. The first pieces of the scoreboard, which the SYN needs, take the
+        // rest. Rings have no memory before something is written.
         let entry = size_of::<Flow>() + 8;
         let (table, timer, queues) = (2 * 2 * 8, 24, 2 * 2 * 4);
         let sum = entry + table + timer + queues;
-        assert!(sum <= 1024, "{sum} bytes, of which {entry} for the flow");
+        assert!(sum <= 960, "{sum} bytes, of which {entry} for the flow");
     }
 }

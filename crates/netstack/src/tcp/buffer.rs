@@ -85,26 +85,16 @@ fn class_of(len: usize) -> usize {
 
 /// What was written and is not acknowledged: bytes are copied in once, and read for each
 /// transmission.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SendBuffer {
     ring: Ring,
-    capacity: usize,
     len: usize,
 }
 
 impl SendBuffer {
-    /// Holds as many bytes as `pool` says, which is the one that it is always used with.
-    pub fn new(pool: &RingPool) -> SendBuffer {
-        SendBuffer {
-            ring: Ring::default(),
-            capacity: pool.capacity,
-            len: 0,
-        }
-    }
-
-    /// Takes as many of `bytes` as fit, and says how many.
+    /// Takes as many of `bytes` as fit, and says how many. It is always used with the same pool.
     pub fn write(&mut self, pool: &mut RingPool, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.room());
+        let taken = bytes.len().min(self.room(pool));
         let end = self.ring.start + self.len as u64;
         self.ring.put(pool, end, &bytes[..taken]);
         self.len += taken;
@@ -112,8 +102,8 @@ impl SendBuffer {
     }
 
     /// How many bytes fit.
-    pub fn room(&self) -> usize {
-        self.capacity - self.len
+    pub fn room(&self, pool: &RingPool) -> usize {
+        pool.capacity - self.len
     }
 
     /// `len` bytes from stream offset `offset` on, in two pieces if they lie around the end of the
@@ -261,7 +251,7 @@ mod tests {
     #[test]
     fn bytes_go_round_the_ring_and_come_out_in_order() {
         let mut pool = RingPool::new(7000, usize::MAX);
-        let mut buffer = SendBuffer::new(&pool);
+        let mut buffer = SendBuffer::default();
         let mut written = 0_usize;
         for _ in 0..20 {
             let bytes: Vec<u8> = (written..written + 5000).map(|at| (at / 7) as u8).collect();
@@ -277,7 +267,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_taken() {
         let mut pool = RingPool::new(4, usize::MAX);
-        let mut buffer = SendBuffer::new(&pool);
+        let mut buffer = SendBuffer::default();
         assert_eq!(buffer.write(&mut pool, b"abcdef"), 4);
         assert_eq!(buffer.write(&mut pool, b"ef"), 0);
         buffer.release(&mut pool, 1);
@@ -317,12 +307,12 @@ mod tests {
     #[test]
     fn a_ring_that_holds_nothing_is_there_for_another() {
         let mut pool = RingPool::new(16, usize::MAX);
-        let mut first = SendBuffer::new(&pool);
+        let mut first = SendBuffer::default();
         first.write(&mut pool, b"abc");
         assert_eq!(pool.free_len, 0);
         first.release(&mut pool, 3);
         assert_eq!(pool.free_len, RING_LEN_MIN);
-        let mut second = SendBuffer::new(&pool);
+        let mut second = SendBuffer::default();
         second.write(&mut pool, b"d");
         assert_eq!(pool.free_len, 0);
         assert_eq!(second.slices(0, 1).0, b"d");

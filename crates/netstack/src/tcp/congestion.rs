@@ -31,10 +31,9 @@ const CUBIC_BETA: f64 = 0.7;
 #[derive(Clone, Copy, Debug)]
 pub struct Congestion {
     control: CongestionControl,
+    mss: u16,
     cwnd: u64,
     ssthresh: u64,
-    mss: u64,
-    initial: u64,
     /// Part of a byte or of a segment that the window has grown by in avoidance.
     credit: f64,
     cubic: Cubic,
@@ -64,16 +63,11 @@ struct Cubic {
 impl Congestion {
     /// With an initial window of so many segments. RFC 6928 2
     pub fn new(control: CongestionControl, mss: u16, initial_segments: u16) -> Congestion {
-        let mss = u64::from(mss);
-        let segments = u64::from(initial_segments);
-        // RFC 6928 2, formula (1), with ten in the place of the number asked for.
-        let initial = (segments * mss).min((2 * mss).max(segments * 1460));
         Congestion {
             control,
-            cwnd: initial,
-            ssthresh: CWND_MAX,
             mss,
-            initial,
+            cwnd: initial_window(mss, initial_segments),
+            ssthresh: CWND_MAX,
             credit: 0.0,
             cubic: Cubic {
                 w_max: 0.0,
@@ -103,13 +97,13 @@ impl Congestion {
     /// The path takes smaller segments than was thought. The window stays as it is in bytes, but
     /// for one that would be less than a segment. RFC 5681 4.1 has nothing on this.
     pub fn set_mss(&mut self, mss: u16) {
-        self.mss = u64::from(mss);
-        self.cwnd = self.cwnd.max(self.mss);
+        self.mss = mss;
+        self.cwnd = self.cwnd.max(mss.into());
     }
 
     /// A SYN was lost: the first window is one segment. RFC 5681 3.1
     pub fn syn_was_lost(&mut self) {
-        self.cwnd = self.mss;
+        self.cwnd = self.mss.into();
     }
 
     /// `acked` bytes more are acknowledged, by a window that was full.
@@ -137,12 +131,12 @@ impl Congestion {
 
     /// A segment for each window. RFC 5681 3.1 (3), RFC 3465 2.1
     fn reno_growth(&self, acked: u64) -> f64 {
-        self.mss as f64 * acked.min(self.cwnd) as f64 / self.cwnd as f64
+        f64::from(self.mss) * acked.min(self.cwnd) as f64 / self.cwnd as f64
     }
 
     /// RFC 9438 4.2 to 4.5, in bytes.
     fn cubic_growth(&mut self, now: Instant, acked: u64, srtt: Option<Duration>) -> f64 {
-        let mss = self.mss as f64;
+        let mss = f64::from(self.mss);
         let cwnd = self.cwnd as f64 / mss;
         let acked = acked as f64 / mss;
         let cubic = &mut self.cubic;
@@ -183,7 +177,7 @@ impl Congestion {
     /// Data was lost, with `flight` bytes under way: the threshold falls, and the caller brings the
     /// window down to it.
     pub fn on_loss(&mut self, flight: u64) {
-        let mss = self.mss as f64;
+        let mss = f64::from(self.mss);
         // Without what duplicates and SACK blocks have let out before the loss was found. RFC 5681
         // 3.2 (2)
         let flight = flight.min(self.cwnd);
@@ -200,12 +194,12 @@ impl Congestion {
         };
         self.cubic.epoch = Instant::NEVER;
         self.credit = 0.0;
-        self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * self.mss);
+        self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * u64::from(self.mss));
     }
 
     /// The retransmission timer has expired: one segment. RFC 5681 3.1 (4)
     pub fn on_timeout(&mut self) {
-        self.cwnd = self.mss;
+        self.cwnd = self.mss.into();
         self.credit = 0.0;
     }
 
@@ -216,7 +210,7 @@ impl Congestion {
 
     /// Rate reduction says how many bytes may be under way.
     pub fn set_cwnd(&mut self, cwnd: u64) {
-        self.cwnd = cwnd.clamp(self.mss, CWND_MAX);
+        self.cwnd = cwnd.clamp(self.mss.into(), CWND_MAX);
     }
 
     /// What a loss is about to change.
@@ -237,10 +231,16 @@ impl Congestion {
     }
 
     /// Nothing was sent for a time-out: what was known of the path is old. RFC 5681 4.1
-    pub fn restart_after_idle(&mut self) {
-        self.cwnd = self.cwnd.min(self.initial);
+    pub fn restart_after_idle(&mut self, initial_segments: u16) {
+        self.cwnd = self.cwnd.min(initial_window(self.mss, initial_segments));
         self.cubic.epoch = Instant::NEVER;
     }
+}
+
+/// RFC 6928 2, formula (1), with ten in the place of the number asked for.
+fn initial_window(mss: u16, segments: u16) -> u64 {
+    let (mss, segments) = (u64::from(mss), u64::from(segments));
+    (segments * mss).min((2 * mss).max(segments * 1460))
 }
 
 /// By Newton's iteration: only sums, products and quotients, which are the same bits on every

@@ -302,7 +302,8 @@ impl Connection {
     fn restart_if_idle(&mut self, config: &TcpConfig, now: Instant) {
         let is_idle = now.since(self.sent_at) > self.round_trip.rto(&config.rto);
         if self.flight.is_empty() && is_idle {
-            self.congestion.restart_after_idle();
+            let segments = config.initial_window_segments;
+            self.congestion.restart_after_idle(segments);
             self.sent_at = now;
         }
     }

@@ -16,6 +16,7 @@
 //! do beyond carrying frames, it says in [`Capabilities`]; what it cannot do is not asked of it.
 
 pub mod impair;
+mod mapping;
 pub mod mem;
 pub mod name;
 pub mod packet;

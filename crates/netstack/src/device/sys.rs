@@ -107,10 +107,9 @@ fn checked(returned: c_int) -> io::Result<()> {
     }
 }
 
-/// A packet socket of one interface, which does not wait. packet(7)
-pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
+/// A packet socket, which does not wait. packet(7)
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let index = index_of(name)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Without a protocol it receives nothing until it is bound: no frame of another interface.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
@@ -118,10 +117,35 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
     set_packet_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1)?;
     drop_tagged(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// Gives a packet socket a ring of `slots` to receive into, of `slot_len` bytes each. What is
+/// longer goes into its queue.
+pub(super) fn set_packet_ring(
+    socket: BorrowedFd<'_>,
+    block_len: usize,
+    slot_len: usize,
+    slots: usize,
+) -> io::Result<()> {
+    let version = libc::tpacket_versions::TPACKET_V2 as c_int;
+    set_packet_option(socket, libc::PACKET_VERSION, version)?;
+    set_packet_option(socket, libc::PACKET_COPY_THRESH, 1)?;
+    let request = libc::tpacket_req {
+        tp_block_size: block_len as u32,
+        tp_block_nr: (slots * slot_len / block_len) as u32,
+        tp_frame_size: slot_len as u32,
+        tp_frame_nr: slots as u32,
+    };
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// Binds a packet socket to an interface.
+pub(super) fn bind_packet(socket: BorrowedFd<'_>, interface: c_int) -> io::Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: index,
+        sll_ifindex: interface,
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,
@@ -131,8 +155,12 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: bind(2) reads `len` bytes of the address, which lives until the end of the call.
     let returned = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     checked(returned)?;
-    listen_to_all(socket.as_fd(), index)?;
-    Ok(socket)
+    listen_to_all(socket, interface)
+}
+
+/// The error that waits at a socket, such as that its interface is down.
+pub(super) fn error_of(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::sockopt::socket_error(socket)??)
 }
 
 /// A frame with a VLAN tag is of another link. The kernel has taken the tag off, so it would look

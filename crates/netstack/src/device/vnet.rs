@@ -19,25 +19,45 @@ pub(super) fn receive(
     burst: &mut ReceiveBurst,
     dropped: &mut u64,
 ) -> io::Result<()> {
-    while let Some(room) = burst.room() {
-        let mut header = [0; HEADER_LEN];
-        let mut slices = [IoSliceMut::new(&mut header), IoSliceMut::new(room)];
-        let read = match readv(&fd, &mut slices) {
-            Ok(read) => read,
-            Err(Errno::AGAIN) => break,
-            Err(Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let parsed = VnetHeader::parse(&header);
-        match (read.checked_sub(HEADER_LEN), parsed) {
-            (Some(len), Ok((header, _))) => {
-                let segment_len = header.gso.map(|gso| gso.segment_len);
-                burst.push(len, verified(&header), segment_len);
-            }
-            _ => *dropped += 1,
-        }
-    }
+    while receive_one(&fd, burst, dropped)? {}
     Ok(())
+}
+
+/// Reads a frame. Says whether there was one, and room for it.
+pub(super) fn receive_one(
+    fd: impl AsFd,
+    burst: &mut ReceiveBurst,
+    dropped: &mut u64,
+) -> io::Result<bool> {
+    let Some(room) = burst.room() else {
+        return Ok(false);
+    };
+    let mut header = [0; HEADER_LEN];
+    let mut slices = [IoSliceMut::new(&mut header), IoSliceMut::new(room)];
+    let read = loop {
+        match readv(&fd, &mut slices) {
+            Ok(read) => break read,
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    match read.checked_sub(HEADER_LEN) {
+        Some(len) => take(&header, len, burst, dropped),
+        None => *dropped += 1,
+    }
+    Ok(true)
+}
+
+/// Takes up a frame of `len` bytes at the beginning of the burst's room, with this header.
+pub(super) fn take(header: &[u8], len: usize, burst: &mut ReceiveBurst, dropped: &mut u64) {
+    match VnetHeader::parse(header) {
+        Ok((header, _)) => {
+            let segment_len = header.gso.map(|gso| gso.segment_len);
+            burst.push(len, verified(&header), segment_len);
+        }
+        Err(_) => *dropped += 1,
+    }
 }
 
 /// A checksum that is still to be completed belongs to a frame that was on no wire.

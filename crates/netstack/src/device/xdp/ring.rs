@@ -13,10 +13,11 @@
 use std::ffi::c_int;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::super::mapping::Mapping;
 use super::super::sys;
 
 /// A frame in umem: `struct xdp_desc` in `linux/if_xdp.h`.
@@ -49,8 +50,8 @@ pub(super) fn open(
         memory: Mapping::anonymous(chunk_len * chunks)?,
     };
     let region = libc::xdp_umem_reg {
-        addr: umem.memory.start.as_ptr() as u64,
-        len: umem.memory.len as u64,
+        addr: umem.memory.at(0, 0).as_ptr() as u64,
+        len: umem.memory.len() as u64,
         chunk_size: chunk_len as u32,
         headroom: 0,
         flags: 0,
@@ -212,59 +213,5 @@ impl Counters {
         let index = (count & (self.entries - 1)) as usize;
         let at = self.entries_at + index * size_of::<T>();
         self.memory.at(at, size_of::<T>()).cast()
-    }
-}
-
-/// Mapped memory.
-struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the memory is the mapping's own, whichever thread has it: nothing here depends on the
-// thread that made it.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn anonymous(len: usize) -> io::Result<Mapping> {
-        Mapping::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-    }
-
-    /// A ring of a socket, which is named by its offset.
-    fn of(socket: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mapping> {
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Mapping::new(len, flags, socket.as_raw_fd(), offset)
-    }
-
-    fn new(len: usize, flags: c_int, fd: c_int, offset: u64) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let offset = offset as libc::off_t;
-        // SAFETY: without MAP_FIXED the kernel maps where nothing else is (mmap(2)).
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).expect("mmap returned a null pointer");
-        Ok(Mapping { start, len })
-    }
-
-    /// The place of `len` bytes from `at` on.
-    ///
-    /// # Panics
-    ///
-    /// If they are not within the mapping.
-    fn at(&self, at: usize, len: usize) -> NonNull<u8> {
-        let is_within = at.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(is_within, "{len} bytes from {at} in {}", self.len);
-        // SAFETY: the place is within the mapping, or just behind it if `len` is zero.
-        unsafe { self.start.add(at) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and nothing borrows from it any more. The kernel
-        // keeps umem's pages for as long as its socket needs them.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -21,6 +21,9 @@ const ROOM_LEN_MIN: u64 = 64 * 1024;
 const FLIGHTS_LEN_MAX: u64 = 256 << 20;
 const CROWDED_LEN_MAX: u64 = 2 * ROOM_LEN_MIN;
 
+/// A crowd: its bytes leave holes in the allocator's memory, which it would keep.
+const CROWD_LEN_MIN: u64 = 64 << 20;
+
 /// Shorter pieces are copied. A segment of 64 KiB has a few of the others and copies between them:
 /// fewer than the [`Pieces::COUNT_MAX`] that a frame may have.
 const SHARED_LEN_MIN: usize = 16 * 1024;
@@ -49,6 +52,8 @@ pub(super) struct Hangar {
     landed: Vec<Box<Outbox>>,
     /// Bytes of all flights.
     len: u64,
+    /// The most that it was since the last crowd.
+    len_max: u64,
     crowded: u64,
 }
 
@@ -71,9 +76,19 @@ impl Hangar {
         }
     }
 
+    /// Whether a crowd is gone; said once.
+    pub(super) fn has_lost_a_crowd(&mut self) -> bool {
+        let is_gone = self.len_max >= CROWD_LEN_MIN && self.len <= self.len_max / 8;
+        if is_gone {
+            self.len_max = self.len;
+        }
+        is_gone
+    }
+
     fn add(&mut self, len: u64) {
         let before = self.len;
         self.len += len;
+        self.len_max = self.len_max.max(self.len);
         self.crowded += u64::from(before < FLIGHTS_LEN_MAX && FLIGHTS_LEN_MAX <= self.len);
     }
 }
@@ -180,6 +195,25 @@ impl Flight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen: after 5,000 clients that read nothing were reset, 934 MB stayed resident. Cause: glibc
+    /// keeps what is free between what is in use. Cure: it is told to give it back.
+    #[test]
+    fn a_crowd_that_is_gone_is_noticed_once_and_a_few_connections_are_none() {
+        let mut hangar = Hangar::default();
+        let mut out = Outbox::new();
+        out.put_shared(vec![0; FLIGHT_LEN_MAX as usize].into());
+        for count in [CROWD_LEN_MIN / FLIGHT_LEN_MAX, 4] {
+            let mut flights: Vec<Flight> = (0..count).map(|_| Flight::default()).collect();
+            for flight in &mut flights {
+                flight.take(&mut hangar, &out);
+            }
+            assert!(!hangar.has_lost_a_crowd());
+            flights.into_iter().for_each(|it| it.abandon(&mut hangar));
+            assert_eq!(hangar.has_lost_a_crowd(), count > 4);
+            assert!(!hangar.has_lost_a_crowd());
+        }
+    }
 
     fn gathered(flight: &Flight, offset: u64, len: usize) -> (Vec<u8>, usize) {
         let mut pieces = Pieces::default();

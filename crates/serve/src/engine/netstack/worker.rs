@@ -200,6 +200,10 @@ where
         self.accept();
         let transmitted = self.netstack.transmit(self.now(), &self.connections);
         self.rest_device(received.is_err() || transmitted.is_err());
+        if self.desk.hangar.has_lost_a_crowd() {
+            // Not on the loop, for which it takes too long. If it is refused, the memory stays.
+            let _ = self.desk.jobs.hand_over(false, give_back_memory);
+        }
         self.figures.copy(&mut self.netstack, &self.desk.hangar);
     }
 
@@ -438,6 +442,16 @@ where
     fn arm(&mut self, id: FlowId, until: Instant) {
         let at = net_instant(self.start, until);
         self.timers.arm(id.index() as u32, at);
+    }
+}
+
+/// The system gets the pages that the allocator has free. Other allocators than glibc's do so by
+/// themselves.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) touches only memory that is free, and may be called on any thread.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

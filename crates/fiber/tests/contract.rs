@@ -21,6 +21,7 @@ contract! {
     a_connection_between_processors
     read_past_its_timeout_fails_and_loses_nothing
     write_to_a_peer_that_does_not_read_times_out
+    a_wait_for_room_ends_when_the_peer_has_read
     timeout_bounds_what_runs_inside
     receive_lends_a_buffer_and_sees_the_end
     more_receivers_than_lent_buffers
@@ -148,6 +149,17 @@ fn write_to_a_peer_that_does_not_read_times_out() {
         .find_map(|_| near.write_all(&chunk).err())
         .expect("buffers are finite");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+fn a_wait_for_room_ends_when_the_peer_has_read() {
+    let (mut near, mut far) = pair();
+    near.set_write_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    while near.write(&vec![0; 65536]).is_ok() {}
+    let reader = fiber::spawn(move || while let Ok(1..) = far.read(&mut [0; 1000]) {});
+    near.wait_writable(Some(Instant::now() + PATIENCE)).unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    reader.join().unwrap();
 }
 
 fn timeout_bounds_what_runs_inside() {

@@ -90,8 +90,8 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     let sent = stream.send_file_copy(range, len, until);
                     now = tell(carriage, sent, Carriage::sent);
                 }
-                Want::Untaken { after } => {
-                    now = tell(carriage, stream.untaken_len(after), Carriage::untaken);
+                Want::Untaken(look) => {
+                    now = tell(carriage, stream.untaken(&look), Carriage::untaken);
                 }
                 Want::Read { range } => {
                     let bytes = stream.read_file(range);

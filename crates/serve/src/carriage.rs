@@ -83,9 +83,9 @@ pub(crate) enum Want<'a> {
         len: u64,
         until: Instant,
     },
-    /// A look, so much later, at how many bytes of what was sent the peer has not taken. Then
+    /// A look at how many bytes of what was sent the peer has not taken. Then
     /// [`Carriage::untaken`].
-    Untaken { after: Duration },
+    Untaken(Look),
     /// The beginning of this range of a file, at most 32 KiB, as bytes, because TLS makes records
     /// of them; the last ones of the range as in [`Want::Copy`]. Then [`Carriage::file_bytes`].
     Read { range: &'a FileRange },
@@ -110,6 +110,36 @@ pub(crate) struct FilePiece<'a> {
     /// Whether to make sure first that the file has not changed. If it has, nothing is sent.
     pub(crate) look: bool,
     pub(crate) until: Instant,
+}
+
+/// A look at what the peer has not taken of what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// How much later.
+    pub(crate) after: Duration,
+    /// Whether the socket had sent all at the look before. If not, this look is due as soon as it
+    /// has.
+    pub(crate) all_was_sent: bool,
+    /// No further look is wanted if no more than this is untaken.
+    pub(crate) enough: u64,
+}
+
+/// What a look has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Untaken {
+    /// Bytes that the peer's side has not taken.
+    pub(crate) len: u64,
+    /// Whether all of them have left the socket, so that they are taken within a round trip. Also
+    /// said when they are few enough.
+    pub(crate) all_is_sent: bool,
+}
+
+impl Untaken {
+    /// The peer has taken all.
+    pub(crate) const NONE: Untaken = Untaken {
+        len: 0,
+        all_is_sent: true,
+    };
 }
 
 /// One connection. See the [module page](self).

@@ -102,6 +102,17 @@ macro_rules! stream {
                 self.socket.send_cached_file(file, offset, len, deadline)
             }
 
+            /// Waits until a send may succeed; may return for no reason.
+            ///
+            /// # Errors
+            /// `TimedOut` past the deadline; else what the wait itself reports.
+            pub fn wait_writable(
+                &self,
+                deadline: Option<std::time::Instant>,
+            ) -> std::io::Result<()> {
+                self.socket.wait(Interest::Write, deadline)
+            }
+
             /// Ends reading, writing or both; those that wait are woken.
             ///
             /// # Errors

@@ -478,7 +478,7 @@ impl Socket {
     }
 
     /// Waits until an attempt may succeed; may return for no reason.
-    fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
+    pub(super) fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match io_path() {
             IoPath::Uring => match operate(self.poll_entry(interest), deadline) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use session::{Chunk, Outbox};
 
-use super::{FilePiece, Want};
+use super::{FilePiece, Look, Untaken, Want};
 use crate::limits::Limits;
 
 /// Output, and how fast the peer takes it.
@@ -31,8 +31,8 @@ pub(crate) struct Outgoing {
     is_begun: bool,
     /// A file was too much for the socket.
     is_slow: bool,
-    /// What of it the peer had not taken at the last look, and when to look again.
-    untaken: Option<u64>,
+    /// What the last look found, and how long to wait for the next one.
+    untaken: Option<Untaken>,
     look_after: Duration,
     /// What was sent since the last page of the page cache: bytes that no write can change.
     copied: u64,
@@ -47,9 +47,10 @@ pub(super) const COPIED_END_LEN: u64 = 256 * 1024;
 /// How much of that is held back meanwhile.
 pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
 
-/// How often to look whether it has: there is no event for that. Each pause is a quarter longer
-/// than the one before, so a look is late by at most a quarter of the wait, and thousands of peers
-/// that take nothing cost next to nothing.
+/// How often to look whether it has. The socket reports when it has sent all, so a peer that pauses
+/// costs next to nothing and is not waited for longer than it pauses. From then on the peer's side
+/// takes it within a round trip, of which there is no report: each pause between two looks is a
+/// quarter longer than the one before, so a look is late by at most a quarter of that.
 const UNTAKEN_LOOK_MIN: Duration = Duration::from_micros(100);
 const UNTAKEN_LOOK_MAX: Duration = Duration::from_millis(250);
 
@@ -198,22 +199,37 @@ impl Outgoing {
             _ if !self.is_slow => piece(len, false),
             _ if len > COPIED_END_LEN => piece(len - COPIED_END_LEN, true),
             _ if len > HELD_BACK_LEN => copy(len - HELD_BACK_LEN),
-            Some(untaken) if untaken <= self.copied => copy(len),
-            _ => Want::Untaken {
-                after: self.look_after,
-            },
+            Some(untaken) if untaken.len <= self.copied => copy(len),
+            untaken => Want::Untaken(match untaken {
+                Some(Untaken {
+                    all_is_sent: false, ..
+                }) => self.look(UNTAKEN_LOOK_MAX, false),
+                _ => self.look(self.look_after, true),
+            }),
         }
     }
 
-    /// So much of what was sent the peer has not taken. `false` if it takes too little.
-    pub(super) fn look(&mut self, untaken: u64, now: Instant, limits: &Limits) -> bool {
+    fn look(&self, after: Duration, all_was_sent: bool) -> Look {
+        Look {
+            after,
+            all_was_sent,
+            enough: self.copied,
+        }
+    }
+
+    /// A look has found this. `false` if the peer takes too little.
+    pub(super) fn looked(&mut self, untaken: Untaken, now: Instant, limits: &Limits) -> bool {
         let before = self.untaken.replace(untaken);
-        self.look_after = (self.look_after * 5 / 4).clamp(UNTAKEN_LOOK_MIN, UNTAKEN_LOOK_MAX);
+        self.look_after = match untaken.all_is_sent {
+            true => (self.look_after * 5 / 4).clamp(UNTAKEN_LOOK_MIN, UNTAKEN_LOOK_MAX),
+            false => Duration::ZERO,
+        };
+        let Untaken { len, .. } = untaken;
         match before {
-            _ if untaken == 0 => true,
-            Some(before) if untaken >= before => now <= self.until,
+            _ if len == 0 => true,
+            Some(before) if len >= before.len => now <= self.until,
             before => {
-                self.taken += before.map_or(0, |before| before - untaken);
+                self.taken += before.map_or(0, |before| before.len - len);
                 self.keeps_pace(now, limits)
             }
         }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use session::{Now, Session};
 
 use super::outgoing::Outgoing;
-use super::{Carriage, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, outgoing};
+use super::{
+    Carriage, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, Untaken, outgoing,
+};
 use crate::counters::Closed;
 use crate::jobs::Job;
 
@@ -38,10 +40,10 @@ impl<S: Session> Carriage<S> {
         self.settle(now);
     }
 
-    /// The peer has not taken the last `len` bytes of what was sent.
-    pub(crate) fn untaken(&mut self, len: u64, now: Now) {
+    /// So much of what was sent the peer has not taken.
+    pub(crate) fn untaken(&mut self, untaken: Untaken, now: Now) {
         if let Some(outgoing) = &mut self.outgoing
-            && !outgoing.look(len, now.monotonic, &self.shared.limits)
+            && !outgoing.looked(untaken, now.monotonic, &self.shared.limits)
         {
             self.fail(Closed::TooSlow, now);
         }

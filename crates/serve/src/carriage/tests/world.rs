@@ -12,7 +12,9 @@ use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Sess
 
 use std::time::Instant;
 
-use super::super::{Carriage, Closed, FilePiece, SEALED_LEN_MAX, Secure, Shared, Want};
+use super::super::{
+    Carriage, Closed, FilePiece, Look, SEALED_LEN_MAX, Secure, Shared, Untaken, Want,
+};
 use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
@@ -217,7 +219,7 @@ pub(super) struct World {
     /// Whether the file was written to after it was announced.
     pub(super) has_changed: bool,
     /// What was sent and is still on its way to the peer.
-    pub(super) untaken: u64,
+    pub(super) untaken: Untaken,
     /// How the file's bytes were asked for.
     pub(super) asked: Vec<OutputWant>,
     /// How often bytes were taken that were said to be the last ones.
@@ -229,7 +231,7 @@ pub(super) struct World {
 pub(super) enum OutputWant {
     Pages { len: u64, look: bool },
     Copy(u64),
-    Untaken(Duration),
+    Untaken(Look),
 }
 
 impl World {
@@ -251,7 +253,7 @@ impl World {
             window: usize::MAX,
             file_len: FILE_LEN,
             has_changed: false,
-            untaken: 0,
+            untaken: Untaken::NONE,
             asked: Vec::new(),
             ends: 0,
         }
@@ -375,9 +377,9 @@ impl World {
                 self.got.extend_from_slice(&bytes);
                 self.carriage.sent(bytes.len() as u64, now);
             }
-            Want::Untaken { after } => {
-                self.asked.push(OutputWant::Untaken(after));
-                self.pass(after);
+            Want::Untaken(look) => {
+                self.asked.push(OutputWant::Untaken(look));
+                self.pass(look.after);
                 self.carriage.untaken(self.untaken, self.now);
             }
             Want::Read { range } => {

@@ -44,8 +44,8 @@ pub(crate) fn output<S: Session>(
             tell(carriage, read, look(now), Carriage::file_bytes);
             return Continue(0);
         }
-        Want::Untaken { after } => {
-            let untaken = wire.untaken_len(after, *now)?;
+        Want::Untaken(look) => {
+            let untaken = wire.untaken(&look, *now)?;
             tell(carriage, untaken, *now, Carriage::untaken);
             return Continue(0);
         }

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use event::Readiness;
 use fiber::fs::is_cached;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use session::{FileRange, Now, Outbox};
 
-use crate::carriage::{FilePiece, SEALED_LEN_MAX};
+use crate::carriage::{FilePiece, Look, SEALED_LEN_MAX, Untaken};
 use crate::counters::Closed;
 use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
-use crate::stream::{Gathered, untaken_len};
+use crate::stream::{self, Gathered};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub(crate) struct Wire {
     is_reading: bool,
     /// What was read of the file whose turn it is, and how much of that was sent.
     piece: Option<(ReadPiece, usize)>,
-    /// When to look whether the peer has taken what was sent.
+    /// When to look whether the peer has taken what was sent, if nothing is reported before.
     look_at: Option<Instant>,
 }
 
@@ -299,14 +299,19 @@ impl Wire {
         Break(Waits::Helper)
     }
 
-    /// How many of the bytes that were sent the peer's side has not taken, so much later.
-    pub(crate) fn untaken_len(&mut self, after: Duration, now: Now) -> Attempt<u64> {
-        let until = *self.look_at.get_or_insert(now.monotonic + after);
-        if now.monotonic < until {
-            return Break(Waits::Time { until });
+    /// How many of the bytes that were sent the peer's side has not taken, when the look is due.
+    pub(crate) fn untaken(&mut self, look: &Look, now: Now) -> Attempt<Untaken> {
+        let until = *self.look_at.get_or_insert(now.monotonic + look.after);
+        match look.all_was_sent {
+            _ if now.monotonic >= until => {}
+            true => return Break(Waits::Time { until }),
+            false if !self.may_send => return Break(Waits::Room { until }),
+            false => {}
         }
         self.look_at = None;
-        Continue(untaken_len(self.socket.as_fd()))
+        let untaken = stream::untaken(self.socket.as_fd(), look);
+        self.may_send = !matches!(&untaken, Ok(untaken) if !untaken.all_is_sent);
+        Continue(untaken)
     }
 
     /// Ends our side of the stream.
@@ -347,6 +352,43 @@ fn attempt<T>(
                 return Break(waits);
             }
             result => return Continue(result.map_err(io::Error::from)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::clock;
+    use crate::stream::tests::{AT_ONCE, WHEN_SENT, drain, full};
+
+    /// As for streams: `a_look_is_due_when_the_socket_has_sent_all`.
+    #[test]
+    fn a_look_waits_for_room_until_the_socket_has_sent_all() {
+        for (near, peer) in full() {
+            let mut wire = Wire::new(near, true);
+            let now = clock::now();
+            let Continue(Ok(found)) = wire.untaken(&AT_ONCE, now) else {
+                panic!("a look that waits");
+            };
+            assert!(found.len > 0 && !found.all_is_sent, "{found:?}");
+            let waits = wire.untaken(&WHEN_SENT, now);
+            assert!(matches!(waits, Break(Waits::Room { .. })), "{waits:?}");
+            drain(peer);
+            let mut room = [PollFd::new(&wire, PollFlags::OUT)];
+            let patience = Timespec {
+                tv_sec: 30,
+                tv_nsec: 0,
+            };
+            assert_eq!(poll(&mut room, Some(&patience)), Ok(1));
+            wire.try_again();
+            let found = wire.untaken(&WHEN_SENT, now);
+            assert!(
+                matches!(found, Continue(Ok(found)) if found.all_is_sent),
+                "{found:?}"
+            );
         }
     }
 }

@@ -15,7 +15,7 @@ use netstack::host::{FlowId, Shard};
 use session::{FileRange, Now, Opening, Session};
 
 use super::flight::{Flight, Hangar};
-use crate::carriage::{Carriage, SEALED_LEN_MAX, Want};
+use crate::carriage::{Carriage, SEALED_LEN_MAX, Untaken, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
 use crate::engine::loops::{Loop, SlowRead, Waits, take_steps, tell};
@@ -149,7 +149,7 @@ impl<S: Session + 'static> Connection<S> {
                 tell(carriage, read, desk.look_at_clock(), Carriage::file_bytes);
             }
             // All that was sent is a copy, so no write to the file changes it any more.
-            Want::Untaken { .. } => carriage.untaken(0, desk.now),
+            Want::Untaken(_) => carriage.untaken(Untaken::NONE, desk.now),
             Want::Turn => {
                 if !mem::take(has_turn) {
                     return Break(Waits::Turn);

@@ -290,13 +290,11 @@ impl Measure {
     /// CPU time of the whole machine for each reply: what a packet costs at the other end, and in
     /// the kernel on no process' account, is in it.
     pub const MACHINE_US: Measure = Measure {
-        of: |_, values| values.get("machine_us").copied(),
         ..less("machine_us", "whole-machine CPU per request", "µs")
     };
 
     /// What arrives at the generator, heads of replies included.
     pub const GBIT: Measure = Measure {
-        of: |_, values| values.get("gbit_per_s").copied(),
         better: Better::More,
         ..less("gbit_per_s", "goodput", "Gbit/s")
     };

@@ -44,7 +44,7 @@ const SESSIONS: Measure = Measure {
     title: "sessions per second of the generator's CPU",
     unit: "per second",
     better: Better::More,
-    of: |_, values| Some(1e6 / values.get("generator_cpu_us").filter(|&&us| us > 0.0)?),
+    of: Some(|_, values| Some(1e6 / values.get("generator_cpu_us").filter(|&&us| us > 0.0)?)),
 };
 
 const NETSTACK: &str = "weft load netstack";

@@ -84,7 +84,7 @@ macro_rules! part {
                 title: $title,
                 unit: "% of the server's CPU",
                 better: Better::Neither,
-                of: |_, values| values.get($name).copied(),
+                of: None,
             },
             words: $words,
         }

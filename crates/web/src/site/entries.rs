@@ -12,10 +12,6 @@ use super::table::{Id, Record};
 use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
 
-/// From this estimate on a file that waits for the disk is worth a trip to a worker to be read into
-/// memory: a file that is asked for once never is, however much room there is.
-const WORTH_LOADING: u8 = 2;
-
 /// Whether a file should be in memory.
 enum Worth {
     Held(Arc<Entry>),
@@ -140,9 +136,7 @@ impl Site {
                 Ok(Worth::Held(entry))
             }
             Reading::Changed => Ok(Worth::Changed),
-            Reading::WouldBlock if blocking == Blocking::Never && estimate >= WORTH_LOADING => {
-                Err(Miss::WouldBlock)
-            }
+            Reading::WouldBlock if blocking == Blocking::Never => Err(Miss::WouldBlock),
             Reading::WouldBlock => Ok(Worth::Not),
         }
     }

@@ -30,6 +30,22 @@ fn memory_and_open_files_stay_within_their_limits() {
     assert!(world.count("site_files_closed_total") > 0);
 }
 
+/// Seen: with a full page cache, a file that was asked for the first time was read from the disk
+/// twice. Cause: memory had room, so it was tried whether the file could be read without waiting,
+/// which makes the kernel read ahead; but a first request was not worth a trip to a worker, and the
+/// reply was read past the page cache. Cure: what memory has room for is read into it.
+#[test]
+fn a_file_that_memory_has_room_for_is_read_into_it_at_the_first_request() {
+    let world = World::with(&[], |config| config.page_cache_budget = Some(0));
+    world.write("f", &"x".repeat(100_000));
+    let file = File::open(world.path("f")).unwrap();
+    file.sync_all().unwrap();
+    // Only clean pages leave the page cache.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert!(is_in_memory(&world.entry("/f")));
+    assert_eq!(world.count("site_memory_admitted_total"), 1);
+}
+
 #[test]
 fn a_walk_over_a_large_file_set_leaves_the_hot_files_in_memory() {
     let world = world_of_many(400, 40, 40);

@@ -308,12 +308,15 @@ fn a_key_with_a_line_end_stays_on_its_line() {
     set.extend_from_slice(&[0; 20]);
     set.extend_from_slice(key);
     let mut session = open(&service);
+    ask(&mut session, "get early:1\r\n");
     ask(&mut session, "stats detail on\r\n");
     open(&service).receive(&set, test_now(), &mut Outbox::new());
     let dump = ask(&mut session, "stats cachedump 1 0\r\n");
     assert_eq!(dump, "ITEM p%0D%0AEND%3A%0D%0A [0 b; 0 s]\r\nEND\r\n");
     let dump = ask(&mut session, "lru_crawler metadump all\r\n");
     assert!(dump.starts_with("key=p%0D%0AEND%3A%0D%0A exp=-1"), "{dump}");
+    ask(&mut session, "stats detail off\r\n");
+    ask(&mut session, "get late:1\r\n");
     let dump = ask(&mut session, "stats detail dump\r\n");
     assert_eq!(dump, "PREFIX p%0D%0AEND get 0 hit 0 set 1 del 0\r\nEND\r\n");
 }

@@ -362,7 +362,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::stream::tests::{AT_ONCE, WHEN_SENT, drain, full};
+    use crate::stream::untaken::tests::{AT_ONCE, WHEN_SENT, drain, full};
 
     /// As for streams: `a_look_is_due_when_the_socket_has_sent_all`.
     #[test]

@@ -1,0 +1,103 @@
+//! How a loop goes on with its connections: when, and with what they are told.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use netstack::device::Device;
+use netstack::host::FlowId;
+use session::{Now, Opening, Session};
+
+use super::{Worker, net_instant};
+use crate::carriage::Carriage;
+use crate::counters::Closed;
+use crate::engine::loops::Waits;
+use crate::engine::netstack::connection::FileReader;
+
+impl<S, O, D> Worker<S, O, D>
+where
+    S: Session + 'static,
+    O: Fn(Opening<'_>) -> S,
+    D: Device,
+{
+    /// A turn for each that waits for one now.
+    pub(super) fn give_turns(&mut self) {
+        for _ in 0..self.turns.len() {
+            let Some(id) = self.turns.pop_front() else {
+                return;
+            };
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.is_queued = false;
+                self.go_on(id);
+            }
+        }
+    }
+
+    pub(super) fn look_at_timers(&mut self) {
+        let now = self.now();
+        while let Some(index) = self.timers.expired(now) {
+            let Some(Some(connection)) = self.connections.0.get(index as usize) else {
+                continue;
+            };
+            let id = connection.id;
+            let Some(until) = connection.waits.until() else {
+                continue;
+            };
+            if until > self.desk.now.monotonic {
+                // It was put off.
+                self.arm(id, until);
+            } else if connection.carriage.is_some() {
+                self.go_on(id);
+            } else {
+                self.abort(id);
+            }
+        }
+    }
+
+    /// Goes on with a connection until it waits.
+    #[inline]
+    pub(super) fn go_on(&mut self, id: FlowId) {
+        self.tell(id, |_, _, _| ());
+    }
+
+    /// Tells a connection something, and goes on with it, unless it has ended for the server.
+    #[inline]
+    pub(super) fn tell(
+        &mut self,
+        id: FlowId,
+        told: impl FnOnce(&mut Carriage<S>, &mut FileReader, Now),
+    ) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if connection.carriage.is_none() {
+            return;
+        }
+        let (desk, shard) = (&mut self.desk, self.netstack.shard());
+        let driven = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(carriage) = &mut connection.carriage {
+                told(carriage, &mut connection.file, desk.now);
+            }
+            connection.drive(desk, shard, &self.hall.admission)
+        }));
+        // A session that panics is our mistake, and ends this connection only: the hook has
+        // reported it.
+        match driven.unwrap_or(Waits::End(Closed::Error)) {
+            Waits::Input { until } | Waits::Room { until } | Waits::Time { until } => {
+                self.arm(id, until);
+            }
+            Waits::Turn => {
+                if !mem::replace(&mut connection.is_queued, true) {
+                    self.turns.push_back(id);
+                }
+            }
+            Waits::Helper => {}
+            Waits::End(closed) => self.end(id, closed),
+        }
+    }
+
+    pub(super) fn arm(&mut self, id: FlowId, until: Instant) {
+        let at = net_instant(self.start, until);
+        self.timers.arm(id.index() as u32, at);
+    }
+}

@@ -339,6 +339,16 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use tempfile::TempDir;
 
+    #[test]
+    fn what_may_pass_is_a_503() {
+        let status = |errno| match miss_of(errno) {
+            Miss::Failed(status, _) => status,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([Errno::NOMEM, Errno::AGAIN].map(status), [503; 2]);
+        assert_eq!(status(Errno::IO), 500);
+    }
+
     /// A root with links of every kind, beside a file that must never be reached.
     fn tree() -> (TempDir, Vec<Root>) {
         let dir = TempDir::new().unwrap();

@@ -250,6 +250,16 @@ fn a_name_that_is_not_utf8_is_shown_without_a_link() {
 }
 
 #[test]
+fn the_breadcrumb_leads_to_every_folder_above() {
+    let dir = TempDir::new().unwrap();
+    fs::create_dir_all(dir.path().join("a b/c")).unwrap();
+    let page = render_in(&dir, "/a b/c/", ListingFormat::Html, ListingSort::default());
+    assert!(page.contains("<a href=\"/a%20b/\"><bdi>a b</bdi></a>"));
+    assert!(page.contains("<bdi class=\"here\">c</bdi>"));
+    assert!(!page.contains("href=\"/a%20b/c/\""));
+}
+
+#[test]
 fn a_column_s_link_turns_the_order_round() {
     let dir = TempDir::new().unwrap();
     let by_size = ListingSort {

@@ -350,6 +350,18 @@ mod tests {
     }
 
     #[test]
+    fn the_first_control_byte_is_found_wherever_it_is() {
+        for first in 0..40 {
+            for second in first..40 {
+                let mut bytes = [b'x'; 40];
+                (bytes[first], bytes[second]) = (b'\r', b'\r');
+                assert_eq!(find_control(&bytes), Some(first));
+            }
+        }
+        assert_eq!(find_control(&[b'x'; 40]), None);
+    }
+
+    #[test]
     fn a_head_ends_at_its_blank_line() {
         let head = parsed("GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b");
         assert_eq!(

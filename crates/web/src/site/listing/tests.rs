@@ -250,6 +250,18 @@ fn a_name_that_is_not_utf8_is_shown_without_a_link() {
 }
 
 #[test]
+fn in_json_a_file_has_a_size_and_a_folder_none() {
+    let dir = TempDir::new().unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    fs::write(dir.path().join("f"), "abc").unwrap();
+    let page = render_in(&dir, "/", ListingFormat::Json, ListingSort::default());
+    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    let [folder, file] = [0, 1].map(|at| &page["entries"][at]);
+    assert!(folder["size"].is_null() && folder["name"] == "d", "{page}");
+    assert!(file["size"] == 3 && file["name"] == "f", "{page}");
+}
+
+#[test]
 fn the_breadcrumb_leads_to_every_folder_above() {
     let dir = TempDir::new().unwrap();
     fs::create_dir_all(dir.path().join("a b/c")).unwrap();

@@ -159,6 +159,12 @@ impl Backend {
         }
     }
 
+    /// Whether a turn would not sleep even if it might: it hands over a send, which completes at
+    /// once unless the socket is full.
+    pub(crate) fn is_to_complete(&self) -> bool {
+        matches!(self, Backend::Uring(uring) if uring.is_to_complete())
+    }
+
     /// Whether the kernel has nothing left to complete, and no buffer is out.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {

@@ -54,6 +54,8 @@ pub(crate) struct Uring {
     wake_armed: Cell<bool>,
     /// Operations that the kernel has and has not completed.
     in_flight: Cell<usize>,
+    /// See [`Backend::is_to_complete`](super::Backend::is_to_complete).
+    is_to_complete: Cell<bool>,
     pub(super) buffers: ManuallyDrop<LentBuffers>,
 }
 
@@ -84,6 +86,7 @@ impl Uring {
             wake_count: Box::default(),
             wake_armed: Cell::new(false),
             in_flight: Cell::new(0),
+            is_to_complete: Cell::new(false),
             buffers: ManuallyDrop::new(buffers),
         })
     }
@@ -108,6 +111,7 @@ impl Uring {
     }
 
     pub(super) fn turn(&self, counters: &Counters, wait: Wait, completed: &mut Vec<Completed>) {
+        self.is_to_complete.set(false);
         match wait {
             Wait::Poll => self.submit_and_collect(counters),
             Wait::For(timeout) => self.submit_and_sleep(counters, timeout),
@@ -206,6 +210,15 @@ impl Uring {
         counters.operations.add(1);
         let address = op.expose_provenance() as u64;
         self.push(counters, &entry.user_data(address));
+    }
+
+    /// The operation that was begun last completes as it is handed over, as a rule.
+    pub(crate) fn note_to_complete(&self) {
+        self.is_to_complete.set(true);
+    }
+
+    pub(super) fn is_to_complete(&self) -> bool {
+        self.is_to_complete.get()
     }
 
     /// Asks the kernel to end the operation at this address; its own completion still comes.

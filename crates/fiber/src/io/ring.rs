@@ -48,6 +48,9 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
                 op.bind();
             }
             begin(processor, uring, &op, entry, deadline);
+            if operation == Operation::Send {
+                uring.note_to_complete();
+            }
         });
         op.wait_for(fd, operation)
     });

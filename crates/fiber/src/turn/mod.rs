@@ -56,7 +56,7 @@ impl Processor {
             if self.retiring.is_begun() && self.wind_down() {
                 break;
             }
-            if self.has_work() || self.retiring.is_busy() {
+            if self.has_work() || self.retiring.is_busy() || self.backend.is_to_complete() {
                 self.enter_backend(Wait::Poll);
             } else if self.retiring.is_begun() {
                 self.rest_for_mail();

@@ -1,0 +1,69 @@
+//! When processors sleep.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use fiber::net::Input;
+use fiber::{BackendChoice, Builder, Flow, Runtime, Source, Steps};
+
+const EXCHANGES: u64 = 100;
+/// Longer than anything here takes, on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Echo(fiber::net::TcpStream);
+
+impl Steps for Echo {
+    fn source(&self) -> Source<'_> {
+        self.0.source()
+    }
+
+    fn received(&mut self, input: io::Result<Input>) -> Flow {
+        let input = input.unwrap();
+        match input.is_empty() {
+            true => Flow::Done,
+            false => self
+                .0
+                .write_all(&input)
+                .map_or(Flow::Done, |()| Flow::Receive),
+        }
+    }
+}
+
+/// A runtime of one processor that echoes what its client sends.
+fn echoing(choice: BackendChoice) -> (Runtime, TcpStream) {
+    let builder = Runtime::builder().processors(1).backend(choice);
+    let runtime = builder.start().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    runtime.spawn_steps_with(Builder::new(), Echo(stream.into()));
+    (runtime, client)
+}
+
+fn exchange(client: &mut TcpStream) {
+    client.write_all(b"x").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+}
+
+/// How often the processor sleeps in so many exchanges, one after the other.
+fn sleeps(runtime: &Runtime, client: &mut TcpStream) -> u64 {
+    exchange(client);
+    let count = || runtime.counters()[0].sleeps;
+    let before = count();
+    (0..EXCHANGES).for_each(|_| exchange(client));
+    count() - before
+}
+
+/// Seen: on a ring a processor took its leave of the others, and came back, twice for each request.
+/// Cause: what handed over a send was thought to be a sleep, and ended at once. Cure: a turn that
+/// hands over a send does not mean to sleep.
+#[test]
+fn to_send_is_no_sleep() {
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let (runtime, mut client) = echoing(choice);
+        let sleeps = sleeps(&runtime, &mut client);
+        assert!(sleeps < EXCHANGES * 3 / 2, "{choice:?}: {sleeps} sleeps");
+    }
+}

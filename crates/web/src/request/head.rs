@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_control_byte_is_found_wherever_it_is() {
+    fn of_two_control_bytes_the_first_one_is_found() {
         for first in 0..40 {
             for second in first..40 {
                 let mut bytes = [b'x'; 40];

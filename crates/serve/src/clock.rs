@@ -69,18 +69,16 @@ impl Clock {
     }
 
     fn tick(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Duration {
-        let base = self.base.get();
-        let age = monotonic.saturating_duration_since(base.monotonic);
-        let since_epoch = match age < BASE_AGE_MAX {
-            true => base.since_epoch + age,
-            false => wall(),
-        };
-        if age >= BASE_AGE_MAX {
-            self.base.set(Base {
+        let mut base = self.base.get();
+        if monotonic.saturating_duration_since(base.monotonic) >= BASE_AGE_MAX {
+            base = Base {
                 monotonic,
-                since_epoch,
-            });
+                since_epoch: wall(),
+            };
+            self.base.set(base);
         }
+        let age = monotonic.saturating_duration_since(base.monotonic);
+        let since_epoch = base.since_epoch + age;
         self.wall.set((since_epoch, monotonic + TICK));
         since_epoch
     }

@@ -272,7 +272,7 @@ impl Acceptors {
         match &processor.backend {
             // It looks into the queue itself when it is armed.
             Backend::Uring(_) => {
-                if let Some(connection) = acceptor.accept_one_more()? {
+                if let Some(connection) = acceptor.accept_one_more(processor)? {
                     processor.shared().counters.accepted.add(1);
                     return Ok(Some(connection));
                 }
@@ -346,7 +346,7 @@ impl Acceptors {
             let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
             acceptor.deliver(processor, connection);
             acceptor.allow_more(is_to_go_on && !processor.cluster.is_stopping());
-            acceptor.accept_more(processor, acceptor.more_now);
+            acceptor.accept_more(processor);
         } else {
             match -completion.result {
                 // EAGAIN: another processor or program was faster.
@@ -387,7 +387,10 @@ impl Acceptors {
             match processor.backend {
                 // The accept that is under way has seen an empty queue. The next one looks again.
                 Backend::Uring(_) => acceptor.disarm(processor),
-                Backend::Epoll(_) => acceptor.accept_more(processor, usize::MAX),
+                Backend::Epoll(_) => {
+                    acceptor.more_now = usize::MAX;
+                    acceptor.accept_more(processor);
+                }
             }
         }
     }
@@ -458,36 +461,29 @@ impl Acceptor {
         }
     }
 
-    /// One of those that [`allow_more`](Acceptor::allow_more) allowed, for a fiber that does not
-    /// wait yet.
-    fn accept_one_more(&mut self) -> io::Result<Option<OwnedFd>> {
+    /// One more of the listen queue; `None` if this turn may take no more, or none is there.
+    fn accept_one_more(&mut self, processor: &Processor) -> io::Result<Option<OwnedFd>> {
         if self.more_now == 0 {
             return Ok(None);
         }
-        let accepted = accept_now(&self.listener, IoPath::Uring)?;
-        self.more_now = match accepted {
-            Some(_) => self.more_now - 1,
-            None => 0,
-        };
-        Ok(accepted)
-    }
-
-    /// Accepts for as many as wait, `count_max` at most, as long as connections are there.
-    fn accept_more(&mut self, processor: &Processor, count_max: usize) {
         let path = match processor.backend {
             Backend::Uring(_) => IoPath::Uring,
             Backend::Epoll(_) => IoPath::Epoll,
         };
-        for _ in 0..count_max.min(self.waiters.len()) {
-            match accept_now(&self.listener, path) {
-                Ok(Some(connection)) => {
-                    self.more_now = self.more_now.saturating_sub(1);
-                    self.deliver(processor, connection);
-                }
-                Ok(None) => {
-                    (self.is_queue_filled, self.more_now) = (false, 0);
-                    return;
-                }
+        let accepted = accept_now(&self.listener, path)?;
+        match accepted {
+            Some(_) => self.more_now -= 1,
+            None => (self.is_queue_filled, self.more_now) = (false, 0),
+        }
+        Ok(accepted)
+    }
+
+    /// Accepts for as many as wait, as long as this turn may and connections are there.
+    fn accept_more(&mut self, processor: &Processor) {
+        while !self.waiters.is_empty() {
+            match self.accept_one_more(processor) {
+                Ok(Some(connection)) => self.deliver(processor, connection),
+                Ok(None) => return,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     return self.fail(processor, Completion::error(errno));

@@ -82,6 +82,33 @@ macro_rules! const_unless_loom {
 }
 use const_unless_loom;
 
+/// What all guards are: a way to the value, and printed as the value is.
+macro_rules! guards {
+    ($($guard:ident),+) => {$(
+        impl<T: ?Sized> std::ops::Deref for $guard<'_, T> {
+            type Target = T;
+
+            fn deref(&self) -> &T {
+                // SAFETY: nothing changes the value while there is a guard, but by way of it.
+                unsafe { &*self.lock.value.get() }
+            }
+        }
+
+        impl<T: ?Sized + fmt::Debug> fmt::Debug for $guard<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+
+        impl<T: ?Sized + fmt::Display> fmt::Display for $guard<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+    )+};
+}
+use guards;
+
 /// Whether a panic has left a value half changed.
 #[derive(Debug)]
 struct Poison(AtomicBool);

@@ -3,14 +3,14 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::DerefMut;
 use std::sync::atomic::AtomicU64;
 use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wake};
-use super::{Poison, const_unless_loom};
+use super::{Poison, const_unless_loom, guards};
 use crate::base::atomic::{AtomicU8, Ordering};
 use crate::base::clock::after;
 use crate::sched::processor;
@@ -60,7 +60,7 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 /// The lock; dropping it unlocks.
 #[must_use = "dropped at once, the mutex is unlocked at once"]
 pub struct MutexGuard<'a, T: ?Sized> {
-    mutex: &'a Mutex<T>,
+    lock: &'a Mutex<T>,
     panicking: bool,
     /// Not `Send`, as std's.
     not_send: PhantomData<*const ()>,
@@ -148,7 +148,7 @@ impl<T: ?Sized> Mutex<T> {
     pub(super) fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
         self.raw.note_owner();
         let guard = MutexGuard {
-            mutex: self,
+            lock: self,
             panicking: std::thread::panicking(),
             not_send: PhantomData,
         };
@@ -158,7 +158,7 @@ impl<T: ?Sized> Mutex<T> {
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
     pub(super) fn mutex(&self) -> &'a Mutex<T> {
-        self.mutex
+        self.lock
     }
 }
 
@@ -166,37 +166,18 @@ impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.panicking {
-            self.mutex.poison.set();
+            self.lock.poison.set();
         }
-        self.mutex.raw.unlock();
+        self.lock.raw.unlock();
     }
 }
 
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: the guard is the lock.
-        unsafe { &*self.mutex.value.get() }
-    }
-}
+guards!(MutexGuard);
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard is the lock.
-        unsafe { &mut *self.mutex.value.get() }
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
@@ -305,23 +286,11 @@ impl RawMutex {
     /// all.
     fn enqueue(&self, node: &Node) -> bool {
         self.queue.with(|queue| {
-            let mut seen = self.state.load(Ordering::Relaxed);
-            loop {
-                let next = if seen & LOCKED == 0 {
-                    seen | LOCKED
-                } else {
-                    seen | WAITERS
-                };
-                match self.state.compare_exchange_weak(
-                    seen,
-                    next,
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                ) {
-                    Ok(_) if seen & LOCKED == 0 => return false,
-                    Ok(_) => break,
-                    Err(now) => seen = now,
-                }
+            let is_free = |seen| seen & LOCKED == 0;
+            let next = |seen| Some(seen | if is_free(seen) { LOCKED } else { WAITERS });
+            let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+            if self.state.fetch_update(set, fetch, next).is_ok_and(is_free) {
+                return false;
             }
             // SAFETY: the node is in the frame of `lock_slow`, which goes on when the node is
             // claimed, and so out of the queue, or after `leave`.

@@ -170,14 +170,17 @@ fn random_below(n: usize) -> usize {
 /// An operation of a [`Select`]: to receive.
 pub struct Receiving<'a, T> {
     channel: &'a Channel<T>,
-    slot: Slot<T>,
-    stage: Cell<Stage>,
-    node: UnsafeCell<Option<Node>>,
+    place: Place<T>,
 }
 
 /// An operation of a [`Select`]: to send.
 pub struct Sending<'a, T> {
     channel: &'a Channel<T>,
+    place: Place<T>,
+}
+
+/// What an operation has of its own: the message, and a place in the line of its channel.
+struct Place<T> {
     slot: Slot<T>,
     stage: Cell<Stage>,
     node: UnsafeCell<Option<Node>>,
@@ -195,16 +198,59 @@ enum Stage {
     Done,
 }
 
-impl Stage {
+impl<T> Place<T> {
+    fn new(message: Option<T>) -> Place<T> {
+        Place {
+            slot: Slot::new(message),
+            stage: Cell::new(Stage::Open),
+            node: UnsafeCell::new(None),
+        }
+    }
+
     /// # Panics
     /// If a select waits for the operation.
-    fn is_open(self) -> bool {
+    fn is_open(&self) -> bool {
+        let stage = self.stage.get();
         assert_ne!(
-            self,
+            stage,
             Stage::InLine,
             "another select waits for this operation"
         );
-        self == Stage::Open
+        stage == Stage::Open
+    }
+
+    /// Stands in line by `enlist`, unless the operation is done; `false` if it could be done.
+    fn enlist(&self, wait: &Wait, index: usize, enlist: impl FnOnce(&Node) -> bool) -> bool {
+        if !self.is_open() {
+            return true;
+        }
+        let fresh = Node::new(wait, index, self.slot.address());
+        // SAFETY: the stage is `Open`, so the node is in no line and nothing else looks at it.
+        let is_in = enlist(unsafe { (*self.node.get()).insert(fresh) });
+        if is_in {
+            self.stage.set(Stage::InLine);
+        }
+        is_in
+    }
+
+    /// Leaves the line by `delist`, if it stands there.
+    fn delist(&self, delist: impl FnOnce(&Node)) {
+        if self.stage.get() == Stage::InLine {
+            // SAFETY: shared, as the queue's neighbours have it; `enlist` alone changes it.
+            let node = unsafe { &*self.node.get() };
+            delist(node.as_ref().expect("a node in line has been placed"));
+            self.stage.set(Stage::Open);
+        }
+    }
+
+    /// The message that is left after the operation.
+    ///
+    /// # Panics
+    /// If another operation was done.
+    fn take(self) -> Option<T> {
+        let stage = self.stage.get();
+        assert_eq!(stage, Stage::Done, "another operation was selected");
+        self.slot.into_message()
     }
 }
 
@@ -212,9 +258,7 @@ impl<'a, T> Receiving<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>) -> Receiving<'a, T> {
         Receiving {
             channel,
-            slot: Slot::new(None),
-            stage: Cell::new(Stage::Open),
-            node: UnsafeCell::new(None),
+            place: Place::new(None),
         }
     }
 
@@ -226,12 +270,7 @@ impl<'a, T> Receiving<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<T, RecvError> {
-        assert_eq!(
-            self.stage.get(),
-            Stage::Done,
-            "another operation was selected"
-        );
-        self.slot.into_message().ok_or(RecvError)
+        self.place.take().ok_or(RecvError)
     }
 }
 
@@ -239,9 +278,7 @@ impl<'a, T> Sending<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>, message: T) -> Sending<'a, T> {
         Sending {
             channel,
-            slot: Slot::new(Some(message)),
-            stage: Cell::new(Stage::Open),
-            node: UnsafeCell::new(None),
+            place: Place::new(Some(message)),
         }
     }
 
@@ -253,116 +290,79 @@ impl<'a, T> Sending<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<(), SendError<T>> {
-        assert_eq!(
-            self.stage.get(),
-            Stage::Done,
-            "another operation was selected"
-        );
-        self.slot
-            .into_message()
+        self.place
+            .take()
             .map_or(Ok(()), |message| Err(SendError(message)))
     }
 
     /// The message, if it was another operation.
     pub fn into_message(self) -> Option<T> {
-        self.slot.into_message()
+        self.place.slot.into_message()
     }
-}
-
-/// Where a node stands while a select waits.
-fn place(node: &UnsafeCell<Option<Node>>, fresh: Node) -> &Node {
-    // SAFETY: the arm is `Stage::Open`, so its node is in no line and nothing else looks at it.
-    unsafe { (*node.get()).insert(fresh) }
 }
 
 impl<T> Arm for Receiving<'_, T> {
     fn attempt(&self) -> bool {
-        if !self.stage.get().is_open() {
+        if !self.place.is_open() {
             return false;
         }
         match self.channel.try_receive() {
             // SAFETY: the arm is in no line, so nothing else looks at its slot.
-            Ok(message) => unsafe { self.slot.put(message) },
+            Ok(message) => unsafe { self.place.slot.put(message) },
             Err(TryRecvError::Disconnected) => {}
             Err(TryRecvError::Empty) => return false,
         }
-        self.stage.set(Stage::Done);
+        self.place.stage.set(Stage::Done);
         true
     }
 
     fn enlist(&self, wait: &Wait, index: usize) -> bool {
-        if !self.stage.get().is_open() {
-            return true;
-        }
-        let node = place(&self.node, Node::new(wait, index, self.slot.address()));
-        let is_in = self.channel.enlist_receiving_arm(node, wait);
-        if is_in {
-            self.stage.set(Stage::InLine);
-        }
-        is_in
+        let enlist = |node: &Node| self.channel.enlist_receiving_arm(node, wait);
+        self.place.enlist(wait, index, enlist)
     }
 
     fn delist(&self) {
-        if self.stage.get() == Stage::InLine {
-            // SAFETY: shared, as the queue's neighbours have it; it is changed only by `place`.
-            let node = unsafe { &*self.node.get() };
-            let node = node.as_ref().expect("a node in line has been placed");
-            self.channel.delist_receiver(node);
-            self.stage.set(Stage::Open);
-        }
+        self.place.delist(|node| self.channel.delist_receiver(node));
     }
 
     fn finish(&self, _outcome: usize) {
-        self.stage.set(Stage::Done);
+        self.place.stage.set(Stage::Done);
     }
 }
 
 impl<T> Arm for Sending<'_, T> {
     fn attempt(&self) -> bool {
-        if !self.stage.get().is_open() {
+        if !self.place.is_open() {
             return false;
         }
         // SAFETY: the arm is in no line, so nothing else looks at its slot.
-        let message = unsafe { self.slot.take() };
+        let message = unsafe { self.place.slot.take() };
         let message = message.expect("not sent yet");
         match self.channel.try_send(message) {
             Ok(()) => {}
             // SAFETY: as above.
-            Err(TrySendError::Disconnected(back)) => unsafe { self.slot.put(back) },
+            Err(TrySendError::Disconnected(back)) => unsafe { self.place.slot.put(back) },
             Err(TrySendError::Full(back)) => {
                 // SAFETY: as above.
-                unsafe { self.slot.put(back) };
+                unsafe { self.place.slot.put(back) };
                 return false;
             }
         }
-        self.stage.set(Stage::Done);
+        self.place.stage.set(Stage::Done);
         true
     }
 
     fn enlist(&self, wait: &Wait, index: usize) -> bool {
-        if !self.stage.get().is_open() {
-            return true;
-        }
-        let node = place(&self.node, Node::new(wait, index, self.slot.address()));
-        let is_in = self.channel.enlist_sending_arm(node, wait);
-        if is_in {
-            self.stage.set(Stage::InLine);
-        }
-        is_in
+        let enlist = |node: &Node| self.channel.enlist_sending_arm(node, wait);
+        self.place.enlist(wait, index, enlist)
     }
 
     fn delist(&self) {
-        if self.stage.get() == Stage::InLine {
-            // SAFETY: shared, as the queue's neighbours have it; it is changed only by `place`.
-            let node = unsafe { &*self.node.get() };
-            let node = node.as_ref().expect("a node in line has been placed");
-            self.channel.delist_sender(node);
-            self.stage.set(Stage::Open);
-        }
+        self.place.delist(|node| self.channel.delist_sender(node));
     }
 
     fn finish(&self, _outcome: usize) {
-        self.stage.set(Stage::Done);
+        self.place.stage.set(Stage::Done);
     }
 }
 

@@ -162,18 +162,10 @@ impl RawSemaphore {
 
     #[inline]
     pub(super) fn try_acquire(&self, count: usize) -> bool {
-        let mut seen = self.state.load(Ordering::Relaxed);
-        while seen & WAITERS == 0 && seen / ONE >= count {
-            let next = seen - count * ONE;
-            match self
-                .state
-                .compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
-        false
+        let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+        let may = |seen| seen & WAITERS == 0 && seen / ONE >= count;
+        let next = |seen| may(seen).then(|| seen - count * ONE);
+        self.state.fetch_update(set, fetch, next).is_ok()
     }
 
     /// `false` when the deadline has passed.
@@ -211,24 +203,15 @@ impl RawSemaphore {
     /// Stands in line; or takes the permits (`false`), if they are there after all.
     fn enqueue(&self, node: &Node) -> bool {
         self.queue.with(|queue| {
-            let mut seen = self.state.load(Ordering::Relaxed);
-            while seen & WAITERS == 0 {
-                let enough = seen / ONE >= node.tag();
-                let next = if enough {
-                    seen - node.tag() * ONE
-                } else {
-                    seen | WAITERS
-                };
-                match self.state.compare_exchange_weak(
-                    seen,
-                    next,
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                ) {
-                    Ok(_) if enough => return false,
-                    Ok(_) => break,
-                    Err(now) => seen = now,
-                }
+            let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+            let may = |seen| seen & WAITERS == 0 && seen / ONE >= node.tag();
+            let next = |seen| match may(seen) {
+                true => seen - node.tag() * ONE,
+                false => seen | WAITERS,
+            };
+            let seen = self.state.fetch_update(set, fetch, |seen| Some(next(seen)));
+            if seen.is_ok_and(may) {
+                return false;
             }
             // SAFETY: the node is in the frame of `acquire_slow`, which goes on when the node is
             // claimed, and so out of the queue, or after it has removed it.
@@ -239,18 +222,11 @@ impl RawSemaphore {
 
     #[inline]
     pub(super) fn release(&self, count: usize) {
-        let mut seen = self.state.load(Ordering::Relaxed);
-        while seen & WAITERS == 0 {
-            let next = more(seen, count).expect(TOO_MANY);
-            match self
-                .state
-                .compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
+        let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
+        let next = |seen| (seen & WAITERS == 0).then(|| more(seen, count).expect(TOO_MANY));
+        if self.state.fetch_update(set, fetch, next).is_err() {
+            self.release_slow(count);
         }
-        self.release_slow(count);
     }
 
     #[cold]

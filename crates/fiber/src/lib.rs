@@ -171,7 +171,7 @@ mod runtime;
 pub use backend::{BackendChoice, BackendKind, Denied, DeniedCause, Ring, probe};
 pub use base::cancelled::{Cancelled, is_cancellation};
 pub use base::counters::ProcessorCounters;
-pub use inspect::dump::{Dump, DumpedFiber, DumpedStack, FiberState};
+pub use inspect::dump::{Dump, DumpedFiber, DumpedStack};
 pub use inspect::monitor::{Deadlock, Stall};
 pub use io::cancel::{checkpoint, is_cancelled, uncancellable};
 pub use io::offload::{
@@ -196,6 +196,7 @@ pub use spawn::packet::JoinHandle;
 pub use spawn::processors::{ProcessorStatus, Retirement};
 pub use spawn::steps::Steps;
 pub use switch::locals::{AccessError, LocalKey};
+pub use switch::look::FiberState;
 pub use switch::resources::{Resources, resources};
 pub use switch::stack::guard_install_supported;
 

@@ -59,7 +59,7 @@ fn line(fiber: &Fiber) -> String {
         line,
         "{}\t{}\t{instruction}\t{stack}\t{base}\t{}\t{waits_for}\t{}",
         control.id(),
-        crate::inspect::dump::state_of(control.look().phase()),
+        control.look().state(),
         control.name().unwrap_or("-"),
         control.spawned_at(),
     );

@@ -12,7 +12,7 @@ use crate::sched::cluster::{Cluster, Message};
 use crate::sched::fiber::{Control, Fiber, FiberRef};
 use crate::sched::processor::{self, Processor};
 use crate::sched::roster::SHARDS;
-use crate::switch::look::Phase;
+use crate::switch::look::FiberState;
 use crate::switch::reason::WaitReason;
 
 /// So many fibers are asked where they are; a million backtraces are of no use.
@@ -79,37 +79,6 @@ pub struct DumpedStack {
     pub touched_len: usize,
 }
 
-/// What a fiber is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum FiberState {
-    /// Not started yet.
-    Unstarted,
-    /// Gave way to others.
-    Ready,
-    /// Runs.
-    Running,
-    /// Waits, or has just got what it waited for.
-    Waiting,
-    /// Between two steps, without a stack: waits for input, or has just got it.
-    BetweenSteps,
-    /// Has just finished.
-    Finished,
-}
-
-impl fmt::Display for FiberState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            FiberState::Unstarted => "unstarted",
-            FiberState::Ready => "ready",
-            FiberState::Running => "running",
-            FiberState::Waiting => "waiting",
-            FiberState::BetweenSteps => "between steps",
-            FiberState::Finished => "finished",
-        })
-    }
-}
-
 impl Dump {
     /// Looks at all fibers of `cluster`; with `backtraces`, asks those that wait where they are.
     pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {
@@ -138,7 +107,7 @@ impl Dump {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
             for fiber in cluster.roster.part(part) {
-                let state = state_of(fiber.control.look().phase());
+                let state = fiber.control.look().state();
                 let (_, waits_for) = wait_of(&fiber.control, state);
                 if let Some(other) = waits_for {
                     waits.insert(fiber.id(), other);
@@ -166,7 +135,7 @@ impl DumpedFiber {
     fn of(cluster: &Cluster, fiber: &Fiber) -> DumpedFiber {
         let control = &fiber.control;
         let look = control.look();
-        let state = state_of(look.phase());
+        let state = look.state();
         let (reason, waits_for_fiber) = wait_of(control, state);
         DumpedFiber {
             id: fiber.id(),
@@ -208,17 +177,6 @@ impl DumpedFiber {
             json_text(Some(&self.spawned_at)),
             json_text(self.backtrace.as_deref()),
         );
-    }
-}
-
-pub(crate) fn state_of(phase: Phase) -> FiberState {
-    match phase {
-        Phase::Unstarted => FiberState::Unstarted,
-        Phase::Ready => FiberState::Ready,
-        Phase::Running => FiberState::Running,
-        Phase::Waiting => FiberState::Waiting,
-        Phase::BetweenSteps => FiberState::BetweenSteps,
-        Phase::Finished => FiberState::Finished,
     }
 }
 
@@ -299,7 +257,7 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let waiting = fibers.iter().filter(|fiber| {
         let look = fiber.control.look();
         let may_be_traced = !fiber.control.is_migratable() && look.has_room_to_trace();
-        look.phase() == Phase::Waiting && may_be_traced
+        look.state() == FiberState::Waiting && may_be_traced
     });
     let mut jobs: BTreeMap<usize, Vec<Fiber>> = BTreeMap::new();
     for fiber in waiting.take(TRACED_MAX) {
@@ -332,7 +290,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         // is at home here may be moving away, and wait elsewhere by the next line. And it may wait
         // deeper in its stack than when it was asked.
         let waits_here =
-            control.look().phase() == Phase::Waiting && control.is_home(processor.shared());
+            control.look().state() == FiberState::Waiting && control.is_home(processor.shared());
         if !waits_here || !control.look().has_room_to_trace() {
             continue; // It has gone on meanwhile.
         }

@@ -9,7 +9,7 @@ use crate::sched::cluster::ProcessorShared;
 use crate::sched::fiber::{Context, FiberRef, Flow, Ran, Resume, Suspend};
 use crate::sched::local;
 use crate::sched::processor::Processor;
-use crate::switch::look::Phase;
+use crate::switch::look::FiberState;
 
 impl FiberRef {
     /// Runs the fiber on this processor until it suspends or finishes.
@@ -30,7 +30,7 @@ impl FiberRef {
             return Ran::Finished; // There was no stack to be had.
         };
         let look = self.control().look();
-        look.enter(Phase::Running);
+        look.enter(FiberState::Running);
         let as_nobody = |call: &mut dyn FnMut()| {
             let running = processor.running();
             processor.set_current(None);
@@ -45,8 +45,8 @@ impl FiberRef {
         match outcome {
             CoroutineResult::Yield(suspend) => {
                 look.enter(match suspend {
-                    Suspend::Yield | Suspend::Move => Phase::Ready,
-                    Suspend::Park | Suspend::Wait => Phase::Waiting,
+                    Suspend::Yield | Suspend::Move => FiberState::Ready,
+                    Suspend::Park | Suspend::Wait => FiberState::Waiting,
                 });
                 Ran::Suspended(suspend)
             }
@@ -57,11 +57,11 @@ impl FiberRef {
                 processor.stacks.give(ended.into_stack());
                 match flow {
                     Flow::Done => {
-                        look.enter(Phase::Finished);
+                        look.enter(FiberState::Finished);
                         Ran::Finished
                     }
                     flow => {
-                        look.enter(Phase::BetweenSteps);
+                        look.enter(FiberState::BetweenSteps);
                         Ran::Stepped(flow)
                     }
                 }

@@ -2,44 +2,62 @@
 //! overflow handler.
 //!
 //! Each switch leaves two marks in the control block, plain stores that cost a nanosecond together:
-//! the phase, and where the frame lies that waits. A debugger sets its registers to that frame and
+//! the state, and where the frame lies that waits. A debugger sets its registers to that frame and
 //! unwinds from there (`tools/gdb/fibers.py`); the runtime itself lets the fiber say where it is,
 //! by resuming it for just that.
 
+use std::fmt;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::switch::stack::StackPlace;
 
-/// Where a fiber is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a fiber is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 #[repr(u8)]
-pub(crate) enum Phase {
+pub enum FiberState {
+    /// Not started yet.
     Unstarted,
-    /// It gave way and is in a queue.
+    /// Gave way to others.
     Ready,
+    /// Runs.
     Running,
-    /// For something, or in a queue after it came.
+    /// Waits, or has just got what it waited for.
     Waiting,
-    /// For input, without a frame, or in a queue after it came.
+    /// Between two steps, without a stack: waits for input, or has just got it.
     BetweenSteps,
+    /// Has just finished.
     Finished,
 }
 
-impl Phase {
-    const ALL: [Phase; 6] = [
-        Phase::Unstarted,
-        Phase::Ready,
-        Phase::Running,
-        Phase::Waiting,
-        Phase::BetweenSteps,
-        Phase::Finished,
+impl FiberState {
+    const ALL: [FiberState; 6] = [
+        FiberState::Unstarted,
+        FiberState::Ready,
+        FiberState::Running,
+        FiberState::Waiting,
+        FiberState::BetweenSteps,
+        FiberState::Finished,
     ];
+}
+
+impl fmt::Display for FiberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            FiberState::Unstarted => "unstarted",
+            FiberState::Ready => "ready",
+            FiberState::Running => "running",
+            FiberState::Waiting => "waiting",
+            FiberState::BetweenSteps => "between steps",
+            FiberState::Finished => "finished",
+        })
+    }
 }
 
 /// The marks. Written by the processor that runs the fiber, read by any thread.
 pub(crate) struct Look {
-    phase: AtomicU8,
+    state: AtomicU8,
     /// Milliseconds of the coarse monotonic clock, which wrap after 49 days.
     spawned_ms: u32,
     /// A [`StackPlace`], or 0.
@@ -59,7 +77,7 @@ pub(crate) struct WaitingFrame {
 impl Look {
     pub(crate) fn new() -> Look {
         Look {
-            phase: AtomicU8::new(Phase::Unstarted as u8),
+            state: AtomicU8::new(FiberState::Unstarted as u8),
             spawned_ms: coarse_ms(),
             stack: AtomicU64::new(0),
             frame: AtomicPtr::new(std::ptr::null_mut()),
@@ -67,13 +85,13 @@ impl Look {
     }
 
     #[inline]
-    pub(crate) fn enter(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Release);
+    pub(crate) fn enter(&self, state: FiberState) {
+        self.state.store(state as u8, Ordering::Release);
     }
 
     /// A reader that sees that it waits also sees where (its home).
-    pub(crate) fn phase(&self) -> Phase {
-        Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
+    pub(crate) fn state(&self) -> FiberState {
+        FiberState::ALL[usize::from(self.state.load(Ordering::Acquire))]
     }
 
     /// How long ago it was spawned, to some milliseconds.

@@ -1,28 +1,20 @@
 //! `ma`: counts up and down, and makes an item that is missing.
 
 use super::{
-    BAD_FLAG, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, say_code,
+    BAD_FLAG, FLAGS_TOO_LONG, Flags, key, push_echo, push_flag, push_ttl, say_code, words_of,
 };
 use crate::conversation::Context;
 use crate::number::{DECIMAL_LEN_MAX, decimal, push_decimal};
-use crate::service::counters::Count;
 use crate::store::{
     Arithmetic, Counted, Direction, Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome,
 };
-use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
+use crate::words::{KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
 
 /// `ma <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    cx.service.counters.add(Count::Meta, 1);
-    let [_, key_word, words @ ..] = tokens.parts() else {
-        return cx.out.put(ERROR);
+    let Some((key_word, words)) = words_of(cx, tokens, FLAGS_TOO_LONG) else {
+        return;
     };
-    if key_word.len() > KEY_LEN_MAX {
-        return cx.out.put(BAD_FORMAT);
-    }
-    if tokens.parts().len() > WORDS_MAX {
-        return cx.out.put(FLAGS_TOO_LONG);
-    }
     let mut room = [0; KEY_LEN_MAX];
     let Ok((flags, key)) =
         Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)))

@@ -1,23 +1,15 @@
 //! `md`: deletes an item, or keeps it as a stale one.
 
-use super::{BAD_FLAG, FLAGS_TOO_LONG, Flags, WORDS_MAX, key, say_code};
+use super::{BAD_FLAG, FLAGS_TOO_LONG, Flags, key, say_code, words_of};
 use crate::conversation::Context;
-use crate::service::counters::Count;
 use crate::store::{DeleteRule, Deleted};
-use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens};
+use crate::words::{KEY_LEN_MAX, Tokens};
 
 /// `md <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    cx.service.counters.add(Count::Meta, 1);
-    let [_, key_word, words @ ..] = tokens.parts() else {
-        return cx.out.put(ERROR);
+    let Some((key_word, words)) = words_of(cx, tokens, FLAGS_TOO_LONG) else {
+        return;
     };
-    if key_word.len() > KEY_LEN_MAX {
-        return cx.out.put(BAD_FORMAT);
-    }
-    if tokens.parts().len() > WORDS_MAX {
-        return cx.out.put(FLAGS_TOO_LONG);
-    }
     let mut room = [0; KEY_LEN_MAX];
     let Ok((flags, key)) =
         Flags::read(words, cx).and_then(|flags| Ok((flags, key(key_word, &flags, &mut room)?)))

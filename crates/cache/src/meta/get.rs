@@ -2,27 +2,22 @@
 //! clients that miss, or find a stale item, one *wins* (`W`) and should bring a new one; the others
 //! are told that one has won (`Z`).
 
-use super::{Flags, WORDS_MAX, idle_s, key, push_echo, push_flag, push_ttl, say_code};
+use super::{Flags, idle_s, key, push_echo, push_flag, push_ttl, say_code, words_of};
 use crate::conversation::Context;
 use crate::number::push_decimal;
 use crate::service::Service;
 use crate::service::counters::Count;
 use crate::store::{Item, Miss, Mode, NEVER, Rule, Seconds, StoreOutcome, Turn};
-use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS, Tokens};
+use crate::words::{KEY_LEN_MAX, SHARED_LEN_MIN, TOO_MANY_READERS, Tokens};
 
 /// `mg <key> <flags>*`
 #[inline]
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    cx.service.counters.add(Count::Meta, 1);
-    let [_, key_word, words @ ..] = tokens.parts() else {
-        return cx.out.put(ERROR);
+    let Some((key_word, words)) =
+        words_of(cx, tokens, b"CLIENT_ERROR options flags are too long\r\n")
+    else {
+        return;
     };
-    if key_word.len() > KEY_LEN_MAX {
-        return cx.out.put(BAD_FORMAT);
-    }
-    if tokens.parts().len() > WORDS_MAX {
-        return cx.out.put(b"CLIENT_ERROR options flags are too long\r\n");
-    }
     let mut room = [0; KEY_LEN_MAX];
     let read = Flags::read(words, cx).and_then(|flags| {
         flags.check_opaque()?;

@@ -10,8 +10,9 @@ pub(crate) mod set;
 
 use crate::conversation::Context;
 use crate::number::{parse_exptime, parse_u32, parse_u64, push_decimal};
+use crate::service::counters::Count;
 use crate::store::{Item, NEVER, Seconds};
-use crate::words::{BAD_FORMAT, KEY_LEN_MAX, base64};
+use crate::words::{BAD_FORMAT, ERROR, KEY_LEN_MAX, Tokens, base64};
 
 pub(crate) const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 pub(crate) const BAD_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
@@ -174,6 +175,25 @@ impl Flags {
 
 /// Stands for an unknown flag between two functions.
 const UNKNOWN: &[u8] = b"";
+
+/// The word of the key and those of the flags. Counts the command, and answers what has too few
+/// words or too many.
+#[inline]
+pub(crate) fn words_of<'t, 'a>(
+    cx: &mut Context<'_>,
+    tokens: &'t Tokens<'a>,
+    too_many: &'static [u8],
+) -> Option<(&'a [u8], &'t [&'a [u8]])> {
+    cx.service.counters.add(Count::Meta, 1);
+    let error = match tokens.parts() {
+        [_, key_word, ..] if key_word.len() > KEY_LEN_MAX => BAD_FORMAT,
+        [_, _, words @ ..] if words.len() > WORDS_MAX - 2 => too_many,
+        [_, key_word, words @ ..] => return Some((key_word, words)),
+        _ => ERROR,
+    };
+    cx.out.put(error);
+    None
+}
 
 /// The key: the word itself, or with `b` the bytes that it encodes.
 #[inline]

@@ -40,6 +40,7 @@ mod file;
 mod log;
 mod outbox;
 pub mod replay;
+mod shards;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -48,6 +49,7 @@ pub use echo::Echo;
 pub use file::{FileRange, FileStamp, SharedFile};
 pub use log::Log;
 pub use outbox::{Chunk, Outbox};
+pub use shards::Shards;
 
 /// One protocol conversation with one peer.
 ///

@@ -1,7 +1,8 @@
 //! The counters of the protocol, for `/metrics`.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use session::Shards;
 
 use crate::request::Refusal;
 use crate::status::Status;
@@ -19,19 +20,14 @@ pub struct Metric {
     pub value: u64,
 }
 
-/// Counters that any number of kernel threads add to. Each thread has a shard, so that a count
-/// costs one uncontended atomic addition and no cache line travels between processors.
-#[derive(Debug)]
+/// What the protocol counts.
+#[derive(Debug, Default)]
 pub(crate) struct Counters {
-    shards: [Shard; SHARD_COUNT],
+    shards: Shards<Shard>,
 }
 
-/// More processors than this share shards, which is slower and still right.
-const SHARD_COUNT: usize = 32;
-
-/// 128 bytes: x86 prefetches cache lines in pairs.
+/// What one thread has counted.
 #[derive(Debug)]
-#[repr(align(128))]
 struct Shard {
     replies: [AtomicU64; Status::COUNT],
     reply_body_len: AtomicU64,
@@ -39,34 +35,23 @@ struct Shard {
     refusals: [AtomicU64; Refusal::ALL.len()],
 }
 
-static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
 impl Counters {
-    pub(crate) fn new() -> Counters {
-        Counters {
-            shards: std::array::from_fn(|_| Shard::new()),
-        }
-    }
-
     /// Counts a reply and the bytes of its body.
     #[inline]
     pub(crate) fn replied(&self, status: Status, body_len: u64) {
-        let shard = self.shard();
+        let shard = self.shards.own();
         shard.replies[status as usize].fetch_add(1, Ordering::Relaxed);
         shard.reply_body_len.fetch_add(body_len, Ordering::Relaxed);
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
-        self.shard().refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
+        self.shards.own().refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts bytes of a request's body that were discarded.
     pub(crate) fn discarded(&self, len: usize) {
-        self.shard()
+        self.shards
+            .own()
             .request_body_len
             .fetch_add(len as u64, Ordering::Relaxed);
     }
@@ -101,32 +86,13 @@ impl Counters {
     }
 
     fn sum(&self, of: impl Fn(&Shard) -> &AtomicU64) -> u64 {
-        self.shards
-            .iter()
-            .map(|shard| of(shard).load(Ordering::Relaxed))
-            .sum()
-    }
-
-    #[inline]
-    fn shard(&self) -> &Shard {
-        let at = SHARD.get();
-        if at < SHARD_COUNT {
-            &self.shards[at]
-        } else {
-            &self.shards[assign_shard()]
-        }
+        let of_thread = |shard| of(shard).load(Ordering::Relaxed);
+        self.shards.iter().map(of_thread).sum()
     }
 }
 
-#[cold]
-fn assign_shard() -> usize {
-    let at = NEXT_SHARD.fetch_add(1, Ordering::Relaxed) % SHARD_COUNT;
-    SHARD.set(at);
-    at
-}
-
-impl Shard {
-    fn new() -> Shard {
+impl Default for Shard {
+    fn default() -> Shard {
         Shard {
             replies: std::array::from_fn(|_| AtomicU64::new(0)),
             reply_body_len: AtomicU64::new(0),
@@ -142,7 +108,7 @@ mod tests {
 
     #[test]
     fn counts_of_all_threads_add_up() {
-        let counters = Counters::new();
+        let counters = Counters::default();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..1000).for_each(|_| counters.replied(Status::NotFound, 3)));

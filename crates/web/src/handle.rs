@@ -29,7 +29,7 @@ impl Handle {
     pub fn new(site: Arc<Site>, config: ServiceConfig) -> Result<Handle, ConfigError> {
         Ok(Handle {
             service: ArcSwap::from_pointee(Service::new(site, config)?),
-            counters: Counters::new(),
+            counters: Counters::default(),
             seed: RandomState::new(),
         })
     }

@@ -78,7 +78,7 @@ impl Service {
                 .since_epoch
                 .as_secs()
                 .saturating_sub(START_SECONDS.into()),
-            counters: Counters::new(),
+            counters: Counters::default(),
             connections: Connections::default(),
             watchers: Watchers::default(),
             detail,

@@ -317,6 +317,36 @@ fn the_json_log_tells_the_coding_and_what_was_wrong() {
     );
 }
 
+/// Bodies of more than 16 KiB are worth a piece of memory of their own, shorter ones are not.
+#[test]
+fn a_short_part_is_copied_behind_its_head_and_a_long_one_is_shared() {
+    let world = World::new();
+    for (last, pieces) in [(0, 1), (16_383, 1), (16_384, 2)] {
+        let mut out = Outbox::new();
+        let get = format!("GET /medium.bin HTTP/1.1\r\nHost: x\r\nRange: bytes=0-{last}\r\n\r\n");
+        receive(&mut world.session(), get.as_bytes(), &mut out);
+        assert!(out.queued_len() > last);
+        assert_eq!(out.chunks().count(), pieces, "bytes up to {last}");
+    }
+}
+
+/// A file that contained the boundary could forge a part.
+#[test]
+fn no_file_can_contain_the_boundary_of_its_parts() {
+    let boundary = |world: &World| {
+        let get = b"GET /ten.txt HTTP/1.1\r\nHost: x\r\nRange: bytes=0-1,4-5\r\n\r\n";
+        let reply = run(world.session(), get, Cutting::Whole).replied;
+        let reply = String::from_utf8(reply).unwrap();
+        let (_, rest) = reply.split_once("boundary=").expect("several parts");
+        rest.lines().next().unwrap().to_owned()
+    };
+    let (one, other) = (World::new(), World::new());
+    assert_eq!(boundary(&one), boundary(&one), "a resumed download");
+    assert_ne!(boundary(&one), boundary(&other), "it can be foreseen");
+    let text = boundary(&one);
+    assert_ne!(text[..16], text[16..], "128 bits");
+}
+
 #[test]
 fn the_server_field_says_what_the_operator_wants() {
     let name = |server_name: Option<&str>| {

@@ -78,7 +78,21 @@ mod tests {
     }
 
     #[test]
-    fn there_is_some_room_here() {
-        assert!(page_cache_room(0) > 0);
+    fn a_limit_is_a_number_in_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, expected) in [("12345\n", Some(12345)), ("max\n", None)] {
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(limit(file.path()), expected);
+        }
+        assert_eq!(limit(Path::new("/nonexistent")), None);
+    }
+
+    #[test]
+    fn there_is_some_room_here_and_half_of_it_is_for_others() {
+        let room = page_cache_room(0);
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let total = available(&meminfo.replace("MemTotal", "MemAvailable")).unwrap();
+        assert!(0 < room && room <= total / 2, "{room} of {total}");
+        assert_eq!(page_cache_room(u64::MAX), 0);
     }
 }

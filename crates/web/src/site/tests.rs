@@ -56,6 +56,13 @@ impl World {
         }
     }
 
+    /// As if the kernel had no `openat2`.
+    fn without_openat2(self) -> World {
+        let root = Root::open(self.dir.path(), false, 0).unwrap();
+        *self.site.root.write().unwrap() = Arc::new(root.without_openat2());
+        self
+    }
+
     fn write(&self, path: &str, text: &str) {
         write(&self.dir, path, text);
     }

@@ -292,3 +292,21 @@ fn a_huge_directory_is_cut_and_says_so() {
     assert!(page.contains("Only the first 10000 entries"));
     assert!(page.len() < 5 << 20, "{} bytes", page.len());
 }
+
+#[test]
+fn a_listing_is_kept_unless_it_is_long() {
+    let lookup = Lookup {
+        path: "/",
+        accepts: Encodings::NONE,
+        listing: ListingFormat::Html,
+        sort: ListingSort::default(),
+    };
+    let rules = Rules::new(&[], &[]).unwrap();
+    for (len, is_kept) in [(256 << 10, true), ((256 << 10) + 1, false)] {
+        let page = entry("x".repeat(len), &rules, &lookup, Duration::ZERO);
+        let listings = Listings::default();
+        listings.put(&lookup, &Arc::new(page), 0);
+        let kept = listings.get(&lookup, |_| true);
+        assert_eq!(kept.is_some(), is_kept, "{len} bytes");
+    }
+}

@@ -77,7 +77,7 @@ fn a_directory_is_answered_by_its_index_file() {
 
 #[test]
 fn a_directory_without_its_slash_is_redirected_within_the_host() {
-    let world = World::new(&[("a b/ü/x", ""), ("evil.com/x", "")]);
+    let world = World::new(&[("a b/ü/x", ""), ("evil.com/x", ""), ("\\evil.com/x", "")]);
     let slash = |path| match world.ask(path, &[]) {
         Found::SlashMissing(path) => path,
         other => panic!("{other:?}"),
@@ -85,6 +85,7 @@ fn a_directory_without_its_slash_is_redirected_within_the_host() {
     assert_eq!(&*slash("/a b"), "/a%20b/");
     assert_eq!(&*slash("/a b/ü"), "/a%20b/%C3%BC/");
     assert_eq!(&*slash("/evil.com"), "/evil.com/");
+    assert_eq!(&*slash("/\\evil.com"), "/%5Cevil.com/");
     assert!(matches!(world.ask("//evil.com", &[]), Found::NotFound));
     assert!(matches!(world.ask("/evil.com/x/", &[]), Found::NotFound));
 }
@@ -279,11 +280,17 @@ fn what_is_wrong_with_the_configuration_is_said() {
         config.root = dir.join("file");
     });
     assert!(error.ends_with("file is not a directory"), "{error}");
+    // Root may enter every directory, so this error is not provoked.
+    let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+    let error = root_error(Path::new("/srv"), denied).to_string();
+    assert!(error.contains("/srv may not be entered"), "{error}");
     let error = error_of(|config, _| config.error_pages = vec![(404, "lost.html".into())]);
     assert!(
         error.contains("404") && error.contains("lost.html"),
         "{error}"
     );
+    let root = SiteError::Root("/srv".into(), io::Error::from(io::ErrorKind::Other));
+    assert!(std::error::Error::source(&root).is_some());
     let error = error_of(|config, _| config.error_pages = vec![(200, "lost.html".into())]);
     assert!(error.contains("400 to 599"), "{error}");
     let error = error_of(|config, _| config.spa_fallback = Some("nope.html".into()));

@@ -94,6 +94,8 @@ fn a_root_that_is_switched_to_another_release_is_followed() {
     symlink("two", dir.path().join("next")).unwrap();
     fs::rename(dir.path().join("next"), &current).unwrap();
     world.at_s += 1.0;
+    let found = world.find("/a.txt", &[]);
+    assert!(matches!(found, Found::WouldBlock), "opening may: {found:?}");
     assert_eq!(world.text("/a.txt"), "two");
     fs::remove_file(&current).unwrap();
     world.at_s += 1.0;
@@ -104,15 +106,58 @@ fn a_root_that_is_switched_to_another_release_is_followed() {
     );
 }
 
+/// Else it would use up the budgets for ever.
+#[test]
+fn what_the_old_root_held_is_let_go() {
+    let files = [
+        ("one/small", "one"),
+        ("one/large", "large"),
+        ("two/small", "two"),
+    ];
+    let mut world = World::with(&files, |config| {
+        symlink("one", config.root.join("current")).unwrap();
+        config.root.push("current");
+        config.memory_file_len_max = 3;
+        config.page_cache_budget = Some(1 << 20);
+    });
+    let held = |world: &World| {
+        ["paths", "memory_files", "files_open", "page_cache_files"]
+            .map(|what| world.count(&format!("site_{what}")))
+    };
+    world.entry("/small");
+    world.entry("/large");
+    assert_eq!(held(&world), [2, 1, 1, 1]);
+    symlink("two", world.path("next")).unwrap();
+    fs::rename(world.path("next"), world.path("current")).unwrap();
+    world.at_s += 1.0;
+    assert_eq!(world.text("/small"), "two");
+    assert_eq!(held(&world), [1, 1, 0, 0]);
+}
+
+/// On a slow disk one look is enough for all requests meanwhile, and no file is served for longer
+/// than promised.
+#[test]
+fn one_request_looks_at_the_disk_and_the_others_get_what_is_known() {
+    let mut world = World::new(&[("a.txt", "old")]).without_openat2();
+    world.entry("/a.txt");
+    world.write("a.txt", "new");
+    let at_s = world.at_s;
+    // A record is due after half of `recheck_every`.
+    world.at_s = at_s + 0.9;
+    let moment = world.site.moment(world.now());
+    world.site.root_checked_ns.store(moment.ns, Relaxed);
+    assert!(matches!(world.find("/a.txt", &[]), Found::WouldBlock));
+    assert_eq!(text_of(&entry_of(world.find("/a.txt", &[]))), "old");
+    world.at_s = at_s + 1.1;
+    assert!(matches!(world.find("/a.txt", &[]), Found::WouldBlock));
+    assert_eq!(world.text("/a.txt"), "new");
+}
+
 #[test]
 fn without_openat2_everything_is_found_by_loading() {
-    let mut world = World::new(&[("a/x.txt", "hello"), ("a/x.txt.br", "br")]);
+    let mut world = World::new(&[("a/x.txt", "hello"), ("a/x.txt.br", "br")]).without_openat2();
     symlink("a/x.txt", world.path("link")).unwrap();
     symlink("/etc/passwd", world.path("out")).unwrap();
-    let root = Root::open(world.dir.path(), false, 0)
-        .unwrap()
-        .without_openat2();
-    *world.site.root.write().unwrap() = Arc::new(root);
     assert!(matches!(world.find("/link", &[]), Found::WouldBlock));
     assert_eq!(world.text("/link"), "hello");
     assert_eq!(

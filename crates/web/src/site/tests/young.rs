@@ -9,14 +9,18 @@ use super::*;
 fn a_large_file_is_left_to_rest_before_it_is_served() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
         config.memory_file_len_max = 4;
+        config.precompressed = false;
     });
     world.at_s = 0.0;
     assert!(matches!(world.find("/a.bin", &[]), Found::WouldBlock));
+    assert_eq!(world.count("site_changed_total"), 0, "it only has to rest");
     let is_settled = |entry: &Entry| match entry.body {
         Body::File { settled, .. } => settled,
         Body::Memory(_) => panic!("in memory"),
     };
-    assert!(!is_settled(&world.entry("/a.bin")));
+    let rested = world.entry("/a.bin");
+    assert!(!is_settled(&rested));
+    assert!(rested.etag.starts_with('"'), "{}", rested.etag);
     world.at_s = 10.0;
     assert!(is_settled(&world.entry("/a.bin")));
 }

@@ -1,6 +1,5 @@
 //! [`Shards`].
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counters that any number of kernel threads add to. Each thread has a shard of its own, so that a
@@ -19,7 +18,7 @@ struct Shard<T>(T);
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+    static SHARD: usize = NEXT_SHARD.fetch_add(1, Ordering::Relaxed) % SHARD_COUNT;
 }
 
 impl<T: Default> Default for Shards<T> {
@@ -32,22 +31,11 @@ impl<T> Shards<T> {
     /// The counters to which this thread adds.
     #[inline]
     pub fn own(&self) -> &T {
-        let at = SHARD.get();
-        match self.0.get(at) {
-            Some(shard) => &shard.0,
-            None => &self.0[assign_shard()].0,
-        }
+        &self.0[SHARD.with(|at| *at)].0
     }
 
     /// The counters of all threads.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|shard| &shard.0)
     }
-}
-
-#[cold]
-fn assign_shard() -> usize {
-    let at = NEXT_SHARD.fetch_add(1, Ordering::Relaxed) % SHARD_COUNT;
-    SHARD.set(at);
-    at
 }

@@ -180,22 +180,9 @@ fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry
 
 /// Sends the client to the directory's own address, with its slash, keeping the query.
 ///
-/// `path` is a path and stays one: `//evil.example` or `/\evil.example` would be another host to a
-/// browser.
+/// `path` is percent-encoded and begins with one slash ([`Found::SlashMissing`]): to a browser
+/// `//evil.example` or `/\evil.example` would be another host.
 fn redirect(replier: &mut Replier<'_>, asked: RequestFacts<'_>, path: &str, query: &[u8]) {
-    let is_local = match path.as_bytes() {
-        [b'/', second, ..] => !matches!(second, b'/' | b'\\'),
-        [b'/'] => true,
-        _ => false,
-    };
-    if !is_local || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return replier.page(
-            Status::NotFound,
-            asked,
-            &[],
-            Some("a redirect would leave the site"),
-        );
-    }
     let mut line = format!("Location: {path}").into_bytes();
     if !query.is_empty() {
         line.push(b'?');

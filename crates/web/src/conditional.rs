@@ -28,14 +28,14 @@ pub(crate) enum Verdict {
 /// Judges the conditions of a `GET` or `HEAD` whose answer would otherwise be a 200.
 #[inline]
 pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
-    if request.get(Name::IfMatch).is_some() {
+    if request.has(Name::IfMatch) {
         if !list_names(request, Name::IfMatch, current.etag, Comparison::Strong) {
             return Verdict::Failed;
         }
     } else if date_of(request, Name::IfUnmodifiedSince).is_some_and(|s| current.modified_s > s) {
         return Verdict::Failed;
     }
-    if request.get(Name::IfNoneMatch).is_some() {
+    if request.has(Name::IfNoneMatch) {
         if list_names(request, Name::IfNoneMatch, current.etag, Comparison::Weak) {
             return Verdict::NotModified;
         }
@@ -48,7 +48,7 @@ pub(crate) fn judge(request: &Fields<'_>, current: Validators<'_>) -> Verdict {
 /// Whether `Range` is to be looked at: there is no `If-Range`, or it names what we have. RFC 9110
 /// 13.1.5
 pub(crate) fn range_applies(request: &Fields<'_>, current: Validators<'_>) -> bool {
-    if request.get(Name::IfRange).is_none() {
+    if !request.has(Name::IfRange) {
         return true;
     }
     match request.single(Name::IfRange) {

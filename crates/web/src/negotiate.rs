@@ -10,12 +10,14 @@ use crate::request::{Fields, Name, fields};
 #[inline]
 pub(crate) fn encodings(request: &Fields<'_>) -> Encodings {
     // Without the field any coding is allowed, but then the client most likely cannot decode.
+    if !request.has(Name::AcceptEncoding) {
+        return Encodings::NONE;
+    }
     match request.single(Name::AcceptEncoding) {
         // What browsers send over HTTPS and over HTTP, and what curl sends. These are compared as a
         // whole, because parsing them costs 50 ns.
         Some(b"gzip, deflate, br, zstd" | b"deflate, gzip, br, zstd") => Encodings::EVERY,
         Some(b"gzip, deflate") => Encodings::GZIP,
-        None if !request.is_repeated(Name::AcceptEncoding) => Encodings::NONE,
         _ => rank(request),
     }
 }

@@ -21,6 +21,9 @@ use crate::status::Status;
 /// it, the copy costs more than a second piece of memory.
 const COPIED_LEN_MAX: u64 = 16 * 1024;
 
+/// Few headers are longer; one that is makes the outbox grow once more.
+const HEAD_LEN_USUAL: usize = 512;
+
 /// What a client is told, in the clear, that sends a request in the clear where HTTPS is spoken.
 pub const WANTS_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain\r\nContent-Length: 96\r\nConnection: close\r\n\r\n\
@@ -193,9 +196,7 @@ impl Replier<'_> {
         let connection = connection_line(asked);
         date::with(self.now.since_epoch, |dates| {
             self.out.put_with(|bytes| {
-                bytes.reserve(
-                    line.len() + 128 + server.len() + lines.len() + more.len() + body.len(),
-                );
+                bytes.reserve(HEAD_LEN_USUAL + body.len());
                 match status {
                     Status::Ok => bytes.extend_from_slice(&dates.ok_and_http_line),
                     _ => {

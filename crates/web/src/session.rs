@@ -8,7 +8,7 @@ use crate::handle::Handle;
 use crate::log::Peer;
 use crate::reply::{Replier, RequestFacts};
 use crate::request::body::{Expectation, Progress};
-use crate::request::{Body, Framing, Head, Method, Refusal, has_control, parse};
+use crate::request::{Body, Framing, Head, Method, Name, Refusal, has_control, parse};
 use crate::site::Found;
 use crate::status::Status;
 
@@ -138,9 +138,8 @@ impl session::Session for Session {
                     };
                 }
                 Some(next) => {
-                    if self.path_room.capacity() > PATH_ROOM_KEPT {
-                        self.path_room = Vec::new();
-                    }
+                    self.path_room.clear();
+                    self.path_room.shrink_to(PATH_ROOM_KEPT);
                     return Received { used, next };
                 }
             }
@@ -261,7 +260,7 @@ impl Turn<'_> {
     /// Takes a whole head.
     #[inline]
     fn begin(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Step {
-        if head.framing != Framing::None || head.fields.has_expectation() {
+        if head.framing != Framing::None || head.fields.has(Name::Expect) {
             return self.begin_with_body(state, head, input);
         }
         let persists = self.persists(head);

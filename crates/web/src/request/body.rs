@@ -276,7 +276,7 @@ pub(crate) enum Expectation {
 impl Expectation {
     /// A 1.0 client cannot expect anything: its `100-continue` is to be ignored.
     pub(crate) fn of(fields: &Fields<'_>, version: Version) -> Expectation {
-        if version == Version::Http10 || fields.get(Name::Expect).is_none() {
+        if version == Version::Http10 || !fields.has(Name::Expect) {
             return Expectation::None;
         }
         let is_continue = |value: &[u8]| value.eq_ignore_ascii_case(b"100-continue");
@@ -407,6 +407,7 @@ mod tests {
             "1\n",
             "1\rx",
             ";a\r\n",
+            " ;\r\n",
             "1\r\nab",
             "1\r\na\n",
             "1\r\na\rb",

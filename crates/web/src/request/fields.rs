@@ -119,7 +119,7 @@ impl<'a> Fields<'a> {
             return Err(refusal_of(line));
         };
         match Name::of(&line[..colon]) {
-            Some(name) if self.present & name.bit() == 0 => {
+            Some(name) if !self.has(name) => {
                 self.present |= name.bit();
                 let after = &line[colon + 1..];
                 let value = trim_start(after);
@@ -137,10 +137,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Whether the field came.
+    #[inline]
+    pub(crate) fn has(&self, name: Name) -> bool {
+        self.present & name.bit() != 0
+    }
+
     /// The value of a field that may come once; if it came more often, the first.
     #[inline]
     pub(crate) fn get(&self, name: Name) -> Option<&'a [u8]> {
-        (self.present & name.bit() != 0).then(|| {
+        self.has(name).then(|| {
             let (at, len) = self.values[name as usize];
             &self.block[at as usize..][..len as usize]
         })
@@ -156,11 +162,6 @@ impl<'a> Fields<'a> {
     #[inline]
     pub(crate) fn is_repeated(&self, name: Name) -> bool {
         self.repeated & name.bit() != 0
-    }
-
-    #[inline]
-    pub(crate) fn has_expectation(&self) -> bool {
-        self.present & Name::Expect.bit() != 0
     }
 
     /// Every value of a field, in the order in which they came.
@@ -185,7 +186,7 @@ impl<'a> Fields<'a> {
     /// Whether a list field names `token`, in any case.
     #[inline]
     pub(crate) fn has_token(&self, name: Name, token: &[u8]) -> bool {
-        self.present & name.bit() != 0
+        self.has(name)
             && self
                 .members(name)
                 .any(|member| member.eq_ignore_ascii_case(token))

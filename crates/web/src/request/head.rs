@@ -58,12 +58,12 @@ impl<'a> Head<'a> {
     /// Whether the client wants the connection to go on. RFC 9112 9.3
     #[inline]
     pub(crate) fn is_persistent(&self) -> bool {
-        match (self.fields.single(Name::Connection), self.version) {
-            // What browsers send, and what wrk does.
-            (Some(b"keep-alive"), _) => true,
-            (None, Version::Http11) if !self.fields.is_repeated(Name::Connection) => true,
-            _ => self.persists_by_list(),
-        }
+        let Some(wish) = self.fields.get(Name::Connection) else {
+            return self.version == Version::Http11;
+        };
+        // What browsers send is compared as a whole.
+        let is_plain = wish == b"keep-alive" && !self.fields.is_repeated(Name::Connection);
+        is_plain || self.persists_by_list()
     }
 
     fn persists_by_list(&self) -> bool {
@@ -99,14 +99,13 @@ pub(crate) fn parse<'a>(
     let mut field_count = 0;
     loop {
         // The line's own CRLF must be within the limit too.
-        let line_len_max = limits.head_len_max.wrapping_sub(at + 2);
-        if at + 2 > limits.head_len_max {
+        let Some(line_len_max) = limits.head_len_max.checked_sub(at + 2) else {
             return if input.len() > limits.head_len_max {
                 Err(Refusal::HeadTooLong)
             } else {
                 Ok(None)
             };
-        }
+        };
         let Some(line) = next_line(input, at, line_len_max, Refusal::HeadTooLong)? else {
             return Ok(None);
         };
@@ -239,10 +238,10 @@ fn parse_request_line(line: &[u8]) -> Result<(Method, Target<'_>, Version), Refu
 }
 
 impl Method {
+    /// `GET` does not come here.
     #[inline]
     fn of(token: &[u8]) -> Result<Method, Refusal> {
         match token {
-            b"GET" => Ok(Method::Get),
             b"HEAD" => Ok(Method::Head),
             b"OPTIONS" => Ok(Method::Options),
             b"POST" | b"PUT" | b"DELETE" | b"PATCH" | b"CONNECT" | b"TRACE" => {
@@ -532,6 +531,10 @@ mod tests {
         assert!(!persists("1.1\r\nHost: x\r\nConnection: Close"));
         assert!(!persists(
             "1.1\r\nHost: x\r\nConnection: x\r\nConnection: upgrade , close"
+        ));
+        assert!(persists("1.1\r\nHost: x\r\nConnection: x"));
+        assert!(!persists(
+            "1.1\r\nHost: x\r\nConnection: keep-alive\r\nConnection: close"
         ));
         assert!(!persists("1.0"));
         assert!(persists("1.0\r\nConnection: Keep-Alive"));

@@ -107,25 +107,19 @@ impl Budget {
     }
 
     fn victims(&mut self, weight: u64, estimate: u32, sketch: &Sketch) -> Option<Vec<Id>> {
-        if weight > self.limit {
-            return None;
-        }
-        let mut short = (self.ring.weight() + weight).saturating_sub(self.limit);
+        let room = self.limit.checked_sub(weight)?;
+        let mut short = self.ring.weight().saturating_sub(room);
         if self.ring.len() >= self.len_max {
             short = short.max(1);
         }
         if short == 0 {
             return Some(Vec::new());
         }
-        if estimate < LEAD {
-            return None;
-        }
+        // How many requests the victims together may stand for.
+        let mut lead = estimate.checked_sub(LEAD)?;
         let mut victims = Vec::new();
-        let mut lead = estimate;
         for (popularity, Reverse(freed), id) in self.sample(short, sketch) {
-            lead = lead
-                .checked_sub(u32::from(popularity))
-                .filter(|&lead| lead >= LEAD)?;
+            lead = lead.checked_sub(u32::from(popularity))?;
             victims.push(id);
             short = short.saturating_sub(freed);
             if short == 0 {
@@ -201,6 +195,9 @@ mod tests {
         (0..1000).for_each(|n| assert!(cache.ask(n, 1)));
         assert_eq!(cache.budget.used(), 1000);
         assert!(!cache.ask(5000, 1001), "never larger than the budget");
+        let mut cache = Cache::new(1000);
+        cache.ask(1, 1000);
+        assert!(cache.ask(1, 1000), "as large as the budget");
     }
 
     #[test]
@@ -244,6 +241,18 @@ mod tests {
         // Four are worth 8.
         assert!((0..12).any(|_| cache.ask(9_000_001, 4)));
         assert!(cache.budget.used() <= 1000);
+    }
+
+    /// The more room a newcomer needs, the more places are looked at for it.
+    #[test]
+    fn a_large_file_finds_the_weak_ones_among_many_strong_ones() {
+        let mut cache = Cache::new(1000);
+        let strong = (0..1000).filter(|n| n % 5 != 0);
+        (0..1000).for_each(|n| _ = cache.ask(n, 1));
+        (0..7).for_each(|_| strong.clone().for_each(|n| _ = cache.ask(n, 1)));
+        // Ten of the weak ones are worth 10 requests.
+        (0..15).for_each(|_| _ = cache.ask(9_000_000, 10));
+        assert!(cache.ask(9_000_000, 10));
     }
 
     #[test]

@@ -74,11 +74,13 @@ const DISTURBED_MAX: u32 = 16;
 /// How many symbolic links a path may lead over, as in the kernel. path_resolution(7)
 const LINKS_MAX: u32 = 40;
 
+/// A directory to look from: no permission to read it is needed.
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
 impl Root {
     /// Opens the directory at `path`.
     pub(super) fn open(path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let fd = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
         let inode = FileStamp::of(&rustix::fs::fstat(&fd)?).inode;
         let resolver = Resolver::probe(&fd)?;
         Ok(Root {
@@ -92,11 +94,10 @@ impl Root {
 
     /// Whether `path` still leads to this directory.
     pub(super) fn is_at(&self, path: &Path, blocking: Blocking) -> Result<bool, Miss> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = match (self.resolver, blocking) {
-            (_, Blocking::Allowed) => rustix::fs::open(path, flags, Mode::empty()),
+            (_, Blocking::Allowed) => rustix::fs::open(path, DIRECTORY, Mode::empty()),
             (Resolver::Kernel { cached: true }, Blocking::Never) => {
-                rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED)
+                rustix::fs::openat2(CWD, path, DIRECTORY, Mode::empty(), ResolveFlags::CACHED)
             }
             _ => return Err(Miss::WouldBlock),
         };
@@ -219,7 +220,6 @@ impl Root {
                 }
                 FileType::Directory => stood_in.push(fd),
                 _ if !to_go.is_empty() => return Err(Errno::NOTDIR),
-                _ if flags.contains(OFlags::PATH) => return Ok(fd),
                 _ => {
                     return rustix::fs::openat(
                         at,
@@ -248,20 +248,17 @@ impl Root {
 
 impl Resolver {
     fn probe(fd: &OwnedFd) -> Result<Resolver, Errno> {
-        let try_with = |resolve| {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            rustix::fs::openat2(fd, c".", flags, Mode::empty(), resolve)
-        };
+        let try_with = |resolve| rustix::fs::openat2(fd, c".", DIRECTORY, Mode::empty(), resolve);
         match try_with(ResolveFlags::BENEATH) {
             Ok(_) => {
-                let cached = try_with(ResolveFlags::BENEATH | ResolveFlags::CACHED);
+                let cached = try_with(ResolveFlags::CACHED);
                 Ok(Resolver::Kernel {
                     cached: !matches!(cached, Err(Errno::INVAL)),
                 })
             }
             // Docker's seccomp filters before 20.10 returned EPERM for unknown calls.
             Err(Errno::NOSYS | Errno::PERM) => {
-                rustix::fs::openat(fd, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+                rustix::fs::openat(fd, c".", DIRECTORY, Mode::empty())?;
                 Ok(Resolver::OurOwn)
             }
             Err(errno) => Err(errno),
@@ -428,6 +425,20 @@ mod tests {
         }
     }
 
+    /// path_resolution(7): 40 links, and the 41st is ELOOP.
+    #[test]
+    fn a_chain_has_as_many_links_as_in_the_kernel() {
+        let (dir, roots) = tree();
+        let link = |n| dir.path().join(format!("root/link{n}"));
+        symlink("file", link(1)).unwrap();
+        (2..=41).for_each(|n| symlink(format!("link{}", n - 1), link(n)).unwrap());
+        for root in &roots {
+            assert_eq!(look(root, "link40"), Ok(Kind::File), "{:?}", root.resolver);
+            let too_long = look(root, "link41");
+            assert_eq!(too_long, Err(Miss::NotFound), "{:?}", root.resolver);
+        }
+    }
+
     #[test]
     fn links_may_lead_out_when_the_operator_says_so() {
         let (dir, _) = tree();
@@ -483,6 +494,11 @@ mod tests {
         }
         assert_eq!(look(&roots[0], "file"), Ok(Kind::File));
         assert!(roots[0].look("file", Blocking::Never).is_ok());
+        // A mount elsewhere may disturb one attempt.
+        let is_at = || roots[0].is_at(&dir.path().join("root"), Blocking::Never);
+        assert!((0..100).any(|_| is_at() == Ok(true)));
+        let elsewhere = || roots[0].is_at(dir.path(), Blocking::Never);
+        assert!((0..100).any(|_| elsewhere() == Ok(false)));
         assert!(matches!(
             roots[1].look("file", Blocking::Never),
             Err(Miss::WouldBlock)

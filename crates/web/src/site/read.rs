@@ -41,9 +41,7 @@ pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Readin
             Ok(read) => at += read,
             Err(Errno::INTR) => {}
             // EOPNOTSUPP: the file system cannot read without waiting.
-            Err(Errno::AGAIN | Errno::OPNOTSUPP) if blocking == Blocking::Never => {
-                return Ok(Reading::WouldBlock);
-            }
+            Err(Errno::AGAIN | Errno::OPNOTSUPP) => return Ok(Reading::WouldBlock),
             Err(errno) => return Err(miss_of(errno)),
         }
     }

@@ -244,6 +244,17 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_path_is_not_copied() {
+        let mut room = Vec::new();
+        let target = Target::parse(b"/a/b.txt?c=/../d");
+        let Ok(Target::Path(raw)) = target else {
+            panic!("{target:?}");
+        };
+        assert_eq!(raw.normalize(&mut room), Ok("/a/b.txt"));
+        assert_eq!(room.capacity(), 0);
+    }
+
+    #[test]
     fn a_path_above_the_root_and_encoded_slashes_are_errors() {
         for target in [
             "/..",

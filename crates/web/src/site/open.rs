@@ -337,13 +337,15 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn what_may_pass_is_a_503() {
+    fn what_may_pass_is_a_503_and_what_may_not_be_read_is_forbidden() {
         let status = |errno| match miss_of(errno) {
             Miss::Failed(status, _) => status,
             other => panic!("{other:?}"),
         };
         assert_eq!([Errno::NOMEM, Errno::AGAIN].map(status), [503; 2]);
         assert_eq!(status(Errno::IO), 500);
+        // Root may read everything, so a test that asks for a file cannot see this one.
+        assert_eq!(miss_of(Errno::ACCESS), Miss::Forbidden);
     }
 
     /// A root with links of every kind, beside a file that must never be reached.

@@ -294,7 +294,7 @@ fn a_huge_directory_is_cut_and_says_so() {
 }
 
 #[test]
-fn a_listing_is_kept_unless_it_is_long() {
+fn a_listing_is_kept_unless_it_is_long_and_its_etag_is_of_its_bytes() {
     let lookup = Lookup {
         path: "/",
         accepts: Encodings::NONE,
@@ -309,4 +309,7 @@ fn a_listing_is_kept_unless_it_is_long() {
         let kept = listings.get(&lookup, |_| true);
         assert_eq!(kept.is_some(), is_kept, "{len} bytes");
     }
+    let etag = |page: &str| entry(page.to_owned(), &rules, &lookup, Duration::ZERO).etag;
+    assert_eq!(etag("old"), etag("old"));
+    assert_ne!(etag("old"), etag("new"), "as long as the other");
 }

@@ -106,7 +106,7 @@ fn a_root_that_is_switched_to_another_release_is_followed() {
     );
 }
 
-/// Else it would use up the budgets for ever.
+/// It would use up the budgets, and answer beside the new one until it is due itself.
 #[test]
 fn what_the_old_root_held_is_let_go() {
     let files = [
@@ -119,18 +119,24 @@ fn what_the_old_root_held_is_let_go() {
         config.root.push("current");
         config.memory_file_len_max = 3;
         config.page_cache_budget = Some(1 << 20);
+        config.listing = true;
     });
     let held = |world: &World| {
         ["paths", "memory_files", "files_open", "page_cache_files"]
             .map(|what| world.count(&format!("site_{what}")))
     };
-    world.entry("/small");
     world.entry("/large");
+    world.at_s += 0.4;
+    assert_eq!(world.text("/small"), "one");
+    assert!(world.text("/").contains("large"));
     assert_eq!(held(&world), [2, 1, 1, 1]);
     symlink("two", world.path("next")).unwrap();
     fs::rename(world.path("next"), world.path("current")).unwrap();
-    world.at_s += 1.0;
+    // The root is due, and what was looked at later is not.
+    world.at_s += 0.2;
+    assert!(matches!(world.ask("/large", &[]), Found::NotFound));
     assert_eq!(world.text("/small"), "two");
+    assert!(!world.text("/").contains("large"));
     assert_eq!(held(&world), [1, 1, 0, 0]);
 }
 

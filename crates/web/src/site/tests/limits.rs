@@ -108,6 +108,8 @@ fn a_file_that_finds_no_place_is_not_to_be_kept_in_the_page_cache() {
     assert_eq!(kept.iter().filter(|keep| keep.is_none()).count(), 10);
     assert_eq!(kept.iter().filter(|keep| **keep == Some(true)).count(), 20);
     assert_eq!(kept.iter().filter(|keep| **keep == Some(false)).count(), 70);
+    let refused = ["site_memory_refused_total", "site_page_cache_refused_total"];
+    assert_eq!(refused.map(|name| world.count(name)), [90, 70]);
     // One that is asked for often takes the place of one that is not.
     assert!((0..8).any(|_| keeps(99) != Some(false)));
 }

@@ -265,7 +265,7 @@ impl Outbox {
     fn reclaim(&mut self) {
         if self.parts.is_empty() {
             self.reset_bytes();
-        } else if self.consumed >= KEPT_CAPACITY && self.consumed * 2 >= self.bytes.len() {
+        } else if self.consumed * 2 >= self.bytes.len() {
             self.bytes.drain(..self.consumed);
             self.consumed = 0;
         }

@@ -11,7 +11,9 @@
 //! replay(|| Echo, &Script::new().send("ping\n").expect("ping\n"));
 //! ```
 
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -269,18 +271,10 @@ fn take_bytes(bytes: &[u8], take: impl FnOnce(u64) -> u64, to: &mut Vec<u8>) -> 
 
 fn read(range: &FileRange, len: u64, to: &mut Vec<u8>) -> u64 {
     let begin = to.len();
-    let mut at = begin;
     to.resize(begin + len as usize, 0);
-    while at < to.len() {
-        let offset = range.range.start + (at - begin) as u64;
-        let len = rustix::io::pread(range.file.as_fd(), &mut to[at..], offset).expect("pread");
-        assert!(
-            len > 0,
-            "the file ends at {offset}, inside the range {:?}",
-            range.range
-        );
-        at += len;
-    }
+    let file = range.file.as_fd().try_clone_to_owned().map(File::from);
+    let read = file.and_then(|file| file.read_exact_at(&mut to[begin..], range.range.start));
+    read.unwrap_or_else(|error| panic!("{len} bytes of {:?}: {error}", range.range));
     len
 }
 
@@ -332,6 +326,15 @@ mod tests {
     fn complaint<S: Session>(open: impl Fn() -> S, script: &Script) -> String {
         let failed = catch_unwind(AssertUnwindSafe(|| replay(open, script)));
         *failed.expect_err("the script is wrong").downcast().unwrap()
+    }
+
+    #[test]
+    fn a_script_says_what_is_sent_and_expected() {
+        let script = Script::new().send("a").send("b").expect("c").expect("d");
+        assert_eq!(script.sent(), b"ab");
+        assert_eq!(script.expected(), Some(&b"cd"[..]));
+        assert!(!script.closes() && script.closed().closes());
+        assert_eq!(Script::new().expected(), None);
     }
 
     #[test]

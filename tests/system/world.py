@@ -285,6 +285,11 @@ class Server:
         text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return re.search(rf"^{field}:\s*(.*)$", text, re.M)[1]
 
+    def is_stopped(self):
+        """Whether each thread has obeyed SIGSTOP."""
+        threads = pathlib.Path(f"/proc/{self.pid}/task").iterdir()
+        return all("\nState:\tT" in (thread / "status").read_text() for thread in threads)
+
     def cpu_s(self):
         fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

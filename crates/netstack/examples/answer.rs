@@ -37,8 +37,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MAC: EthernetAddress = EthernetAddress([0x02, 0x77, 0x65, 0x66, 0x74, 0x01]);
 const PORT: u16 = 80;
-/// Of packet sockets.
-const GROUP: u16 = 7;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = env::args().skip(1);
@@ -49,8 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(("tap", name)) => serve(Tap::open(name, 1, true)?, addresses),
         Some(("taps", name)) => serve(Tap::open(name, 2, true)?, addresses),
         Some(("wire", name)) => serve(Tap::open(name, 1, false)?, addresses),
-        Some(("packet", name)) => serve(Packet::open(name, 1, 0)?, addresses),
-        Some(("packets", name)) => serve(Packet::open(name, 2, GROUP)?, addresses),
+        Some(("packet", name)) => serve(Packet::open(name, 1)?, addresses),
+        Some(("packets", name)) => serve(Packet::open(name, 2)?, addresses),
         Some(("xdp", name)) => serve(Xdp::open(name, 1)?, addresses),
         _ => Err(format!("{device:?} is no device").into()),
     }

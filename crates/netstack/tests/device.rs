@@ -406,7 +406,7 @@ fn a_name_that_cannot_be_and_no_queue_are_refused() {
     let kind = |opened: std::io::Result<usize>| opened.map_err(|error| error.kind());
     let refused = Err(std::io::ErrorKind::InvalidInput);
     for name in ["", "a/b", "sixteen-bytes-it", "a\0b"] {
-        let packets = Packet::open(name, 1, 0).map(|opened| opened.len());
+        let packets = Packet::open(name, 1).map(|opened| opened.len());
         assert_eq!(kind(packets), refused, "{name:?}");
         assert_eq!(
             kind(Xdp::open(name, 1).map(|opened| opened.len())),
@@ -420,7 +420,7 @@ fn a_name_that_cannot_be_and_no_queue_are_refused() {
             refused
         );
         assert_eq!(
-            kind(Packet::open("a", queues, 0).map(|opened| opened.len())),
+            kind(Packet::open("a", queues).map(|opened| opened.len())),
             refused
         );
         assert_eq!(

@@ -39,7 +39,11 @@ def a_host_on_af_xdp_answers_the_kernel(world):
 
 
 def answers(world, kind):
+    expect_equal("what it says", world.output_of("unshare", "--net", LINK, example_of(world), kind), b"kept\n")
+
+
+def example_of(world):
     # Beside the binary, where cargo puts examples: ./ci.sh system builds both.
     example = world.binary.parent / "examples" / "answer"
     expect(example.exists(), f"{example} does not exist: cargo build --package weftwork-netstack --example answer, in the binary's profile")
-    expect_equal("what it says", world.output_of("unshare", "--net", LINK, example, kind), b"kept\n")
+    return example

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::process;
 use std::str::FromStr;
 
 use super::packet::Packet;
@@ -46,11 +45,7 @@ impl DeviceName {
         let name = &*self.interface;
         Ok(match self.kind {
             DeviceKind::Tap => all(Tap::open(name, queues, true)?, NamedDevice::Tap),
-            DeviceKind::Packet => {
-                // Another group of this network namespace is another process'.
-                let group = process::id() as u16;
-                all(Packet::open(name, queues, group)?, NamedDevice::Packet)
-            }
+            DeviceKind::Packet => all(Packet::open(name, queues)?, NamedDevice::Packet),
             DeviceKind::Xdp => all(Xdp::open(name, queues)?, NamedDevice::Xdp),
         })
     }

@@ -158,9 +158,16 @@ pub(super) fn bind_packet(socket: BorrowedFd<'_>, interface: c_int) -> io::Resul
     listen_to_all(socket, interface)
 }
 
-/// The error that waits at a socket, such as that its interface is down.
-pub(super) fn error_of(socket: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::net::sockopt::socket_error(socket)??)
+/// A group of packet sockets that has no member yet. The kernel gives it a number that no other
+/// group of the network namespace has: process ids differ only within a PID namespace.
+pub(super) const NEW_GROUP: c_int =
+    ((libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16) as c_int;
+
+/// Makes a packet socket a member of a group, each of which gets some of the flows. Returns the
+/// group, for others to join. packet(7), `PACKET_FANOUT`
+pub(super) fn join_group(socket: BorrowedFd<'_>, group: c_int) -> io::Result<c_int> {
+    set_packet_option(socket, libc::PACKET_FANOUT, group)?;
+    get_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0)
 }
 
 /// A frame with a VLAN tag is of another link. The kernel has taken the tag off, so it would look
@@ -203,11 +210,7 @@ fn listen_to_all(socket: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     )
 }
 
-pub(super) fn set_packet_option(
-    socket: BorrowedFd<'_>,
-    option: c_int,
-    value: c_int,
-) -> io::Result<()> {
+fn set_packet_option(socket: BorrowedFd<'_>, option: c_int, value: c_int) -> io::Result<()> {
     set_option(socket, libc::SOL_PACKET, option, &value)
 }
 
@@ -223,6 +226,22 @@ pub(super) fn set_option<T: Copy>(
     // SAFETY: setsockopt(2) reads `len` bytes of the value, which is borrowed, and whose type the
     // callers in this file choose as the option has it.
     checked(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) })
+}
+
+/// Asks for an option whose value is a C struct of integers, or an integer. What the kernel does
+/// not write stays.
+fn get_option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    mut value: T,
+) -> io::Result<T> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let at = (&raw mut value).cast();
+    // SAFETY: getsockopt(2) writes at most `len` bytes to the value, which this function owns, and
+    // whose type the callers in this file choose so that every bit pattern is one.
+    checked(unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, at, &raw mut len) })?;
+    Ok(value)
 }
 
 /// The number of an interface.
@@ -251,26 +270,13 @@ pub(super) fn xdp_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_o
         desc: 0,
         flags: 0,
     };
-    let mut offsets = libc::xdp_mmap_offsets {
+    let offsets = libc::xdp_mmap_offsets {
         rx: NONE,
         tx: NONE,
         fr: NONE,
         cr: NONE,
     };
-    let mut len = size_of_val(&offsets) as libc::socklen_t;
-    let at = (&raw mut offsets).cast();
-    // SAFETY: the kernel writes at most `len` bytes to the offsets, which this function owns.
-    let returned = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            libc::XDP_MMAP_OFFSETS,
-            at,
-            &raw mut len,
-        )
-    };
-    checked(returned)?;
-    Ok(offsets)
+    get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, offsets)
 }
 
 /// Binds an AF_XDP socket to a queue, in copy mode.

@@ -43,29 +43,26 @@ pub struct Packet {
 
 impl Packet {
     /// Opens `members` sockets of the interface `name`, one device for each. With several, the
-    /// kernel deals frames by the hash of their flow, in both directions the same; `group` is then
-    /// a number that no other such group has in this network namespace.
+    /// kernel deals frames by the hash of their flow, in both directions the same.
     ///
     /// # Errors
     ///
     /// `InvalidInput` for a name or a number of members that cannot be; `ENODEV` if there is no
-    /// such interface; `EPERM` without `CAP_NET_RAW`; `EINVAL` or `EALREADY` if the group is of
-    /// others.
-    pub fn open(name: &str, members: usize, group: u16) -> io::Result<Vec<Packet>> {
+    /// such interface; `EPERM` without `CAP_NET_RAW`.
+    pub fn open(name: &str, members: usize) -> io::Result<Vec<Packet>> {
         if !(1..=MEMBERS_MAX).contains(&members) {
             let why = format!("{members} members: from 1 to {MEMBERS_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let index = sys::index_of(name)?;
         let mtu = sys::mtu_of(name)?;
+        let mut group = sys::NEW_GROUP;
         let open = |_| {
             let fd = sys::packet_socket()?;
             let ring = Ring::open(fd.as_fd(), ethernet::HEADER_LEN + mtu)?;
             sys::bind_packet(fd.as_fd(), index)?;
             if members > 1 {
-                let how = libc::PACKET_FANOUT_HASH as i32;
-                let fanout = i32::from(group) | how << 16;
-                sys::set_packet_option(fd.as_fd(), libc::PACKET_FANOUT, fanout)?;
+                group = sys::join_group(fd.as_fd(), group)?;
             }
             Ok(Packet {
                 fd,
@@ -111,7 +108,11 @@ impl Device for Packet {
             });
             match taken {
                 Some(taken) => taken?,
-                None if burst.is_empty() => return sys::error_of(fd.as_fd()),
+                // An error that waits at the socket, or a frame that such an error came before when
+                // its slot was looked at: it would keep the socket readable.
+                None if burst.is_empty() => {
+                    return vnet::receive_one(fd, burst, dropped).map(drop);
+                }
                 None => break,
             }
         }

@@ -44,8 +44,6 @@ const SLICES_MAX: usize = 1024;
 /// takes that for the end of readiness would wait for an edge that has come.
 pub(super) const ANY_LEN: usize = 0;
 
-/// Attempts that succeed at once do not suspend; after this many in a row the fiber gives way.
-
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,

@@ -190,8 +190,11 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             })
             .derived("on")
             .on_engines(&["event"])
-            .help("Accept all connections that wait before looking around again")
-            .more("With off it is one at a time."),
+            .help("Accept many of the connections that wait before looking around again")
+            .more(
+                "64 at first, and twice as many each time while some are left, up to 1,024. With \
+                 off it is one at a time.",
+            ),
         Setting::new("stage-threads")
             .takes("LIST", |config: &mut C, text| {
                 config.as_mut().engine.stage_threads = Some(stage_threads(text)?);

@@ -184,7 +184,7 @@ mod tests {
                 };
                 format!(
                     "| `{}` | {default} | {} |\n",
-                    usage(row),
+                    usage(row).replace('|', "\\|"),
                     row.description("**")
                 )
             });

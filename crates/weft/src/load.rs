@@ -127,9 +127,8 @@ fn run_merge(matches: &ArgMatches) -> Result<(), Failure> {
         .collect();
     let mut merged: Option<Outcome> = None;
     for file in &files {
-        let place = |error: &dyn std::fmt::Display| {
-            Failure::Running(format!("{}: {error}", file.display()))
-        };
+        let place =
+            |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
         let text = fs::read(file).map_err(|error| place(&error))?;
         let document = serde_json::from_slice(&text).map_err(|error| place(&error))?;
         let outcome = Outcome::from_json(document).map_err(|error| place(&error))?;

@@ -328,7 +328,7 @@ def every_wrong_argument_is_one_sentence(world):
         text = err.decode().strip()
         # clap's own sentences are followed by hints; ours are one line.
         sentence = text.split("\n\n")[0]
-        runs = words and words[0] in ("fileset", "traces", "merge") and process.returncode == 1
+        runs = words and words[0] in ("fileset", "traces") and process.returncode == 1
         if process.returncode != 2 and not runs:
             found.append(f"{words} ended with {process.returncode}: {text[:200]}")
         elif words and (not sentence.startswith("error: ") or "panicked" in text or len(sentence) > 500):

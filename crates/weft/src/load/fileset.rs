@@ -110,7 +110,10 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         let directory: &PathBuf = matches.get_one("dir").expect("clap demands it");
         let bar = live::bytes_bar(set.total_bytes());
         set.write(directory, |bytes| bar.set_position(bytes))
-            .map_err(|error| Failure::Running(format!("cannot make the files: {error}")))?;
+            .map_err(|error| {
+                let directory = directory.display();
+                Failure::Running(format!("cannot make the files in {directory}: {error}"))
+            })?;
         bar.finish_and_clear();
     }
     let mut out = io::stdout().lock();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::listener::Backlog;
 use super::time_wait::{self, Answer};
 use super::{FlowId, IN_TIME_WAIT, Shard};
-use crate::tcp::secret::FourTuple;
+use crate::tcp::secret::{CookieOptions, FourTuple};
 use crate::tcp::{Connection, Happened, Outgoing, TcpState};
 use crate::time::Instant;
 use crate::wire::Ecn;
@@ -216,25 +216,42 @@ impl Shard {
         self.flows[index as usize].waits_at = Some(tuple.local_port);
     }
 
-    /// RFC 4987 3.6: what the SYN said goes into our initial sequence number, and nothing is kept.
-    /// Its options but the MSS are lost with it.
+    /// RFC 4987 3.6: what the SYN said goes into our initial sequence number and our timestamp, and
+    /// nothing is kept. Without timestamps its options but the MSS are lost.
     fn send_cookie(&mut self, now: Instant, tuple: FourTuple, syn: &Segment<'_>) {
-        let mss = syn
-            .options
-            .mss
-            .unwrap_or(self.configs.of(&tuple).mss_default);
+        let config = self.configs.of(&tuple);
+        let asked = &syn.options;
+        let mss = asked.mss.unwrap_or(config.mss_default);
         let cookie = self.secret.0.cookie(now, &tuple, syn.seq, mss);
-        self.counters.cookies_sent += 1;
-        let segment = Segment {
+        let mut segment = Segment {
             ack: Some(syn.seq + 1),
             flags: Flags::SYN,
-            window: self.configs.v4.receive_capacity.min(u32::from(u16::MAX)) as u16,
+            window: config.receive_capacity.min(u32::from(u16::MAX)) as u16,
             options: TcpOptions {
-                mss: Some(self.configs.of(&tuple).mss),
+                mss: Some(config.mss),
                 ..TcpOptions::NONE
             },
             ..bare(&tuple, cookie)
         };
+        if let (Some((value, _)), true) = (asked.timestamps, config.has_timestamps) {
+            let marks = Flags::ECE | Flags::CWR;
+            let kept = CookieOptions {
+                window_scale: asked.window_scale.filter(|_| config.has_window_scale),
+                has_sack: asked.sack_permitted && config.has_sack,
+                has_ecn: syn.flags.contains(marks) && config.has_ecn,
+            };
+            let offset = self.secret.0.timestamp_offset(&tuple);
+            let stamp = kept.stamp(now.as_millis() as u32).wrapping_add(offset);
+            segment.options.timestamps = Some((stamp, value));
+            segment.options.window_scale = kept.window_scale.map(|_| config.receive_shift());
+            segment.options.sack_permitted = kept.has_sack;
+            segment.flags |= if kept.has_ecn {
+                Flags::ECE
+            } else {
+                Flags::NONE
+            };
+        }
+        self.counters.cookies_sent += 1;
         self.reply(tuple, segment);
     }
 
@@ -268,19 +285,10 @@ impl Shard {
         listening.half_open += 1;
         self.counters.cookies_accepted += 1;
         self.counters.opened_passively += 1;
-        let options = TcpOptions {
-            mss: Some(mss),
-            ..TcpOptions::NONE
-        };
+        let config = self.configs.of(&tuple);
         let offset = self.secret.0.timestamp_offset(&tuple);
-        let connection = Connection::from_cookie(
-            self.configs.of(&tuple),
-            now,
-            segment,
-            cookie,
-            &options,
-            offset,
-        );
+        let syn = remembered_syn(segment, mss, offset);
+        let connection = Connection::from_cookie(config, now, &syn, cookie, offset);
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
         self.receive_for(now, index, segment, Ecn::NotCapable);
@@ -394,6 +402,33 @@ impl Shard {
     /// The connection of this name, whether it was accepted or not.
     pub fn named(&self, tuple: &FourTuple) -> Option<FlowId> {
         self.find_flow(tuple).map(|index| self.id_of(index))
+    }
+}
+
+/// What a cookie and the timestamp beside it remember of the SYN, by the segment that brings both
+/// back.
+fn remembered_syn<'a>(segment: &Segment<'a>, mss: u16, timestamp_offset: u32) -> Segment<'a> {
+    let timestamps = segment.options.timestamps;
+    let kept = timestamps.map_or(CookieOptions::default(), |(_, echo)| {
+        CookieOptions::of_stamp(echo.wrapping_sub(timestamp_offset))
+    });
+    let marks = match kept.has_ecn {
+        true => Flags::ECE | Flags::CWR,
+        false => Flags::NONE,
+    };
+    Segment {
+        seq: segment.seq - 1,
+        ack: None,
+        flags: Flags::SYN | marks,
+        options: TcpOptions {
+            mss: Some(mss),
+            window_scale: kept.window_scale,
+            sack_permitted: kept.has_sack,
+            timestamps,
+            ..TcpOptions::NONE
+        },
+        payload: &[],
+        ..*segment
     }
 }
 

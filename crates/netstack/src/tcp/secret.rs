@@ -8,6 +8,8 @@
 //!   iss      hash(flow) + now / 4 µs                     RFC 6528 3
 //!   cookie   31   27 26  24 23                 0         RFC 4987 3.6
 //!            │ time │ mss  │ hash(flow, irs, time, mss) │
+//!   its TSval 31                 6   5     4   3     0   RFC 7323 3.2
+//!            │ clock, not later  │ ECN │ SACK │ scale │
 //! ```
 
 use std::net::IpAddr;
@@ -47,6 +49,46 @@ const COOKIE_PERIOD: Duration = Duration::from_secs(64);
 const COOKIE_PERIODS_MAX: u64 = 2;
 
 const COOKIE_HASH_BITS: u32 = 24;
+
+/// What else the peer's SYN said. It has no place in the cookie, but in the timestamp beside it,
+/// which the peer sends back: so only a peer with timestamps has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CookieOptions {
+    /// RFC 7323 2
+    pub window_scale: Option<u8>,
+    /// RFC 2018
+    pub has_sack: bool,
+    /// RFC 3168
+    pub has_ecn: bool,
+}
+
+/// The low bits of the timestamp: the window scale, of which the largest is 14, and two flags.
+const STAMP_NO_SCALE: u32 = 0xf;
+const STAMP_SACK: u32 = 1 << 4;
+const STAMP_ECN: u32 = 1 << 5;
+const STAMP_PERIOD: u32 = 1 << 6;
+
+impl CookieOptions {
+    /// The latest timestamp with these bits that is not later than `clock`: a timestamp from the
+    /// future would make the peer drop what follows. RFC 7323 5.3
+    pub fn stamp(self, clock: u32) -> u32 {
+        let scale = self.window_scale.map_or(STAMP_NO_SCALE, u32::from);
+        let sack = if self.has_sack { STAMP_SACK } else { 0 };
+        let ecn = if self.has_ecn { STAMP_ECN } else { 0 };
+        let bits = scale | sack | ecn;
+        clock.wrapping_sub(clock.wrapping_sub(bits) % STAMP_PERIOD)
+    }
+
+    /// What a timestamp of [`CookieOptions::stamp`] says.
+    pub fn of_stamp(stamp: u32) -> CookieOptions {
+        let scale = stamp & STAMP_NO_SCALE;
+        CookieOptions {
+            window_scale: (scale != STAMP_NO_SCALE).then_some(scale as u8),
+            has_sack: stamp & STAMP_SACK != 0,
+            has_ecn: stamp & STAMP_ECN != 0,
+        }
+    }
+}
 
 /// So that no two uses have the same hash.
 #[derive(Clone, Copy)]
@@ -184,6 +226,21 @@ mod tests {
         assert!((secret.isn(after(0), &other) - first).unsigned_abs() > 1000);
         let elsewhere = Secret::new(*b"0123456789abcdeg");
         assert_ne!(elsewhere.isn(after(0), &TUPLE), first);
+    }
+
+    #[test]
+    fn a_cookies_timestamp_tells_the_options_and_is_never_of_the_future() {
+        for bits in 0..STAMP_PERIOD {
+            let options = CookieOptions::of_stamp(bits);
+            for clock in [0, 63, 64, 1000, u32::MAX] {
+                let stamp = options.stamp(clock);
+                assert_eq!(CookieOptions::of_stamp(stamp), options);
+                assert!(
+                    clock.wrapping_sub(stamp) < STAMP_PERIOD,
+                    "{stamp} at {clock}"
+                );
+            }
+        }
     }
 
     #[test]

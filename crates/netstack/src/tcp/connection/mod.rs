@@ -34,7 +34,7 @@ use super::rtt::RoundTrip;
 use super::state::{End, TcpState};
 use crate::time::Instant;
 use crate::wire::Ecn;
-use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
+use crate::wire::tcp::{Segment, SeqNumber};
 
 /// The smallest segments that a peer can make us send: its MSS option is not believed below this.
 /// A header is 40 bytes; peers that ask for less want us to waste ours.
@@ -384,25 +384,16 @@ impl Connection {
         connection
     }
 
-    /// A connection whose SYN was remembered in a cookie: `ack` is the segment that completes the
-    /// handshake, and is to be received next. RFC 4987 3.6
+    /// A connection whose SYN was remembered in a cookie: `syn` is what is known of it, and the
+    /// segment that completes the handshake is to be received next. RFC 4987 3.6
     pub fn from_cookie(
         config: &TcpConfig,
         now: Instant,
-        ack: &Segment<'_>,
+        syn: &Segment<'_>,
         cookie: SeqNumber,
-        options: &TcpOptions,
         timestamp_offset: u32,
     ) -> Connection {
-        let syn = Segment {
-            seq: ack.seq - 1,
-            ack: None,
-            flags: Flags::SYN,
-            options: *options,
-            payload: &[],
-            ..*ack
-        };
-        let mut connection = Connection::accept(config, now, &syn, cookie, timestamp_offset);
+        let mut connection = Connection::accept(config, now, syn, cookie, timestamp_offset);
         // The answer to the SYN has left; it was not remembered when, so it gives no sample.
         connection.flight.send(now, 1);
         connection.flight.send_again(now, SYN_AT, 1);

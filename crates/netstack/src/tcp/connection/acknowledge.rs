@@ -16,7 +16,7 @@ use super::super::congestion::RateReduction;
 use super::super::flight::{Arrival, DUP_THRESH, Detection, Echoed};
 use super::super::state::{End, TcpState};
 use super::receive::Arriving;
-use super::{Connection, Happened, Phase, Probe, Receipt, Undo};
+use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo};
 use crate::time::Instant;
 use crate::wire::tcp::Flags;
 
@@ -109,9 +109,7 @@ impl Connection {
             delivered = self.count_duplicate_acks(ack, una, is_window_changed, arriving);
         }
         self.resolve_probe(ack, una, has_duplicate, arriving);
-        if ack > una {
-            self.undo_if_needless(echo);
-        }
+        self.judge_reduction(ack, una, echo);
         self.find_losses(now);
         let has_echo = self.marks.is_on && arriving.segment.flags.contains(Flags::ECE);
         if has_echo {
@@ -138,16 +136,21 @@ impl Connection {
         self.marks.reduced_until = self.flight.end();
     }
 
-    /// Eifel: the first progress since a retransmission echoes a time before it. So the first try
-    /// has arrived, late. RFC 3522 3.2, RFC 4015 3
-    fn undo_if_needless(&mut self, echo: Echoed) {
-        let Some(undo) = self.undo.take() else {
+    /// Whether the last reduction of the window was needed is asked once: of the peer's timestamps,
+    /// or of what it acknowledges next.
+    fn judge_reduction(&mut self, ack: u64, una: u64, echo: Echoed) {
+        if self.undo.is_none() {
             return;
+        }
+        let is_progress = ack > una;
+        let is_needless = match self.timestamps {
+            Some(_) => is_progress && self.is_echo_of_first_try(echo),
+            None => self.is_time_out_needless(ack, is_progress),
         };
-        let is_needless = echo
-            .sent_at
-            .is_some_and(|echoed| echoed.as_millis() < undo.sent_at.as_millis());
-        if is_needless {
+        if !is_progress || self.is_on_trial() {
+            return;
+        }
+        if let (Some(undo), true) = (self.undo.take(), is_needless) {
             self.counters.needless_reductions += 1;
             self.congestion.undo(&undo.window);
             self.phase = Phase::Open;
@@ -155,11 +158,34 @@ impl Connection {
         }
     }
 
+    /// Eifel: the first progress since a retransmission echoes a time before it. So the first try
+    /// has arrived, late. RFC 3522 3.2, RFC 4015 3
+    fn is_echo_of_first_try(&self, echo: Echoed) -> bool {
+        let echoed = echo.sent_at.zip(self.undo);
+        echoed.is_some_and(|(at, undo)| at.as_millis() < undo.sent_at.as_millis())
+    }
+
+    /// F-RTO: after the first progress new data leaves in the place of old. If progress is next as
+    /// well, it is of what was sent before the time-out. RFC 5682 2.1
+    fn is_time_out_needless(&mut self, ack: u64, is_progress: bool) -> bool {
+        let (mss, has_new_data) = (self.mss(), self.usable_len() >= self.mss());
+        let Phase::Loss { end, trial } = &mut self.phase else {
+            return false;
+        };
+        let before = std::mem::replace(trial, Trial::Over);
+        match before {
+            Trial::First if is_progress && ack < *end && has_new_data => *trial = Trial::Second,
+            Trial::Second if !is_progress => self.congestion.set_cwnd(3 * mss), // Step 3a.
+            _ => {}
+        }
+        before == Trial::Second && is_progress
+    }
+
     /// The window is about to be reduced. What was sent again before may arrive as well, so that
     /// the echo of its time says nothing.
     pub(super) fn remember_for_undo(&mut self, now: Instant) {
         let is_first = self.phase == Phase::Open && !self.flight.has_retransmitted();
-        self.undo = (is_first && self.timestamps.is_some()).then_some(Undo {
+        self.undo = is_first.then_some(Undo {
             window: self.congestion.before_loss(),
             sent_at: now,
         });
@@ -370,7 +396,7 @@ impl Connection {
                 self.flight.end_recovery();
                 return; // What it acknowledges has been counted by rate reduction.
             }
-            Phase::Loss { end } if ack >= end => {
+            Phase::Loss { end, .. } if ack >= end => {
                 self.phase = Phase::Open;
                 self.flight.end_recovery();
             }

@@ -165,7 +165,7 @@ struct Marks {
 }
 
 /// What a reduction of the window would be undone to, until it is known whether it was needed.
-/// RFC 3522, RFC 4015
+/// RFC 3522, RFC 4015, RFC 5682
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     window: BeforeLoss,
@@ -191,7 +191,19 @@ enum Phase {
     /// Fast recovery, until all before `end` is acknowledged. RFC 6675 5
     Recovery { end: u64 },
     /// The retransmission timer expired, with this under way. RFC 6298 5
-    Loss { end: u64 },
+    Loss { end: u64, trial: Trial },
+}
+
+/// Whether the timer should have expired, asked of the network if there are no timestamps to tell:
+/// F-RTO. RFC 5682 2.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    /// It should, or nothing can tell.
+    Over,
+    /// The first segment leaves again, and nothing behind it.
+    First,
+    /// New data leaves, and nothing again: if old data is acknowledged now, it was late, not lost.
+    Second,
 }
 
 /// The tail loss probe. RFC 8985 7

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::config::TcpConfig;
 use super::super::state::{End, TcpState};
-use super::{Connection, Happened, Phase, Probe};
+use super::{Connection, Happened, Phase, Probe, Trial};
 use crate::time::Instant;
 
 /// Before the first sample. RFC 8985 7.2
@@ -98,6 +98,10 @@ impl Connection {
             self.congestion.on_timeout();
             self.phase = Phase::Loss {
                 end: self.flight.end(),
+                trial: match self.undo {
+                    Some(_) if is_first && self.timestamps.is_none() => Trial::First,
+                    _ => Trial::Over,
+                },
             };
         }
         if !is_first {

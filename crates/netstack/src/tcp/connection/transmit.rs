@@ -11,7 +11,7 @@
 use super::super::config::TcpConfig;
 use super::super::place::{DATA_AT, SYN_AT};
 use super::super::state::TcpState;
-use super::{Connection, Outgoing, Phase, Probe};
+use super::{Connection, Outgoing, Phase, Probe, Trial};
 use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
@@ -137,7 +137,7 @@ impl Connection {
     /// What is lost leaves before what is new. RFC 6675 4, NextSeg (1)
     fn transmit_lost(&mut self, now: Instant) -> Option<Outgoing> {
         let (place, len) = self.flight.next_lost(self.payload_max())?;
-        let has_room = self.pipe() + len <= self.congestion.cwnd();
+        let has_room = self.pipe() + len <= self.congestion.cwnd() && !self.is_on_trial();
         if !has_room && !self.is_retransmit_forced {
             self.limited_until = self.flight.end();
             return None;
@@ -155,6 +155,11 @@ impl Connection {
         self.flight.send(now, more);
         self.counters.segments_sent -= 1;
         Some(self.segment_of(now, place, len + more, true))
+    }
+
+    /// RFC 5682 2.1: until it is known whether the time-out was needed, nothing more leaves again.
+    pub(super) fn is_on_trial(&self) -> bool {
+        matches!(self.phase, Phase::Loss { trial, .. } if trial != Trial::Over)
     }
 
     fn retransmit(&mut self, now: Instant, place: u64, len: u64) -> Outgoing {
@@ -194,7 +199,7 @@ impl Connection {
     }
 
     /// Bytes of the queue that the peer's window has room for.
-    fn usable_len(&self) -> u64 {
+    pub(super) fn usable_len(&self) -> u64 {
         let end = self.flight.end();
         let edge = self.flight.start() + self.snd_wnd;
         self.queue_end.min(edge).saturating_sub(end)

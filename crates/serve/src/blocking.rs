@@ -13,7 +13,6 @@ use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::counters::Closed;
 use crate::registry::Connection;
-use crate::shared::{DRAINING, SERVING};
 use crate::stream::{self, Stream};
 
 /// A carriage and the stream that it travels on.
@@ -111,8 +110,11 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     carriage.opened(session, now);
                 }
                 Want::Finish => {
-                    let ended = stream.shutdown(Shutdown::Write);
-                    now = tell(carriage, ended, Carriage::finished);
+                    now = tell(
+                        carriage,
+                        stream.shutdown(Shutdown::Write),
+                        Carriage::finished,
+                    );
                 }
                 Want::Nothing => unreachable!("it waits for work"),
                 Want::Close(closed) => return Err(closed),
@@ -136,13 +138,8 @@ fn tell<S: Session, R>(
 }
 
 /// What time it is. The carriage is told first if the server drains.
-#[inline]
 fn time<S: Session>(carriage: &mut Carriage<S>) -> Now {
     let now = clock::now();
-    match carriage.shared().stage.get() {
-        SERVING => {}
-        DRAINING => carriage.drain(now),
-        _ => carriage.cut(now),
-    }
+    carriage.at_stage(carriage.shared().stage.get(), now);
     now
 }

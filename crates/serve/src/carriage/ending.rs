@@ -6,6 +6,7 @@ use session::{GiveUp, Now, Phase, Session};
 
 use super::{Carriage, DRAIN_GRACE, Drain, Stage, outgoing};
 use crate::counters::Closed;
+use crate::shared::{DRAINING, SERVING};
 
 impl<S: Session> Carriage<S> {
     /// What it wanted could not be done.
@@ -50,6 +51,16 @@ impl<S: Session> Carriage<S> {
             | Stage::Close(_) => {}
         }
         self.settle(now);
+    }
+
+    /// The server has come this far in its life.
+    #[inline]
+    pub(crate) fn at_stage(&mut self, stage: u8, now: Now) {
+        match stage {
+            SERVING => {}
+            DRAINING => self.drain(now),
+            _ => self.cut(now),
+        }
     }
 
     /// The server drains: the conversation ends at the next request boundary, or soon if it is at

@@ -16,8 +16,7 @@ use session::{Now, Opening, Session};
 
 use super::admission::Start;
 use super::loops::{
-    Accepted, House, LoopThreads, Loops, ROOM_LEN, SlowRead, Waits, Wire, all_sockets, output,
-    tell, tell_stage,
+    Accepted, House, LoopThreads, Loops, ROOM_LEN, SlowRead, Waits, Wire, all_sockets, output, tell,
 };
 use crate::carriage::{Carriage, Want};
 use crate::clock;
@@ -84,7 +83,8 @@ impl<S: Session> Connection<S> {
         let mut room = vec![0; ROOM_LEN];
         loop {
             let mut now = clock::now();
-            tell_stage(&mut self.carriage, house.admission.shared.stage.get(), now);
+            self.carriage
+                .at_stage(house.admission.shared.stage.get(), now);
             match self.step(house, &mut room, &mut now) {
                 Continue(()) => {}
                 Break(Waits::End(closed)) => return closed,

@@ -25,7 +25,7 @@ use super::mailbox::{Letter, Mailboxes};
 use crate::clock;
 use crate::counters::Closed;
 use crate::engine::loops::{
-    BELL, DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session, tell_stage,
+    BELL, DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session,
 };
 use crate::shared::{CUTTING, SERVING};
 
@@ -139,7 +139,7 @@ where
         let places: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
         for at in places {
             self.tell(at, |connection, now| {
-                tell_stage(&mut connection.carriage, stage, now)
+                connection.carriage.at_stage(stage, now)
             });
         }
     }

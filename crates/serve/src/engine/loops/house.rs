@@ -15,7 +15,6 @@ use crate::counters::Closed;
 use crate::engine::admission::{Admission, Start};
 use crate::engine::pool::REFUSERS;
 use crate::listen::Bound;
-use crate::shared::{DRAINING, SERVING};
 use crate::tls::Tls;
 
 /// How many connections a thread accepts in one turn: the first time, and at most. As long as some
@@ -105,15 +104,6 @@ impl<O> House<O> {
         self.gate.leave();
         self.admission.dismiss();
         self.admission.shared.counters.closed(closed);
-    }
-}
-
-/// Tells a carriage whether the server drains or is over.
-pub(crate) fn tell_stage<S: Session>(carriage: &mut Carriage<S>, stage: u8, now: Now) {
-    match stage {
-        SERVING => {}
-        DRAINING => carriage.drain(now),
-        _ => carriage.cut(now),
     }
 }
 

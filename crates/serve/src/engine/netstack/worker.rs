@@ -33,7 +33,7 @@ use super::figures::Figures;
 use super::flight::Hangar;
 use crate::clock;
 use crate::counters::Closed;
-use crate::engine::loops::{Loop, Waits, drop_session, tell_stage};
+use crate::engine::loops::{Loop, Waits, drop_session};
 use crate::shared::{CUTTING, SERVING};
 use lifetime::HANDSHAKE_PATIENCE;
 
@@ -299,7 +299,7 @@ where
         }
         for id in self.connections.ids() {
             match self.is_served(id) {
-                true => self.tell(id, |carriage, _, now| tell_stage(carriage, stage, now)),
+                true => self.tell(id, |carriage, _, now| carriage.at_stage(stage, now)),
                 false if stage == CUTTING => self.abort(id),
                 false => {}
             }

@@ -31,7 +31,7 @@ use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
 use crate::counters::Closed;
-use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, ROOM_LEN, Waits, tell_stage};
+use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, ROOM_LEN, Waits};
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
@@ -202,9 +202,7 @@ where
 
     fn receive_news(&mut self, at: usize) {
         let (stage, now) = (self.stage, self.now);
-        self.tell(at, |connection| {
-            tell_stage(&mut connection.carriage, stage, now)
-        });
+        self.tell(at, |connection| connection.carriage.at_stage(stage, now));
     }
 
     /// Tells a connection something that may give it something to do.

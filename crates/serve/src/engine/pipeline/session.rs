@@ -10,7 +10,7 @@ use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guar
 use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
-use crate::engine::loops::{House, STEPS_MAX, tell_stage};
+use crate::engine::loops::{House, STEPS_MAX};
 
 /// One thread of the stage.
 pub(super) struct SessionThread<S, O> {
@@ -117,7 +117,7 @@ impl<S: Session + 'static> Connection<S> {
     {
         let mut now = clock::now();
         let Connection { carriage, .. } = self;
-        tell_stage(carriage, house.admission.shared.stage.get(), now);
+        carriage.at_stage(house.admission.shared.stage.get(), now);
         self.open(house, now);
         let Connection {
             carriage, cargo, ..
@@ -162,7 +162,7 @@ impl<S: Session + 'static> Connection<S> {
             ..
         } = self;
         let now = clock::now();
-        tell_stage(carriage, house.admission.shared.stage.get(), now);
+        carriage.at_stage(house.admission.shared.stage.get(), now);
         if let Cargo::Cold(read) = mem::replace(cargo, Cargo::Nothing) {
             let (read, buffer) = *read;
             if let Err(error) = wire.has_read(read.run(buffer)) {

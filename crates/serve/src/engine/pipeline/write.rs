@@ -26,9 +26,7 @@ use super::queue::{Outlet, Queue};
 use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
-use crate::engine::loops::{
-    BELL, Heard, House, Lookout, Loop, Waits, output, take_steps, tell_stage,
-};
+use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, Waits, output, take_steps};
 use crate::file::Buffer;
 use crate::shared::{CUTTING, SERVING};
 
@@ -323,7 +321,7 @@ fn drive<S: Session>(
     own: &Loop,
 ) -> Outcome {
     let driven = guard(connection, |connection| {
-        tell_stage(&mut connection.carriage, stage, *now);
+        connection.carriage.at_stage(stage, *now);
         connection.write(now, own)
     });
     driven.unwrap_or(Outcome::Leaves(Stop::Read))

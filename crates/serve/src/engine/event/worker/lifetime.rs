@@ -8,7 +8,7 @@ use session::{Opening, Session};
 use super::Worker;
 use crate::counters::Closed;
 use crate::engine::event::connection::Connection;
-use crate::engine::loops::{Accepted, Waits, Wire, tell_stage};
+use crate::engine::loops::{Accepted, Waits, Wire};
 
 impl<S, O> Worker<S, O>
 where
@@ -46,7 +46,7 @@ where
             self.own.open.fetch_sub(1, Ordering::Relaxed);
             return;
         };
-        tell_stage(&mut carriage, self.stage, now);
+        carriage.at_stage(self.stage, now);
         let place = self.connections.vacant_entry();
         let at = place.key();
         place.insert(Box::new(Connection {

@@ -10,7 +10,7 @@ use session::{Opening, Session};
 
 use super::{Entrance, Worker};
 use crate::counters::Closed;
-use crate::engine::loops::{Waits, drop_session, tell_stage};
+use crate::engine::loops::{Waits, drop_session};
 use crate::engine::netstack::connection::{Connection, FileReader};
 use crate::engine::netstack::flight::Flight;
 use crate::shared::CUTTING;
@@ -94,7 +94,7 @@ where
             self.connections.insert(connection);
             return self.abort(id);
         };
-        tell_stage(&mut carriage, self.stage, self.desk.now);
+        carriage.at_stage(self.stage, self.desk.now);
         connection.carriage = Some(carriage);
         self.connections.insert(connection);
         // Replies leave whole: a session's output of a turn is handed over before a frame is made.

@@ -247,7 +247,7 @@ fn closing_does_not_wait_for_a_pipe_that_nobody_reads() {
     let start = Instant::now();
     assert!(!world.log.close(Duration::from_millis(50)));
     assert!(
-        start.elapsed() < Duration::from_secs(5),
+        start.elapsed() < Duration::from_secs(30),
         "{:?}",
         start.elapsed()
     );

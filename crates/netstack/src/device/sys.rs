@@ -78,10 +78,40 @@ pub(super) fn mac_of(name: &str) -> io::Result<EthernetAddress> {
     Ok(mac)
 }
 
+/// What the driver of an interface calls itself: `ETHTOOL_GDRVINFO` in `linux/ethtool.h`.
+pub(super) fn driver_of(name: &str) -> io::Result<String> {
+    const GET_DRIVER_INFO: u32 = 3;
+    let mut info = DriverInfo {
+        command: GET_DRIVER_INFO,
+        driver: [0; 32],
+        rest: [0; 160],
+    };
+    let any = any_socket()?;
+    let mut request = ifreq {
+        ifr_name: interface_name(name)?,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_data: (&raw mut info).cast(),
+        },
+    };
+    let fd = any.as_fd().as_raw_fd();
+    // SAFETY: SIOCETHTOOL reads one `ifreq`, and reads and writes one `struct ethtool_drvinfo`
+    // where that points to. This function owns both.
+    checked(unsafe { libc::ioctl(fd, libc::SIOCETHTOOL, &raw mut request) })?;
+    let name = info.driver.split(|&byte| byte == 0).next();
+    Ok(String::from_utf8_lossy(name.unwrap_or_default()).into_owned())
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
 /// Asks for a property of an interface, which the answer's union has.
 fn ask_interface(name: &str, what: libc::c_ulong) -> io::Result<ifreq> {
-    use rustix::net::{AddressFamily, SocketType, socket};
-    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let any = any_socket()?;
     let mut request = ifreq {
         ifr_name: interface_name(name)?,
         // The longest member that is read here, so that no byte of it is without a value.
@@ -98,6 +128,12 @@ fn ask_interface(name: &str, what: libc::c_ulong) -> io::Result<ifreq> {
     let returned = unsafe { libc::ioctl(fd, what, &raw mut request) };
     checked(returned)?;
     Ok(request)
+}
+
+/// What interfaces are asked about through.
+fn any_socket() -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    Ok(socket(AddressFamily::INET, SocketType::DGRAM, None)?)
 }
 
 fn checked(returned: c_int) -> io::Result<()> {
@@ -261,6 +297,9 @@ pub(super) fn xdp_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(family, SocketType::RAW, flags, None)?)
 }
+
+/// How many frames the kernel takes with one call in copy mode: an option that libc lacks.
+pub(super) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 
 /// Where the parts of the rings lie in their mappings.
 pub(super) fn xdp_offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {

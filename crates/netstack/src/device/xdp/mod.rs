@@ -16,6 +16,9 @@
 //! mode), which every driver can do, and between umem and the caller's memory, as [`Device`] has
 //! it. What is saved is the system call for each frame.
 //!
+//! The program runs in the driver, where that can. Not on a veth: what passes it are the kernel's
+//! own buffers, of which its driver would have to make frames first.
+//!
 //! A frame is as on a wire: no longer than the MTU, and with a checksum of its own. A veth whose
 //! other end leaves checksums to the device hands over wrong ones: turn that off, there, with
 //! `ethtool -K NAME tx off`.
@@ -32,7 +35,7 @@ use rustix::io::Errno;
 use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, Verified, sys};
 use crate::time::Instant;
 use crate::wire::ethernet;
-use program::Program;
+use program::{Place, Program};
 use ring::{Descriptor, Rings, Umem};
 
 /// The length of a chunk, which holds one frame: a page, which is what chunks are at most.
@@ -41,8 +44,8 @@ const CHUNK_LEN: usize = 4096;
 /// Chunks of a queue: for each direction, half.
 const CHUNKS: usize = 4096;
 
-/// The kernel takes 32 frames with each call, or none while its buffers are full: then the next
-/// flush goes on. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
+/// The kernel takes 32 frames with each call unless it can be told to take more, or none while its
+/// buffers are full: then the next flush goes on. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
 const KICKS_MAX: usize = CHUNKS / 32;
 
 /// What the kernel keeps free at the beginning of a chunk for programs to put headers there:
@@ -94,7 +97,11 @@ impl Xdp {
                  MTU of {name}"
             ));
         }
-        let program = Arc::new(Program::attach(index, queues as u32)?);
+        let place = match sys::driver_of(name) {
+            Ok(driver) if driver == "veth" => Place::Generic,
+            _ => Place::Driver,
+        };
+        let program = Arc::new(Program::attach(index, queues as u32, place)?);
         let open = |queue| {
             let (fd, umem, rings) = ring::open(index, queue, CHUNK_LEN, CHUNKS)?;
             program.direct(queue, fd.as_fd())?;

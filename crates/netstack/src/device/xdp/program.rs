@@ -110,6 +110,15 @@ mod command {
     }
 }
 
+/// Where the kernel runs the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the driver, if that can, on the frame as the card has left it.
+    Driver,
+    /// Behind it, on the kernel's own buffer: XDP_FLAGS_SKB_MODE in `linux/if_link.h`.
+    Generic,
+}
+
 /// The program, attached to an interface for as long as this lives.
 pub(super) struct Program {
     sockets: OwnedFd,
@@ -118,7 +127,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn attach(interface: c_int, queues: u32) -> io::Result<Program> {
+    pub(super) fn attach(interface: c_int, queues: u32, place: Place) -> io::Result<Program> {
         let four = size_of::<u32>() as u32;
         let create = command::MapCreate {
             kind: command::MAP_OF_XDP_SOCKETS,
@@ -144,7 +153,10 @@ impl Program {
             program: loaded.as_raw_fd() as u32,
             interface: interface as u32,
             attach: command::ATTACH_XDP,
-            flags: 0,
+            flags: match place {
+                Place::Driver => 0,
+                Place::Generic => 1 << 1,
+            },
         };
         // SAFETY: the command reads one `LinkCreate` and returns a descriptor.
         let link = unsafe { descriptor(bpf(command::LINK_CREATE, &link)?) };

@@ -68,6 +68,8 @@ pub(super) fn open(
     for ring in sizes {
         sys::set_option(fd, libc::SOL_XDP, ring, &entries)?;
     }
+    // Before Linux 6.17 it takes 32 with each call, whatever is asked for.
+    let _ = sys::set_option(fd, libc::SOL_XDP, sys::XDP_MAX_TX_SKB_BUDGET, &entries);
     let offsets = sys::xdp_offsets(fd)?;
     let map = |offset: &libc::xdp_ring_offset, page_offset: u64, entry_len: usize| {
         let len = offset.desc as usize + chunks * entry_len;

@@ -1,0 +1,151 @@
+//! What it costs to hand packets to a device, without TCP: the floor under what a netstack on it
+//! can cost. The packets are to a station that is not there, so that the other end drops them as
+//! soon as it sees them.
+//!
+//! ```text
+//! ip link add c0 type veth peer name s0; ip link set c0 up; ip link set s0 up      as root
+//! device_cost KIND:INTERFACE                      tap, packet or xdp, as in weft serve --device
+//! ```
+
+use std::env;
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant as Clock};
+
+use netstack::device::name::DeviceName;
+use netstack::device::{
+    Capabilities, Device, Offload, OutgoingFrame, PartialChecksum, Segmentation, TransmitError,
+};
+use netstack::ip::{HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, Prefix};
+use netstack::time::Instant;
+use netstack::wire::Ecn;
+use netstack::wire::checksum::Sum;
+use netstack::wire::ethernet::EthernetAddress;
+use netstack::wire::tcp::{self, Flags, Segment, SeqNumber, TcpOptions};
+
+/// TCP's header with timestamps, and IP's: what is not payload of a packet.
+const TCP_LEN: usize = 32;
+const IP_LEN: usize = 20;
+const LASTS: Duration = Duration::from_secs(1);
+const BURST: usize = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let name = env::args()
+        .nth(1)
+        .ok_or("usage: device_cost KIND:INTERFACE")?;
+    let mut devices = name.parse::<DeviceName>()?.open(1)?;
+    let device = &mut devices[0];
+    let Capabilities {
+        mtu,
+        segmentation_len_max,
+        ..
+    } = device.capabilities();
+    let mss = mtu - IP_LEN - TCP_LEN;
+    run(device, "a frame for each", mss, mss)?;
+    if segmentation_len_max > 0 {
+        let payload_len = (segmentation_len_max - IP_LEN - TCP_LEN) / mss * mss;
+        run(device, "to be cut by the kernel", mss, payload_len)?;
+    }
+    Ok(())
+}
+
+/// Sends frames of `payload_len` bytes as fast as the device takes them.
+fn run(
+    device: &mut impl Device,
+    what: &str,
+    mss: usize,
+    payload_len: usize,
+) -> Result<(), Box<dyn Error>> {
+    let payload = vec![7; payload_len];
+    let (headers, offload) = headers(mss, &payload);
+    let frame = OutgoingFrame {
+        headers: &headers,
+        payload: &[&payload],
+        offload,
+    };
+    let (mut frames, began) = (0, Clock::now());
+    while began.elapsed() < LASTS {
+        for _ in 0..BURST {
+            match device.transmit(Instant::START, &frame) {
+                Ok(()) => frames += 1,
+                Err(TransmitError::Full) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        device.flush(Instant::START)?;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let packets = (frames * (payload_len / mss)) as f64;
+    println!(
+        "{:6.0} ns a packet of {mss} bytes, {:5.2} Gbit/s, {what}",
+        seconds * 1e9 / packets,
+        packets * mss as f64 * 8.0 / seconds / 1e9
+    );
+    Ok(())
+}
+
+/// Those of a segment, complete unless the device is to cut it.
+fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
+    let (here, there) = (address(2), address(9));
+    let mut interface = Interface::new(InterfaceConfig {
+        mac: mac(2),
+        mtu: 1500,
+        addresses: vec![Prefix {
+            address: here,
+            len: 24,
+        }],
+        gateway_v4: None,
+        gateway_v6: None,
+    });
+    interface.neighbors().fix(Instant::START, there, mac(9));
+    let segment = Segment {
+        src_port: 80,
+        dst_port: 4000,
+        seq: SeqNumber(1),
+        ack: Some(SeqNumber(2)),
+        flags: Flags::PSH,
+        window: 1000,
+        urgent: 0,
+        options: TcpOptions {
+            timestamps: Some((1, 2)),
+            ..TcpOptions::NONE
+        },
+        payload: &[],
+    };
+    let fields = IpFields {
+        src: here,
+        dst: there,
+        ecn: Ecn::NotCapable,
+        len: TCP_LEN + payload.len(),
+    };
+    let mut room = [0; HEADERS_LEN_MAX + TCP_LEN];
+    let written = interface.write_headers(Instant::START, &fields, &mut room);
+    let written = written.expect("a route");
+    let len = written.len + segment.emit(&mut room[written.len..]);
+    let header = &mut room[written.len..len];
+    let offload = if payload.len() > mss {
+        tcp::write_partial_checksum(header, written.pseudo_header);
+        let checksum = PartialChecksum {
+            start: written.len as u16,
+            offset: tcp::CHECKSUM_OFFSET,
+        };
+        Offload::Segmentation(Segmentation {
+            checksum,
+            is_v6: false,
+            segment_len: mss as u16,
+            has_cwr: false,
+        })
+    } else {
+        tcp::write_checksum(header, written.pseudo_header, Sum::of(payload));
+        Offload::None
+    };
+    (room[..len].to_vec(), offload)
+}
+
+fn address(host: u8) -> IpAddr {
+    Ipv4Addr::new(10, 9, 0, host).into()
+}
+
+fn mac(host: u8) -> EthernetAddress {
+    EthernetAddress([2, 0, 0, 0, 0, host])
+}

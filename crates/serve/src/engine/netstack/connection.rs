@@ -115,10 +115,10 @@ impl<S: Session + 'static> Connection<S> {
                 carriage.filled(len, desk.now);
             }
             Want::Send { out, until, .. } => {
-                if !flight.has_room(&desk.hangar) {
+                if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
                     return Break(Waits::Room { until });
                 }
-                let len = flight.take(&mut desk.hangar, out);
+                let len = flight.take(&mut desk.hangar, cwnd_of(shard, id), out);
                 // What was taken at once took no time.
                 let now = match carriage.is_timed() {
                     true => desk.look_at_clock(),
@@ -127,7 +127,7 @@ impl<S: Session + 'static> Connection<S> {
                 return Continue(hand_over(carriage, shard, id, len, now));
             }
             Want::File(piece) => {
-                if !flight.has_room(&desk.hangar) {
+                if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
                     return Break(Waits::Room { until: piece.until });
                 }
                 let len_max = piece.len.min(FILE_PIECE_LEN);
@@ -138,7 +138,7 @@ impl<S: Session + 'static> Connection<S> {
                 return Continue(put_file(carriage, flight, desk, shard, id, read));
             }
             Want::Copy { range, len, until } => {
-                if !flight.has_room(&desk.hangar) {
+                if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
                     return Break(Waits::Room { until });
                 }
                 let read = file.read(range, len.min(FILE_PIECE_LEN), desk, id)?;
@@ -195,6 +195,11 @@ fn has_input_ended(shard: &Shard, id: FlowId) -> bool {
     let has_ended = |it: &netstack::tcp::Connection| it.is_peer_closed() || it.end().is_some();
     let connection = shard.connection(id);
     connection.is_none_or(|it| has_ended(it) && it.readable_len() == 0)
+}
+
+/// What TCP may have under way.
+pub(super) fn cwnd_of(shard: &Shard, id: FlowId) -> u64 {
+    shard.connection(id).map_or(0, |tcp| tcp.cwnd())
 }
 
 /// TCP has `len` more bytes to send.

@@ -12,8 +12,12 @@ use netstack::host::Pieces;
 use session::{Chunk, Outbox};
 
 /// How much of a connection may be unacknowledged before no more is taken, as with a socket's send
-/// buffer; and how much room there must be before more is: a page in memory is not cut small.
-const FLIGHT_LEN_MAX: u64 = 1 << 20;
+/// buffer: twice what TCP may have under way, between these two. The upper one is that of Linux'
+/// `net.ipv4.tcp_wmem`.
+const FLIGHT_LEN_USUAL: u64 = 1 << 20;
+const FLIGHT_LEN_MAX: u64 = 4 << 20;
+
+/// How much room there must be before more is taken: a page in memory is not cut small.
 const ROOM_LEN_MIN: u64 = 64 * 1024;
 
 /// How much all connections of a loop may have unacknowledged before each is given less: peers that
@@ -68,10 +72,10 @@ impl Hangar {
         self.crowded
     }
 
-    /// How many one flight may have.
-    fn flight_len_max(&self) -> u64 {
+    /// How many one flight may have, whose connection may have `cwnd` bytes under way.
+    fn flight_len_max(&self, cwnd: u64) -> u64 {
         match self.len < FLIGHTS_LEN_MAX {
-            true => FLIGHT_LEN_MAX,
+            true => (2 * cwnd).clamp(FLIGHT_LEN_USUAL, FLIGHT_LEN_MAX),
             false => CROWDED_LEN_MAX,
         }
     }
@@ -103,13 +107,13 @@ impl Flight {
     }
 
     /// Whether more can be put in.
-    pub(super) fn has_room(&self, hangar: &Hangar) -> bool {
-        self.len() + ROOM_LEN_MIN <= hangar.flight_len_max()
+    pub(super) fn has_room(&self, hangar: &Hangar, cwnd: u64) -> bool {
+        self.len() + ROOM_LEN_MIN <= hangar.flight_len_max(cwnd)
     }
 
     /// Takes what is in memory of `from`, up to the first file or the limit. Says how much.
-    pub(super) fn take(&mut self, hangar: &mut Hangar, from: &Outbox) -> u64 {
-        let (before, len_max) = (self.len(), hangar.flight_len_max());
+    pub(super) fn take(&mut self, hangar: &mut Hangar, cwnd: u64, from: &Outbox) -> u64 {
+        let (before, len_max) = (self.len(), hangar.flight_len_max(cwnd));
         for chunk in from.chunks() {
             let room = len_max.saturating_sub(self.len()) as usize;
             match chunk {
@@ -196,17 +200,20 @@ impl Flight {
 mod tests {
     use super::*;
 
+    /// A path on which little is under way at a time.
+    const CWND: u64 = 100_000;
+
     /// Seen: after 5,000 clients that read nothing were reset, 934 MB stayed resident. Cause: glibc
     /// keeps what is free between what is in use. Cure: it is told to give it back.
     #[test]
     fn a_crowd_that_is_gone_is_noticed_once_and_a_few_connections_are_none() {
         let mut hangar = Hangar::default();
         let mut out = Outbox::new();
-        out.put_shared(vec![0; FLIGHT_LEN_MAX as usize].into());
-        for count in [CROWD_LEN_MIN / FLIGHT_LEN_MAX, 4] {
+        out.put_shared(vec![0; FLIGHT_LEN_USUAL as usize].into());
+        for count in [CROWD_LEN_MIN / FLIGHT_LEN_USUAL, 4] {
             let mut flights: Vec<Flight> = (0..count).map(|_| Flight::default()).collect();
             for flight in &mut flights {
-                flight.take(&mut hangar, &out);
+                flight.take(&mut hangar, CWND, &out);
             }
             assert!(!hangar.has_lost_a_crowd());
             flights.into_iter().for_each(|it| it.abandon(&mut hangar));
@@ -234,7 +241,7 @@ mod tests {
         out.put_shared(all[300..40_000].to_vec().into());
         out.put_shared(all[40_000..41_000].to_vec().into());
         out.put(&all[41_000..]);
-        assert_eq!(flight.take(&mut hangar, &out), 60_000);
+        assert_eq!(flight.take(&mut hangar, CWND, &out), 60_000);
         for released in [0, 299, 300, 301, 39_999, 40_000, 59_999] {
             flight.release(&mut hangar, released);
             for offset in [released, released + 1, 300, 40_500, 59_990] {
@@ -260,7 +267,7 @@ mod tests {
             (Hangar::default(), Flight::default(), Outbox::new());
         let page = Bytes::from(pattern(50_000));
         out.put_shared(page.clone());
-        flight.take(&mut hangar, &out);
+        flight.take(&mut hangar, CWND, &out);
         let mut pieces = Pieces::default();
         flight.gather(1, 40_000, &mut pieces);
         assert_eq!(pieces.as_slice()[0].as_ptr(), page[1..].as_ptr());
@@ -275,7 +282,7 @@ mod tests {
             out.put_shared(vec![1; SHARED_LEN_MIN].into());
             out.put_shared(vec![2; SHARED_LEN_MIN - 1].into());
         }
-        let len = flight.take(&mut hangar, &out);
+        let len = flight.take(&mut hangar, CWND, &out);
         for offset in (0..len - 0xffff).step_by(999) {
             let (bytes, count) = gathered(&flight, offset, 0xffff);
             assert_eq!(bytes.len(), 0xffff);
@@ -288,12 +295,29 @@ mod tests {
         let (mut hangar, mut flight, mut out) =
             (Hangar::default(), Flight::default(), Outbox::new());
         out.put_shared(vec![0; 3 << 20].into());
-        assert_eq!(flight.take(&mut hangar, &out), FLIGHT_LEN_MAX);
-        assert!(!flight.has_room(&hangar));
+        assert_eq!(flight.take(&mut hangar, CWND, &out), FLIGHT_LEN_USUAL);
+        assert!(!flight.has_room(&hangar, CWND));
         flight.release(&mut hangar, ROOM_LEN_MIN - 1);
-        assert!(!flight.has_room(&hangar));
+        assert!(!flight.has_room(&hangar, CWND));
         flight.release(&mut hangar, ROOM_LEN_MIN);
-        assert!(flight.has_room(&hangar));
+        assert!(flight.has_room(&hangar, CWND));
+    }
+
+    /// Seen: a stream of 50 Gbit/s waited for acknowledgements an eighth of its time. Cause: 1 MiB
+    /// was the limit of each connection, however much TCP might have under way. Cure: twice that.
+    #[test]
+    fn a_connection_that_may_have_much_under_way_has_a_longer_flight_up_to_a_limit() {
+        let mut out = Outbox::new();
+        out.put_shared(vec![0; 6 << 20].into());
+        for (cwnd, len) in [
+            (FLIGHT_LEN_USUAL / 2, FLIGHT_LEN_USUAL),
+            (FLIGHT_LEN_USUAL, 2 * FLIGHT_LEN_USUAL),
+            (FLIGHT_LEN_MAX, FLIGHT_LEN_MAX),
+        ] {
+            let (mut hangar, mut flight) = (Hangar::default(), Flight::default());
+            assert_eq!(flight.take(&mut hangar, cwnd, &out), len);
+            assert!(!flight.has_room(&hangar, cwnd));
+        }
     }
 
     /// Seen: 600 clients that asked for a large file and read nothing held 860 MB of it, and a
@@ -303,11 +327,11 @@ mod tests {
     fn all_flights_of_a_loop_have_a_limit_and_each_goes_on() {
         let (mut hangar, mut out) = (Hangar::default(), Outbox::new());
         out.put_shared(vec![0; 2 << 20].into());
-        let full = (FLIGHTS_LEN_MAX / FLIGHT_LEN_MAX) as usize;
+        let full = (FLIGHTS_LEN_MAX / FLIGHT_LEN_USUAL) as usize;
         let mut flights: Vec<Flight> = (0..2 * full).map(|_| Flight::default()).collect();
         for flight in &mut flights {
-            assert!(flight.has_room(&hangar));
-            flight.take(&mut hangar, &out);
+            assert!(flight.has_room(&hangar, CWND));
+            flight.take(&mut hangar, CWND, &out);
         }
         assert_eq!(
             hangar.len(),
@@ -315,14 +339,14 @@ mod tests {
         );
         assert_eq!(hangar.crowded(), 1);
         let mut last = flights.pop().unwrap();
-        assert!(!last.has_room(&hangar));
+        assert!(!last.has_room(&hangar, CWND));
         last.release(&mut hangar, CROWDED_LEN_MAX);
-        assert!(last.has_room(&hangar));
+        assert!(last.has_room(&hangar, CWND));
         // Those that hold much come to an end, and the others have their room again.
         for flight in flights.drain(..full) {
             flight.abandon(&mut hangar);
         }
-        assert_eq!(last.take(&mut hangar, &out), FLIGHT_LEN_MAX);
+        assert_eq!(last.take(&mut hangar, CWND, &out), FLIGHT_LEN_USUAL);
         for flight in flights.into_iter().chain([last]) {
             flight.abandon(&mut hangar);
         }

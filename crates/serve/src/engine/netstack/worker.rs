@@ -28,7 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Opening, Session};
 
 use super::Hall;
-use super::connection::{Connection, Desk, Letter};
+use super::connection::{Connection, Desk, Letter, cwnd_of};
 use super::figures::Figures;
 use super::flight::Hangar;
 use crate::clock;
@@ -358,8 +358,11 @@ where
                     });
                 }
                 Waits::Input { .. } => self.go_on(id),
-                Waits::Room { .. } if connection.flight.has_room(&self.desk.hangar) => {
-                    self.go_on(id)
+                Waits::Room { .. } => {
+                    let cwnd = cwnd_of(self.netstack.shard(), id);
+                    if connection.flight.has_room(&self.desk.hangar, cwnd) {
+                        self.go_on(id);
+                    }
                 }
                 _ => {}
             }

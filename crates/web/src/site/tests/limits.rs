@@ -46,6 +46,23 @@ fn a_file_that_memory_has_room_for_is_read_into_it_at_the_first_request() {
     assert_eq!(world.count("site_memory_admitted_total"), 1);
 }
 
+/// Seen: with `--memory-file-max 128M`, the first request for 100 MB kept all connections of its
+/// loop waiting for 0.2 s. Cause: what lies in the page cache was read at once, whatever its
+/// length. Cure: a long file is read where a request may wait.
+#[test]
+fn a_long_file_is_read_into_memory_where_a_request_may_wait() {
+    const LEN_MAX: u64 = 4 << 20;
+    let world = World::with(&[], |config| {
+        config.memory_file_len_max = LEN_MAX;
+        // Nothing else is looked for on the disk.
+        config.precompressed = false;
+    });
+    world.write("long", &"x".repeat(LEN_MAX as usize));
+    assert!(matches!(world.find("/long", &[]), Found::WouldBlock));
+    assert!(is_in_memory(&world.entry("/long")));
+    assert!(is_in_memory(&entry_of(world.find("/long", &[]))));
+}
+
 #[test]
 fn a_walk_over_a_large_file_set_leaves_the_hot_files_in_memory() {
     let world = world_of_many(400, 40, 40);

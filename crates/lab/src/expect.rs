@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::experiment::{Better, Measure};
-use crate::rows::{Rows, show};
+use crate::numbers::{show_ratio, with_unit};
+use crate::rows::Rows;
 
 /// Two figures that differ by less are equal: identical programs differ by as much on a virtual
 /// machine.
@@ -20,6 +21,8 @@ pub struct Expectation {
     pub because: String,
     /// The cell that it is about.
     pub cell: String,
+    /// The [name](Measure::name) of what decided.
+    pub measure: &'static str,
 }
 
 /// How an expectation came out.
@@ -146,10 +149,8 @@ impl Judge<'_> {
             // Of nothing by nothing there is none.
             let ratio = ratio.filter(|ratio| ratio.medians.is_finite());
             let ratio = ratio.map_or(String::new(), |ratio| {
-                format!(
-                    ", ratio {:.2} (best samples: {:.2})",
-                    ratio.medians, ratio.best
-                )
+                let [medians, best] = [ratio.medians, ratio.best].map(show_ratio);
+                format!(", ratio {medians} (best samples: {best})")
             });
             format!("{other} {}{ratio}", self.show(cell, other))
         });
@@ -206,8 +207,8 @@ impl Judge<'_> {
         Some(self.expectation(
             cell,
             {
-                let (factor, title) = (plain(factor), self.measure.title);
-                format!("{subject}, {cell}: at most {factor} times {other} in {title}")
+                let (factor, title) = (times(factor), self.measure.title);
+                format!("{subject}, {cell}: {title} of at most {factor}that of {other}")
             },
             is_there.then(|| match both {
                 Some((ours, theirs)) => Judgement::of(ours / (factor * theirs)),
@@ -223,10 +224,11 @@ impl Judge<'_> {
 
     /// That a cell's median is at most `factor` times another cell's.
     pub fn within(&self, cell: &str, of: &str, subject: &str, factor: f64) -> Expectation {
+        let (most, title) = (times(factor), self.measure.title);
         let both = self.median(cell, subject).zip(self.median(of, subject));
         self.expectation(
             cell,
-            format!("{subject}, {cell}: at most {} times {of}", plain(factor)),
+            format!("{subject}, {cell}: {title} of at most {most}that at {of}"),
             both.map(|(here, there)| Judgement::of(here / (factor * there))),
             format!(
                 "{} against {}",
@@ -248,6 +250,7 @@ impl Judge<'_> {
             says,
             verdict: verdict.unwrap_or(Judgement::NotMeasured),
             because,
+            measure: self.measure.name,
         }
     }
 
@@ -264,13 +267,15 @@ impl Judge<'_> {
 
     fn is_there(&self, cell: &str, subject: &str) -> bool {
         let row = self.rows.find(cell, subject);
-        row.is_some_and(|row| !row.is_absent && row.samples.len() + row.failures.len() > 0)
+        row.is_some_and(|row| {
+            !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure))
+        })
     }
 
     fn has_samples(&self, cell: &str, subject: &str) -> bool {
         self.rows
             .find(cell, subject)
-            .is_some_and(|row| !row.samples.is_empty())
+            .is_some_and(|row| row.tells_of(self.measure))
     }
 
     fn median(&self, cell: &str, subject: &str) -> Option<f64> {
@@ -278,12 +283,20 @@ impl Judge<'_> {
     }
 
     fn show(&self, cell: &str, subject: &str) -> String {
-        match (self.is_there(cell, subject), self.median(cell, subject)) {
-            (false, _) => "not measured".to_owned(),
-            (true, None) if !self.has_samples(cell, subject) => "failed".to_owned(),
-            (true, None) => "never".to_owned(),
-            (true, Some(median)) => show(median),
+        let row = self.rows.find(cell, subject).filter(|row| !row.is_absent);
+        match row.map(|row| (row, row.spread(self.measure))) {
+            None => "not measured".to_owned(),
+            Some((row, None)) => row.why_nothing(self.measure).to_owned(),
+            Some((_, Some(spread))) => with_unit(spread.median, self.measure.unit),
         }
+    }
+}
+
+/// `0.8 times `, and nothing for 1.
+fn times(factor: f64) -> String {
+    match factor == 1.0 {
+        true => String::new(),
+        false => format!("{} times ", plain(factor)),
     }
 }
 
@@ -307,7 +320,11 @@ mod tests {
             ("n", &[None, None]),
             ("absent", &[]),
         ]);
-        let judge = rows.by(&Measure::CPU_US);
+        let measure = Measure {
+            can_be_never: true,
+            ..Measure::CPU_US
+        };
+        let judge = rows.by(&measure);
         let beats = |of: &str, others: &[&str]| judge.beats("c", of, others, 1.0).unwrap().verdict;
         assert_eq!(beats("a", &["b", "n", "absent"]), Judgement::Met);
         assert_eq!(beats("near a", &["a", "b"]), Judgement::Equal);
@@ -338,6 +355,24 @@ mod tests {
         );
         assert_eq!(
             judge.within("gone", "c", "a", 2.0).verdict,
+            Judgement::NotMeasured
+        );
+    }
+
+    /// Seen: a table of `never`, of a measure that older samples did not have. Cause: a sample
+    /// without a figure was one that never came to its end, and was beaten. Cure: a measure says
+    /// whether it can be so.
+    #[test]
+    fn a_measure_that_was_not_taken_was_not_missed() {
+        let rows = rows(&[("a", &[Some(1.0)]), ("old", &[None, None])]);
+        let judge = rows.by(&Measure::CPU_US);
+        let made = judge.beats("c", "a", &["old"], 1.0).unwrap();
+        assert_eq!(
+            (made.verdict, &*made.because),
+            (Judgement::NotMeasured, "1.00 µs; old not measured")
+        );
+        assert_eq!(
+            judge.at_most("c", "old", 1.0).verdict,
             Judgement::NotMeasured
         );
     }
@@ -384,7 +419,7 @@ mod tests {
         let made = judge.beats("c", "a", &["b"], 10.0).unwrap();
         assert_eq!(
             (made.verdict, &*made.because),
-            (Judgement::Met, "0.00; b 0.00")
+            (Judgement::Met, "0 µs; b 0 µs")
         );
         let verdict = |of, by| judge.beats("c", of, &[by], 10.0).unwrap().verdict;
         assert_eq!(
@@ -404,7 +439,7 @@ mod tests {
         assert_eq!(made.says, "a, c: ahead of b in server CPU per request");
         assert_eq!(
             made.because,
-            "2.00; b 4.00, ratio 0.50 (best samples: 0.25)"
+            "2.00 µs; b 4.00 µs, ratio 0.50 (best samples: 0.25)"
         );
     }
 }

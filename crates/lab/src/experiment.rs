@@ -160,6 +160,8 @@ pub struct Measure {
     pub better: Better,
     /// How it is computed from other values.
     pub of: Option<Formula>,
+    /// Whether a sample without a figure says that it never came to that. Else it was not measured.
+    pub can_be_never: bool,
 }
 
 /// The figure of a sample; `None` if it has none, because nothing was done in time.
@@ -237,11 +239,7 @@ impl Measure {
             let processors = cell.get("processors", 1) as f64;
             per_operation(values, 1e9 * processors)
         }),
-        ..less(
-            "ns_per_op",
-            "time per operation and processor",
-            "ns/op/processor",
-        )
+        ..operation("ns_per_op", "time per operation and processor", "ns")
     };
 
     /// Milliseconds per operation; none if fewer than wanted were done in time.
@@ -251,31 +249,31 @@ impl Measure {
             let is_done = *values.get("ops")? >= wanted;
             is_done.then(|| per_operation(values, 1e3)).flatten()
         }),
-        ..less("ms_per_transfer", "time per transfer", "ms/transfer")
+        ..operation("ms_per_transfer", "time per transfer", "ms")
     };
 
     /// Resident bytes per thread, page tables included where the program counts them.
     pub const BYTES_PER_THREAD: Measure = Measure {
         of: Some(|_, values| Some(values.get("resident_bytes")? / some(*values.get("ops")?)?)),
-        ..less("bytes_per_thread", "resident memory", "bytes/thread")
+        ..operation("bytes_per_thread", "resident memory of each", "bytes")
     };
 
     /// Nanoseconds from one operation to the next, however many processors take part.
     pub const NANOS: Measure = Measure {
         of: Some(|_, values| per_operation(values, 1e9)),
-        ..less("ns", "time per operation", "ns/op")
+        ..operation("ns", "time per operation", "ns")
     };
 
     /// Microseconds from one operation to the next.
     pub const MICROS: Measure = Measure {
         of: Some(|_, values| per_operation(values, 1e6)),
-        ..less("us", "time per operation", "µs/op")
+        ..operation("us", "time per operation", "µs")
     };
 
     /// CPU time in percent of one processor's.
     pub const CPU_PERCENT: Measure = Measure {
         of: Some(|_, values| Some(100.0 * values.get("cpu_seconds")? / values.get("seconds")?)),
-        ..less("cpu_percent", "CPU time", "% of a CPU")
+        ..operation("cpu_percent", "CPU time", "% of a CPU")
     };
 
     /// CPU time that the server used for each reply.
@@ -333,6 +331,15 @@ const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Me
         unit,
         better: Better::Less,
         of: None,
+        can_be_never: false,
+    }
+}
+
+/// Of programs that may not come to their first operation.
+const fn operation(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+    Measure {
+        can_be_never: true,
+        ..less(name, title, unit)
     }
 }
 

@@ -32,6 +32,7 @@ pub mod compare;
 mod expect;
 mod experiment;
 mod method;
+mod numbers;
 mod page;
 mod peers;
 mod place;
@@ -48,10 +49,11 @@ pub use experiment::{
     Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Values, Work,
 };
 pub use method::{EXIT_ABSENT, Effort, Progress, RunError, Setting, estimate, run, taking_part};
+pub use numbers::show;
 pub use peers::PeerRuntime;
 pub use place::{Controller, LabPlace, Launched, ServerLimits, Side, guard};
-pub use report::{Report, html};
-pub use rows::{Ratio, Row, Rows, Spread, show};
+pub use report::{Report, html, summary};
+pub use rows::{Ratio, Row, Rows, Spread};
 pub use sample::{Course, Noise, Output, Sample};
 pub use store::{Came, Header, Record, Recorded, RunEnd, SubjectLine, samples_file};
 pub use subject::{DISPATCHERS, KNOWN, Known, ServerForm, Speaks, Start, Subject, WEFT_FORMS};

@@ -22,21 +22,23 @@ impl Experiment {
             format!("{}.", capital(about)),
             "## Question and method".to_owned(),
             self.page.to_owned(),
-            "What goes for every experiment is in [lab.md](../lab.md#how-it-is-measured).".to_owned(),
+            "What goes for every experiment is in [lab.md](../lab.md#how-it-is-measured)."
+                .to_owned(),
             format!("```console\n$ sudo weft lab run {name}\n```"),
             "## What the papers found".to_owned(),
             self.found.to_owned(),
             "## What is expected".to_owned(),
             expectations,
-            "A run says of each whether it came out so. [performance.md](../performance.md) has the \
-             figures\nof a run, and the reasons of what fell short."
-                .to_owned(),
+            "A run says of each whether it came out so.".to_owned(),
             "## What may be wrong with it".to_owned(),
             self.threats.to_owned(),
             "## Subjects, measures, cells".to_owned(),
             format!("Subjects:\n\n{}", list(subjects.into_iter())),
             format!("Measures:\n\n{}", list(measures)),
-            format!("Cells:\n\n{}", list(cells.into_iter().map(|cell| cell.label))),
+            format!(
+                "Cells:\n\n{}",
+                list(cells.into_iter().map(|cell| cell.label))
+            ),
         ]
         .join("\n\n")
             + "\n"
@@ -64,16 +66,42 @@ mod tests {
     use std::path::Path;
 
     use crate::catalog::CATALOG;
+    use crate::experiment::Experiment;
+    use crate::report::file_name;
 
     const MADE: &str = "<!-- Made from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
                         weftwork-lab pages -->\n\n";
+
+    /// What came out stands at the end of a page, and is written by the command that it names.
+    fn page_of(experiment: &Experiment, came_out: &str) -> String {
+        let (name, page) = (experiment.name, experiment.markdown());
+        let figures = (0..experiment.figures.len()).map(|at| {
+            let file = file_name(name, at);
+            format!(
+                "![{} {}](../../results/figures/{file}.svg)\n\n",
+                experiment.about,
+                at + 1
+            )
+        });
+        let figures: String = figures.collect();
+        format!(
+            "{MADE}{page}\n## What came out here\n\nFrom the samples in \
+             [results](../../results/README.md).\n\n{figures}\
+             <!-- begin: lab {name} -->{came_out}<!-- end: lab {name} -->\n"
+        )
+    }
 
     #[test]
     fn the_pages_of_the_experiments_are_what_the_catalogue_says() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments");
         for experiment in CATALOG {
             let page = folder.join(experiment.name).with_extension("md");
-            let made = MADE.to_owned() + &experiment.markdown();
+            let text = fs::read_to_string(&page).unwrap_or_default();
+            let came_out = text.split_once("<!-- begin: lab ").and_then(|(_, behind)| {
+                let (_, behind) = behind.split_once("-->")?;
+                Some(behind.split_once("<!-- end: lab ")?.0)
+            });
+            let made = page_of(experiment, came_out.unwrap_or("\n"));
             if std::env::var_os("UPDATE_PAGES").is_some() {
                 fs::write(&page, &made).unwrap();
             }

@@ -1,6 +1,7 @@
 //! Samples by cell and subject, and what is made of them.
 
 use crate::experiment::{Better, Cell, Measure};
+use crate::numbers::Scale;
 use crate::sample::Sample;
 
 /// One cell on one subject.
@@ -29,16 +30,36 @@ impl Row {
         }
     }
 
+    fn figures(&self, measure: &Measure) -> impl Iterator<Item = Option<f64>> {
+        let samples = self.samples.iter();
+        samples.map(|sample| measure.figure(&self.cell, &sample.values))
+    }
+
+    /// Whether a sample says something of a measure, be it that it never came to that.
+    pub(crate) fn tells_of(&self, measure: &Measure) -> bool {
+        let mut figures = self.figures(measure);
+        figures.any(|figure| measure.can_be_never || figure.is_some())
+    }
+
+    /// Why there is no spread.
+    pub(crate) fn why_nothing(&self, measure: &Measure) -> &'static str {
+        match self.tells_of(measure) {
+            true if self.failures.is_empty() => "never",
+            false if self.failures.is_empty() => "not measured",
+            _ => "failed",
+        }
+    }
+
     /// Median, least and greatest of a measure; `None` if more than half of the samples have no
     /// figure.
     pub fn spread(&self, measure: &Measure) -> Option<Spread> {
-        let all = self
-            .samples
-            .iter()
-            .map(|sample| measure.figure(&self.cell, &sample.values));
-        let mut figures: Vec<f64> = all.flatten().collect();
+        let mut figures: Vec<f64> = self.figures(measure).flatten().collect();
         figures.sort_by(f64::total_cmp);
-        let without = self.samples.len() - figures.len() + self.failures.len();
+        let never = match measure.can_be_never {
+            true => self.samples.len() - figures.len(),
+            false => 0,
+        };
+        let without = never + self.failures.len();
         let count = figures.len() + without;
         // A figure that is not there is worse than any.
         let at = match measure.better {
@@ -179,6 +200,16 @@ impl Rows {
         self.find(cell, subject)?.spread(measure)
     }
 
+    /// The unit for all figures of a measure.
+    pub(crate) fn scale(&self, measure: &Measure) -> Scale {
+        let spreads = self.rows.iter().filter_map(|row| row.spread(measure));
+        let medians = spreads.map(|spread| spread.median);
+        let (least, greatest) = medians.fold((f64::MAX, 0.0_f64), |(least, greatest), median| {
+            (least.min(median), greatest.max(median))
+        });
+        Scale::of_table(measure.unit, least, greatest)
+    }
+
     /// A subject's figure by another's in the same cell: of the medians, and of the best samples.
     pub fn ratio(&self, measure: &Measure, cell: &str, of: &str, by: &str) -> Option<Ratio> {
         let (of, by) = (
@@ -202,53 +233,14 @@ pub struct Ratio {
     pub best: f64,
 }
 
-/// A figure as people read it: three digits, and thousands set apart.
-pub fn show(figure: f64) -> String {
-    let size = figure.abs();
-    if size >= 1000.0 {
-        return grouped(figure);
-    }
-    match size {
-        _ if size >= 100.0 => format!("{figure:.0}"),
-        _ if size >= 10.0 => format!("{figure:.1}"),
-        _ if size >= 1.0 || size == 0.0 => format!("{figure:.2}"),
-        _ => format!("{figure:.3}"),
-    }
-}
-
-fn grouped(figure: f64) -> String {
-    let digits = format!("{:.0}", figure.abs());
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    match figure < 0.0 {
-        true => format!("-{text}"),
-        false => text,
-    }
-}
-
 /// What stands in a table for a row: a median with its band, or why there is none.
-pub(crate) fn show_row(row: Option<&Row>, measure: &Measure) -> String {
+pub(crate) fn show_row(row: Option<&Row>, measure: &Measure, scale: Scale) -> String {
     let Some(row) = row.filter(|row| !row.is_absent) else {
         return "–".to_owned();
     };
     match row.spread(measure) {
-        Some(spread) if spread.count > 1 => {
-            let (median, least, greatest) = (
-                show(spread.median),
-                show(spread.least),
-                show(spread.greatest),
-            );
-            format!("{median} ({least}–{greatest})")
-        }
-        Some(spread) => show(spread.median),
-        None if !row.failures.is_empty() => "failed".to_owned(),
-        None if row.samples.is_empty() => "not measured".to_owned(),
-        None => "never".to_owned(),
+        Some(spread) => scale.show_spread(spread),
+        None => row.why_nothing(measure).to_owned(),
     }
 }
 
@@ -277,10 +269,13 @@ pub(crate) mod tests {
         }
     }
 
-    const LESS: Measure = Measure::CPU_US;
+    const LESS: Measure = Measure {
+        can_be_never: true,
+        ..Measure::CPU_US
+    };
     const MORE: Measure = Measure {
         better: Better::More,
-        ..Measure::CPU_US
+        ..LESS
     };
 
     #[test]
@@ -295,6 +290,9 @@ pub(crate) mod tests {
         assert_eq!(median(&LESS, &[Some(1.0), None, None]), None);
         assert_eq!(median(&MORE, &[Some(1.0), None, None]), None);
         assert_eq!(median(&LESS, &[]), None);
+        // What was not taken says nothing.
+        let figures = [Some(1.0), None, None];
+        assert_eq!(median(&Measure::CPU_US, &figures), Some(1.0));
     }
 
     #[test]
@@ -337,31 +335,5 @@ pub(crate) mod tests {
             .map(|(at_s, spread)| (*at_s, spread.median, spread.count));
         assert_eq!(shown.collect::<Vec<_>>(), [(0.25, 2.0, 3), (0.75, 20.0, 2)]);
         assert_eq!(rows.course(&LESS, "c", "gone"), []);
-    }
-
-    #[test]
-    fn figures_have_three_digits_and_groups() {
-        let shown = [
-            0.0412,
-            0.5,
-            1.234,
-            12.34,
-            123.4,
-            1234.0,
-            1_234_567.0,
-            -1234.0,
-        ]
-        .map(show);
-        let expected = [
-            "0.041",
-            "0.500",
-            "1.23",
-            "12.3",
-            "123",
-            "1,234",
-            "1,234,567",
-            "-1,234",
-        ];
-        assert_eq!(shown, expected);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::lab::catalog::{self, CATALOG};
-use ::lab::compare::{Comparison, NEW, OLD};
+use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
     Effort, Experiment, KNOWN, LabPlace, PeerRuntime, Progress, Recorded, Report, RunError,
     Setting, Start, Subject, Work, samples_file,
@@ -30,8 +30,18 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
         LabCommand::Servers => servers(out),
         LabCommand::Guard { journal } => Ok(::lab::guard(&journal)?),
         LabCommand::Run(run) => run_experiments(&run, out),
-        LabCommand::Report { folder, write } => report(&folder, write.as_deref(), out),
-        LabCommand::Compare(compare) => compare_builds(&compare, out),
+        LabCommand::Report {
+            folder,
+            write,
+            figures,
+        } => report(&folder, &write, figures.as_deref(), out),
+        LabCommand::Compare(compare) => match (compare.old.is_dir(), compare.new.is_dir()) {
+            (true, true) => compare_runs(&compare, out),
+            (false, false) => compare_builds(&compare, out),
+            _ => Err(Failure::Usage(
+                "compare two builds of weft, or two folders of results".to_owned(),
+            )),
+        },
     }
 }
 
@@ -137,7 +147,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         let why = "nothing was measured: every experiment was left out";
         return Err(Failure::Usage(why.to_owned()));
     }
-    report(&run.measuring.folder, None, out)?;
+    report(&run.measuring.folder, &[], None, out)?;
     if lab.is_stopped() {
         return Err(Failure::Shown(130));
     }
@@ -262,20 +272,15 @@ fn say(sentence: &str) {
     let _ = writeln!(io::stderr(), "weft lab: {sentence}");
 }
 
-/// Makes the page of all experiments that have samples in the folder, and fills a document.
-fn report(folder: &Path, document: Option<&Path>, out: &mut impl Write) -> Result<(), Failure> {
-    let mut recorded = Vec::new();
-    for experiment in CATALOG {
-        if let Some(one) = Recorded::read(&samples_file(folder, experiment.name))? {
-            recorded.push((*experiment, one));
-        }
-    }
-    if recorded.is_empty() {
-        let folder = folder.display();
-        return Err(Failure::Usage(format!(
-            "there are no samples in {folder}: weft lab run makes them"
-        )));
-    }
+/// Makes the page of all experiments that have samples in the folder, fills documents, and writes
+/// the figures.
+fn report(
+    folder: &Path,
+    documents: &[PathBuf],
+    figures: Option<&Path>,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let recorded = recorded(folder)?;
     let reports: Vec<Report<'_>> = recorded
         .iter()
         .map(|(experiment, one)| Report::new(experiment, one))
@@ -283,14 +288,69 @@ fn report(folder: &Path, document: Option<&Path>, out: &mut impl Write) -> Resul
     let page = folder.join("report.html");
     fs::write(&page, ::lab::html(&reports)).map_err(about(&page))?;
     writeln!(out, "\nreport: {}", page.display())?;
-    let Some(document) = document else {
-        return Ok(());
-    };
-    let mut text = fs::read_to_string(document).map_err(about(document))?;
-    for report in &reports {
-        text = fill(&text, report.experiment.name, &report.markdown());
+    for document in documents {
+        write_documents(document, &reports)?;
     }
-    fs::write(document, text).map_err(about(document))
+    if let Some(figures) = figures {
+        fs::create_dir_all(figures).map_err(about(figures))?;
+        for (name, svg) in reports.iter().flat_map(Report::figures) {
+            let file = figures.join(name);
+            fs::write(&file, svg).map_err(about(&file))?;
+        }
+    }
+    Ok(())
+}
+
+/// What was recorded below a folder of results.
+fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failure> {
+    let mut recorded = Vec::new();
+    for experiment in CATALOG {
+        if let Some(one) = Recorded::read(&samples_file(folder, experiment.name))? {
+            recorded.push((*experiment, one));
+        }
+    }
+    match recorded.is_empty() {
+        false => Ok(recorded),
+        true => Err(Failure::Usage(format!(
+            "there are no samples in {}: weft lab run makes them",
+            folder.display()
+        ))),
+    }
+}
+
+/// Fills a document, or all of a folder.
+fn write_documents(path: &Path, reports: &[Report<'_>]) -> Result<(), Failure> {
+    let mut documents = vec![path.to_owned()];
+    if path.is_dir() {
+        let entries = fs::read_dir(path).map_err(about(path))?;
+        let paths = entries.map(|entry| Ok(entry?.path()));
+        documents = paths.collect::<io::Result<_>>().map_err(about(path))?;
+        documents.retain(|document| document.extension().is_some_and(|end| end == "md"));
+    }
+    let summary = ::lab::summary(reports, "../docs/experiments");
+    let texts = reports.iter();
+    let texts = texts.map(|report| (report.experiment.name, report.markdown()));
+    let texts: Vec<_> = texts.chain([("summary", summary)]).collect();
+    let mut has_markers = false;
+    for document in documents {
+        let before = fs::read_to_string(&document).map_err(about(&document))?;
+        let mut text = before.clone();
+        for (name, new) in &texts {
+            if let Some(filled) = fill(&text, name, new) {
+                (text, has_markers) = (filled, true);
+            }
+        }
+        if text != before {
+            fs::write(&document, text).map_err(about(&document))?;
+        }
+    }
+    match has_markers {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "{} has no <!-- begin: lab NAME --> and <!-- end: lab NAME --> of these experiments",
+            path.display()
+        ))),
+    }
 }
 
 /// A failure with the file that it is about.
@@ -299,22 +359,53 @@ fn about(file: &Path) -> impl Fn(io::Error) -> Failure {
 }
 
 /// Puts a text between `<!-- begin: lab NAME -->` and `<!-- end: lab NAME -->`, if they are there.
-fn fill(document: &str, name: &str, text: &str) -> String {
-    let (begin, end) = (
-        format!("<!-- begin: lab {name} -->"),
-        format!("<!-- end: lab {name} -->"),
-    );
-    match (document.find(&begin), document.find(&end)) {
-        (Some(from), Some(to)) if from < to => {
-            let head = &document[..from + begin.len()];
-            format!("{head}\n{text}\n{}", &document[to..])
+fn fill(document: &str, name: &str, text: &str) -> Option<String> {
+    let begin = format!("<!-- begin: lab {name} -->");
+    let from = document.find(&begin)? + begin.len();
+    let to = from + document[from..].find(&format!("<!-- end: lab {name} -->"))?;
+    Some(format!(
+        "{}\n{text}\n{}",
+        &document[..from],
+        &document[to..]
+    ))
+}
+
+/// Compares what two runs found, experiment by experiment.
+fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
+    const LIMIT: f64 = 1.2;
+    let (old, new) = (recorded(&compare.old)?, recorded(&compare.new)?);
+    let wanted = compare.experiments.as_deref().map(chosen).transpose()?;
+    let is_wanted = |name: &str| match &wanted {
+        Some(wanted) => wanted.iter().any(|experiment| experiment.name == name),
+        None => true,
+    };
+    let mut comparison = Comparison::new(Compares::Runs, compare.limit.unwrap_or(LIMIT));
+    for (experiment, new) in new.iter().filter(|(new, _)| is_wanted(new.name)) {
+        let mut old = old.iter().filter(|(old, _)| old.name == experiment.name);
+        if let Some((_, old)) = old.next() {
+            comparison.add_runs(&Report::new(experiment, old), &Report::new(experiment, new));
         }
-        _ => document.to_owned(),
+    }
+    verdict(&comparison, false, out)
+}
+
+fn verdict(comparison: &Comparison, is_stopped: bool, out: &mut impl Write) -> Result<(), Failure> {
+    write!(out, "{comparison}")?;
+    out.flush()?;
+    match (is_stopped, comparison.is_no_loss()) {
+        (true, _) => Err(Failure::Shown(130)),
+        (_, false) => Err(Failure::Shown(1)),
+        _ => Ok(()),
     }
 }
 
 fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
-    let experiments = chosen(&compare.experiments)?;
+    const LIMIT: f64 = 1.02;
+    const EXPERIMENTS: [&str; 2] = ["web-rows", "cache-rows"];
+    let experiments = match &compare.experiments {
+        Some(names) => chosen(names)?,
+        None => chosen(&EXPERIMENTS.map(str::to_owned))?,
+    };
     let mut subjects = Vec::new();
     for (build, prefix) in [(&compare.old, OLD), (&compare.new, NEW)] {
         let build = fs::canonicalize(build)
@@ -328,25 +419,16 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     }
     let generator = fs::canonicalize(&compare.new)?;
     let mut lab = Laboratory::new(&compare.measuring, generator, true)?;
-    let mut comparison = Comparison {
-        limit: compare.limit,
-        ..Comparison::default()
-    };
+    let mut comparison = Comparison::new(Compares::Builds, compare.limit.unwrap_or(LIMIT));
     for experiment in experiments {
         if let Some(recorded) = lab.measure(experiment, &subjects, compare.effort())? {
-            comparison.add(&Report::new(experiment, &recorded));
+            comparison.add_builds(&Report::new(experiment, &recorded));
         }
         if lab.is_stopped() {
             break;
         }
     }
-    write!(out, "{comparison}")?;
-    out.flush()?;
-    match (lab.is_stopped(), comparison.is_no_loss()) {
-        (true, _) => Err(Failure::Shown(130)),
-        (_, false) => Err(Failure::Shown(1)),
-        _ => Ok(()),
-    }
+    verdict(&comparison, lab.is_stopped(), out)
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
@@ -515,11 +597,8 @@ mod tests {
     #[test]
     fn a_document_is_filled_between_its_markers_and_left_alone_without_them() {
         let text = "a\n<!-- begin: lab x -->\nold\n<!-- end: lab x -->\nb\n";
-        let filled = fill(text, "x", "new");
-        assert_eq!(
-            filled,
-            "a\n<!-- begin: lab x -->\nnew\n<!-- end: lab x -->\nb\n"
-        );
-        assert_eq!(fill(text, "y", "new"), text);
+        let filled = "a\n<!-- begin: lab x -->\nnew\n<!-- end: lab x -->\nb\n";
+        assert_eq!(fill(text, "x", "new").as_deref(), Some(filled));
+        assert_eq!(fill(text, "y", "new"), None);
     }
 }

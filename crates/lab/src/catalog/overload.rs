@@ -38,6 +38,7 @@ const RECOVERY: Measure = Measure {
     name: "recovery_s",
     title: "recovery after the overload",
     unit: "s",
+    can_be_never: true,
     ..Measure::P99
 };
 const KNEE: Measure = Measure {
@@ -188,8 +189,10 @@ impl Seen {
             recovery_s: back.map(|row| (row[0].begins_s - end_s).max(0.0)),
             course: Course {
                 step_s: STEP_S,
+                // In the last one come all replies that are still awaited.
                 figures: intervals
                     .iter()
+                    .filter(|one| one.begins_s < (LASTS - 1.0) * unit_s - 1.5 * STEP_S)
                     .map(|one| by_knee(one.achieved_per_s))
                     .collect(),
             },
@@ -254,7 +257,7 @@ mod tests {
         assert_eq!(seen.error_percent.round(), 5.0);
         let recovery_s = seen.recovery_s.unwrap();
         assert!((recovery_s - 0.3).abs() < 0.001, "{recovery_s}");
-        assert_eq!(seen.course.figures.len(), 18);
+        assert_eq!(seen.course.figures.len(), 16);
         assert_eq!(seen.course.figures[2].round(), 90.0);
     }
 

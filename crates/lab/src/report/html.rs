@@ -4,26 +4,26 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::svg::{draw, escape};
+use super::svg::{self, draw, escape};
 use crate::card::Card;
 use crate::expect::Judgement;
 use crate::experiment::{Better, Measure};
+use crate::numbers::{show, show_ratio, with_unit};
 use crate::rows::show_row;
 
 const STYLE: &str = include_str!("page.css");
 
-/// Lets readers take the raw samples out of the page, without a server.
-const SCRIPT: &str = "document.querySelectorAll('button[data-of]').forEach(b=>b.onclick=()=>{\
-const n=b.dataset.of,t=document.getElementById('raw-'+n).textContent,a=document.createElement('a');\
-a.href=URL.createObjectURL(new Blob([t],{type:'application/json'}));a.download=n+'.json';a.click()})";
+/// Lets readers take the raw samples and the figures out of the page, without a server.
+const SCRIPT: &str = include_str!("page.js");
 
 /// All reports as one page.
 pub fn html(reports: &[Report<'_>]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>weft lab: report</title><style>{STYLE}</style></head><body>\n\
+         <title>weft lab: report</title><style>{}</style><style>{STYLE}</style></head><body>\n\
          <h1>weft lab: report</h1>\n{}<nav><ol>",
+        svg::STYLE,
         summary(reports)
     );
     for report in reports {
@@ -90,12 +90,12 @@ fn section(page: &mut String, report: &Report<'_>) {
         }
         page.push_str("</div>");
     }
-    for figure in experiment.figures {
-        let (svg, title) = draw(report, figure);
-        let title = escape(&title);
+    for (at, figure) in experiment.figures.iter().enumerate() {
+        let (svg, file) = (draw(report, figure), svg::file_name(name, at));
         let _ = write!(
             page,
-            "<figure><figcaption>{title}</figcaption>{svg}</figure>"
+            "<figure>{svg}\
+             <button data-figure=\"{file}\">Save as PNG</button></figure>"
         );
     }
     verdicts(page, report);
@@ -138,7 +138,8 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
 
 fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
     let subjects = report.rows.subjects();
-    let (title, unit) = (escape(measure.title), escape(measure.unit));
+    let scale = report.rows.scale(measure);
+    let (title, unit) = (escape(measure.title), escape(scale.unit));
     let _ = write!(
         page,
         "<h3>{title}, {unit}</h3><div class=\"scroll\"><table><thead><tr><th></th>"
@@ -151,17 +152,15 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
     for cell in report.rows.cells() {
         let _ = write!(page, "<tr><td>{}</td>", escape(&cell.label));
         for subject in &subjects {
-            let shown = show_row(report.rows.find(&cell.label, subject), measure);
+            let shown = show_row(report.rows.find(&cell.label, subject), measure, scale);
             let ratio = report
                 .rows
                 .ratio(measure, &cell.label, subject, subjects[0]);
             let ratio =
                 ratio.filter(|_| *subject != subjects[0] && measure.better != Better::Neither);
             let ratio = ratio.map_or(String::new(), |ratio| {
-                format!(
-                    "<small>{:.2} of {}’s (best samples: {:.2})</small>",
-                    ratio.medians, first_name, ratio.best
-                )
+                let [medians, best] = [ratio.medians, ratio.best].map(show_ratio);
+                format!("<small>{medians} of {first_name}’s (best samples: {best})</small>")
             });
             let _ = write!(page, "<td>{}{ratio}</td>", escape(&shown));
         }
@@ -204,7 +203,7 @@ fn method(page: &mut String, report: &Report<'_>) {
     let name = report.experiment.name;
     let _ = write!(
         page,
-        "<p><button data-of=\"{name}\">Save the raw samples</button></p></details>\
+        "<p><button data-samples=\"{name}\">Save the raw samples</button></p></details>\
          <script type=\"application/json\" id=\"raw-{name}\">{raw}</script>"
     );
 }
@@ -215,14 +214,15 @@ fn machine(page: &mut String, before: &Card, after: Option<&Card>) {
          <th>before</th><th>after</th></tr></thead><tbody>",
     );
     for (at, (name, unit, figure)) in before.figures().into_iter().enumerate() {
-        let after = after.map(|card| crate::rows::show(card.figures()[at].2));
-        let (before, after) = (
-            crate::rows::show(figure),
-            after.unwrap_or_else(|| "–".to_owned()),
-        );
+        let said = |figure| match unit {
+            "" => show(figure),
+            unit => with_unit(figure, unit),
+        };
+        let after = after.map_or("–".to_owned(), |card| said(card.figures()[at].2));
         let _ = write!(
             page,
-            "<tr><td>{name} {unit}</td><td>{before}</td><td>{after}</td></tr>"
+            "<tr><td>{name}</td><td>{}</td><td>{after}</td></tr>",
+            said(figure)
         );
     }
     page.push_str("</tbody></table></div>");

@@ -5,9 +5,13 @@ mod svg;
 mod text;
 
 pub use html::html;
+#[cfg(test)]
+pub(crate) use svg::file_name;
+pub use text::summary;
 
 use crate::expect::{Expectation, Judgement};
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Measure, Work};
+use crate::numbers::counted;
 use crate::rows::Rows;
 use crate::store::{Came, Recorded};
 
@@ -72,8 +76,8 @@ impl<'a> Report<'a> {
                 }
                 if ending.noisy > 0 {
                     warnings.push(format!(
-                        "{} noisy samples were kept, because taking them again did not help",
-                        ending.noisy
+                        "{} kept, because repetition did not help",
+                        counted(ending.noisy as usize, "noisy sample")
                     ));
                 }
             }
@@ -89,8 +93,9 @@ impl<'a> Report<'a> {
         let limited = self.generator_limited();
         if limited > 0 {
             warnings.push(format!(
-                "in {limited} samples the generator was the limit: rates there are its, not the \
-                 server's; CPU per request is the server's all the same"
+                "in {} the generator was the limit: rates there are its, not the server's; CPU per \
+                 request is the server's all the same",
+                counted(limited, "sample")
             ));
         }
         let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
@@ -143,13 +148,28 @@ impl<'a> Report<'a> {
             }
         }
         let sentences = found.into_iter().map(|(subject, why, count, cells)| {
-            let samples = if count == 1 { "sample" } else { "samples" };
+            let samples = counted(count, "sample");
             format!(
-                "{subject} failed in {count} {samples} ({}): {why}",
+                "{subject} failed in {samples} ({}): {why}",
                 cells.join("; ")
             )
         });
         sentences.collect()
+    }
+
+    /// Its figures as SVG files, each with what it needs: names and texts.
+    pub fn figures(&self) -> Vec<(String, String)> {
+        svg::files(self)
+    }
+
+    /// The first two measures, and those that decide an expectation. The others are in the page.
+    fn main_measures(&self) -> impl Iterator<Item = &'static Measure> {
+        let is_main = |(at, measure): &(usize, &Measure)| {
+            let mut decided = self.expectations.iter().map(|one| one.measure);
+            *at < 2 || decided.any(|name| name == measure.name)
+        };
+        let measures = self.experiment.measures.iter().enumerate();
+        measures.filter(is_main).map(|(_, measure)| measure)
     }
 
     /// When, where and how it was measured: one sentence.
@@ -158,31 +178,31 @@ impl<'a> Report<'a> {
         let date = crate::card::date_of(header.began_unix_s);
         let mut versions: Vec<(&str, &str)> = Vec::new();
         for subject in &header.subjects {
-            let name = subject.name.split(' ').next().unwrap_or_default();
-            if !subject.version.is_empty() && !versions.iter().any(|(known, _)| *known == name) {
-                versions.push((name, &subject.version));
+            let program = subject.command.split(' ').next().unwrap_or_default();
+            if !subject.version.is_empty() && !versions.iter().any(|(known, _)| *known == program) {
+                versions.push((program, &subject.version));
             }
         }
         let versions: Vec<_> = versions
             .into_iter()
             .map(|(name, version)| format!("{name} {version}"))
             .collect();
-        let rounds = header.repetitions;
-        let repeated = self
-            .recorded
-            .ending
-            .as_ref()
-            .map_or(0, |ending| ending.repeated);
+        let rounds = counted(header.repetitions as usize, "round");
         let (machine, place, seconds) = (&header.card.machine, &header.place, header.seconds);
         let mut parts = vec![format!("Measured {date} UTC on {machine}")];
         if !versions.is_empty() {
             parts.push(versions.join(", "));
         }
-        parts.push(format!(
-            "{rounds} rounds, subjects by turns, {seconds} s each"
-        ));
-        parts.push(format!("{repeated} noisy samples taken again"));
-        parts.push(place.clone());
+        parts.push(format!("{rounds}, subjects by turns, {seconds} s each"));
+        let ending = self.recorded.ending.as_ref();
+        let repeated = ending.map_or(0, |ending| ending.repeated as usize);
+        if repeated > 0 {
+            parts.push(format!("{} taken again", counted(repeated, "noisy sample")));
+        }
+        // Programs choose their cores by themselves.
+        if matches!(self.experiment.work, Work::Server(_)) {
+            parts.push(place.clone());
+        }
         format!("{}.", parts.join("; "))
     }
 

@@ -5,15 +5,40 @@ use std::fmt::Write as _;
 
 use super::Report;
 use crate::experiment::{Figure, Measure};
-use crate::rows::{Spread, show};
+use crate::numbers::{Scale, grouped, show};
+use crate::rows::{Row, Spread};
 
 /// Subjects beyond them share colours.
 pub(super) const COLOURS: usize = 12;
 
 const WIDTH: f64 = 760.0;
 
-/// A figure as SVG, with its title.
-pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> (String, String) {
+/// Colours and lines of figures, in light and in dark.
+pub(super) const STYLE: &str = include_str!("figure.css");
+
+/// `web-rows`, `web-rows-2`: the figures of an experiment as files.
+pub(crate) fn file_name(experiment: &str, at: usize) -> String {
+    match at {
+        0 => experiment.to_owned(),
+        _ => format!("{experiment}-{}", at + 1),
+    }
+}
+
+/// All figures of an experiment as SVG files that stand alone: names and texts.
+pub(super) fn files(report: &Report<'_>) -> Vec<(String, String)> {
+    let figures = report.experiment.figures.iter().enumerate();
+    let files = figures.map(|(at, figure)| {
+        let svg = draw(report, figure);
+        let head = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
+        let style = format!("<style>{STYLE}svg{{background:var(--bg)}}</style><text");
+        let svg = svg.replacen("<svg", head, 1).replacen("<text", &style, 1);
+        (file_name(report.experiment.name, at) + ".svg", svg + "\n")
+    });
+    files.collect()
+}
+
+/// A figure as SVG.
+pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
     match *figure {
         Figure::Bars { measure } => bars(report, &report.experiment.measures[measure]),
         Figure::Lines {
@@ -28,6 +53,7 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> (String, String) {
             let chart = Chart {
                 report,
                 measure,
+                scale: report.rows.scale(measure),
                 along: Along::Parameter(over),
                 axis,
                 log,
@@ -36,9 +62,11 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> (String, String) {
             chart.draw(panels)
         }
         Figure::Course { measure, panels } => {
+            let measure = &report.experiment.measures[measure];
             let chart = Chart {
                 report,
-                measure: &report.experiment.measures[measure],
+                measure,
+                scale: report.rows.scale(measure),
                 along: Along::Time,
                 axis: "seconds",
                 log: false,
@@ -49,16 +77,24 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> (String, String) {
     }
 }
 
-fn bars(report: &Report<'_>, measure: &Measure) -> (String, String) {
-    const LABELS: f64 = 150.0;
-    const VALUES: f64 = 150.0;
+fn bars(report: &Report<'_>, measure: &Measure) -> String {
     const BAR: f64 = 17.0;
-    let (cells, subjects) = (report.rows.cells(), report.rows.subjects());
-    let room = WIDTH - LABELS - VALUES;
+    let rows = &report.rows;
+    let (cells, subjects, scale) = (rows.cells(), rows.subjects(), rows.scale(measure));
+    let said = |row: &Row| match row.spread(measure) {
+        Some(spread) => scale.show_spread(spread),
+        None => row.why_nothing(measure).to_owned(),
+    };
+    let is_shown = |row: &&Row| !row.is_absent && row.samples.len() + row.failures.len() > 0;
+    let shown = || rows.all().iter().filter(is_shown);
+    let labels = widest(shown().map(|row| row.subject.clone()));
+    let room = WIDTH - labels - widest(shown().map(said));
     let (mut body, mut y) = (String::new(), 4.0);
     for cell in &cells {
-        let spread = |subject: &str| report.rows.spread(measure, &cell.label, subject);
-        let spreads = subjects.iter().filter_map(|subject| spread(subject));
+        let row = |subject: &str| rows.find(&cell.label, subject).filter(is_shown);
+        let spreads = subjects
+            .iter()
+            .filter_map(|subject| row(subject)?.spread(measure));
         let most = spreads
             .map(|spread| spread.greatest)
             .fold(f64::MIN_POSITIVE, f64::max);
@@ -70,74 +106,70 @@ fn bars(report: &Report<'_>, measure: &Measure) -> (String, String) {
         );
         y += 8.0;
         for (at, subject) in subjects.iter().enumerate() {
-            let Some(row) = report.rows.find(&cell.label, subject) else {
+            let Some(row) = row(subject) else {
                 continue;
             };
-            if row.is_absent || row.samples.len() + row.failures.len() == 0 {
-                continue;
-            }
             let text_y = y + BAR * 0.72;
-            let name = escape(subject);
             let _ = write!(
                 body,
-                r#"<text class="label" x="{:.0}" y="{text_y:.1}" text-anchor="end">{name}</text>"#,
-                LABELS - 8.0
+                r#"<text class="label" x="{:.0}" y="{text_y:.1}" text-anchor="end">{}</text>"#,
+                labels - 8.0,
+                escape(subject)
             );
-            match row.spread(measure) {
-                Some(spread) => bar(&mut body, at, (LABELS, y, BAR), room / most, spread),
-                None => {
-                    let why = if row.failures.is_empty() {
-                        "never"
-                    } else {
-                        "failed"
-                    };
-                    let x = LABELS + 4.0;
-                    let _ = write!(
-                        body,
-                        r#"<text class="value" x="{x}" y="{text_y:.1}">{why}</text>"#
-                    );
-                }
-            }
+            let end = match row.spread(measure) {
+                Some(spread) => bar(&mut body, at, (labels, y, BAR), room / most, spread),
+                None => labels,
+            };
+            let _ = write!(
+                body,
+                r#"<text class="value" x="{:.1}" y="{text_y:.1}">{}</text>"#,
+                end + 8.0,
+                said(row)
+            );
             y += BAR + 3.0;
         }
     }
-    let scale = if cells.len() > 1 {
+    let scales = if cells.len() > 1 {
         "; each group has a scale of its own"
     } else {
         ""
     };
-    let title = format!("{}, {}{scale}", measure.title, measure.unit);
-    (framed(WIDTH, y + 6.0, &title, &body), title)
+    let title = format!("{}, {}{scales}", measure.title, scale.unit);
+    framed(y + 6.0, &title, &body)
 }
 
-fn bar(body: &mut String, at: usize, (x, y, height): (f64, f64, f64), scale: f64, spread: Spread) {
+/// The room that the longest of some texts takes, with a gap.
+fn widest(texts: impl Iterator<Item = String>) -> f64 {
+    let most = texts.map(|text| text.chars().count()).max().unwrap_or(0);
+    // Digits and small letters of 12.5 px are 7 px wide, the widest common fonts included.
+    16.0 + 7.0 * most as f64
+}
+
+/// Draws a bar and its whisker, and says where they end.
+fn bar(
+    body: &mut String,
+    at: usize,
+    (x, y, height): (f64, f64, f64),
+    scale: f64,
+    spread: Spread,
+) -> f64 {
     let colour = at % COLOURS;
-    let (length, from, to) = (
-        spread.median * scale,
-        x + spread.least * scale,
-        x + spread.greatest * scale,
-    );
-    let (middle, text_y) = (y + height / 2.0, y + height * 0.72);
+    let [length, from, to] =
+        [spread.median, spread.least, spread.greatest].map(|figure| figure * scale);
     let _ = write!(
         body,
         r#"<rect class="s{colour}" x="{x}" y="{y:.1}" width="{:.1}" height="{height}" rx="2"/>"#,
         length.max(1.0)
     );
-    let mut text = show(spread.median);
     if spread.count > 1 {
+        let (from, to, middle) = (x + from, x + to, y + height / 2.0);
+        let top = middle - 3.0;
         let _ = write!(
             body,
-            r#"<path class="whisker" d="M{from:.1} {middle:.1}H{to:.1}M{from:.1} {:.1}v6M{to:.1} {:.1}v6"/>"#,
-            middle - 3.0,
-            middle - 3.0
+            r#"<path class="whisker" d="M{from:.1} {middle:.1}H{to:.1}M{from:.1} {top:.1}v6M{to:.1} {top:.1}v6"/>"#,
         );
-        let _ = write!(text, " ({}–{})", show(spread.least), show(spread.greatest));
     }
-    let x = to.max(x + length) + 8.0;
-    let _ = write!(
-        body,
-        r#"<text class="value" x="{x:.1}" y="{text_y:.1}">{text}</text>"#
-    );
+    x + length.max(to)
 }
 
 /// What the horizontal axis is.
@@ -153,6 +185,7 @@ enum Along {
 struct Chart<'a> {
     report: &'a Report<'a>,
     measure: &'a Measure,
+    scale: Scale,
     along: Along,
     axis: &'static str,
     log: bool,
@@ -185,7 +218,7 @@ impl Panel {
 }
 
 impl Chart<'_> {
-    fn draw(&self, panels: Option<(&'static str, &'static str)>) -> (String, String) {
+    fn draw(&self, panels: Option<(&'static str, &'static str)>) -> String {
         let mut values: Vec<u64> = panels.map_or(vec![0], |(parameter, _)| {
             let cells = self.report.rows.cells();
             cells
@@ -217,7 +250,7 @@ impl Chart<'_> {
                 let title = escape(&self.panel_title(name, *value, words));
                 let _ = write!(body, r#"<text class="cell" x="{x}" y="{y}">{title}</text>"#);
             }
-            self.axes(&mut body, &panel);
+            self.axes(&mut body, &panel, column == 0);
             let is_here = |label: &str| {
                 let cells = self.report.rows.cells();
                 let cell = cells.iter().find(|cell| cell.label == label);
@@ -231,15 +264,15 @@ impl Chart<'_> {
         let log = if self.log { ", logarithmic" } else { "" };
         let title = format!(
             "{}, {}{log}, over {}",
-            self.measure.title, self.measure.unit, self.axis
+            self.measure.title, self.scale.unit, self.axis
         );
-        (framed(WIDTH, bottom, &title, &body), title)
+        framed(bottom, &title, &body)
     }
 
     /// "1000 idle connections"; without words what the cells' labels begin with.
     fn panel_title(&self, parameter: &str, value: u64, words: &str) -> String {
         if !words.is_empty() {
-            return format!("{} {words}", show(value as f64));
+            return format!("{} {words}", grouped(value as f64));
         }
         let cells = self.report.rows.cells();
         let cell = cells
@@ -264,6 +297,7 @@ impl Chart<'_> {
                     .collect()
             }
         });
+        let points = points.map(|(x, spread)| (x, self.scale.apply(spread)));
         let mut points: Vec<(f64, Spread)> = points.collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
@@ -279,7 +313,10 @@ impl Chart<'_> {
         let x_most = points.iter().map(|(x, _)| *x).fold(1e-9, f64::max);
         let y_most = points
             .iter()
-            .map(|(_, spread)| spread.greatest)
+            .map(|(_, spread)| match self.along {
+                Along::Parameter(_) => spread.greatest,
+                Along::Time => spread.median,
+            })
             .fold(1e-9, f64::max);
         let least = points
             .iter()
@@ -299,7 +336,10 @@ impl Chart<'_> {
     fn legend(&self, body: &mut String) -> f64 {
         let (mut x, mut y) = (8.0, 16.0);
         for (at, subject) in self.report.rows.subjects().iter().enumerate() {
-            let width = 40.0 + 7.4 * subject.chars().count() as f64;
+            if self.points(subject, |_| true).is_empty() {
+                continue;
+            }
+            let width = 26.0 + widest([(*subject).to_owned()].into_iter());
             if x + width > WIDTH {
                 (x, y) = (8.0, y + 20.0);
             }
@@ -315,7 +355,7 @@ impl Chart<'_> {
         y
     }
 
-    fn axes(&self, body: &mut String, panel: &Panel) {
+    fn axes(&self, body: &mut String, panel: &Panel, is_first: bool) {
         let bottom = panel.top + panel.height;
         for tick in ticks(panel.x.1, 6) {
             let x = panel.x(tick);
@@ -349,12 +389,14 @@ impl Chart<'_> {
             body,
             r#"<text class="label" x="{middle:.1}" y="{y:.1}" text-anchor="middle">{axis}</text>"#
         );
-        let (x, middle) = (panel.left - 52.0, panel.top + panel.height / 2.0);
-        let (title, unit) = (escape(self.measure.title), escape(self.measure.unit));
-        let _ = write!(
-            body,
-            r#"<text class="label" x="{x:.1}" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 {x:.1} {middle:.1})">{title}, {unit}</text>"#
-        );
+        if is_first {
+            let (x, middle) = (panel.left - 52.0, panel.top + panel.height / 2.0);
+            let (title, unit) = (escape(self.measure.title), escape(self.scale.unit));
+            let _ = write!(
+                body,
+                r#"<text class="label" x="{x:.1}" y="{middle:.1}" text-anchor="middle" transform="rotate(-90 {x:.1} {middle:.1})">{title}, {unit}</text>"#
+            );
+        }
         if self.diagonal {
             let end = panel.x.1.min(panel.y.1);
             let (x0, y0, x1, y1) = (panel.x(0.0), panel.y(0.0), panel.x(end), panel.y(end));
@@ -366,6 +408,7 @@ impl Chart<'_> {
     }
 
     /// As in the thesis: the median solid, the greatest dashed, the least dotted; a band between.
+    /// Over time there are too many points for bands and marks.
     fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&str) -> bool) {
         for (at, subject) in self.report.rows.subjects().iter().enumerate() {
             let (points, colour) = (self.points(subject, &is_here), at % COLOURS);
@@ -377,7 +420,8 @@ impl Chart<'_> {
             };
             let (least, median, greatest) =
                 (path(|s| s.least), path(|s| s.median), path(|s| s.greatest));
-            if points.iter().any(|(_, spread)| spread.count > 1) {
+            let is_sparse = matches!(self.along, Along::Parameter(_));
+            if is_sparse && points.iter().any(|(_, spread)| spread.count > 1) {
                 let back = greatest.iter().rev().cloned();
                 let band: Vec<_> = least.iter().cloned().chain(back).collect();
                 let _ = write!(
@@ -394,12 +438,7 @@ impl Chart<'_> {
                 let line = median.join("L");
                 let _ = write!(body, r#"<path class="l{colour} median" d="M{line}"/>"#);
             }
-            // Over time there are too many.
-            let marked = match self.along {
-                Along::Parameter(_) => &points[..],
-                Along::Time => &[],
-            };
-            for (x, spread) in marked {
+            for (x, spread) in points.iter().filter(|_| is_sparse) {
                 let (x, y) = (panel.x(*x), panel.y(spread.median));
                 let text = escape(&format!("{subject}: {}", show(spread.median)));
                 let _ = write!(
@@ -436,14 +475,16 @@ fn short(number: f64) -> String {
         size if size >= 1e3 => (number / 1e3, "k"),
         _ => (number, ""),
     };
-    let text = format!("{number:.2}");
+    let text = format!("{number:.6}");
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn framed(width: f64, height: f64, title: &str, body: &str) -> String {
-    let title = escape(title);
+/// The drawing with its title above it.
+fn framed(height: f64, title: &str, body: &str) -> String {
+    const TITLE: f64 = 26.0;
+    let (title, height) = (escape(title), height + TITLE);
     format!(
-        r#"<svg viewBox="0 0 {width:.0} {height:.0}" role="img" aria-label="{title}"><title>{title}</title>{body}</svg>"#
+        r#"<svg viewBox="0 0 {WIDTH:.0} {height:.0}" role="img" aria-label="{title}"><text class="title" x="0" y="14">{title}</text><g transform="translate(0 {TITLE})">{body}</g></svg>"#
     )
 }
 
@@ -468,8 +509,8 @@ mod tests {
         assert_eq!(ticks(1.0, 5), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
         assert_eq!(decades((10.0, 10_000.0)), [10.0, 100.0, 1000.0, 10_000.0]);
         assert_eq!(
-            [0.0, 0.5, 1500.0, 20_000.0, 2e6].map(short),
-            ["0", "0.5", "1.5k", "20k", "2M"]
+            [0.0, 0.001, 0.5, 1500.0, 20_000.0, 2e6].map(short),
+            ["0", "0.001", "0.5", "1.5k", "20k", "2M"]
         );
     }
 
@@ -488,5 +529,55 @@ mod tests {
         assert_eq!(places, [300.0, 200.0, 100.0, 0.0]);
         assert_eq!(panel.y(0.0), 300.0, "what is below the axis lies on it");
         assert_eq!(panel.x(5.0), 50.0);
+    }
+
+    /// Seen: 28 of 470 figures behind bars were cut off at the right edge, and "1.00 ready at a
+    /// time" stood over a panel. Cause: fixed room for figures of any length, and counts shown as
+    /// measures. Cure: room for the longest.
+    #[test]
+    fn every_figure_of_the_results_keeps_its_texts_inside() {
+        use std::path::Path;
+
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+        let mut count = 0;
+        for experiment in crate::catalog::CATALOG {
+            let file = crate::samples_file(&results, experiment.name);
+            let Some(recorded) = crate::Recorded::read(&file).unwrap() else {
+                continue;
+            };
+            let report = Report::new(experiment, &recorded);
+            for (name, svg) in files(&report) {
+                assert!(
+                    !svg.contains("NaN") && !svg.contains("inf"),
+                    "{name}: {svg}"
+                );
+                let level = svg.split("<text ").skip(1);
+                for text in level.filter(|text| !text.contains("rotate")) {
+                    let (left, right) = ends_of(text);
+                    let is_inside = left >= -1.0 && right <= WIDTH + 1.0;
+                    assert!(is_inside, "{name}: {left:.0} to {right:.0}: {text}");
+                    count += 1;
+                }
+                assert!(!svg.contains(">1.00 ready"), "{name}");
+            }
+        }
+        assert!(count > 1000, "{count} texts");
+    }
+
+    /// Where a text begins and ends, with letters as wide as those of DejaVu Sans.
+    fn ends_of(text: &str) -> (f64, f64) {
+        let attribute = |name: &str| {
+            let (_, behind) = text.split_once(&format!("{name}=\""))?;
+            Some(behind.split_once('"')?.0)
+        };
+        let x: f64 = attribute("x").unwrap().parse().unwrap();
+        let (_, words) = text.split_once('>').unwrap();
+        let (words, _) = words.split_once('<').unwrap();
+        let width = 6.7 * words.chars().count() as f64;
+        match attribute("text-anchor") {
+            Some("end") => (x - width, x),
+            Some(_) => (x - width / 2.0, x + width / 2.0),
+            None => (x, x + width),
+        }
     }
 }

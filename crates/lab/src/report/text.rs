@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Report;
+use crate::expect::Judgement;
 use crate::experiment::Measure;
 use crate::rows::show_row;
 
@@ -11,13 +12,9 @@ impl fmt::Display for Report<'_> {
         let experiment = self.experiment;
         writeln!(f, "{}: {}", experiment.name, experiment.about)?;
         writeln!(f, "{}", self.recorded.header.card.machine)?;
-        // The others are in the page.
-        for measure in experiment.measures.iter().take(2) {
-            writeln!(
-                f,
-                "\n{} ({}), median (least–greatest):\n",
-                measure.title, measure.unit
-            )?;
+        for measure in self.main_measures() {
+            let (title, unit) = (measure.title, self.rows.scale(measure).unit);
+            writeln!(f, "\n{title} ({unit}), median (least–greatest):\n")?;
             write_table(f, &self.table(measure))?;
         }
         writeln!(f)?;
@@ -36,9 +33,9 @@ impl Report<'_> {
     /// The report as Markdown, for a document.
     pub fn markdown(&self) -> String {
         let mut parts = vec![self.receipt()];
-        for measure in self.experiment.measures.iter().take(2) {
+        for measure in self.main_measures() {
             let mut table = self.table(measure);
-            table[0][0] = format!("{}, {}", measure.title, measure.unit);
+            table[0][0] = format!("{}, {}", measure.title, self.rows.scale(measure).unit);
             let rule = vec!["---".to_owned(); table[0].len()];
             table.insert(1, rule);
             let lines = table.iter().map(|line| format!("| {} |", line.join(" | ")));
@@ -62,7 +59,9 @@ impl Report<'_> {
     /// it fits a terminal.
     fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
         let (cells, subjects) = (self.rows.cells(), self.rows.subjects());
-        let at = |cell: &str, subject: &str| show_row(self.rows.find(cell, subject), measure);
+        let scale = self.rows.scale(measure);
+        let at =
+            |cell: &str, subject: &str| show_row(self.rows.find(cell, subject), measure, scale);
         let mut table = Vec::new();
         if cells.len() < subjects.len() {
             let header = cells.iter().map(|cell| cell.label.clone());
@@ -81,6 +80,36 @@ impl Report<'_> {
         }
         table
     }
+}
+
+/// A line for each experiment, in Markdown: what came out as expected, and where it is told.
+/// `folder` has the experiments' pages, as seen from the document.
+pub fn summary(reports: &[Report<'_>], folder: &str) -> String {
+    let mut lines = vec![
+        "| experiment | what | measured, UTC | as expected | about equal | not | not measured |"
+            .to_owned(),
+        "| --- | --- | --- | --- | --- | --- | --- |".to_owned(),
+    ];
+    for report in reports {
+        let (name, about) = (report.experiment.name, report.experiment.about);
+        let date = crate::card::date_of(report.recorded.header.began_unix_s);
+        let verdicts = report.expectations.iter().map(|one| one.verdict);
+        let count = |wanted| match verdicts.clone().filter(|one| *one == wanted).count() {
+            0 => String::new(),
+            count => count.to_string(),
+        };
+        let counts = [
+            Judgement::Met,
+            Judgement::Equal,
+            Judgement::Failed,
+            Judgement::NotMeasured,
+        ];
+        let counts = counts.map(count).join(" | ");
+        lines.push(format!(
+            "| [{name}]({folder}/{name}.md) | {about} | {date} | {counts} |"
+        ));
+    }
+    lines.join("\n")
 }
 
 fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result {
@@ -109,6 +138,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result
 #[cfg(test)]
 mod tests {
     use super::super::Report;
+    use super::summary;
     use crate::sample::Sample;
     use crate::store::tests::header;
     use crate::store::{Came, Record, Recorded, RunEnd};
@@ -159,10 +189,10 @@ mod tests {
         for line in [
             "| 1 processor, many | 40.0 (20.0–40.0) |       failed |",
             "not measured: weft, 1 processor, many: ahead of go in time per operation and \
-             processor (40.0; go failed)",
+             processor (40.0 ns; go failed)",
             "| 1 processor, few  |     not measured | not measured |",
             "NOT AS EXPECTED: weft, 1 processor, many: time per operation and processor of at most 30 \
-             ns/op/processor (40.0)",
+             ns (40.0 ns)",
             "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",
             "note: left out, or not there: go",
             "note: go failed in 1 sample (1 processor, many): it died",
@@ -181,8 +211,26 @@ mod tests {
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).markdown();
         assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
-        assert!(text.contains("; weft 1.0; 2 rounds, subjects by turns, 0.5 s each; 1 noisy"));
-        assert!(text.contains("| time per operation and processor, ns/op/processor | weft | go |"));
+        let how =
+            "; weft 1.0; 2 rounds, subjects by turns, 0.5 s each; 1 noisy sample taken again.";
+        assert!(text.contains(how), "{text}");
+        assert!(text.contains("| time per operation and processor, ns | weft | go |"));
         assert!(text.contains("\n- NOT AS EXPECTED: weft, 1 processor, many: time per operation"));
+    }
+
+    #[test]
+    fn a_summary_counts_what_came_out_how() {
+        let recorded = recorded(0.0);
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let text = summary(&[Report::new(experiment, &recorded)], "pages");
+        let line = text.lines().nth(2).unwrap();
+        assert!(
+            line.starts_with("| [rt-yield](pages/rt-yield.md) | each fiber"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with(" UTC |  |  | 1 | 2 |") || line.ends_with(" |  |  | 1 | 2 |"),
+            "{line}"
+        );
     }
 }

@@ -18,9 +18,10 @@ pub(crate) enum LabCommand {
     /// Make the report again.
     Report {
         folder: PathBuf,
-        write: Option<PathBuf>,
+        write: Vec<PathBuf>,
+        figures: Option<PathBuf>,
     },
-    /// Compare two builds.
+    /// Compare two builds, or two runs.
     Compare(Box<Compare>),
     /// Remove what a laboratory leaves, as soon as it is gone.
     Guard { journal: PathBuf },
@@ -50,13 +51,13 @@ pub(crate) struct Run {
     pub(super) measuring: Measuring,
 }
 
-/// Which builds to compare, and how.
+/// Which builds or runs to compare, and how.
 pub(crate) struct Compare {
     pub(super) old: PathBuf,
     pub(super) new: PathBuf,
-    pub(super) experiments: Vec<String>,
+    pub(super) experiments: Option<Vec<String>>,
     pub(super) forms: Vec<String>,
-    pub(super) limit: f64,
+    pub(super) limit: Option<f64>,
     pub(super) quick: bool,
     pub(super) measuring: Measuring,
 }
@@ -166,33 +167,43 @@ fn report() -> Command {
         )
         .arg(results().long("out"))
         .arg(
+            path("figures")
+                .long("figures")
+                .value_name("DIR")
+                .help("Put each figure into this folder, as NAME.svg, NAME-2.svg and so on"),
+        )
+        .arg(
             path("write")
                 .long("write")
                 .value_name("FILE")
-                .help("Fill this document between its markers, <!-- begin: lab NAME -->"),
+                .action(ArgAction::Append)
+                .help(
+                    "Fill this document, or those of this folder, between the markers \
+                     <!-- begin: lab NAME --> and <!-- end: lab NAME -->. May be repeated",
+                ),
         )
 }
 
 fn compare() -> Command {
     let command = Command::new("compare")
-        .about("Compare two builds of weft by turns: exit code 1 if the new one is dearer")
+        .about("Compare two builds by turns, or the results of two runs: exit code 1 if weft became worse")
         .arg(
             path("old")
                 .value_name("OLD")
                 .required(true)
-                .help("The build before"),
+                .help("The build before, or its folder of results"),
         )
         .arg(
             path("new")
                 .value_name("NEW")
                 .required(true)
-                .help("The build after; it makes the load"),
+                .help("The build after, which makes the load; or its folder of results"),
         )
         .arg(
             option(
                 "experiments",
                 "NAMES",
-                "Which experiments' cells [default: web-rows,cache-rows]",
+                "Which experiments' cells [default: web-rows,cache-rows; of results all]",
             )
             .value_delimiter(','),
         )
@@ -208,7 +219,7 @@ fn compare() -> Command {
             option(
                 "limit",
                 "RATIO",
-                "The greatest ratio of the best samples [default: 1.02]",
+                "The greatest ratio of the best samples [default: 1.02; of results 1.2]",
             )
             .value_parser(value_parser!(f64)),
         )
@@ -274,14 +285,17 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             folder: file("out")
                 .or_else(|| file("folder"))
                 .unwrap_or_else(|| RESULTS.into()),
-            write: file("write"),
+            figures: file("figures"),
+            write: matches
+                .get_many::<PathBuf>("write")
+                .map_or(Vec::new(), |files| files.cloned().collect()),
         },
         "compare" => LabCommand::Compare(Box::new(Compare {
             old: file("old").expect("clap demands it"),
             new: file("new").expect("clap demands it"),
-            experiments: many(matches, "experiments").unwrap_or_else(|| texts(&COMPARED)),
+            experiments: many(matches, "experiments"),
             forms: many(matches, "forms").unwrap_or_else(|| texts(&FORMS)),
-            limit: matches.get_one("limit").copied().unwrap_or(1.02),
+            limit: matches.get_one("limit").copied(),
             quick: matches.get_flag("quick"),
             measuring: Measuring::asked(matches, None, COMPARISONS),
         })),
@@ -303,7 +317,6 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
 const RESULTS: &str = "weft-lab";
 /// Not among the results of runs.
 const COMPARISONS: &str = "weft-lab/compare";
-const COMPARED: [&str; 2] = ["web-rows", "cache-rows"];
 const FORMS: [&str; 3] = ["weft", "weft epoll", "weft cache"];
 
 fn texts(names: &[&str]) -> Vec<String> {
@@ -338,7 +351,8 @@ pub(crate) const SECTIONS: crate::args::Sections = &[
          sudo weft lab run web-rows\n\
          sudo weft lab run cache --budget 20m\n\
          sudo weft lab run web-rows --subject 'mine=/opt/my-server --port {port} {root}'\n\
-         sudo weft lab compare /tmp/weft-before target/release/weft",
+         sudo weft lab compare /tmp/weft-before target/release/weft\n\
+         weft lab compare weft-lab-of-last-week weft-lab",
     ),
     (
         "What comes out",

@@ -3,7 +3,7 @@
 
 use crate::bench::{Bench, Fault};
 use crate::expect::Expectation;
-use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
+use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
 use crate::place::{LinkPlan, Wire};
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -42,9 +42,8 @@ pay for that. A packet socket also hands each frame to the kernel beside it, whi
 const SESSIONS: Measure = Measure {
     name: "sessions_per_core_s",
     title: "sessions per second of the generator's CPU",
-    unit: "per second",
-    better: Better::More,
     of: Some(|_, values| Some(1e6 / values.get("generator_cpu_us").filter(|&&us| us > 0.0)?)),
+    ..Measure::RATE
 };
 
 const NETSTACK: &str = "weft load netstack";

@@ -85,6 +85,7 @@ macro_rules! part {
                 unit: "% of the server's CPU",
                 better: Better::Neither,
                 of: None,
+                can_be_never: false,
             },
             words: $words,
         }

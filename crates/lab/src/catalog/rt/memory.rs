@@ -35,8 +35,8 @@ Lower bars are better.";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let counts = [
-        ("10,000", 10_000),
-        ("100,000", 100_000),
+        ("10,000 fibers", 10_000),
+        ("100,000 fibers", 100_000),
         (MILLION, 1_000_000),
     ];
     let counts = if breadth.quick {
@@ -50,7 +50,7 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
     cells.collect()
 }
 
-const MILLION: &str = "1,000,000";
+const MILLION: &str = "1,000,000 fibers";
 
 /// How long starting them all takes.
 const START: Measure = Measure {

@@ -1,0 +1,203 @@
+//! Numbers as people read them: three digits, a unit that fits, and one sample beside two samples.
+
+use crate::rows::Spread;
+
+/// Each is a thousand of the one before.
+const TIMES: [&str; 4] = ["ns", "µs", "ms", "s"];
+/// From here on a table of times is in the next unit: its small figures keep their digits longer.
+const TABLE_FROM: f64 = 10_000.0;
+const LEAST_IN_TABLE: f64 = 0.05;
+const ALONE_FROM: f64 = 1_000.0;
+
+/// A unit, and what figures are multiplied by to be in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scale {
+    factor: f64,
+    pub(crate) unit: &'static str,
+}
+
+impl Scale {
+    /// One for all figures of a table or a drawing; times may be in a greater unit than measured,
+    /// if the least of them keeps its digits.
+    pub(crate) fn of_table(unit: &'static str, least: f64, greatest: f64) -> Scale {
+        let scale = Scale::below(unit, greatest, TABLE_FROM);
+        match least * scale.factor < LEAST_IN_TABLE {
+            true => Scale { factor: 1.0, unit },
+            false => scale,
+        }
+    }
+
+    fn below(unit: &'static str, greatest: f64, limit: f64) -> Scale {
+        let mut scale = Scale { factor: 1.0, unit };
+        let times = TIMES.iter().skip_while(|&&time| time != unit).skip(1);
+        for &unit in times {
+            if greatest * scale.factor < limit {
+                break;
+            }
+            let factor = scale.factor / 1e3;
+            scale = Scale { factor, unit };
+        }
+        scale
+    }
+
+    /// A figure without its unit.
+    pub(crate) fn show(self, figure: f64) -> String {
+        show(figure * self.factor)
+    }
+
+    /// A median, with its band if there is one.
+    pub(crate) fn show_spread(self, spread: Spread) -> String {
+        let [median, least, greatest] =
+            [spread.median, spread.least, spread.greatest].map(|figure| self.show(figure));
+        match least == greatest {
+            true => median,
+            false => format!("{median} ({least}–{greatest})"),
+        }
+    }
+
+    /// All figures of a spread in this unit.
+    pub(crate) fn apply(self, spread: Spread) -> Spread {
+        Spread {
+            median: spread.median * self.factor,
+            least: spread.least * self.factor,
+            greatest: spread.greatest * self.factor,
+            ..spread
+        }
+    }
+}
+
+/// A figure with its unit: `353 ms`.
+pub(crate) fn with_unit(figure: f64, unit: &'static str) -> String {
+    let scale = Scale::below(unit, figure, ALONE_FROM);
+    match scale.unit {
+        "per second" => format!("{}/s", show(figure)),
+        unit => format!("{} {unit}", scale.show(figure)),
+    }
+}
+
+/// A figure as people read it: three digits, and thousands set apart.
+pub fn show(figure: f64) -> String {
+    let size = figure.abs();
+    if size < 1e-6 {
+        return "0".to_owned();
+    }
+    if size >= 1000.0 {
+        return grouped(figure);
+    }
+    let decimals = (2.0 - size.log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{figure:.decimals$}")
+}
+
+/// A count.
+pub(crate) fn grouped(figure: f64) -> String {
+    let digits = format!("{:.0}", figure.abs());
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    match figure < 0.0 {
+        true => format!("-{text}"),
+        false => text,
+    }
+}
+
+/// A quotient: two decimals, and a third where two would say nothing.
+pub(crate) fn show_ratio(ratio: f64) -> String {
+    match ratio < 0.1 {
+        true => format!("{ratio:.3}"),
+        false => format!("{ratio:.2}"),
+    }
+}
+
+/// `1 noisy sample`, `2 noisy samples`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits_and_groups() {
+        let shown = [
+            0.0,
+            0.0412,
+            0.5,
+            1.234,
+            12.34,
+            123.4,
+            1234.0,
+            1_234_567.0,
+            -1234.0,
+        ]
+        .map(show);
+        let expected = [
+            "0",
+            "0.0412",
+            "0.500",
+            "1.23",
+            "12.3",
+            "123",
+            "1,234",
+            "1,234,567",
+            "-1,234",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    /// Seen: "ahead of nginx in p99 latency (353,108; nginx 377,225)", and nothing said of what.
+    #[test]
+    fn a_figure_by_itself_has_a_unit_that_fits() {
+        for (figure, unit, said) in [
+            (353_108.0, "µs", "353 ms"),
+            (203.4, "µs", "203 µs"),
+            (1_500_000.0, "µs", "1.50 s"),
+            (37.9, "ns", "37.9 ns"),
+            (43_030.0, "per second", "43,030/s"),
+            (131.0, "% of the knee", "131 % of the knee"),
+            (30_000.0, "bytes", "30,000 bytes"),
+        ] {
+            assert_eq!(with_unit(figure, unit), said);
+        }
+    }
+
+    #[test]
+    fn a_table_of_long_times_is_in_a_greater_unit() {
+        let unit = |unit, least, greatest| Scale::of_table(unit, least, greatest).unit;
+        assert_eq!(
+            [unit("µs", 1.0, 9_999.0), unit("µs", 78.0, 609_223.0)],
+            ["µs", "ms"]
+        );
+        assert_eq!(
+            [unit("ns", 1e9, 3e10), unit("per second", 1.0, 1e6)],
+            ["s", "per second"]
+        );
+        // 0.0203 ms would hide what a short request costs beside a long one.
+        assert_eq!(unit("µs", 20.3, 22_142.0), "µs");
+        assert_eq!(Scale::of_table("µs", 78.1, 609_223.0).show(78.1), "0.0781");
+    }
+
+    /// Seen: columns of "0.00 (0.00–0.00)", and "1 noisy samples".
+    #[test]
+    fn a_band_that_says_nothing_and_a_wrong_plural_are_left_out() {
+        let spread = |least, median, greatest| Spread {
+            median,
+            least,
+            greatest,
+            count: 3,
+        };
+        let scale = Scale::of_table("%", 0.0, 1.0);
+        assert_eq!(scale.show_spread(spread(0.0, 0.0, 0.0)), "0");
+        assert_eq!(scale.show_spread(spread(1e-9, 0.5, 1.0)), "0.500 (0–1.00)");
+        assert_eq!(
+            [0, 1, 2].map(|count| counted(count, "sample")),
+            ["0 samples", "1 sample", "2 samples"]
+        );
+        assert_eq!([0.0024, 0.444].map(show_ratio), ["0.002", "0.44"]);
+    }
+}

@@ -19,7 +19,7 @@ use crate::experiment::{Breadth, Cell, Experiment, Measure, ServerWork, Work};
 use crate::place::{LabPlace, sys, usable_cores};
 use crate::sample::{Noise, Output, Sample};
 use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, is_chosen, unix_s};
-use crate::subject::{Start, Subject};
+use crate::subject::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, Subject};
 
 /// A sample that takes longer than this is given up; programs end by themselves well before.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -142,9 +142,12 @@ pub fn run(
 /// The subjects of an experiment, in its order; a ratio is to the first one.
 pub fn taking_part<'a>(experiment: &Experiment, subjects: &'a [Subject]) -> Vec<&'a Subject> {
     let kinds = experiment.subjects.iter().copied();
-    let custom = matches!(experiment.work, Work::Server(_)).then_some("custom");
+    let custom = match experiment.work {
+        Work::Server(_) => CUSTOM_SERVER,
+        Work::Program => CUSTOM_PROGRAM,
+    };
     let of_kind = |kind| subjects.iter().filter(move |subject| subject.kind == kind);
-    kinds.chain(custom).flat_map(of_kind).collect()
+    kinds.chain([custom]).flat_map(of_kind).collect()
 }
 
 /// How long an experiment will probably take with so many subjects, without the samples that are

@@ -13,7 +13,7 @@ pub struct Subject {
     /// For tables: `weft`, `weft steps`, `nginx copy`.
     pub name: String,
     /// By which experiments ask for it. `pinned`, `steps` and `migratable` are weft's fibers; other
-    /// people's go by their names; a server of the user's is `custom`.
+    /// people's go by their names, the user's by [`CUSTOM_SERVER`] and [`CUSTOM_PROGRAM`].
     pub kind: String,
     /// What it says of itself; empty if it was not asked.
     pub version: String,
@@ -402,37 +402,62 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     forms.chain(dispatchers).chain([short]).collect()
 }
 
-/// A server of the user's: `NAME=COMMAND {port} {root}`.
+/// A server of the user, `NAME=COMMAND {port} {root}`, or a threading runtime, `NAME=COMMAND
+/// {program}`.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
 pub fn custom(text: &str) -> Result<Subject, String> {
     let (name, command) = text.split_once('=').unwrap_or_default();
     let mut words = command.split_whitespace().map(str::to_owned);
+    let is_program = command.contains(PROGRAM);
     let program = words
         .next()
-        .filter(|_| !name.is_empty() && command.contains("{port}"));
+        .filter(|_| !name.is_empty() && (is_program || command.contains("{port}")));
     let Some(program) = program else {
         return Err(format!(
-            "'{text}': want NAME=COMMAND with {{port}}, and {{root}} if it serves files"
+            "'{text}': want NAME=COMMAND with {{port}}, and {{root}} if it serves files; or with \
+             {PROGRAM} if it runs the programs of a threading runtime"
         ));
     };
     let program = in_path(&program).ok_or_else(|| format!("'{program}' is not installed"))?;
+    let (kind, start) = match is_program {
+        true => {
+            let arguments = words.by_ref().take_while(|word| word != PROGRAM);
+            let start = Start::Program {
+                program,
+                arguments: arguments.map(OsString::from).collect(),
+                parameters: words.map(OsString::from).collect(),
+            };
+            (CUSTOM_PROGRAM, start)
+        }
+        false => {
+            let start = Start::Server(ServerForm {
+                program,
+                arguments: words.collect(),
+                config: None,
+                protocol: match command.contains("{root}") {
+                    true => Speaks::Web,
+                    false => Speaks::Cache,
+                },
+            });
+            (CUSTOM_SERVER, start)
+        }
+    };
     Ok(Subject {
         name: name.to_owned(),
-        kind: "custom".to_owned(),
+        kind: kind.to_owned(),
         version: String::new(),
-        start: Start::Server(ServerForm {
-            program,
-            arguments: words.collect(),
-            config: None,
-            protocol: match command.contains("{root}") {
-                true => Speaks::Web,
-                false => Speaks::Cache,
-            },
-        }),
+        start,
     })
 }
+
+/// The kinds of a user's subjects: each takes part in all experiments with its like.
+pub(crate) const CUSTOM_SERVER: &str = "custom";
+/// See [`CUSTOM_SERVER`].
+pub(crate) const CUSTOM_PROGRAM: &str = "custom program";
+/// Stands for the program that a cell runs, and its parameters.
+const PROGRAM: &str = "{program}";
 
 /// The program of this name or path. Servers often lie in `sbin`, which users do not have in PATH.
 pub fn in_path(program: &str) -> Option<PathBuf> {
@@ -502,12 +527,31 @@ mod tests {
         };
         let argv = server.argv(&stand).unwrap();
         assert_eq!(argv[1..], ["-c", "2001", "/site"].map(OsString::from));
+        assert_eq!(made.kind, CUSTOM_SERVER);
         assert!(custom("mine=sh -c").unwrap_err().contains("{port}"));
         assert!(custom("sh {port}").is_err());
         assert!(
             custom("a=no-such-program {port}")
                 .unwrap_err()
                 .contains("not installed")
+        );
+    }
+
+    #[test]
+    fn a_users_runtime_is_a_command_with_the_place_of_its_program() {
+        let made = custom("photon=sh -x {program} stack=16").unwrap();
+        assert_eq!(made.kind, CUSTOM_PROGRAM);
+        let Start::Program {
+            arguments,
+            parameters,
+            ..
+        } = made.start
+        else {
+            panic!("a program");
+        };
+        assert_eq!(
+            (arguments, parameters),
+            (vec!["-x".into()], vec!["stack=16".into()])
         );
     }
 }

@@ -111,9 +111,9 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             subjects.extend(::lab::ceilings(&programs));
         }
         subjects.extend(KNOWN.iter().filter_map(::lab::Known::find));
-        for custom in &run.custom {
-            subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);
-        }
+    }
+    for custom in &run.custom {
+        subjects.push(::lab::custom(custom).map_err(Failure::Usage)?);
     }
     if let Some(names) = &run.subjects {
         only(&mut subjects, names)?;

@@ -127,8 +127,8 @@ fn run() -> Command {
             option(
                 "subject",
                 "NAME=COMMAND",
-                "Measure this server as well; {port} and {root} stand \
-                 for its port and folder. May be repeated",
+                "Measure this server as well; {port} and {root} stand for its port and folder. Or \
+                 this threading runtime; {program} stands for the program to run. May be repeated",
             )
             .action(ArgAction::Append),
         )

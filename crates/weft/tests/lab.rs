@@ -206,6 +206,67 @@ fn a_run_in_which_every_sample_failed_is_a_failure() {
     assert!(text.contains("mine failed in 1 sample"), "{text}");
 }
 
+/// Seen: `--write` of a document without markers ended with 0 and wrote nothing, and `compare` of
+/// two folders of results with "Permission denied".
+#[test]
+fn a_report_fills_documents_draws_figures_and_is_compared() {
+    let home = tempfile::tempdir().unwrap();
+    let samples = home.path().join("samples");
+    fs::create_dir(&samples).unwrap();
+    let name = "samples/rt-yield.jsonl";
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    fs::copy(results.join(name), home.path().join(name)).unwrap();
+    let documents = home.path().join("documents");
+    fs::create_dir(&documents).unwrap();
+    let document = documents.join("page.md");
+    let marked = "<!-- begin: lab rt-yield -->old<!-- end: lab rt-yield -->\n";
+    fs::write(&document, marked).unwrap();
+    let plain = home.path().join("plain.md");
+    fs::write(&plain, "no markers\n").unwrap();
+    let weft = |words: &[&str], paths: &[&Path]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        let output = command.arg("lab").args(words).args(paths).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let figures = home.path().join("figures");
+    let report = |document: &Path| {
+        let words = ["report", "--out"];
+        let flags = [
+            Path::new("--write"),
+            document,
+            Path::new("--figures"),
+            &figures,
+        ];
+        weft(&words, &[&[home.path()], &flags[..]].concat())
+    };
+    let (code, text) = report(&documents);
+    assert_eq!(code, Some(0), "{text}");
+    let filled = fs::read_to_string(&document).unwrap();
+    assert!(
+        filled.contains("-->\nMeasured 2026-") && !filled.contains("old"),
+        "{filled}"
+    );
+    let figure = fs::read_to_string(figures.join("rt-yield.svg")).unwrap();
+    assert!(figure.starts_with("<svg xmlns="), "{figure}");
+    let (code, text) = report(&plain);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("plain.md has no <!-- begin: lab NAME -->"),
+        "{text}"
+    );
+
+    let (code, text) = weft(&["compare"], &[home.path(), home.path()]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("6 figures of weft: 0 worse"), "{text}");
+    let (code, text) = weft(&["compare"], &[home.path(), &document]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("two builds of weft, or two folders of results"),
+        "{text}"
+    );
+}
+
 #[test]
 fn programs_on_fibers_are_measured_and_are_no_part_of_weft() {
     let lab = Lab::new();

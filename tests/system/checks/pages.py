@@ -7,10 +7,13 @@ stands in it, which `chromium --dump-dom` prints.
 import html
 import json
 import os
+import pathlib
+import re
 import shutil
+import urllib.parse
 
-from checks.clients import browse
-from world import check, expect, expect_equal
+from checks.clients import browse, chromium
+from world import check, expect, expect_equal, wait_for
 
 RULER = """<!doctype html><title>ruler</title><body><iframe id="frame" src="{path}"
  style="width:{width}px;height:3000px;border:0"></iframe><script>
@@ -134,3 +137,79 @@ def the_pages_are_readable_in_any_light_and_width(world):
             for path in ("/", "/guide/", "/gallery/", "/data/", "/no/such/page"):
                 page = look_at(world, server, path, theme, width)
                 expect_readable(f"{path}, {theme}, {width} wide", page, theme)
+
+
+PICTURE = """<!doctype html><title>picture</title><body><iframe id="frame" src="report.html" style="width:{width}px;height:3000px"></iframe><script>
+const frame = document.getElementById("frame");
+// A picture is made after the page is loaded, and --dump-dom does not wait for it: so what was found is asked for.
+const tell = found => new Image().src = "/found?" + encodeURIComponent(JSON.stringify(found));
+frame.onload = () => look().then(tell, error => tell({{error: String(error)}}));
+const look = async () => {{
+  const page = frame.contentDocument, found = {{}};
+  const svgs = [...page.querySelectorAll("figure svg")];
+  found.figures = svgs.length;
+  found.buttons = page.querySelectorAll("figure button[data-figure]").length;
+  found.needed = page.documentElement.scrollWidth;
+  found.width = frame.clientWidth;
+  // Texts that leave their drawing, or stand in each other.
+  const inside = svgs.map(svg => {{
+    const box = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+    return texts.filter(([_, at]) => at.left < box.left - 1 || at.right > box.right + 1 || at.bottom > box.bottom + 1).map(([text]) => text)
+      .concat(texts.filter(([_, a], i) => texts.some(([_, b], j) => i < j && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4)).map(([text]) => "over another: " + text));
+  }});
+  found.outside = inside.flat();
+  const picture = await createImageBitmap(await frame.contentWindow.png(svgs[0]));
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [picture.width, picture.height];
+  const context = canvas.getContext("2d");
+  context.drawImage(picture, 0, 0);
+  const colours = new Set(), data = context.getImageData(0, 0, picture.width, picture.height).data;
+  for (let at = 0; at < data.length; at += 4) colours.add(data.slice(at, at + 3).join());
+  found.size = [picture.width, picture.height];
+  found.box = [svgs[0].viewBox.baseVal.width, svgs[0].viewBox.baseVal.height];
+  found.ground = [...data.slice(0, 3)];
+  found.colours = colours.size;
+  found.bar = colours.has("{bar}");
+  return found;
+}};
+</script>"""
+
+
+def told_in(log, at):
+    """What a browser asked for in its request number `at` of this kind, if it has come."""
+    requests = re.findall(r'"GET /found\?(\S+) ', log.read_text())
+    return urllib.parse.unquote(requests[at]) if len(requests) > at else None
+
+
+@check(limit_s=180)
+def a_report_of_the_lab_has_its_figures_whole_and_saves_them_as_pictures(world):
+    site = world.folder()
+    results = pathlib.Path(__file__).parents[3] / "results"
+    shutil.copytree(results / "samples", site / "samples")
+    world.output_of(world.binary, "lab", "report", "--out", site)
+    # The first colour of the page in light and in dark, and the ground.
+    looks = 0
+    themes = {"light": ("11,98,168", [255, 255, 255]), "dark": ("90,169,230", [20, 24, 29])}
+    log = world.scratch / "access.log"
+    with world.server("--access-log", log, site=site) as server:
+        for theme, width in LOOKS:
+            bar, ground = themes[theme]
+            (site / "picture.html").write_text(PICTURE.format(width=width, bar=bar))
+            setting = f"--blink-settings=preferredColorScheme={0 if theme == 'dark' else 1}"
+            browser = world.start(*chromium(world, setting, "--window-size=1280,1024", server.url(f"/picture.html?{theme}-{width}")))
+            told = wait_for("the browser tells what it found", lambda: told_in(log, looks), seconds=60)
+            browser.terminate()
+            browser.wait()
+            looks += 1
+            found = json.loads(told)
+            what = f"the report, {theme}, {width} wide"
+            expect("error" not in found, f"{what}: {found}")
+            expect(found["figures"] > 60, f"{what} has {found['figures']} figures")
+            expect_equal(f"buttons of {what}", found["buttons"], found["figures"])
+            expect(found["needed"] <= found["width"], f"{what} is {found['needed']} wide, in a window of {found['width']}")
+            expect_equal(f"texts of figures of {what} that are not whole", found["outside"], [])
+            expect_equal(f"the picture's size in {what}", found["size"], [2 * side + 48 for side in found["box"]])
+            expect_equal(f"the picture's ground in {what}", found["ground"], ground)
+            expect(found["bar"] and found["colours"] > 20, f"{what}: a picture of {found['colours']} colours, without a bar's")

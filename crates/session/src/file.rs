@@ -211,7 +211,9 @@ mod tests {
         assert!(shared.is_unchanged().unwrap());
         file.write_all(b"and new").unwrap();
         assert!(!shared.is_unchanged().unwrap());
-        assert!(shared.moving().is_unchanged().unwrap(), "any state will do");
+        assert!(!shared.is_moving());
+        let moving = shared.moving();
+        assert!(moving.is_moving() && moving.is_unchanged().unwrap());
     }
 
     #[test]

@@ -184,5 +184,10 @@ mod tests {
         assert!(checked(100).unwrap_err().contains("whole head 100 bytes"));
         assert!(checked(1 << 32).unwrap_err().contains("at most 1073741824"));
         assert_eq!(checked(1 << 30), Ok(()));
+        for (request_line_len_max, is_taken) in [(63, false), (64, true)] {
+            let mut config = ServiceConfig::default();
+            config.limits.request_line_len_max = request_line_len_max;
+            assert_eq!(config.check().is_ok(), is_taken, "{request_line_len_max}");
+        }
     }
 }

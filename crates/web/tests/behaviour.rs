@@ -195,8 +195,9 @@ fn a_reload_answers_the_next_request_of_an_old_connection() {
     };
     world
         .handle
-        .reload(Arc::new(Site::open(site).unwrap()), config)
+        .reload(Arc::new(Site::open(site).unwrap()), config.clone())
         .unwrap();
+    assert_eq!(world.handle.config(), config);
     out.clear();
     receive(&mut session, GET, &mut out);
     let reply = text(&out);

@@ -120,7 +120,6 @@ pub(crate) fn parse<'a>(
         fields.push_line(at - block_start, line.len())?;
         at += line.len() + 2;
     }
-    fields.end(at - block_start);
     check_host(&fields, version)?;
     let framing = Framing::of(&fields, version)?;
     Ok(Some(Head {

@@ -152,9 +152,10 @@ impl<S: Session> Carriage<S> {
         };
         if let Some(secure) = &mut self.secure
             && !secure.has_ended
+            && !secure.is_handshaking()
             && matches!(
                 self.stage,
-                Stage::Finish(_) | Stage::Close(Closed::Session | Closed::Drained)
+                Stage::Finish(_) | Stage::Close(Closed::Session | Closed::Drained | Closed::Peer)
             )
         {
             let outgoing = outgoing(&mut self.outgoing, &self.shared, now);

@@ -335,6 +335,12 @@ impl EngineChoice {
         let has_ring = has_loops && self.mechanism() == Mechanism::Uring;
         match has_ring.then(fiber::probe) {
             Some(Err(denied)) => format!("--dispatcher uring: {denied}"),
+            // pthread_create(3)
+            _ if error.kind() == io::ErrorKind::WouldBlock => {
+                "cannot start the server's threads: this user may have no more; raise the limit \
+                 (ulimit -u, TasksMax= in a systemd unit), or start fewer"
+                    .to_owned()
+            }
             _ => format!("cannot start the server: {error}"),
         }
     }
@@ -436,6 +442,14 @@ mod tests {
         let why = check("poll").unwrap_err();
         assert!(why.contains("add --dispatcher rtsig"), "{why}");
         check("rtsig").unwrap();
+    }
+
+    /// Seen: "Resource temporarily unavailable (os error 11)", and nothing else. Cause: the
+    /// kernel's word was taken for the reason. Cure: the limit is named.
+    #[test]
+    fn a_limit_on_threads_is_named() {
+        let said = choice(&[]).why_not_started(&io::ErrorKind::WouldBlock.into());
+        assert!(said.contains("ulimit -u"), "{said}");
     }
 
     #[test]

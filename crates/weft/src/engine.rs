@@ -407,6 +407,7 @@ const THREADS_RESERVED: u64 = 1024;
 fn threads_max(machine: &Machine) -> usize {
     let limits = [
         machine.cgroup_tasks_max(),
+        machine.user_threads_max(),
         machine.number("proc/sys/kernel/threads-max"),
         machine.number("proc/sys/kernel/pid_max"),
         // A thread's stack is two mappings with its guard. pthread_attr_setguardsize(3)

@@ -37,6 +37,19 @@ impl Machine {
         }
     }
 
+    /// How many threads all processes of this one's user may have together. Root is not bound.
+    /// setrlimit(2), `RLIMIT_NPROC`
+    pub(crate) fn user_threads_max(&self) -> Option<u64> {
+        let first = |path, name| {
+            let text = self.text(path)?;
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.split_whitespace().next()?.to_owned())
+        };
+        let user = first("proc/self/status", "Uid:")?;
+        let limit = first("proc/self/limits", "Max processes")?;
+        limit.parse().ok().filter(|_| user != "0")
+    }
+
     /// The memory that this process may use: the cgroup's limit or what is installed.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         let limit = self.cgroup_memory_limit_bytes().map(|(_, bytes)| bytes);
@@ -247,6 +260,23 @@ mod tests {
         let (_root, machine) = machine(&[]);
         assert_eq!(machine.memory_bytes(), None);
         assert_eq!(machine.cgroup_cpus(), None);
+    }
+
+    #[test]
+    fn a_user_may_have_so_many_threads_and_root_any_number() {
+        for (user, limit, expected) in [
+            ("1000", "30", Some(30)),
+            ("1000", "unlimited", None),
+            ("0", "30", None),
+        ] {
+            let status = format!("Name:\tweft\nUid:\t{user}\t1000\t1000\t1000\n");
+            let limits = format!("Max processes             {limit}        63000     processes\n");
+            let files = [
+                ("proc/self/status", &*status),
+                ("proc/self/limits", &limits),
+            ];
+            assert_eq!(machine(&files).1.user_threads_max(), expected);
+        }
     }
 
     #[test]

@@ -272,6 +272,11 @@ fn threads(facts: &Facts) -> Line {
             "In the unit:\n  TasksMax=infinity".to_owned(),
         ),
         (
+            facts.user_threads_max,
+            "this user's limit",
+            "In the unit:\n  LimitNPROC=infinity".to_owned(),
+        ),
+        (
             facts.threads_max,
             "kernel.threads-max",
             sysctl("", "kernel.threads-max=1000000"),
@@ -420,6 +425,7 @@ mod tests {
                 hard: Some(8 << 20),
             },
             tasks_max: None,
+            user_threads_max: None,
             threads_max: Some(100_000),
             pid_max: Some(4_194_304),
             somaxconn: Some(4096),
@@ -516,6 +522,14 @@ mod tests {
             "threads",
             Warn,
             "TasksMax=infinity",
+        );
+        // Seen: nothing was said of a user who may have 30 threads, and `--engine thread` counted
+        // on 8,192. Cause: only limits of the machine were looked at. Cure: the user's is.
+        check(
+            |facts| facts.user_threads_max = Some(30),
+            "threads",
+            Warn,
+            "LimitNPROC=infinity",
         );
         check(
             |facts| facts.pid_max = Some(4096),

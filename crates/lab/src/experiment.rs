@@ -22,6 +22,8 @@ pub struct Experiment {
     pub found: &'static str,
     /// Why this may not be so elsewhere. A paragraph.
     pub threats: &'static str,
+    /// What is known of why expectations are not met, if some are not. A paragraph.
+    pub reasons: &'static str,
     /// What is reported of each sample. The first one decides.
     pub measures: &'static [Measure],
     /// Where it is measured.

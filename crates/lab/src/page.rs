@@ -30,6 +30,7 @@ impl Experiment {
             "## What is expected".to_owned(),
             expectations,
             "A run says of each whether it came out so.".to_owned(),
+            reasons(self.reasons),
             "## What may be wrong with it".to_owned(),
             self.threats.to_owned(),
             "## Subjects, measures, cells".to_owned(),
@@ -40,8 +41,18 @@ impl Experiment {
                 list(cells.into_iter().map(|cell| cell.label))
             ),
         ]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
         .join("\n\n")
             + "\n"
+    }
+}
+
+fn reasons(known: &str) -> String {
+    match known.is_empty() {
+        true => String::new(),
+        false => format!("### Why not all of it came out\n\n{known}"),
     }
 }
 

@@ -134,6 +134,9 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
         );
     }
     page.push_str("</ul>");
+    if !report.is_as_expected() && !report.experiment.reasons.is_empty() {
+        let _ = write!(page, "<p>{}</p>", escape(report.experiment.reasons));
+    }
 }
 
 fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {

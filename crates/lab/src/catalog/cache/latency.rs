@@ -32,6 +32,7 @@ lowest.",
     threats: "\
 On the loopback of a virtual machine the tail of every server is also the tail of the host:
 compare subjects of one run, never two runs. One core holds both the server and its interrupts.",
+    reasons: "",
     measures: &[
         Measure::RATE,
         Measure::P99,

@@ -28,6 +28,7 @@ Not asked by the papers.",
     threats: "\
 Resident memory grows by pages of an allocator, so small numbers of items look dearer. Values of
 200 bytes are near the middle of a slab class; other sizes waste more.",
+    reasons: "",
     measures: &[PER_UNIT],
     cells,
     subjects: &[

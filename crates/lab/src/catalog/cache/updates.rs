@@ -22,6 +22,7 @@ Little effect of the share of writes on throughput and tail latency of either se
     threats: "\
 One core cannot show contention between threads: what is measured is the cost of a write, and of
 waiting for a lock that is rarely held.",
+    reasons: "",
     measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
     cells,
     subjects: &["weft cache", "weft cache event", "memcached"],

@@ -23,6 +23,7 @@ Not measured by itself, only as a part of a server: see dispatch-rate.",
     threats: "\
 Descriptors are socket pairs of one process: no network, no accept, no close. epoll of today's
 kernel is not in the paper, and real-time signals have changed since.",
+    reasons: "",
     measures: &[Measure::NANOS],
     cells,
     subjects: KINDS,

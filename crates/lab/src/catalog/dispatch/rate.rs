@@ -32,6 +32,7 @@ select are best below 8,000 requests per second; with poll as fallback they fall
 One kernel is twenty years younger than the other, and sleep thresholds that the paper tunes for
 each mechanism are fixed here. The generator opens a connection for every request and is the limit
 first on fast dispatchers.",
+    reasons: "",
     measures: &[
         Measure::RATE,
         Measure::P50,

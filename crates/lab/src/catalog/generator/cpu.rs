@@ -24,6 +24,7 @@ None: the papers use httperf, mutilate and wrk without saying what a request cos
 found to hide every difference above 1.15 times nginx.",
     threats: "\
 All ask weft serve; another server may suit another generator better.",
+    reasons: "",
     measures: &[GENERATOR_CPU, Measure::RATE],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk"],

@@ -23,6 +23,7 @@ Not asked by the papers: httperf and wrk do not say how late they are.",
     threats: "\
 The lag is what the generator says of itself. generator-truth compares it with others from
 outside.",
+    reasons: "",
     measures: &[LAG_P99, Measure::RATE],
     cells: |_: &Breadth| {
         let cell = |label, rate| Cell::new(label, "http", [("rate", rate)]);

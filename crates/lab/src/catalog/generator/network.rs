@@ -28,6 +28,7 @@ Rusty's sessions are \"currently not generated on the TILE-Gx\". There is no fig
     threats: "\
 On a veth the sender's call runs the receiver's half of TCP, the server's accept among it. All three
 pay for that. A packet socket also hands each frame to the kernel beside it, which drops it.",
+    reasons: "",
     measures: &[SESSIONS, super::cpu::GENERATOR_CPU, Measure::RATE],
     cells: |_| vec![Cell::new(CELL, "http", [("connections", 64), ("close", 1)])],
     subjects: &["weft load", NETSTACK, "wrk"],

@@ -30,6 +30,9 @@ Not asked by the papers.",
     threats: "\
 Agreement shows that two programs do not err differently. httperf has few descriptors and is
 compared at low rates only.",
+    reasons: "\
+Three samples of 0.3 s whose spread is 40 %: a full run of 2026-11-21 with nine rounds of 2 s had
+1.017 (0.91 to 1.08) of wrk's rate at 64 connections.",
     measures: &[Measure::RATE, MEAN, Measure::P99],
     cells,
     subjects: &["weft load", "weft load epoll", "wrk", "httperf"],

@@ -30,6 +30,7 @@ Rusty grows linearly to 12 Gbit/s with 35 workers. Linux stops to grow at 7 core
     threats: "\
 Two threads on one core never touch a line of memory at the same time, so false sharing stays unseen
 here. That no line is shared is argued in the code and not shown by this.",
+    reasons: "",
     measures: &[
         Measure::CPU_US,
         Measure::MACHINE_US,

@@ -37,6 +37,7 @@ checksums.",
 A function that the compiler has put into another counts as that one, so the border between TCP and
 HTTP is blurred; calls to malloc and memcpy are never put into others. Without a performance counter
 perf takes its samples by a timer, and sees no code that runs with interrupts off.",
+    reasons: "",
     measures: &[
         ALLOCATION.measure,
         KERNEL_PART.measure,

@@ -14,6 +14,8 @@ pub(in crate::catalog) const CHURN: Experiment = Experiment {
 C∀ performs as well as less fair schedulers.",
     threats: "\
 The random choice is the same generator everywhere, but its cost is part of the figure.",
+    reasons: "\
+As in rt-cycle: a woken task of tokio is run next, without a stack to switch to.",
     measures: &[Measure::NANOS_PER_OPERATION],
     cells,
     subjects: &["pinned", "migratable", "go", "tokio", "may"],

@@ -17,6 +17,9 @@ operations per second on 16 processors with 80 fibers, where Go does 8.7 million
     threats: "\
 Peers wait on what their runtime offers, which is not the same thing in each: so there are cells
 for semaphores and for park. Two cores say nothing of many.",
+    reasons: "\
+A task of tokio that is woken goes into a slot of its worker that is run next, and there is no stack
+to switch to. A fiber's wake-up goes through the ready queue, which is what keeps it fair.",
     measures: &[Measure::NANOS_PER_OPERATION],
     cells,
     subjects: &["pinned", "steps", "migratable", "go", "tokio", "may"],

@@ -18,6 +18,7 @@ Lower bars are better.",
 Not among the thesis's benchmarks.",
     threats: "\
 An interrupt between virtual cores goes through the host and takes most of the time.",
+    reasons: "",
     measures: &[Measure::NANOS],
     cells: |_| vec![cell(1)],
     subjects: &["pinned", "threads"],
@@ -41,6 +42,7 @@ Lower bars are better; a runtime cannot be faster than the fastest bare way.",
 Not among the thesis's benchmarks.",
     threats: "\
 An interrupt between virtual cores goes through the host and takes most of the time.",
+    reasons: "",
     measures: &[Measure::NANOS],
     cells: |_| vec![cell(0)],
     subjects: &[

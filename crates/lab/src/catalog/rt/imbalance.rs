@@ -14,6 +14,7 @@ pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
 Not among the thesis's benchmarks.",
     threats: "\
 64 conversations on two cores; with more cores the balance takes longer to find.",
+    reasons: "",
     measures: &[Measure::MICROS],
     cells,
     subjects: &["pinned", "steps"],

@@ -16,6 +16,7 @@ page of stack, 4.1 KB, whatever the stack's size.",
     threats: "\
 Memory is resident growth at one moment; allocators keep what they once had. A fiber that called
 deep functions keeps more.",
+    reasons: "",
     measures: &[Measure::BYTES_PER_THREAD],
     cells,
     subjects: &["pinned", "steps", "go", "tokio", "may"],

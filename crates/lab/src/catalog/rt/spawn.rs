@@ -13,6 +13,8 @@ pub(in crate::catalog) const SPAWN: Experiment = Experiment {
 Not among the thesis's benchmarks.",
     threats: "\
 A fiber that does nothing never touches most of its stack; real ones do.",
+    reasons: "\
+A task of tokio has no stack. A fiber takes a used one from its processor's list, and enters it.",
     measures: &[Measure::NANOS],
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

@@ -13,6 +13,8 @@ pub(in crate::catalog) const SYNC: Experiment = Experiment {
 Not among the thesis's benchmarks.",
     threats: "\
 An uncontended lock says nothing of a contended one; channels of 128 places rarely fill.",
+    reasons: "\
+Not established. At one processor the channel is ahead of Go's by more than two.",
     measures: &[Measure::NANOS],
     cells,
     subjects: &["pinned", "go", "tokio", "may", "threads"],

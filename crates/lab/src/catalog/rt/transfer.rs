@@ -21,6 +21,7 @@ because its processors help each other's oldest fibers.",
     threats: "\
 One leader that spins is the worst case of fairness, and rare in programs. tokio has a way to say
 that a call blocks; its subject of that name uses it.",
+    reasons: "",
     measures: &[Measure::MILLIS_PER_TRANSFER],
     cells,
     subjects: &[

@@ -39,6 +39,11 @@ runtime\".",
 A closed loop piles its 64 connections up behind misses; an open one would fail instead. The limit
 on reads is per read, not per byte, so large reads are favoured more than on a hard disk. The host
 may hold the files in memory.",
+    reasons: "\
+On the slow disk the replies are what 1,000 reads per second and the hits of 70 MB allow. Memory
+that a process reads into is charged to the same group as the page cache, so a server that reads by
+itself has less of the page cache than one that lets the kernel send. On the disk as it is the p99
+of files in memory is the time that the core takes for the others' requests.",
     measures: &[SET, HOT_P99, Measure::P99, HOT, FROM_DISK, Measure::ERRORS, Measure::BUSY],
     cells: |_| {
         vec![

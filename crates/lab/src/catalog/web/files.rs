@@ -31,6 +31,7 @@ The table: 10, 30, 50, 70, 80, 90, 95 and 100 % of the requests are answered by 
     threats: "\
 The table fixes neither Zipf's exponent nor how files of one size share their requests; both are
 chosen here. Other choices give the same table and other hit ratios.",
+    reasons: "",
     measures: &[DIFFERS, MEMORY, THESIS],
     cells,
     subjects: &["weft load"],

@@ -32,6 +32,7 @@ project on the same machine: nginx 527 bytes, lighttpd 3.8 KB, libfibre 8.4 KB, 
     threats: "\
 Only resident memory of the process is counted. A server that allocates at its start looks better
 than it is; the second figure shows that part.",
+    reasons: "",
     measures: &[BYTES, BEFORE],
     cells,
     subjects: &[

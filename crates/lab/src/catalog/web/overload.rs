@@ -39,6 +39,7 @@ The quota of a control group stops the server for some milliseconds at a time, w
 machine does; it is the same for all. Clients that find all connections busy go away at once,
 where people would come back. Each server is asked for twice its own knee, so a faster one has
 more to do.",
+    reasons: "",
     measures: overload::MEASURES,
     cells: overload::cells,
     subjects: &[

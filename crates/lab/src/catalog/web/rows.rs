@@ -34,6 +34,7 @@ connection for every request and 1,000 of them.",
 Both ends share the kernel's TCP code, so a server that makes the kernel do more for its client
 pays here for what would be another machine's. Nine tenths of the time is in the kernel: small
 ratios are the rule, and another kernel version moves them.",
+    reasons: "",
     measures: &[Measure::CPU_US, Measure::RATE, Measure::BUSY, Measure::P50, Measure::P99],
     cells,
     subjects: super::SERVERS,

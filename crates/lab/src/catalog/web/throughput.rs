@@ -33,6 +33,7 @@ server with fibers has notably fewer errors.",
 The file set lies in memory and has a fiftieth of the thesis's files. Samples last seconds where
 the thesis took five minutes, so slow drifts stay unseen. Above the peak the generator's own core
 may be the limit: such samples are counted in the report.",
+    reasons: "",
     measures: &[
         Measure::RATE,
         Measure::ERRORS,

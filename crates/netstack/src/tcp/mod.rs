@@ -35,6 +35,7 @@
 //! | [`place`] | sequence numbers of 64 bits | |
 //! | [`rtt`] | round-trip time and retransmission time-out | RFC 6298 |
 //! | [`congestion`] | congestion window: NewReno, CUBIC; rate reduction | RFC 5681, 9438, 6937 |
+//! | [`pacing`] | a window that is spread over its round trip | RFC 9002 |
 //! | [`flight`] | what was sent and is not acknowledged: scoreboard, RACK | RFC 2018, 6675, 8985 |
 //! | [`reassembly`] | what came out of order, and the blocks to report | RFC 2018, 2883 |
 //! | [`buffer`] | rings of bytes for those that need them | |
@@ -46,6 +47,7 @@ pub mod config;
 pub mod congestion;
 pub mod connection;
 pub mod flight;
+pub mod pacing;
 pub mod place;
 pub mod reassembly;
 pub mod rtt;

@@ -61,7 +61,7 @@ const HOUSES: &[House] = &[
             wire
             device neighbor
             ip
-            tcp/place tcp/state tcp/rtt tcp/flight tcp/buffer tcp/secret
+            tcp/place tcp/state tcp/rtt tcp/flight tcp/pacing tcp/buffer tcp/secret
             tcp/config tcp/reassembly
             tcp/congestion
             tcp/connection

@@ -13,6 +13,7 @@
 //!     probe_at    tail loss probe, RFC 8985 7          reorder_at   RACK's reordering window
 //!     ack_at      delayed acknowledgement              idle_at      keep-alive
 //!     close_at    FIN-WAIT-2 without an owner
+//!     sent_at     pacing, while is_paced
 //! ```
 //!
 //! Each is [`Instant::NEVER`] when it is not armed.
@@ -28,6 +29,7 @@ use std::time::Duration;
 use super::config::TcpConfig;
 use super::congestion::{BeforeLoss, Congestion, RateReduction};
 use super::flight::Flight;
+use super::pacing::Rate;
 use super::place::{DATA_AT, Numbering, SYN_AT};
 use super::reassembly::Reassembly;
 use super::rtt::RoundTrip;
@@ -140,7 +142,11 @@ pub struct Connection {
     is_window_probe_due: bool,
     /// snd_una moved last, or the flight began.
     progress_at: Instant,
+    /// When all that was sent would have left at the rate of [`super::pacing`]; without a rate,
+    /// when it was sent.
     sent_at: Instant,
+    /// New data waits for that rate.
+    is_paced: bool,
 
     // ---- limits of what is answered
     challenges: u8,
@@ -491,6 +497,7 @@ impl Connection {
             is_window_probe_due: false,
             progress_at: now,
             sent_at: now,
+            is_paced: false,
             challenges: 0,
             challenges_since: now,
             out_of_window_ack_at: now,
@@ -753,6 +760,12 @@ impl Connection {
     fn mss(&self) -> u64 {
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         u64::from(self.snd_mss - options)
+    }
+
+    /// How fast new data leaves; `None` for as fast as the windows let it.
+    fn rate(&self) -> Option<Rate> {
+        let (cwnd, srtt) = (self.congestion.cwnd(), self.round_trip.srtt());
+        Rate::of(cwnd, srtt, self.congestion.is_slow_start())
     }
 
     /// All that we will ever send is acknowledged, the FIN as well.

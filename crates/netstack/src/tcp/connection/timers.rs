@@ -25,7 +25,15 @@ impl Connection {
     pub fn deadline(&self) -> Instant {
         let early = self.rto_at.min(self.probe_at).min(self.reorder_at);
         let late = self.persist_at.min(self.idle_at).min(self.close_at);
-        early.min(late).min(self.ack_at)
+        early.min(late).min(self.ack_at).min(self.paced_until())
+    }
+
+    /// New data leaves then, with the next [`Connection::transmit`].
+    fn paced_until(&self) -> Instant {
+        if !self.is_paced {
+            return Instant::NEVER;
+        }
+        (self.rate()).map_or(Instant::NEVER, |rate| rate.waits_until(self.sent_at))
     }
 
     /// Does what is due by now. What is to be sent leaves with the next [`Connection::transmit`].
@@ -67,6 +75,7 @@ impl Connection {
         self.ack_at = Instant::NEVER;
         self.idle_at = Instant::NEVER;
         self.close_at = Instant::NEVER;
+        self.is_paced = false;
     }
 
     // ---- retransmission: RFC 6298 5

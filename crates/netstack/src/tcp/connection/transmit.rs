@@ -50,7 +50,10 @@ impl Connection {
         if !has_seq {
             return;
         }
-        self.sent_at = now;
+        self.sent_at = match self.rate() {
+            Some(rate) => rate.after(now, self.sent_at, outgoing.len.into()),
+            None => now,
+        };
         if self.persist_at != Instant::NEVER {
             return; // The window is closed: that timer runs.
         }
@@ -206,6 +209,7 @@ impl Connection {
     }
 
     fn transmit_new(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
+        self.is_paced = false;
         let end = self.flight.end();
         let waits = self.queue_end.saturating_sub(end);
         let has_fin_left = self.is_fin_queued && end <= self.queue_end;
@@ -217,6 +221,7 @@ impl Connection {
         let mut len = usable.min(self.burst_len(len_max));
         if len > 0 {
             len = self.fit_into_cwnd(len)?;
+            len = self.fit_into_rate(now, len)?;
         }
         if waits > 0 && !self.may_send(len, waits) {
             // What the window holds back is asked for when nothing else would tell that it opens.
@@ -257,6 +262,21 @@ impl Connection {
             (0, _) => None,
             _ => Some(whole),
         }
+    }
+
+    /// What leaves now of a window that is spread over its round trip. It waits for nothing if
+    /// nothing is under way.
+    fn fit_into_rate(&mut self, now: Instant, len: u64) -> Option<u64> {
+        let Some(rate) = self.rate() else {
+            return Some(len);
+        };
+        if !self.flight.is_empty() && rate.waits_until(self.sent_at) > now {
+            self.is_paced = true;
+            // Our own clock holds it back, not the application: the window may grow.
+            self.limited_until = self.flight.end();
+            return None;
+        }
+        Some(len.min(rate.quantum(self.payload_max())))
     }
 
     /// Sender's silly window avoidance, RFC 9293 3.8.6.2.1, and Nagle's rule, 3.7.4.

@@ -1,0 +1,98 @@
+//! A window that leaves over its round trip, and not all at once: a burst is what the queues on a
+//! path lose. RFC 9002 7.7
+//!
+//! ```text
+//!            allowance: a burst of BURST_LEN is not held back
+//!          ◀───────────▶
+//!   ───────┼───────────┼──────────────▶ t     `at` is when all that was sent would have left at the
+//!         now          at ≤ now + allowance   rate: factor × cwnd / srtt. Beyond it new data waits.
+//! ```
+//!
+//! The factor leaves room for the window to grow: 2 in slow start, 1.2 else. A round trip that is
+//! not much longer than the tick of the timers is not spread.
+
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// What leaves at once though the rate is less: an initial window. RFC 6928 2
+const BURST_LEN: u64 = 10 * 1460;
+
+/// The shortest round trip that is spread, and what leaves in one piece: timers tick each
+/// millisecond.
+const SRTT_MIN: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(1);
+
+/// `bytes` in `time`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    bytes: u64,
+    nanos: u64,
+}
+
+impl Rate {
+    /// For a window and a round trip; `None` if segments leave as they may.
+    pub fn of(cwnd: u64, srtt: Option<Duration>, is_slow_start: bool) -> Option<Rate> {
+        let srtt = srtt.filter(|&srtt| srtt >= SRTT_MIN)?;
+        let tenths = if is_slow_start { 20 } else { 12 };
+        Some(Rate {
+            bytes: cwnd * tenths / 10,
+            nanos: srtt.as_nanos() as u64,
+        })
+    }
+
+    /// How long `len` bytes take.
+    fn time_of(self, len: u64) -> Duration {
+        Duration::from_nanos(len.saturating_mul(self.nanos) / self.bytes.max(1))
+    }
+
+    /// What one timer lets out: no fewer than two segments, or each would have a timer.
+    pub fn quantum(self, mss: u64) -> u64 {
+        let tick = TICK.as_nanos() as u64;
+        (self.bytes.saturating_mul(tick) / self.nanos / mss).max(2) * mss
+    }
+
+    /// Until when new data waits, `at` being when what was sent would have left.
+    pub fn waits_until(self, at: Instant) -> Instant {
+        let allowance = self.time_of(BURST_LEN).as_nanos() as u64;
+        Instant::from_nanos(at.as_nanos().saturating_sub(allowance))
+    }
+
+    /// When `len` bytes more, sent now, would have left.
+    pub fn after(self, now: Instant, at: Instant, len: u64) -> Instant {
+        at.max(now) + self.time_of(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_window_takes_its_round_trip_but_for_what_lets_it_grow() {
+        let rate =
+            |is_slow_start| Rate::of(100_000, Some(Duration::from_millis(60)), is_slow_start);
+        let leaves = |is_slow_start| rate(is_slow_start).unwrap().after(at(0), at(0), 100_000);
+        assert_eq!((leaves(true), leaves(false)), (at(30), at(50)));
+    }
+
+    #[test]
+    fn an_initial_window_is_a_burst_and_a_short_trip_is_not_spread() {
+        let rate = Rate::of(14_600, Some(Duration::from_millis(100)), true).unwrap();
+        let sent = rate.after(at(7), at(0), BURST_LEN);
+        assert_eq!(rate.waits_until(sent), at(7));
+        assert!(Rate::of(14_600, Some(Duration::from_millis(4)), true).is_none());
+        assert!(Rate::of(14_600, None, true).is_none());
+    }
+
+    #[test]
+    fn a_timer_lets_out_a_millisecond_of_the_rate_or_two_segments() {
+        let rate = |cwnd| Rate::of(cwnd, Some(Duration::from_millis(20)), true).unwrap();
+        assert_eq!(rate(100_000).quantum(1000), 10_000);
+        assert_eq!(rate(10_000).quantum(1000), 2_000);
+    }
+}

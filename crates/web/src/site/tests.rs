@@ -8,7 +8,7 @@ mod variants;
 mod young;
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -69,6 +69,13 @@ impl World {
 
     fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join(path)
+    }
+
+    /// Makes it so long after the file's last change, however long the test took to come here.
+    fn set_age(&mut self, path: &str, age: Duration) {
+        let file = fs::metadata(self.path(path)).unwrap();
+        let changed = Duration::new(file.ctime() as u64, file.ctime_nsec() as u32);
+        self.start.since_epoch = changed + age - Duration::from_secs_f64(self.at_s);
     }
 
     fn now(&self) -> Now {

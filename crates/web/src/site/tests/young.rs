@@ -11,8 +11,7 @@ fn a_large_file_is_left_to_rest_before_it_is_served() {
         config.memory_file_len_max = 4;
         config.precompressed = false;
     });
-    // As if it had been written just now.
-    world.start.since_epoch -= Duration::from_secs(10);
+    world.set_age("a.bin", Duration::ZERO);
     assert!(matches!(world.find("/a.bin", &[]), Found::WouldBlock));
     assert_eq!(world.count("site_changed_total"), 0, "it only has to rest");
     let is_settled = |entry: &Entry| match entry.body {
@@ -34,8 +33,8 @@ fn a_large_file_that_never_rests_is_served_as_it_comes() {
         config.memory_file_len_max = 4;
     });
     // As if the file were written again and again: at every look the last write lies ahead.
+    world.set_age("a.log", Duration::ZERO);
     world.start.since_epoch -= Duration::from_secs(1);
-    world.at_s = 0.0;
     let Found::Entry(entry) = world.ask("/a.log", &[]) else {
         panic!("refused");
     };
@@ -60,6 +59,7 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
         config.memory_file_len_max = 4;
     });
     world.at_s = 0.0;
+    world.set_age("a.bin", Duration::ZERO);
     world.site.resting.store(records::RESTING_MAX, Relaxed);
     let Found::Entry(entry) = world.ask("/a.bin", &[]) else {
         panic!("refused");
@@ -82,7 +82,7 @@ fn a_crowd_that_asks_for_a_young_large_file_is_served() {
 #[test]
 fn a_file_that_was_emptied_just_now_is_not_taken_at_its_word() {
     let mut world = World::new(&[("a.txt", "")]);
-    world.at_s = 0.0;
+    world.set_age("a.txt", Duration::ZERO);
     assert!(matches!(world.find("/a.txt", &[]), Found::WouldBlock));
     assert_eq!(world.text("/a.txt"), "", "it may be meant to be empty");
 }
@@ -93,6 +93,7 @@ fn a_young_file_is_looked_at_again_sooner_than_others() {
         config.recheck_every = Duration::from_secs(3600);
     });
     world.at_s = 0.05;
+    world.set_age("a.txt", Duration::from_millis(50));
     assert_eq!(world.text("/a.txt"), "half");
     world.write("a.txt", "whole");
     world.at_s = 10.0;

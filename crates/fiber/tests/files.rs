@@ -251,7 +251,7 @@ fn direct_reads_and_writes() {
                 .unwrap(),
             result => result.unwrap(),
         };
-        let mut buffer = AlignedBuffer::new(8192);
+        let mut buffer = AlignedBuffer::new(8192).unwrap();
         buffer.fill(9);
         assert_eq!(file.write_at(&buffer, 4096).unwrap(), 8192);
         buffer.fill(0);

@@ -53,4 +53,5 @@ mod stream;
 pub mod tls;
 
 pub use engine::Engine;
+pub use file::set_file_buffers_max;
 pub use server::{Server, Settings};

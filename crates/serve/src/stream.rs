@@ -50,7 +50,27 @@ pub(crate) trait Stream: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`send`](Stream::send).
-    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64>;
+    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64> {
+        if file::has_changed(piece) {
+            return Ok(0);
+        }
+        match file::way(piece.range) {
+            way @ Way::Direct(_) => {
+                let read = file::read(piece.range, way, piece.len)?;
+                send_whole(&read, |rest| {
+                    self.send(&[IoSlice::new(rest)], false, piece.until)
+                })
+            }
+            way => self.send_file_cached(piece, matches!(way, Way::Cached)),
+        }
+    }
+
+    /// As [`send_file`](Stream::send_file), from the page cache. `is_cached` says that all of the
+    /// file is there.
+    ///
+    /// # Errors
+    /// As [`send`](Stream::send).
+    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<u64>;
 
     /// As [`send_file`](Stream::send_file), but sends a copy of the first `len_max` bytes. The last
     /// bytes of the range leave only if the file's stamp is still the same after they were read.
@@ -167,30 +187,12 @@ impl Stream for FiberStream {
         either!(self, stream => stream.send(slices, more, Some(deadline)))
     }
 
-    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64> {
-        if file::has_changed(piece) {
-            return Ok(0);
-        }
-        let FilePiece {
-            range,
-            len,
-            until: deadline,
-            ..
-        } = *piece;
-        let (file, start) = (range.file.as_fd(), range.range.start);
-        match file::way(range) {
-            Way::Cached => {
-                either!(self, stream => stream.send_cached_file(file, start, len, Some(deadline)))
-            }
-            Way::Read => {
-                either!(self, stream => stream.send_file(file, start, len, Some(deadline)))
-            }
-            way @ Way::Direct(_) => {
-                let piece = file::read(range, way, len)?;
-                send_whole(&piece, |rest| {
-                    self.send(&[IoSlice::new(rest)], false, deadline)
-                })
-            }
+    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<u64> {
+        let FilePiece { range, len, .. } = *piece;
+        let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
+        match is_cached {
+            true => either!(self, stream => stream.send_cached_file(file, start, len, until)),
+            false => either!(self, stream => stream.send_file(file, start, len, until)),
         }
     }
 
@@ -313,10 +315,7 @@ impl Stream for ThreadStream {
         })
     }
 
-    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64> {
-        if file::has_changed(piece) {
-            return Ok(0);
-        }
+    fn send_file_cached(&self, piece: &FilePiece<'_>, _: bool) -> io::Result<u64> {
         self.prepare(Timeout::Send, piece.until)?;
         let range = piece.range;
         let len = piece.len.min(FILE_PIECE_LEN_MAX) as usize;

@@ -1,17 +1,22 @@
 //! Buffers for `O_DIRECT`.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::io;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// What `O_DIRECT` wants of addresses, offsets and lengths on the disks of today.
 pub const DIRECT_ALIGNMENT: usize = 4096;
 
 /// A buffer aligned for `O_DIRECT`.
+///
+/// A mapping of its own: `malloc` keeps what is freed to it, in an arena for each thread, so that
+/// buffers that come and go on many threads cost far more memory than there ever are of them.
 #[derive(Debug)]
 pub struct AlignedBuffer {
     memory: NonNull<u8>,
-    layout: Layout,
+    len: usize,
 }
 
 // SAFETY: it owns its memory.
@@ -20,20 +25,20 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// A zeroed buffer of `len` bytes, rounded up to the alignment.
+    /// A zeroed buffer of `len` bytes, rounded up to the alignment. It costs no memory until it is
+    /// written to.
     ///
-    /// # Panics
-    /// If `len` is 0 or beyond `isize::MAX`.
-    pub fn new(len: usize) -> AlignedBuffer {
-        assert!(len > 0, "a buffer of 0 bytes");
-        let layout = Layout::from_size_align(len, DIRECT_ALIGNMENT).expect("a sane length");
-        let layout = layout.pad_to_align();
-        // SAFETY: the layout is not empty.
-        let memory =
-            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: just allocated, of this length. Zeroed, because it is lent as initialised bytes.
-        unsafe { memory.as_ptr().write_bytes(0, layout.size()) };
-        AlignedBuffer { memory, layout }
+    /// # Errors
+    /// What `mmap(2)` reports: `InvalidInput` if `len` is 0, `OutOfMemory`.
+    pub fn new(len: usize) -> io::Result<AlignedBuffer> {
+        let len = len.checked_next_multiple_of(DIRECT_ALIGNMENT);
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in
+        // use.
+        let memory = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE)? };
+        let memory = NonNull::new(memory.cast()).expect("mmap(2) returns no null mapping");
+        Ok(AlignedBuffer { memory, len })
     }
 }
 
@@ -41,21 +46,21 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: allocated and initialised with this length.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.layout.size()) }
+        // SAFETY: mapped with this length; the kernel hands out zeroed pages.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed alone.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
     }
 }
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        // SAFETY: mapped with this length, and borrowed by nothing any more.
+        let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
     }
 }

@@ -38,6 +38,7 @@ pub(crate) struct Limits {
     pub(crate) workers: usize,
     pub(crate) open_files_max: usize,
     pub(crate) memory_budget_bytes: u64,
+    pub(crate) file_buffers_max_bytes: u64,
     pub(crate) connections: ::serve::limits::Limits,
 }
 
@@ -215,6 +216,9 @@ fn descriptors_for_others(config: &ServeConfig) -> u64 {
 const MEMORY_BUDGET_MAX_BYTES: u64 = 256 << 20;
 // When the machine does not say how much memory it has.
 const MEMORY_BUDGET_UNKNOWN_BYTES: u64 = 32 << 20;
+// For files on their way from the disk to clients, some of which are slow.
+const FILE_BUFFERS_MAX_BYTES: u64 = 64 << 20;
+const FILE_BUFFERS_UNKNOWN_BYTES: u64 = 16 << 20;
 
 impl Limits {
     fn derive(config: &ServeConfig, machine: &Machine, nofile: u64) -> Limits {
@@ -230,15 +234,20 @@ impl Limits {
         // A driver that reads past the page cache opens a file a second time, hence the half.
         let taken = config.common.engine.descriptors_of(connections_max) as u64;
         let open_files = for_files_and_connections.saturating_sub(taken) / 2;
-        let memory = machine
-            .memory_bytes()
-            .map(|bytes| (bytes / 4).min(MEMORY_BUDGET_MAX_BYTES));
+        let part = |of, max_bytes: u64| {
+            machine
+                .memory_bytes()
+                .map(|bytes| max_bytes.min(bytes / of))
+        };
+        let memory = part(4, MEMORY_BUDGET_MAX_BYTES);
+        let buffers = part(12, FILE_BUFFERS_MAX_BYTES);
         Limits {
             workers: config.common.workers(),
             open_files_max: open_files.clamp(OPEN_FILES_MIN, FILES_MAX) as usize,
             memory_budget_bytes: config
                 .memory_budget_bytes
                 .unwrap_or_else(|| memory.unwrap_or(MEMORY_BUDGET_UNKNOWN_BYTES)),
+            file_buffers_max_bytes: buffers.unwrap_or(FILE_BUFFERS_UNKNOWN_BYTES),
             connections: ::serve::limits::Limits {
                 connections_max,
                 handshake_timeout: config.common.handshake_timeout,

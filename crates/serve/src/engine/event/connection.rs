@@ -12,7 +12,6 @@ use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
 use crate::engine::loops::{Heard, SlowRead, Waits, Wire, output, take_steps, tell};
-use crate::file::Buffer;
 use crate::jobs::Jobs;
 
 /// One connection.
@@ -130,8 +129,8 @@ fn slow<S: Session + 'static>(
 ) -> impl FnOnce(SlowRead) {
     move |read: SlowRead| {
         mailbox.count_slow_read();
-        let (buffer, to) = (Buffer::take(), Arc::clone(mailbox));
-        let call = move || to.post(Letter::Read(name, read.run(buffer)));
+        let to = Arc::clone(mailbox);
+        let call = move || to.post(Letter::Read(name, read.run()));
         if let Err(error) = jobs.hand_over(false, call) {
             mailbox.post(Letter::Read(name, Err(error)));
         }

@@ -86,9 +86,9 @@ impl SlowRead {
         direct.map_or(Way::Read, Way::Direct)
     }
 
-    /// Does it, into a buffer of another thread's.
-    pub(crate) fn run(self, buffer: file::Buffer) -> io::Result<ReadPiece> {
-        file::read_into(buffer, &self.range, self.way(), self.len_max)
+    /// Does it.
+    pub(crate) fn run(self) -> io::Result<ReadPiece> {
+        file::read(&self.range, self.way(), self.len_max)
     }
 }
 

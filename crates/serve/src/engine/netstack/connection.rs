@@ -19,7 +19,7 @@ use crate::carriage::{Carriage, SEALED_LEN_MAX, Untaken, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
 use crate::engine::loops::{Loop, SlowRead, Waits, take_steps, tell};
-use crate::file::{self, Buffer, ReadPiece, Way};
+use crate::file::{self, ReadPiece, Way};
 use crate::jobs::{Job, Jobs};
 
 /// One connection.
@@ -301,8 +301,8 @@ impl FileReader {
             is_direct: matches!(way, Way::Direct(_)),
             len_max,
         };
-        let (letters, own, buffer) = (desk.letters.clone(), Arc::clone(&desk.own), Buffer::take());
-        let call = move || post(&letters, &own, Letter::Read(id, read.run(buffer)));
+        let (letters, own) = (desk.letters.clone(), Arc::clone(&desk.own));
+        let call = move || post(&letters, &own, Letter::Read(id, read.run()));
         match desk.jobs.hand_over(false, call) {
             Ok(()) => {
                 *self = FileReader::Away;

@@ -164,8 +164,7 @@ impl<S: Session + 'static> Connection<S> {
         let now = clock::now();
         carriage.at_stage(house.admission.shared.stage.get(), now);
         if let Cargo::Cold(read) = mem::replace(cargo, Cargo::Nothing) {
-            let (read, buffer) = *read;
-            if let Err(error) = wire.has_read(read.run(buffer)) {
+            if let Err(error) = wire.has_read(read.run()) {
                 carriage.failed(&error, clock::now());
             }
         } else if let Want::Work = carriage.want() {

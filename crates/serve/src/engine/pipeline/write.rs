@@ -27,7 +27,6 @@ use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
 use crate::engine::loops::{BELL, Heard, House, Lookout, Loop, Waits, output, take_steps};
-use crate::file::Buffer;
 use crate::shared::{CUTTING, SERVING};
 
 /// See the [module page](self).
@@ -342,7 +341,7 @@ impl<S: Session> Connection<S> {
             } = self;
             let slow = |read| {
                 own.counters.slow_reads.add(1);
-                *cargo = Cargo::Cold(Box::new((read, Buffer::take())));
+                *cargo = Cargo::Cold(Box::new(read));
             };
             match output(carriage, wire, now, Some(slow)) {
                 Continue(len) => return Continue(len),

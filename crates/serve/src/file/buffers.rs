@@ -1,0 +1,253 @@
+//! Buffers in which files go from the disk to their readers, under one limit for all threads.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
+
+use super::PIECE_LEN_MAX;
+use crate::metrics::MetricsWriter;
+
+/// How many bytes all buffers have together, unless it is [set](set_file_buffers_max).
+const LEN_MAX: usize = 16 << 20;
+
+/// A buffer gets at most this part of what is left, so that some is left however many are out.
+const PART: usize = 4;
+
+/// Where nothing worth having is left, a buffer is this long and does not count. Peers that do not
+/// read pin their buffers until they time out, one each, so that there are never more of these than
+/// connections.
+const SMALL_LEN: usize = (16 << 10) + DIRECT_ALIGNMENT;
+
+/// This part of the limit is kept mapped for the next reads, in so many buffers.
+const KEPT_PART: usize = 4;
+const KEPT_MAX: usize = 64;
+
+pub(super) static BUFFERS: Buffers = Buffers::new();
+
+/// Sets how many bytes the buffers may have in which files go from the disk to their readers. Meant
+/// for the start of a program.
+pub fn set_file_buffers_max(len: usize) {
+    BUFFERS.books().len_max = len;
+}
+
+/// Writes how much of the limit is taken.
+pub(crate) fn write_metrics(out: &mut MetricsWriter) {
+    let books = BUFFERS.books();
+    let help = "Buffers in which files are read from the disk: in use, or kept for the next read.";
+    let len = (books.out_len + books.kept_len) as f64;
+    out.gauge("weft_file_buffers_bytes", help, &[], len);
+    let help = "How many bytes those buffers may have together.";
+    out.gauge(
+        "weft_file_buffers_max_bytes",
+        help,
+        &[],
+        books.len_max as f64,
+    );
+    let help = "Reads into a small buffer, because the limit left no room for more.";
+    out.counter("weft_file_buffers_small_total", help, &[], books.small);
+}
+
+pub(super) struct Buffers {
+    books: Mutex<Books>,
+}
+
+/// `out_len + kept_len <= len_max`, after each change of the limit as soon as buffers come back.
+struct Books {
+    len_max: usize,
+    /// Of the buffers that are out and count.
+    out_len: usize,
+    /// Of these, the oldest first.
+    kept_len: usize,
+    kept: Vec<AlignedBuffer>,
+    small: u64,
+}
+
+/// An aligned buffer, taken while a piece is read and sent.
+pub(super) struct Buffer {
+    of: &'static Buffers,
+    /// Taken only by drop.
+    bytes: Option<AlignedBuffer>,
+    counted_len: usize,
+}
+
+impl Buffers {
+    const fn new() -> Buffers {
+        let books = Books {
+            len_max: LEN_MAX,
+            out_len: 0,
+            kept_len: 0,
+            kept: Vec::new(),
+            small: 0,
+        };
+        Buffers {
+            books: Mutex::new(books),
+        }
+    }
+
+    /// A buffer for so many bytes at any offset, or for fewer.
+    ///
+    /// # Errors
+    /// What `mmap(2)` reports.
+    pub(super) fn take(&'static self, len: u64) -> io::Result<Buffer> {
+        let wanted_len = len.min(PIECE_LEN_MAX) as usize + DIRECT_ALIGNMENT;
+        let wanted_len = wanted_len.next_multiple_of(DIRECT_ALIGNMENT);
+        let mut books = self.books();
+        let granted_len = books.grant(wanted_len);
+        let len = granted_len.unwrap_or(wanted_len.min(SMALL_LEN));
+        let kept = granted_len.and_then(|len| books.take_kept(len));
+        let counted_len = match (&kept, granted_len) {
+            (Some(kept), _) => kept.len(),
+            (None, granted_len) => granted_len.unwrap_or(0),
+        };
+        books.out_len += counted_len;
+        books.small += u64::from(granted_len.is_none());
+        let surplus = books.take_surplus();
+        drop(books);
+        // Unmapped outside the lock.
+        drop(surplus);
+        let mut buffer = Buffer {
+            of: self,
+            bytes: kept,
+            counted_len,
+        };
+        if buffer.bytes.is_none() {
+            buffer.bytes = Some(AlignedBuffer::new(len)?);
+        }
+        Ok(buffer)
+    }
+
+    fn put_back(&self, buffer: Option<AlignedBuffer>, counted_len: usize) {
+        let mut books = self.books();
+        books.out_len -= counted_len;
+        let surplus = buffer.and_then(|buffer| books.keep(buffer));
+        drop(books);
+        drop(surplus);
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    /// How much of what is wanted there is, if that is worth having.
+    fn grant(&self, wanted_len: usize) -> Option<usize> {
+        let part = self.len_max.saturating_sub(self.out_len) / PART;
+        let len = wanted_len.min(part / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT);
+        Some(len).filter(|&len| len >= wanted_len.min(SMALL_LEN))
+    }
+
+    /// A kept one that is long enough, and not much longer than that.
+    fn take_kept(&mut self, len: usize) -> Option<AlignedBuffer> {
+        let fits = |buffer: &AlignedBuffer| (len..=len + len / 4).contains(&buffer.len());
+        let at = self.kept.iter().rposition(fits)?;
+        let buffer = self.kept.remove(at);
+        self.kept_len -= buffer.len();
+        Some(buffer)
+    }
+
+    /// Keeps it, or gives it back if there is no room for it.
+    fn keep(&mut self, buffer: AlignedBuffer) -> Option<AlignedBuffer> {
+        let is_full = self.kept_len + buffer.len() > self.len_max / KEPT_PART;
+        if is_full || self.kept.len() == KEPT_MAX {
+            return Some(buffer);
+        }
+        self.kept_len += buffer.len();
+        self.kept.push(buffer);
+        None
+    }
+
+    /// The oldest of those that are kept, as many as are above the limit together with those that
+    /// are out.
+    fn take_surplus(&mut self) -> Vec<AlignedBuffer> {
+        let mut surplus = Vec::new();
+        while self.out_len + self.kept_len > self.len_max && !self.kept.is_empty() {
+            let oldest = self.kept.remove(0);
+            self.kept_len -= oldest.len();
+            surplus.push(oldest);
+        }
+        surplus
+    }
+}
+
+impl Buffer {
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        self.bytes.as_mut().expect("taken only by drop")
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.bytes.as_ref().expect("taken only by drop")
+    }
+
+    /// The longest piece that fits at any offset.
+    pub(super) fn piece_len(&self) -> u64 {
+        (self.as_slice().len() - DIRECT_ALIGNMENT) as u64
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.of.put_back(self.bytes.take(), self.counted_len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers() -> &'static Buffers {
+        Box::leak(Box::new(Buffers::new()))
+    }
+
+    /// Seen: 64 misses at a time held 17 MB, a quarter of a memory group of 70 MB, most of it for
+    /// files a tenth as long; and in such a group the event and the thread engine were killed,
+    /// because malloc keeps, on each of the threads that read, what was freed. Cause: all buffers
+    /// were of one length, for each thread, and malloc's. Cure: they are as long as what is read,
+    /// their sum has a limit, and each is a mapping that goes when it goes.
+    #[test]
+    fn buffers_are_as_long_as_what_is_read_and_have_a_limit() {
+        let buffers = buffers();
+        let out_len = || buffers.books().out_len;
+        drop(buffers.take(1000).unwrap());
+        assert_eq!(out_len(), 0);
+        let few = [1000, 60_000, u64::MAX].map(|len| buffers.take(len).unwrap());
+        let lens = few.each_ref().map(|buffer| buffer.as_slice().len());
+        assert_eq!(lens, [8192, 65_536, PIECE_LEN_MAX as usize + 4096]);
+        assert_eq!(out_len(), lens.iter().sum::<usize>());
+        let many: Vec<_> = (0..1000)
+            .map(|_| buffers.take(PIECE_LEN_MAX).unwrap())
+            .collect();
+        assert!(out_len() <= LEN_MAX, "{} of {LEN_MAX} out", out_len());
+        assert_eq!(many[999].piece_len(), (SMALL_LEN - DIRECT_ALIGNMENT) as u64);
+        assert!(buffers.books().small > 900);
+        drop((few, many));
+        assert_eq!(out_len(), 0);
+    }
+
+    #[test]
+    fn those_that_are_kept_stay_within_their_part_and_make_room_for_those_in_use() {
+        let buffers = buffers();
+        let kept_len = || buffers.books().kept_len;
+        let many: Vec<_> = (0..40)
+            .map(|_| buffers.take(PIECE_LEN_MAX / 8).unwrap())
+            .collect();
+        drop(many);
+        assert!((LEN_MAX / KEPT_PART / 2..=LEN_MAX / KEPT_PART).contains(&kept_len()));
+        let before = kept_len();
+        let again = buffers.take(PIECE_LEN_MAX / 8 - 1000).unwrap();
+        assert_eq!(
+            before - kept_len(),
+            again.as_slice().len(),
+            "it was a kept one"
+        );
+        let held: Vec<_> = (0..100)
+            .map(|_| buffers.take(PIECE_LEN_MAX).unwrap())
+            .collect();
+        let books = buffers.books();
+        assert!(books.out_len + books.kept_len <= LEN_MAX);
+        assert!(books.kept_len < before, "the oldest have gone");
+        drop(books);
+        drop((again, held));
+    }
+}

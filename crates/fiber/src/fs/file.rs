@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use io_uring::{opcode, types::Fd};
+use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
 use super::metadata::{self, Metadata};
@@ -318,11 +319,15 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
     if io_path() == IoPath::Uring {
         return read_by_ring(file, buffer, offset);
     }
-    let mut slices = [io::IoSliceMut::new(buffer)];
-    match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-        Ok(len) => Ok(len),
-        Err(_) => Ok(offload(|| rustix::io::pread(file, buffer, offset))?),
+    // RWF_NOWAIT waits for no lock, but with O_DIRECT for the disk (seen on Linux 6.18).
+    let is_direct = rustix::fs::fcntl_getfl(file)?.contains(OFlags::DIRECT);
+    if !is_direct {
+        let mut slices = [io::IoSliceMut::new(buffer)];
+        if let Ok(len) = rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            return Ok(len);
+        }
     }
+    Ok(offload(|| rustix::io::pread(file, buffer, offset))?)
 }
 
 /// Writes to a file at `offset` without blocking the processor; returns how many bytes.

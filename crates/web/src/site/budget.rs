@@ -13,8 +13,8 @@ use super::table::Id;
 /// that a newcomer which is asked for again finds a weak place after few requests. That replaces
 /// lists and visited bits, and so a hit writes nothing here.
 ///
-/// Why a walk over more files than fit changes nothing: at its next visit each file leads each
-/// other one by at most one request, and a lead of [`LEAD`] is needed.
+/// Why a walk over more files than fit changes each place once at most: at its next visit each file
+/// leads each other one by at most one request, and [more](needed) is needed once both are known.
 #[derive(Debug)]
 pub(super) struct Budget {
     ring: Ring,
@@ -25,9 +25,16 @@ pub(super) struct Budget {
     pub(super) evicted: u64,
 }
 
-/// By how many requests a newcomer must lead those that go for it: one is the noise of a cyclic
-/// walk (whose next file was just counted, and the others not yet in this round).
-const LEAD: u32 = 2;
+/// How often a newcomer must have been asked for to take the place of what was asked for so often.
+/// A lead of one request is the noise of a cyclic walk (whose next file was just counted, and the
+/// others not yet in this round). It is enough over what was asked for once: while a cache is
+/// young that is most of what it holds, and what is asked for again is worth more.
+fn needed(asked: u32) -> u32 {
+    match asked {
+        0 | 1 => 2,
+        _ => asked + 2,
+    }
+}
 
 /// How many places are looked at for each one that is needed. 5 of Redis's `maxmemory-samples` come
 /// close to choosing among all; 8 cost half a microsecond.
@@ -115,11 +122,16 @@ impl Budget {
         if short == 0 {
             return Some(Vec::new());
         }
-        // How many requests the victims together may stand for.
-        let mut lead = estimate.checked_sub(LEAD)?;
+        if estimate < needed(0) {
+            return None;
+        }
         let mut victims = Vec::new();
+        let mut asked = 0;
         for (popularity, Reverse(freed), id) in self.sample(short, sketch) {
-            lead = lead.checked_sub(u32::from(popularity))?;
+            asked += u32::from(popularity);
+            if estimate < needed(asked) {
+                return None;
+            }
             victims.push(id);
             short = short.saturating_sub(freed);
             if short == 0 {
@@ -205,7 +217,11 @@ mod tests {
         let mut cache = Cache::new(1016);
         let hot = 1_000_000..1_000_016;
         let (mut hot_hits, mut hot_asked) = (0, 0);
+        let mut evicted_at_first = 0;
         for round in 0..20 {
+            if round == 4 {
+                evicted_at_first = cache.budget.evicted;
+            }
             for cold in 0..4000 {
                 cache.ask(cold, 1);
                 let hit = cache.ask(hot.start + cold % 16, 1);
@@ -216,10 +232,13 @@ mod tests {
             }
         }
         assert_eq!(hot_hits, hot_asked, "hot files stay in");
-        let evicted = cache.budget.evicted;
+        // Each place changes hands once, when files that are asked for again meet those that were
+        // asked for once.
+        assert!(evicted_at_first <= 1016, "{evicted_at_first} of 1016");
+        let evicted = cache.budget.evicted - evicted_at_first;
         assert!(
-            evicted < 80_000 / 200,
-            "{evicted} evicted by 80,000 requests for cold files"
+            evicted < 64_000 / 200,
+            "{evicted} evicted by 64,000 requests for cold files"
         );
     }
 
@@ -229,6 +248,19 @@ mod tests {
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
         let asked = (1..).find(|_| cache.ask(7_000_000, 1)).unwrap();
         assert!(asked <= 5, "in memory at request {asked}");
+    }
+
+    /// Seen: on a slow disk, a cache that had just become full answered 3,300 requests with 900
+    /// reads, and one that takes in all that it reads 3,700. Cause: a file that was asked for again
+    /// had to lead by two requests over files that were asked for once, and there was hardly any.
+    /// Cure: one is enough over those.
+    #[test]
+    fn what_is_asked_for_again_takes_the_place_of_what_was_asked_for_once() {
+        let mut cache = Cache::new(100);
+        (0..200).for_each(|n| _ = cache.ask(n, 1));
+        (100..200).for_each(|n| assert!(!cache.ask(n, 1), "the second time it is let in"));
+        let known = (100..200).filter(|&n| cache.ask(n, 1)).count();
+        assert!(known >= 95, "{known} of 100 are known the third time");
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Moment {
     }
 }
 
-/// For the sketch: what a file in memory weighs, about.
+/// For the sketch: what a file in memory or in the page cache weighs, about.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
 /// Rows of a name, what it says, and a value.
@@ -151,7 +151,9 @@ impl Site {
             resting: AtomicU64::new(0),
             opened_since_epoch: now.since_epoch,
             table: Table::new(),
-            sketch: Sketch::new(config.memory_budget / MEAN_FILE_LEN),
+            sketch: Sketch::new(
+                config.memory_budget.saturating_add(page_cache_budget) / MEAN_FILE_LEN,
+            ),
             ledger: Mutex::new(Ledger::new(&config, page_cache_budget)),
             listings: Listings::default(),
             error_pages: Vec::new(),

@@ -7,7 +7,7 @@
 
 mod buffers;
 
-use std::io;
+use std::io::{self, ErrorKind::TimedOut};
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -78,10 +78,19 @@ fn is_cached_whole(range: &FileRange) -> bool {
 /// bytes of the range are read only if the file's stamp is still the same afterwards.
 ///
 /// # Errors
-/// `InvalidData` if the file has changed; else what `pread(2)` reports.
+/// `InvalidData` if the file has changed; `TimedOut` if other reads past the page cache have kept
+/// it waiting, so that the caller looks at its time and at the server's stage; else what `pread(2)`
+/// reports.
 pub(crate) fn read(range: &FileRange, way: Way<'_>, len_max: u64) -> io::Result<ReadPiece> {
     const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
-    let _turn = matches!(way, Way::Direct(_)).then(|| DIRECT_READS.acquire());
+    let _turn = match way {
+        Way::Direct(_) => Some(
+            DIRECT_READS
+                .acquire_timeout(TURN_PATIENCE)
+                .ok_or(TimedOut)?,
+        ),
+        Way::Cached | Way::Read => None,
+    };
     let mut buffer = BUFFERS.take(range.len().min(len_max))?;
     let len = range.len().min(len_max).min(buffer.piece_len());
     let (start, file) = (range.range.start, range.file.as_fd());
@@ -142,6 +151,9 @@ const PIECE_LEN_MAX: u64 = 1024 * 1024;
 /// where a ring does not read. A fiber gives its turn back when it runs again, on a busy processor
 /// some milliseconds after the disk was done. Reads that wait for their turn hold no buffer.
 static DIRECT_READS: Semaphore = Semaphore::new(32);
+
+/// How long one waits for its turn at a time. A disk may hang.
+const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -102,7 +102,9 @@ pub(crate) trait Stream: Send + Sync + 'static {
     ///
     /// # Errors
     /// What `pread(2)` reports.
-    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece>;
+    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece> {
+        file::read(range, file::way(range), SEALED_LEN_MAX as u64)
+    }
 
     /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
@@ -208,10 +210,6 @@ impl Stream for FiberStream {
             }
         }
         either!(self, stream => untaken(stream.as_fd(), look))
-    }
-
-    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece> {
-        file::read(range, file::way(range), SEALED_LEN_MAX as u64)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -334,10 +332,6 @@ impl Stream for ThreadStream {
             }
         }
         untaken(self.fd.as_fd(), look)
-    }
-
-    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece> {
-        file::read(range, Way::Read, SEALED_LEN_MAX as u64)
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

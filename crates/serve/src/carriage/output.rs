@@ -155,7 +155,10 @@ impl<S: Session> Carriage<S> {
             && !secure.is_handshaking()
             && matches!(
                 self.stage,
-                Stage::Finish(_) | Stage::Close(Closed::Session | Closed::Drained | Closed::Peer)
+                Stage::Finish(_)
+                    | Stage::Close(
+                        Closed::Session | Closed::Drained | Closed::Peer | Closed::TimedOut(_)
+                    )
             )
         {
             let outgoing = outgoing(&mut self.outgoing, &self.shared, now);

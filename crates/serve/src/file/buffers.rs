@@ -15,8 +15,8 @@ const LEN_MAX: usize = 16 << 20;
 const PART: usize = 4;
 
 /// Where nothing worth having is left, a buffer is this long and does not count. Peers that do not
-/// read pin their buffers until they time out, one each, so that there are never more of these than
-/// connections.
+/// read pin their buffers until they time out: one each, and under the netstack as many as are
+/// under way to them.
 const SMALL_LEN: usize = (16 << 10) + DIRECT_ALIGNMENT;
 
 /// This part of the limit is kept mapped for the next reads, in so many buffers.
@@ -33,19 +33,16 @@ pub fn set_file_buffers_max(len: usize) {
 
 /// Writes how much of the limit is taken.
 pub(crate) fn write_metrics(out: &mut MetricsWriter) {
-    let books = BUFFERS.books();
+    let (len, len_max, small) = {
+        let books = BUFFERS.books();
+        (books.out_len + books.kept_len, books.len_max, books.small)
+    };
     let help = "Buffers in which files are read from the disk: in use, or kept for the next read.";
-    let len = (books.out_len + books.kept_len) as f64;
-    out.gauge("weft_file_buffers_bytes", help, &[], len);
+    out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
     let help = "How many bytes those buffers may have together.";
-    out.gauge(
-        "weft_file_buffers_max_bytes",
-        help,
-        &[],
-        books.len_max as f64,
-    );
-    let help = "Reads into a small buffer, because the limit left no room for more.";
-    out.counter("weft_file_buffers_small_total", help, &[], books.small);
+    out.gauge("weft_file_buffers_max_bytes", help, &[], len_max as f64);
+    let help = "Reads into a small buffer beside that, because the limit left no room.";
+    out.counter("weft_file_buffers_small_total", help, &[], small);
 }
 
 pub(super) struct Buffers {
@@ -95,10 +92,10 @@ impl Buffers {
         let mut books = self.books();
         let granted_len = books.grant(wanted_len);
         let len = granted_len.unwrap_or(wanted_len.min(SMALL_LEN));
-        let kept = granted_len.and_then(|len| books.take_kept(len));
-        let counted_len = match (&kept, granted_len) {
-            (Some(kept), _) => kept.len(),
-            (None, granted_len) => granted_len.unwrap_or(0),
+        let kept = books.take_kept(len);
+        let counted_len = match &kept {
+            Some(kept) => kept.len(),
+            None => granted_len.unwrap_or(0),
         };
         books.out_len += counted_len;
         books.small += u64::from(granted_len.is_none());
@@ -120,7 +117,11 @@ impl Buffers {
     fn put_back(&self, buffer: Option<AlignedBuffer>, counted_len: usize) {
         let mut books = self.books();
         books.out_len -= counted_len;
-        let surplus = buffer.and_then(|buffer| books.keep(buffer));
+        if let Some(buffer) = buffer {
+            books.kept_len += buffer.len();
+            books.kept.push(buffer);
+        }
+        let surplus = books.take_surplus();
         drop(books);
         drop(surplus);
     }
@@ -147,22 +148,12 @@ impl Books {
         Some(buffer)
     }
 
-    /// Keeps it, or gives it back if there is no room for it.
-    fn keep(&mut self, buffer: AlignedBuffer) -> Option<AlignedBuffer> {
-        let is_full = self.kept_len + buffer.len() > self.len_max / KEPT_PART;
-        if is_full || self.kept.len() == KEPT_MAX {
-            return Some(buffer);
-        }
-        self.kept_len += buffer.len();
-        self.kept.push(buffer);
-        None
-    }
-
-    /// The oldest of those that are kept, as many as are above the limit together with those that
-    /// are out.
+    /// The oldest of those that are kept, as many as are above the limits.
     fn take_surplus(&mut self) -> Vec<AlignedBuffer> {
         let mut surplus = Vec::new();
-        while self.out_len + self.kept_len > self.len_max && !self.kept.is_empty() {
+        let left = self.len_max.saturating_sub(self.out_len);
+        let kept_len_max = left.min(self.len_max / KEPT_PART);
+        while self.kept_len > kept_len_max || self.kept.len() > KEPT_MAX {
             let oldest = self.kept.remove(0);
             self.kept_len -= oldest.len();
             surplus.push(oldest);

@@ -299,6 +299,18 @@ fn a_peer_that_says_goodbye_gets_its_replies_first_and_a_goodbye() {
     );
 }
 
+/// Seen (in review): a connection that was idle for too long ended without a goodbye. A client took
+/// it for one that was cut off.
+#[test]
+fn a_peer_that_is_idle_for_too_long_is_told_the_end() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say w\n");
+    pair.world.expire();
+    assert_eq!(pair.carry(), Blocked::Closed(Closed::TimedOut(Phase::Idle)));
+    let heard = &b"w\ngave up: TimedOut(Idle)\n"[..];
+    assert_eq!((&pair.heard[..], pair.has_ended), (heard, true));
+}
+
 #[test]
 fn a_record_that_was_tampered_with_ends_the_connection() {
     let mut pair = Pair::new(&[]);

@@ -52,7 +52,7 @@ the laboratory's own readings, about one percent, and whatever else runs. The cl
 in 10 ms.",
     reasons: "\
 On a veth each frame of AF_XDP is allocated and copied by the kernel, which a card with a driver for
-it does not do. The paper's ratios come from many cores; below nine Linux is ahead there as well.
+it does not do. The paper's ratios come from many cores; below nine Linux is ahead in the paper.
 The kernel cuts what it sends whole in software, so a short packet costs it less than a whole trip.",
     measures: &[
         Measure::GBIT,

@@ -68,7 +68,7 @@ impl Scale {
 
 /// A figure with its unit: `353 ms`.
 pub(crate) fn with_unit(figure: f64, unit: &'static str) -> String {
-    let scale = Scale::below(unit, figure, ALONE_FROM);
+    let scale = Scale::below(unit, rounded(figure).0, ALONE_FROM);
     match scale.unit {
         "per second" => format!("{}/s", show(figure)),
         unit => format!("{} {unit}", scale.show(figure)),
@@ -81,11 +81,23 @@ pub fn show(figure: f64) -> String {
     if size < 1e-6 {
         return "0".to_owned();
     }
-    if size >= 1000.0 {
-        return grouped(figure);
+    // Rounding may add a digit: 9.996 is 10.0.
+    match rounded(figure).1 {
+        3.. => grouped(figure),
+        exponent => {
+            let decimals = (2 - exponent).clamp(0, 6) as usize;
+            format!("{figure:.decimals$}")
+        }
     }
-    let decimals = (2.0 - size.log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{figure:.decimals$}")
+}
+
+/// A figure of three digits, and the power of ten of its first one.
+fn rounded(figure: f64) -> (f64, i32) {
+    let text = format!("{figure:.2e}");
+    let exponent = text
+        .split_once('e')
+        .and_then(|(_, power)| power.parse().ok());
+    (text.parse().unwrap_or(figure), exponent.unwrap_or(0))
 }
 
 /// A count.
@@ -148,6 +160,17 @@ mod tests {
             "-1,234",
         ];
         assert_eq!(shown, expected);
+    }
+
+    /// Seen: "1000" without a comma, "10.00" of four digits, and "1,000 µs". Cause: the digits were
+    /// counted before the figure was rounded. Cure: it is rounded first.
+    #[test]
+    fn a_figure_that_rounding_makes_longer_has_three_digits_all_the_same() {
+        assert_eq!(
+            [999.6, 9.996, 0.09996, 99.95, -9.996].map(show),
+            ["1,000", "10.0", "0.100", "100", "-10.0"]
+        );
+        assert_eq!(with_unit(999.6, "µs"), "1.00 ms");
     }
 
     /// Seen: "ahead of nginx in p99 latency (353,108; nginx 377,225)", and nothing said of what.

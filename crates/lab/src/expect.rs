@@ -128,22 +128,13 @@ impl Judge<'_> {
             return None;
         }
         let ours = self.median(cell, subject);
-        // A subject that failed was not beaten.
-        let there: Vec<&str> = asked
-            .iter()
-            .copied()
-            .filter(|other| self.has_samples(cell, other))
-            .collect();
-        // One without a figure has been beaten: it never came to an end.
-        let quotients = there
-            .iter()
-            .map(|other| match (ours, self.median(cell, other)) {
-                (Some(ours), Some(theirs)) => times * self.worse_by(ours, theirs),
-                (Some(_), None) => 0.0,
-                (None, _) => f64::INFINITY,
-            });
-        let worst = quotients.fold(0.0, f64::max);
-        let is_measured = self.is_there(cell, subject) && !there.is_empty();
+        let there = asked.iter().filter_map(|other| self.reached(cell, other));
+        let quotients = there.map(|theirs| match ours {
+            Some(ours) => times * self.worse_by(ours, theirs),
+            None => f64::INFINITY,
+        });
+        let worst = quotients.reduce(f64::max);
+        let worst = worst.filter(|_| self.is_there(cell, subject));
         let figures = asked.iter().map(|other| {
             let ratio = self.rows.ratio(self.measure, cell, subject, other);
             // Of nothing by nothing there is none.
@@ -166,7 +157,7 @@ impl Judge<'_> {
         Some(self.expectation(
             cell,
             says,
-            is_measured.then(|| Judgement::of(worst)),
+            worst.map(Judgement::of),
             format!("{}; {figures}", self.show(cell, subject)),
         ))
     }
@@ -179,6 +170,9 @@ impl Judge<'_> {
         }
         let both = self.median(cell, subject).zip(self.median(cell, other));
         let verdict = both.map(|(ours, theirs)| {
+            if ours == theirs {
+                return Judgement::Met;
+            }
             let worse = self.worse_by(ours, theirs);
             match Judgement::of(worse.max(1.0 / worse)) {
                 Judgement::Failed => Judgement::Failed,
@@ -202,18 +196,14 @@ impl Judge<'_> {
         if !self.rows.has_subject(other) {
             return None;
         }
-        let both = self.median(cell, subject).zip(self.median(cell, other));
-        let is_there = self.is_there(cell, subject) && self.has_samples(cell, other);
+        let theirs = self.reached(cell, other);
         Some(self.expectation(
             cell,
             {
                 let (factor, title) = (times(factor), self.measure.title);
                 format!("{subject}, {cell}: {title} of at most {factor}that of {other}")
             },
-            is_there.then(|| match both {
-                Some((ours, theirs)) => Judgement::of(ours / (factor * theirs)),
-                None => Judgement::Failed,
-            }),
+            self.limited(cell, subject, theirs.map(|theirs| factor * theirs)),
             format!(
                 "{}; {other} {}",
                 self.show(cell, subject),
@@ -225,11 +215,11 @@ impl Judge<'_> {
     /// That a cell's median is at most `factor` times another cell's.
     pub fn within(&self, cell: &str, of: &str, subject: &str, factor: f64) -> Expectation {
         let (most, title) = (times(factor), self.measure.title);
-        let both = self.median(cell, subject).zip(self.median(of, subject));
+        let there = self.reached(of, subject);
         self.expectation(
             cell,
             format!("{subject}, {cell}: {title} of at most {most}that at {of}"),
-            both.map(|(here, there)| Judgement::of(here / (factor * there))),
+            self.limited(cell, subject, there.map(|there| factor * there)),
             format!(
                 "{} against {}",
                 self.show(cell, subject),
@@ -272,10 +262,28 @@ impl Judge<'_> {
         })
     }
 
-    fn has_samples(&self, cell: &str, subject: &str) -> bool {
-        self.rows
-            .find(cell, subject)
-            .is_some_and(|row| row.tells_of(self.measure))
+    /// That the median is at most the limit, if there is one.
+    fn limited(&self, cell: &str, subject: &str, limit: Option<f64>) -> Option<Judgement> {
+        let limit = limit.filter(|_| self.is_there(cell, subject))?;
+        Some(match self.median(cell, subject) {
+            // Also nothing by nothing, which has no quotient.
+            Some(median) if median <= limit => Judgement::Met,
+            Some(median) => Judgement::of(median / limit),
+            None => Judgement::Failed,
+        })
+    }
+
+    /// What there is to be beaten: the median, or the worst that there is if it never came to an
+    /// end. What failed was not beaten.
+    fn reached(&self, cell: &str, subject: &str) -> Option<f64> {
+        let row = self.rows.find(cell, subject)?;
+        let is_never = row.failures.is_empty() && row.tells_of(self.measure);
+        let worst = match self.measure.better {
+            Better::More => 0.0,
+            _ => f64::INFINITY,
+        };
+        let median = row.spread(self.measure).map(|spread| spread.median);
+        median.or(is_never.then_some(worst))
     }
 
     fn median(&self, cell: &str, subject: &str) -> Option<f64> {
@@ -391,6 +399,66 @@ mod tests {
         };
         assert_eq!(verdict(Better::More), Judgement::Failed);
         assert_eq!(verdict(Better::Less), Judgement::Met);
+    }
+
+    /// Seen: "weft ahead of nginx" where two of nginx's three samples had failed. Cause: a row
+    /// without a median was one that never came to an end. Cure: only if nothing of it failed.
+    #[test]
+    fn a_peer_that_failed_is_neither_beaten_nor_a_reference() {
+        let mut rows = rows(&[("a", &[Some(1.0)]), ("b", &[Some(2.0)]), ("n", &[None])]);
+        let failures = ["it crashed", "it crashed"].map(str::to_owned).to_vec();
+        rows.find_mut("c", "b").unwrap().failures = failures;
+        let never = Measure {
+            can_be_never: true,
+            ..Measure::CPU_US
+        };
+        for measure in [&Measure::CPU_US, &never] {
+            let judge = rows.by(measure);
+            let beaten = judge.beats("c", "a", &["b"], 1.0).unwrap().verdict;
+            let near = judge.near("c", "a", 1.0, "b").unwrap().verdict;
+            assert_eq!(
+                (beaten, near),
+                (Judgement::NotMeasured, Judgement::NotMeasured)
+            );
+            // That ours failed is told.
+            let ours = judge.beats("c", "b", &["a"], 1.0).unwrap().verdict;
+            assert_eq!(
+                (ours, judge.at_most("c", "b", 9.0).verdict),
+                (Judgement::Failed, Judgement::Failed)
+            );
+        }
+        let judge = rows.by(&never);
+        let near = judge.near("c", "a", 1.0, "n").unwrap().verdict;
+        assert_eq!(near, Judgement::Met, "the other one never came to an end");
+    }
+
+    /// Seen: two figures of 0 were "NOT AS EXPECTED: say the same". Cause: the quotient of nothing
+    /// by nothing. Cure: it is not asked for.
+    #[test]
+    fn nothing_is_the_same_as_nothing_and_near_it() {
+        let rows = rows(&[
+            ("a", &[Some(0.0)]),
+            ("b", &[Some(0.0)]),
+            ("one", &[Some(1.0)]),
+        ]);
+        for better in [Better::Less, Better::More] {
+            let measure = Measure {
+                better,
+                ..Measure::CPU_US
+            };
+            let judge = rows.by(&measure);
+            let same = |other| judge.same("c", "a", other).unwrap().verdict;
+            assert_eq!(
+                (same("b"), same("one")),
+                (Judgement::Met, Judgement::Failed)
+            );
+            let near = |of, other| judge.near("c", of, 0.7, other).unwrap().verdict;
+            assert_eq!(
+                (near("a", "b"), near("one", "b")),
+                (Judgement::Met, Judgement::Failed)
+            );
+            assert_eq!(judge.within("c", "c", "a", 0.7).verdict, Judgement::Met);
+        }
     }
 
     #[test]

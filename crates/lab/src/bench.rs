@@ -31,7 +31,7 @@ use crate::busy::{self, Usage};
 use crate::place::{
     LabPlace, Launched, Link, LinkPlan, SERVER, ServerLimits, Side, processes, sys,
 };
-use crate::sample::{Noise, Sample};
+use crate::sample::{LASTED_S, Noise, Sample};
 use crate::subject::{Speaks, Stand, Start, Subject};
 
 /// How long a server may take until it answers.
@@ -667,6 +667,7 @@ impl Driven {
             .map(|one| one.total.received_bytes)
             .sum();
         let values = [
+            (LASTED_S, seconds),
             ("cpu_us", self.window.cpu_s * 1e6 / replies),
             ("machine_us", self.window.machine_s * 1e6 / replies),
             ("gbit_per_s", bytes as f64 * 8e-9 / seconds),

@@ -27,6 +27,9 @@ pub struct Output {
     pub cpu_seconds: Option<f64>,
 }
 
+/// The value that says how long a server's sample was measured.
+pub(crate) const LASTED_S: &str = "lasted_s";
+
 /// What a sample brought.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Sample {

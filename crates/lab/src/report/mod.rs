@@ -12,7 +12,8 @@ pub use text::summary;
 use crate::expect::{Expectation, Judgement};
 use crate::experiment::{Experiment, Measure, Work};
 use crate::numbers::counted;
-use crate::rows::Rows;
+use crate::rows::{Rows, Spread};
+use crate::sample::LASTED_S;
 use crate::store::{Came, Recorded};
 
 /// Above this, the machine was not ours.
@@ -188,12 +189,12 @@ impl<'a> Report<'a> {
             .map(|(name, version)| format!("{name} {version}"))
             .collect();
         let rounds = counted(header.repetitions as usize, "round");
-        let (machine, place, seconds) = (&header.card.machine, &header.place, header.seconds);
+        let (machine, place) = (&header.card.machine, &header.place);
         let mut parts = vec![format!("Measured {date} UTC on {machine}")];
         if !versions.is_empty() {
             parts.push(versions.join(", "));
         }
-        parts.push(format!("{rounds}, subjects by turns, {seconds} s each"));
+        parts.push(format!("{rounds}, subjects by turns{}", self.lengths()));
         let ending = self.recorded.ending.as_ref();
         let repeated = ending.map_or(0, |ending| ending.repeated as usize);
         if repeated > 0 {
@@ -204,6 +205,37 @@ impl<'a> Report<'a> {
             parts.push(place.clone());
         }
         format!("{}.", parts.join("; "))
+    }
+
+    /// How long a server's samples lasted, and what a program was asked for: `, 0.3 to 10 s each`.
+    /// An experiment may take longer than the run's measure, and a program may end by itself.
+    fn lengths(&self) -> String {
+        let rows = self.rows.all().iter();
+        let is_server = matches!(self.experiment.work, Work::Server(_));
+        let seconds: Vec<f64> = match is_server {
+            true => rows
+                .flat_map(|row| &row.samples)
+                .filter_map(|sample| sample.values.get(LASTED_S).copied())
+                .collect(),
+            false => rows
+                .map(|row| row.cell.parameter("ms"))
+                .map(|ms| ms.map_or(self.recorded.header.seconds, |ms| ms as f64 / 1e3))
+                .collect(),
+        };
+        // Older samples do not say it.
+        let Some(lasted) = Spread::of(seconds) else {
+            return String::new();
+        };
+        let tenths = |seconds: f64| (seconds * 10.0).round().max(1.0) / 10.0;
+        let (least, greatest) = (tenths(lasted.least), tenths(lasted.greatest));
+        let range = match least == greatest {
+            true => format!("{least} s"),
+            false => format!("{least} to {greatest} s"),
+        };
+        match is_server {
+            true => format!(", {range} each"),
+            false => format!(", each asked for {range}"),
+        }
     }
 
     /// How many samples were taken in all, those that were discarded included.

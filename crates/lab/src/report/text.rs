@@ -139,7 +139,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result
 mod tests {
     use super::super::Report;
     use super::summary;
-    use crate::sample::Sample;
+    use crate::sample::{LASTED_S, Sample};
     use crate::store::tests::header;
     use crate::store::{Came, Record, Recorded, RunEnd};
 
@@ -211,11 +211,39 @@ mod tests {
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).markdown();
         assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
-        let how =
-            "; weft 1.0; 2 rounds, subjects by turns, 0.5 s each; 1 noisy sample taken again.";
+        let how = "; weft 1.0; 2 rounds, subjects by turns, each asked for 0.5 s; 1 noisy sample taken again.";
         assert!(text.contains(how), "{text}");
         assert!(text.contains("| time per operation and processor, ns | weft | go |"));
         assert!(text.contains("\n- NOT AS EXPECTED: weft, 1 processor, many: time per operation"));
+    }
+
+    /// Seen: "0.3 s each" of samples that took ten seconds. Cause: an experiment makes more of the
+    /// run's measure, and the receipt had the measure. Cure: a sample says how long it lasted.
+    #[test]
+    fn the_receipt_says_how_long_a_servers_samples_lasted() {
+        let experiment = crate::catalog::find("netstack-congestion").unwrap();
+        let mut recorded = recorded(0.0);
+        recorded.header.experiment = experiment.name.to_owned();
+        recorded.turns.truncate(2);
+        let cells = ["CUBIC, 0 % lost", "CUBIC, 1 % lost"];
+        let say = |recorded: &Recorded, lasted: &str| {
+            let text = Report::new(experiment, recorded).markdown();
+            let how = format!("2 rounds, subjects by turns{lasted}; 1 noisy sample");
+            assert!(text.contains(&how), "{text}");
+        };
+        for (turn, cell) in recorded.turns.iter_mut().zip(cells) {
+            turn.cell = cell.to_owned();
+        }
+        say(&recorded, "");
+        for (turn, lasted_s) in recorded.turns.iter_mut().zip([1.2004, 10.01]) {
+            let Came::Sample(sample) = &mut turn.came else {
+                panic!("{:?}", turn.came);
+            };
+            sample.values.insert(LASTED_S.to_owned(), lasted_s);
+        }
+        say(&recorded, ", 1.2 to 10 s each");
+        recorded.turns.truncate(1);
+        say(&recorded, ", 1.2 s each");
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //!
 //! The best samples decide: those of identical binaries agree within 1.5 % where their medians
 //! differ by 16 %. Beside them stands the ratio of medians with its 95 % interval, from resampling
-//! the rounds (bootstrap), so that a reader sees how sure it is. Runs of different hours differ
+//! each side (bootstrap), so that a reader sees how sure it is. Runs of different hours differ
 //! because the machine did: there a difference counts only if the interval confirms it, and the
-//! subjects that did not change tell how much the machine did.
+//! subjects that did not change tell how much the machine did. Where a greater share of samples
+//! has no figure than before, it is worse, whatever the others say.
 
 use std::fmt;
 
@@ -28,12 +29,23 @@ pub struct Compared {
     pub what: String,
     /// Whether it is one of weft's.
     pub is_ours: bool,
-    /// The best figures before and now, with their unit; `None` if one of them failed.
-    pub figures: Option<(String, String)>,
+    /// The best figures before and now, with their unit.
+    pub figures: Result<(String, String), NoFigures>,
+    /// How many samples had no figure, and of how many, before and now.
+    pub missing: [(usize, usize); 2],
     /// How much dearer the new one is: of the best samples.
     pub best: f64,
     /// Of the medians, and the interval that holds it with 95 %.
     pub medians: (f64, f64, f64),
+}
+
+/// Why there is nothing to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoFigures {
+    /// One of the two failed.
+    Failed,
+    /// The new run does not have what the old one had.
+    NotMeasured,
 }
 
 /// What was compared.
@@ -72,11 +84,10 @@ impl Comparison {
     /// Adds an experiment with subjects whose names begin with [`OLD`] and [`NEW`].
     pub fn add_builds(&mut self, report: &Report<'_>) {
         let experiment = report.experiment;
-        let of_new = |new: &str| Some(format!("{OLD}{}", new.strip_prefix(NEW)?));
         self.add_rows(
             (experiment.name, &experiment.measures[0]),
             (&report.rows, &report.rows),
-            of_new,
+            of_old,
         );
         let notes = report.warnings().into_iter();
         let name = experiment.name;
@@ -101,7 +112,7 @@ impl Comparison {
         self.add_rows(
             (experiment.name, &experiment.measures[0]),
             (&old.rows, &new.rows),
-            |new| Some(new.to_owned()),
+            |old| Some(old.to_owned()),
         );
         let [old, new] = [old, new].map(|report| &report.recorded.header.card.machine);
         let note = format!("the machines differ: {old}; {new}");
@@ -110,33 +121,65 @@ impl Comparison {
         }
     }
 
-    /// Adds each subject whose old form `of_new` names, by an experiment's first measure.
+    /// Adds an experiment that the new run does not have.
+    pub fn add_not_measured(&mut self, old: &Report<'_>) {
+        let experiment = old.experiment;
+        let rows = old.rows.all().iter();
+        let mut figures = rows.filter(|row| row.spread(&experiment.measures[0]).is_some());
+        if figures.any(|row| row.subject.starts_with(OURS)) {
+            let what = experiment.name.to_owned();
+            self.lines.push(Compared {
+                what,
+                ..not_measured()
+            });
+        }
+    }
+
+    /// Adds each subject whose new form `of_old` names, by an experiment's first measure.
     fn add_rows(
         &mut self,
         (name, measure): (&str, &Measure),
         (old, new): (&Rows, &Rows),
-        of_new: impl Fn(&str) -> Option<String>,
+        of_old: impl Fn(&str) -> Option<String>,
     ) {
-        for new in new.all().iter().filter(|row| !row.is_absent) {
-            let label = &new.cell.label;
-            let Some(old) = of_new(&new.subject).and_then(|subject| old.find(label, &subject))
-            else {
+        let mut not_asked = 0;
+        for old in old.all().iter().filter(|row| !row.is_absent) {
+            let label = &old.cell.label;
+            let Some(subject) = of_old(&old.subject) else {
                 continue;
             };
-            let form = new.subject.strip_prefix(NEW).unwrap_or(&new.subject);
-            let line = Compared {
-                what: format!("{name}, {form}: {label}"),
-                is_ours: form.starts_with(OURS),
-                ..compare(measure, old, new)
-            };
+            let form = subject.strip_prefix(NEW).unwrap_or(&subject);
+            let is_ours = form.starts_with(OURS);
             // What never had a figure has lost none.
-            if self.compares == Compares::Builds || old.spread(measure).is_some() {
-                self.lines.push(line);
+            if self.compares == Compares::Runs && old.spread(measure).is_none() {
+                continue;
             }
+            let found = new.find(label, &subject).filter(|row| !row.is_absent);
+            let compared = match found {
+                Some(new) => compare(measure, old, new),
+                // Cells are chosen, and the programs of others come and go.
+                None if !new.has_cell(label) => {
+                    not_asked += usize::from(is_ours);
+                    continue;
+                }
+                None if !is_ours => continue,
+                None => not_measured(),
+            };
+            self.lines.push(Compared {
+                what: format!("{name}, {form}: {label}"),
+                is_ours,
+                ..compared
+            });
+        }
+        if not_asked > 0 {
+            let figures = counted(not_asked, "figure");
+            self.notes.push(format!(
+                "{name}: the new run did not ask for {figures} of weft"
+            ));
         }
     }
 
-    /// Whether nothing of weft's is dearer than the limit, and none is missing.
+    /// Whether nothing of weft's is dearer than the limit, and nothing of it is missing.
     pub fn is_no_loss(&self) -> bool {
         let mut ours = self.lines.iter().filter(|line| line.is_ours).peekable();
         ours.peek().is_some() && !ours.any(|line| self.is_dearer(line))
@@ -144,11 +187,36 @@ impl Comparison {
 
     fn is_dearer(&self, line: &Compared) -> bool {
         let is_sure = self.compares == Compares::Builds || line.medians.1 > 1.0;
-        line.figures.is_none() || line.best > self.limit && is_sure
+        line.figures.is_err() || line.is_missing_more() || line.best > self.limit && is_sure
     }
 
     fn is_cheaper(&self, line: &Compared) -> bool {
-        line.best < 1.0 / self.limit && line.medians.2 < 1.0
+        line.best < 1.0 / self.limit && line.medians.2 < 1.0 && !line.is_missing_more()
+    }
+}
+
+impl Compared {
+    /// Whether a greater share of the samples has no figure than before.
+    fn is_missing_more(&self) -> bool {
+        let [(before, of_before), (now, of_now)] = self.missing;
+        now * of_before > before * of_now
+    }
+}
+
+/// The new form of an old one.
+fn of_old(old: &str) -> Option<String> {
+    Some(format!("{NEW}{}", old.strip_prefix(OLD)?))
+}
+
+/// What the old run has of ours and the new one does not.
+fn not_measured() -> Compared {
+    Compared {
+        what: String::new(),
+        is_ours: true,
+        figures: Err(NoFigures::NotMeasured),
+        missing: [(0, 0); 2],
+        best: f64::NAN,
+        medians: (f64::NAN, f64::NAN, f64::NAN),
     }
 }
 
@@ -170,21 +238,28 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     Compared {
         what: String::new(),
         is_ours: true,
-        figures: best.map(|(old, new)| {
+        figures: best.ok_or(NoFigures::Failed).map(|(old, new)| {
             let [old, new] = [old, new].map(|figure| with_unit(figure, measure.unit));
             (old, new)
         }),
+        missing: [old, new].map(|row| row.missing(measure)),
         best: best.map_or(f64::NAN, |(old, new)| dearer(old, new)),
         medians: bootstrap(&figures(old), &figures(new), dearer),
     }
 }
 
 /// The ratio of the medians, and the 2.5th and 97.5th percentile of what it is when samples are
-/// drawn again with replacement.
+/// drawn again with replacement: on each side by itself. Too few samples say nothing of how they
+/// vary, and bound nothing.
 fn bootstrap(old: &[f64], new: &[f64], dearer: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
     const DRAWS: usize = 2000;
+    const SAMPLES_MIN: usize = 3;
     if old.is_empty() || new.is_empty() {
         return (f64::NAN, f64::NAN, f64::NAN);
+    }
+    let ratio = dearer(median(old.to_vec()), median(new.to_vec()));
+    if old.len().min(new.len()) < SAMPLES_MIN {
+        return (ratio, 0.0, f64::INFINITY);
     }
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = |from: &[f64]| {
@@ -199,13 +274,13 @@ fn bootstrap(old: &[f64], new: &[f64], dearer: impl Fn(f64, f64) -> f64) -> (f64
     };
     let mut ratios: Vec<f64> = (0..DRAWS).map(|_| dearer(draw(old), draw(new))).collect();
     ratios.sort_by(f64::total_cmp);
-    let ratio = dearer(median(old.to_vec()), median(new.to_vec()));
     (ratio, ratios[DRAWS / 40], ratios[DRAWS - 1 - DRAWS / 40])
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+    let [low, high] = [(figures.len() - 1) / 2, figures.len() / 2].map(|at| figures[at]);
+    (low + high) / 2.0
 }
 
 impl fmt::Display for Comparison {
@@ -215,7 +290,7 @@ impl fmt::Display for Comparison {
         };
         let shown: Vec<&Compared> = self.lines.iter().filter(is_shown).collect();
         let head = ("old, best".to_owned(), "new, best".to_owned());
-        let figures = || shown.iter().filter_map(|line| line.figures.as_ref());
+        let figures = || shown.iter().filter_map(|line| line.figures.as_ref().ok());
         let figures = || figures().chain([&head]);
         let width = widest(shown.iter().map(|line| &line.what));
         let before = widest(figures().map(|one| &one.0));
@@ -229,9 +304,16 @@ impl fmt::Display for Comparison {
         }
         for line in shown {
             let what = &line.what;
-            let Some((old, new)) = &line.figures else {
-                writeln!(f, "{what:<width$}  failed")?;
-                continue;
+            let (old, new) = match &line.figures {
+                Ok(figures) => figures,
+                Err(NoFigures::Failed) => {
+                    writeln!(f, "{what:<width$}  failed")?;
+                    continue;
+                }
+                Err(NoFigures::NotMeasured) => {
+                    writeln!(f, "{what:<width$}  not measured")?;
+                    continue;
+                }
             };
             let (ratio, from, to) = line.medians;
             let mark = match (self.is_dearer(line), line.is_ours) {
@@ -239,11 +321,17 @@ impl fmt::Display for Comparison {
                 (true, false) => "  worse",
                 _ => "",
             };
-            writeln!(
+            write!(
                 f,
                 "{what:<width$}  {old:>before$}  {new:>now$}  {:>6.3}  {ratio:.3} ({from:.3}–{to:.3}){mark}",
                 line.best
             )?;
+            if line.is_missing_more() {
+                let [(before, of_before), (now, of_now)] = line.missing;
+                let now = format!("{now} of {of_now} samples without a figure");
+                write!(f, ": {now}, before {before} of {of_before}")?;
+            }
+            writeln!(f)?;
         }
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
@@ -266,7 +354,7 @@ impl fmt::Display for Comparison {
             (true, _) => writeln!(f, "nothing of weft is worse by more than {limit} times"),
             (false, _) => writeln!(
                 f,
-                "something of weft is worse by more than {limit} times, or failed"
+                "something of weft is worse by more than {limit} times, failed, or was not measured"
             ),
         }
     }
@@ -284,8 +372,7 @@ mod tests {
     fn compared(old: &[Option<f64>], new: &[Option<f64>]) -> Comparison {
         let mut comparison = Comparison::new(Compares::Builds, 1.02);
         let rows = rows(&[("old weft", old), ("new weft", new)]);
-        let of_new = |new: &str| Some(format!("{OLD}{}", new.strip_prefix(NEW)?));
-        comparison.add_rows(("web-rows", &Measure::CPU_US), (&rows, &rows), of_new);
+        comparison.add_rows(("web-rows", &Measure::CPU_US), (&rows, &rows), of_old);
         comparison
     }
 
@@ -296,8 +383,8 @@ mod tests {
     ) -> Comparison {
         let mut comparison = Comparison::new(Compares::Runs, 1.2);
         let (old, new) = (rows(old), rows(new));
-        comparison.add_rows(("web-rows", measure), (&old, &new), |new| {
-            Some(new.to_owned())
+        comparison.add_rows(("web-rows", measure), (&old, &new), |old| {
+            Some(old.to_owned())
         });
         comparison
     }
@@ -306,8 +393,8 @@ mod tests {
     /// compared, though a run of a whole lab is what a user has from last week.
     #[test]
     fn of_two_runs_only_sure_differences_count_and_only_ours() {
-        let (fast, slow) = ([Some(5.0), Some(5.1)], [Some(9.0), Some(9.2)]);
-        let unsure = [Some(7.0), Some(4.0)];
+        let (fast, slow) = ([5.0, 5.1, 5.1].map(Some), [9.0, 9.2, 9.2].map(Some));
+        let (unsure, still_unsure) = ([7.0, 4.0, 6.0].map(Some), [5.0, 6.9, 6.0].map(Some));
         let others = runs(
             &Measure::CPU_US,
             &[("nginx", &fast), ("weft", &fast)],
@@ -323,7 +410,7 @@ mod tests {
         assert!(text.contains("1 figure of weft: 0 worse"), "{text}");
         let ours = |old, new| runs(&Measure::CPU_US, &[("weft", old)], &[("weft", new)]);
         assert!(!ours(&fast, &slow).is_no_loss());
-        assert!(ours(&unsure, &[Some(5.0), Some(6.9)]).is_no_loss());
+        assert!(ours(&unsure, &still_unsure).is_no_loss());
         assert!(!ours(&fast, &[]).is_no_loss(), "it failed");
         assert!(ours(&fast, &[]).to_string().contains("failed"));
         // It failed before, too.
@@ -339,12 +426,12 @@ mod tests {
         };
         let slower = runs(
             &measure,
-            &[("weft", &[Some(100.0), Some(200.0)])],
-            &[("weft", &[Some(50.0), Some(60.0)])],
+            &[("weft", &[100.0, 150.0, 200.0].map(Some))],
+            &[("weft", &[50.0, 55.0, 60.0].map(Some))],
         );
         assert_eq!(
             slower.lines[0].figures,
-            Some(("200 µs".to_owned(), "60.0 µs".to_owned()))
+            Ok(("200 µs".to_owned(), "60.0 µs".to_owned()))
         );
         assert!(!slower.is_no_loss());
     }
@@ -365,6 +452,83 @@ mod tests {
     fn a_row_that_failed_is_a_loss() {
         assert!(!compared(&[Some(5.0)], &[]).is_no_loss());
         assert!(!Comparison::new(Compares::Builds, 1.02).is_no_loss());
+    }
+
+    /// Seen: a new build that crashed in two of five samples was "no loss". Cause: only the figures
+    /// of the other three were compared. Cure: a greater share without a figure is a loss.
+    #[test]
+    fn a_build_that_fails_more_often_is_a_loss_however_fast_it_is() {
+        let build = |failures: [usize; 2]| {
+            let five = [Some(5.0); 5];
+            let kept = failures.map(|failed| &five[failed..]);
+            let mut rows = rows(&[("old weft", kept[0]), ("new weft", kept[1])]);
+            for (subject, failed) in ["old weft", "new weft"].into_iter().zip(failures) {
+                let row = rows.find_mut("c", subject).unwrap();
+                row.failures = vec!["it crashed".to_owned(); failed];
+            }
+            let mut comparison = Comparison::new(Compares::Builds, 1.02);
+            let measured = ("web-rows", &Measure::CPU_US);
+            comparison.add_rows(measured, (&rows, &rows), of_old);
+            comparison
+        };
+        let worse = build([0, 2]);
+        assert!(!worse.is_no_loss());
+        let text = worse.to_string();
+        let said = "WORSE: 2 of 5 samples without a figure, before 0 of 5";
+        assert!(text.contains(said), "{text}");
+        assert!(build([2, 2]).is_no_loss() && build([2, 1]).is_no_loss());
+    }
+
+    /// Seen: a run that was interrupted compared clean. Cause: only what the new run had was looked
+    /// at. Cure: the old run's figures of weft are gone through.
+    #[test]
+    fn what_the_new_run_does_not_have_is_a_loss_if_it_is_ours() {
+        let figures: &[Option<f64>] = &[Some(5.0); 3];
+        let of = |old: &[&str], new: &[&str]| {
+            let [old, new] = [old, new].map(|names| {
+                names
+                    .iter()
+                    .map(|&name| (name, figures))
+                    .collect::<Vec<_>>()
+            });
+            runs(&Measure::CPU_US, &old, &new)
+        };
+        let gone = of(&["weft", "weft event"], &["weft"]);
+        assert!(!gone.is_no_loss());
+        let text = gone.to_string();
+        assert!(
+            text.contains("web-rows, weft event: c  not measured\n"),
+            "{text}"
+        );
+        assert!(of(&["weft", "nginx"], &["weft"]).is_no_loss());
+        assert!(of(&["weft"], &["weft", "weft event"]).is_no_loss());
+        // A run of fewer cells, as it was asked for.
+        let mut fewer = of(&["weft"], &["weft"]);
+        let (old, new) = (rows(&[("weft", figures)]), Rows::default());
+        let measured = ("cache-rows", &Measure::CPU_US);
+        fewer.add_rows(measured, (&old, &new), |old| Some(old.to_owned()));
+        assert!(fewer.is_no_loss());
+        let note = "cache-rows: the new run did not ask for 1 figure of weft";
+        assert_eq!(fewer.notes, [note]);
+    }
+
+    /// Seen: one sample of each was as sure as a hundred. Cause: drawn again, it is always itself.
+    #[test]
+    fn two_samples_are_sure_of_nothing() {
+        let of = |old: &[Option<f64>], new: &[Option<f64>]| {
+            runs(&Measure::CPU_US, &[("weft", old)], &[("weft", new)])
+        };
+        let (old, new) = ([Some(1.0); 3], [Some(2.0); 3]);
+        assert!(of(&old[..1], &new[..1]).is_no_loss());
+        assert!(of(&old, &new[..2]).is_no_loss() && of(&old[..2], &new).is_no_loss());
+        assert!(!of(&old, &new).is_no_loss());
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        let of = |figures: &[f64]| median(figures.to_vec());
+        assert_eq!((of(&[4.0, 1.0]), of(&[1.0, 9.0, 2.0, 3.0])), (2.5, 2.5));
+        assert_eq!((of(&[7.0]), of(&[1.0, 9.0, 2.0])), (7.0, 2.0));
     }
 
     #[test]

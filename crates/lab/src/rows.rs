@@ -41,6 +41,16 @@ impl Row {
         figures.any(|figure| measure.can_be_never || figure.is_some())
     }
 
+    /// How many samples have no figure, and of how many.
+    pub(crate) fn missing(&self, measure: &Measure) -> (usize, usize) {
+        let never = match measure.can_be_never {
+            true => self.figures(measure).filter(Option::is_none).count(),
+            false => 0,
+        };
+        let failed = self.failures.len();
+        (never + failed, self.samples.len() + failed)
+    }
+
     /// Why there is no spread.
     pub(crate) fn why_nothing(&self, measure: &Measure) -> &'static str {
         match self.tells_of(measure) {
@@ -55,11 +65,7 @@ impl Row {
     pub fn spread(&self, measure: &Measure) -> Option<Spread> {
         let mut figures: Vec<f64> = self.figures(measure).flatten().collect();
         figures.sort_by(f64::total_cmp);
-        let never = match measure.can_be_never {
-            true => self.samples.len() - figures.len(),
-            false => 0,
-        };
-        let without = never + self.failures.len();
+        let (without, _) = self.missing(measure);
         let count = figures.len() + without;
         // A figure that is not there is worse than any.
         let at = match measure.better {

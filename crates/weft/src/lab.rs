@@ -380,10 +380,11 @@ fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> 
         None => true,
     };
     let mut comparison = Comparison::new(Compares::Runs, compare.limit.unwrap_or(LIMIT));
-    for (experiment, new) in new.iter().filter(|(new, _)| is_wanted(new.name)) {
-        let mut old = old.iter().filter(|(old, _)| old.name == experiment.name);
-        if let Some((_, old)) = old.next() {
-            comparison.add_runs(&Report::new(experiment, old), &Report::new(experiment, new));
+    for (experiment, old) in old.iter().filter(|(old, _)| is_wanted(old.name)) {
+        let old = Report::new(experiment, old);
+        match new.iter().find(|(new, _)| new.name == experiment.name) {
+            Some((_, new)) => comparison.add_runs(&old, &Report::new(experiment, new)),
+            None => comparison.add_not_measured(&old),
         }
     }
     verdict(&comparison, false, out)

@@ -71,7 +71,9 @@ impl Encodings {
 
     /// Puts `encoding` behind those already in the list, which must be fewer than three.
     pub(crate) fn push(&mut self, encoding: Encoding) {
-        self.0 |= (encoding as u8) << (2 * self.iter().count());
+        let len = self.iter().count();
+        debug_assert!(len < 3, "{encoding:?} behind {len}");
+        self.0 |= (encoding as u8) << (2 * len);
     }
 
     /// Best first.

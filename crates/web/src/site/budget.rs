@@ -13,8 +13,9 @@ use super::table::Id;
 /// that a newcomer which is asked for again finds a weak place after few requests. That replaces
 /// lists and visited bits, and so a hit writes nothing here.
 ///
-/// Why a walk over more files than fit changes each place once at most: at its next visit each file
-/// leads each other one by at most one request, and [more](needed) is needed once both are known.
+/// Why a walk over more files than fit changes each place once at most between two halvings of the
+/// counts: at its next visit each file leads each other one by at most one request, and
+/// [more](needed) is needed once both are known.
 #[derive(Debug)]
 pub(super) struct Budget {
     ring: Ring,
@@ -83,9 +84,10 @@ impl Budget {
     /// Lets it in for the victims that [`consider`](Budget::consider) named. Refuses when things
     /// have changed since then so that this does not make the room.
     pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
-        // Its own old weight, if another request let it in since, makes room as well.
-        let going = || victims.iter().filter(|&&victim| victim != id).chain([&id]);
-        let freed = going().filter_map(|&victim| self.ring.weight_of(victim));
+        debug_assert!(!self.contains(id), "a newcomer is not in");
+        let freed = victims
+            .iter()
+            .filter_map(|&victim| self.ring.weight_of(victim));
         let (freed, gone) = freed.fold((0, 0), |(sum, count), weight| (sum + weight, count + 1));
         let after = self.ring.weight() - freed + weight;
         if after > self.limit || self.ring.len() - gone >= self.len_max {

@@ -1,5 +1,5 @@
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use rustix::fs::FileType;
 use session::{FileStamp, SharedFile};
@@ -8,6 +8,7 @@ use super::entry::{Body, Entry};
 use super::head::Description;
 use super::open::{Blocking, Miss, miss_of};
 use super::read::{Reading, read_whole};
+use super::sketch::ESTIMATE_MAX;
 use super::table::{Id, Record};
 use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
@@ -34,7 +35,24 @@ impl Site {
         moment: Moment,
         blocking: Blocking,
     ) -> Result<Option<Arc<Entry>>, Miss> {
-        let estimate = self.sketch.touch(id.hash(), moment.ns);
+        // A request that would block comes again. So it is judged as if it were counted, and
+        // counted when it is answered.
+        let estimate = (self.sketch.estimate(id.hash()) + 1).min(ESTIMATE_MAX);
+        let entry = self.entry_by_worth(record, id, estimate, moment, blocking)?;
+        if entry.is_some() {
+            self.sketch.touch(id.hash(), moment.ns);
+        }
+        Ok(entry)
+    }
+
+    fn entry_by_worth(
+        &self,
+        record: &Record,
+        id: Id,
+        estimate: u8,
+        moment: Moment,
+        blocking: Blocking,
+    ) -> Result<Option<Arc<Entry>>, Miss> {
         let known = record.entry(id.encoding);
         let file = match known.map(|entry| &entry.body) {
             Some(Body::Memory(_)) => return Ok(known.cloned()),
@@ -130,15 +148,24 @@ impl Site {
         let Some(victims) = self.ledger().consider(len, estimate, &self.sketch) else {
             return Ok(Worth::Not);
         };
-        if len > READ_AT_ONCE_LEN_MAX && blocking == Blocking::Never {
-            return Err(Miss::WouldBlock);
-        }
+        let _turn = if len > READ_AT_ONCE_LEN_MAX {
+            let Some(turn) = self.long_turn() else {
+                return Ok(Worth::Not);
+            };
+            if blocking == Blocking::Never {
+                return Err(Miss::WouldBlock);
+            }
+            if let Some(held) = self.held_since(record, id) {
+                return Ok(Worth::Held(held));
+            }
+            Some(turn)
+        } else {
+            None
+        };
         match read_whole(file, blocking)? {
             Reading::Whole(bytes) => {
                 let entry = self.make_entry(record, id, file.stamp(), Body::Memory(bytes), moment);
-                let garbage = self
-                    .ledger()
-                    .hold(&self.table, record, id, &entry, &victims);
+                let (entry, garbage) = self.ledger().hold(&self.table, record, id, entry, &victims);
                 drop(garbage);
                 Ok(Worth::Held(entry))
             }
@@ -146,6 +173,22 @@ impl Site {
             Reading::WouldBlock if blocking == Blocking::Never => Err(Miss::WouldBlock),
             Reading::WouldBlock => Ok(Worth::Not),
         }
+    }
+
+    /// The right to read a long file into memory, unless another request has it.
+    fn long_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.long_read.try_lock() {
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// What another request has read into memory since this one took its record from the table.
+    fn held_since(&self, record: &Record, id: Id) -> Option<Arc<Entry>> {
+        let current = self.table.get_hash(record.hash)?;
+        let is_same = current.is_same(record);
+        current.in_memory(id.encoding).filter(|_| is_same).cloned()
     }
 
     fn entry_with_file(

@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::budget::Budget;
 use super::config::SiteConfig;
-use super::entry::{Body, Entry};
+use super::entry::Entry;
 use super::ring::Ring;
 use super::sketch::Sketch;
 use super::table::{Id, Record, Table};
@@ -66,19 +66,26 @@ impl Ledger {
     }
 
     /// Puts a new record in, without entries; drops paths that are not asked for when there are too
-    /// many.
-    pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> Garbage {
+    /// many. Returns the record that holds: one that says the same, from another request since,
+    /// stays with its entries.
+    pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> (Arc<Record>, Garbage) {
         let mut garbage = Garbage::default();
         if record.generation != self.generation {
-            return garbage;
+            return (record, garbage);
+        }
+        if let Some(known) = table.get_hash(record.hash)
+            && known.agrees(&record)
+        {
+            known.confirm(record.checked_ns());
+            return (known, garbage);
         }
         self.forget(table, record.hash, &mut garbage);
         while self.paths.len() >= self.paths_max {
             self.drop_a_path(table, &mut garbage);
         }
         self.paths.insert(path_id(record.hash), 1);
-        garbage.extend(table.put(record));
-        garbage
+        garbage.extend(table.put(Arc::clone(&record)));
+        (record, garbage)
     }
 
     /// Whether `len` bytes with this popularity would be held in memory, and what would have to go.
@@ -88,30 +95,37 @@ impl Ledger {
     }
 
     /// Puts an entry with its bytes in memory into the table, if there still is room for it.
+    /// Returns the entry to answer with: another request may have read the same since, and one
+    /// copy is enough.
     pub(super) fn hold(
         &mut self,
         table: &Table,
         record: &Record,
         id: Id,
-        entry: &Arc<Entry>,
+        entry: Arc<Entry>,
         victims: &[Id],
-    ) -> Garbage {
+    ) -> (Arc<Entry>, Garbage) {
         let mut garbage = Garbage::default();
         let Some(current) = self.current(table, record) else {
-            return garbage;
+            return (entry, garbage);
         };
-        if !self.memory.admit(id, entry.len + MEMORY_OVERHEAD, victims) {
-            return garbage;
+        if let Some(held) = current.in_memory(id.encoding) {
+            return (Arc::clone(held), garbage);
         }
-        for &victim in victims.iter().filter(|&&victim| victim != id) {
+        if !self.memory.admit(id, entry.len + MEMORY_OVERHEAD, victims) {
+            return (entry, garbage);
+        }
+        for &victim in victims {
             self.take_entry(table, victim, &mut garbage);
         }
         // A victim may be another representation of the same path: look again.
         let current = self.current(table, record).unwrap_or(current);
         self.files.remove(id);
         self.pages.remove(id);
-        garbage.extend(table.put(Arc::new(current.with(id.encoding, Some(Arc::clone(entry))))));
-        garbage
+        garbage.extend(table.put(Arc::new(
+            current.with(id.encoding, Some(Arc::clone(&entry))),
+        )));
+        (entry, garbage)
     }
 
     /// Whether the page cache is the place for these bytes: when they have a place in its books, or
@@ -151,15 +165,10 @@ impl Ledger {
         entry: &Arc<Entry>,
     ) -> Garbage {
         let mut garbage = Garbage::default();
-        let is_held = |current: &Record| {
-            current
-                .entry(id.encoding)
-                .is_some_and(|entry| matches!(entry.body, Body::Memory(_)))
-        };
         // Another request may have read it into memory since: that is better.
         if self
             .current(table, record)
-            .is_none_or(|current| is_held(&current))
+            .is_none_or(|current| current.in_memory(id.encoding).is_some())
         {
             return garbage;
         }

@@ -80,6 +80,9 @@ pub struct Site {
     readings: AtomicU64,
     /// How many requests wait for a file to be left alone.
     resting: AtomicU64,
+    /// Held by the request that reads a long file into memory. One at a time, so that what is read
+    /// beside the budget is one such file at most.
+    long_read: Mutex<()>,
     opened_since_epoch: Duration,
     table: Table,
     sketch: Sketch,
@@ -149,6 +152,7 @@ impl Site {
             opened_at: now.monotonic,
             readings: AtomicU64::new(0),
             resting: AtomicU64::new(0),
+            long_read: Mutex::new(()),
             opened_since_epoch: now.since_epoch,
             table: Table::new(),
             sketch: Sketch::new(
@@ -309,7 +313,9 @@ impl Site {
 /// Where a directory without its slash is redirected to: exactly one `/` first, since two would
 /// name another host. RFC 3986 4.2
 fn slash_path(path: &str) -> String {
-    format!("/{}/", listing::percent_encoded(path.trim_matches('/')))
+    let name = path.trim_matches('/');
+    debug_assert!(!name.is_empty(), "the root has its slash: {path:?}");
+    format!("/{}/", listing::percent_encoded(name))
 }
 
 fn root_error(root: &Path, error: io::Error) -> SiteError {

@@ -185,7 +185,7 @@ impl Site {
             look_again_after,
             moment.ns,
         ));
-        let garbage = self.ledger().enroll(&self.table, Arc::clone(&record));
+        let (record, garbage) = self.ledger().enroll(&self.table, record);
         drop(garbage);
         record
     }

@@ -122,10 +122,7 @@ impl Table {
             return None;
         }
         let id = record.best(accepts);
-        let entry = record
-            .entry(id.encoding)
-            .filter(|entry| matches!(entry.body, Body::Memory(_)))?;
-        let entry = Arc::clone(entry);
+        let entry = Arc::clone(record.in_memory(id.encoding)?);
         record.refer();
         shard.hits.fetch_add(1, Relaxed);
         Some((entry, id))
@@ -259,6 +256,13 @@ impl Record {
         self.entries[slot(encoding)].as_ref()
     }
 
+    /// The entry whose bytes are in memory, if they are.
+    #[inline]
+    pub(super) fn in_memory(&self, encoding: Option<Encoding>) -> Option<&Arc<Entry>> {
+        self.entry(encoding)
+            .filter(|entry| matches!(entry.body, Body::Memory(_)))
+    }
+
     /// All entries that are open or in memory.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Id, &Arc<Entry>)> {
         let encodings = [None].into_iter().chain(Encoding::ALL.map(Some));
@@ -294,6 +298,15 @@ impl Record {
     /// Whether both follow from one survey.
     pub(super) fn is_same(&self, other: &Record) -> bool {
         Arc::ptr_eq(&self.survey, &other.survey)
+    }
+
+    /// Whether both say the same of one path, and no change may hide behind it.
+    pub(super) fn agrees(&self, other: &Record) -> bool {
+        self.settled
+            && other.settled
+            && self.path == other.path
+            && self.generation == other.generation
+            && self.survey == other.survey
     }
 
     pub(super) fn checked_ns(&self) -> u64 {

@@ -90,10 +90,14 @@ impl World {
         self.site.find(&lookup(path, accepts), self.now())
     }
 
+    fn load(&self, path: &str, accepts: &[Encoding]) -> Found {
+        self.site.load(&lookup(path, accepts), self.now())
+    }
+
     /// As a session does: without blocking if that goes, else with.
     fn ask(&self, path: &str, accepts: &[Encoding]) -> Found {
         match self.find(path, accepts) {
-            Found::WouldBlock => self.site.load(&lookup(path, accepts), self.now()),
+            Found::WouldBlock => self.load(path, accepts),
             found => found,
         }
     }

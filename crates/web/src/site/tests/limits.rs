@@ -1,5 +1,7 @@
 //! Memory and open files stay within their limits.
 
+use std::sync::Barrier;
+
 use super::*;
 
 /// Files of 100 bytes, and room for `files` of them in memory and in the page cache together.
@@ -61,6 +63,73 @@ fn a_long_file_is_read_into_memory_where_a_request_may_wait() {
     assert!(matches!(world.find("/long", &[]), Found::WouldBlock));
     assert!(is_in_memory(&world.entry("/long")));
     assert!(is_in_memory(&entry_of(world.find("/long", &[]))));
+}
+
+/// Seen: 32 clients that asked for the same 100 MB at once had 32 threads read them, 3.2 GB in all.
+/// Cause: each request that went to work read the file for itself. Cure: one reads, and the others
+/// are answered from the open file meanwhile.
+#[test]
+fn a_long_file_is_read_into_memory_by_one_request_at_a_time() {
+    const LEN: u64 = 4 << 20;
+    let world = World::with(&[], |config| {
+        config.memory_file_len_max = LEN;
+        config.precompressed = false;
+    });
+    world.write("long", &"x".repeat(LEN as usize));
+    let another = world.site.long_read.lock().unwrap();
+    for found in [world.find("/long", &[]), world.load("/long", &[])] {
+        assert!(!is_in_memory(&entry_of(found)), "another one reads");
+    }
+    drop(another);
+    assert!(is_in_memory(&world.entry("/long")));
+}
+
+/// Seen and cause: as above. Cure: a request that has read what another one read too answers with
+/// the bytes that are in the table.
+#[test]
+fn requests_that_come_at_once_have_one_copy_in_memory() {
+    for len in [100_000, 4 << 20] {
+        let world = World::with(&[], |config| {
+            config.memory_file_len_max = len;
+            config.precompressed = false;
+        });
+        world.write("f", &"x".repeat(len as usize));
+        let start = Barrier::new(8);
+        let load = || {
+            start.wait();
+            entry_of(world.load("/f", &[]))
+        };
+        let entries: Vec<_> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..8).map(|_| scope.spawn(load)).collect();
+            let entries = clients.into_iter().map(|client| client.join().unwrap());
+            entries.collect()
+        });
+        let held = world.entry("/f");
+        assert!(is_in_memory(&held));
+        let copies = entries.iter().filter(|entry| is_in_memory(entry));
+        assert!(copies.into_iter().all(|copy| Arc::ptr_eq(copy, &held)));
+        assert_eq!(world.count("site_memory_admitted_total"), 1);
+    }
+}
+
+/// Seen: a file that was asked for once was as popular as one that was asked for twice. Cause: a
+/// request that had to wait for the disk counted again when it came back. Cure: a request counts
+/// when it is answered.
+#[test]
+fn a_request_that_waits_for_the_disk_counts_once() {
+    const LEN: u64 = 2 << 20;
+    let world = World::with(&[], |config| {
+        config.memory_file_len_max = LEN;
+        config.precompressed = false;
+    });
+    world.write("long", &"x".repeat(LEN as usize));
+    let hash = world.site.key("/long").hash;
+    assert!(matches!(world.find("/long", &[]), Found::WouldBlock));
+    assert_eq!(world.site.sketch.estimate(hash), 0);
+    for asked in 1..=3 {
+        world.entry("/long");
+        assert_eq!(world.site.sketch.estimate(hash), asked);
+    }
 }
 
 #[test]

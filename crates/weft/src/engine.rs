@@ -8,10 +8,10 @@ use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
 
 use crate::common::{Common, WORKERS_MAX};
-use crate::machine::Machine;
+use crate::machine::{Machine, RAISE_THREADS, why_no_threads};
 use crate::netstack::NetstackChoice;
 use crate::settings::{Choices, Setting};
-use crate::value::{self, show_count};
+use crate::value::{self, show_count, show_counted};
 
 const ENGINES: Choices = &[
     ("fiber", "a user-level thread per connection"),
@@ -263,18 +263,21 @@ impl EngineChoice {
         if connections <= max {
             return Ok(());
         }
-        let (connections, max) = (show_count(connections as u64), show_count(max as u64));
+        let connections = show_count(connections as u64);
+        Err(format!("{flag} {connections}: {}", self.holds(max)))
+    }
+
+    /// Says that this engine holds `max` connections, and how it holds more.
+    pub(crate) fn holds(&self, max: usize) -> String {
         let cure = match self.kind {
-            Kind::Thread => "use --engine fiber or event for more".to_owned(),
+            Kind::Thread => format!("{RAISE_THREADS}, or use --engine fiber or event"),
             Kind::Fiber => "raise vm.max_map_count for more".to_owned(),
             Kind::Event | Kind::Pipeline | Kind::Netstack => {
                 format!("raise {WATCHES} for more, or use --dispatcher uring")
             }
         };
-        let name = self.kind.name();
-        Err(format!(
-            "{flag} {connections}: {name} holds {max} connections on this machine; {cure}"
-        ))
+        let (name, max) = (self.kind.name(), show_counted(max as u64, "connection"));
+        format!("{name} holds {max} on this machine; {cure}")
     }
 
     /// How many descriptors so many connections take.
@@ -335,13 +338,7 @@ impl EngineChoice {
         let has_ring = has_loops && self.mechanism() == Mechanism::Uring;
         match has_ring.then(fiber::probe) {
             Some(Err(denied)) => format!("--dispatcher uring: {denied}"),
-            // pthread_create(3)
-            _ if error.kind() == io::ErrorKind::WouldBlock => {
-                "cannot start the server's threads: this user may have no more; raise the limit \
-                 (ulimit -u, TasksMax= in a systemd unit), or start fewer"
-                    .to_owned()
-            }
-            _ => format!("cannot start the server: {error}"),
+            _ => why_no_threads("the server", error),
         }
     }
 

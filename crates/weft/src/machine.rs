@@ -1,6 +1,7 @@
 //! What the kernel says about the machine: memory, processors, limits. Reads `/proc` and `/sys`
 //! under a root that tests replace.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
@@ -37,8 +38,8 @@ impl Machine {
         }
     }
 
-    /// How many threads all processes of this one's user may have together. Root is not bound.
-    /// setrlimit(2), `RLIMIT_NPROC`
+    /// How many threads all processes of this one's user may have together. The machine's root is
+    /// not bound; the root of a user namespace is. setrlimit(2), `RLIMIT_NPROC`
     pub(crate) fn user_threads_max(&self) -> Option<u64> {
         let first = |path, name| {
             let text = self.text(path)?;
@@ -47,7 +48,14 @@ impl Machine {
         };
         let user = first("proc/self/status", "Uid:")?;
         let limit = first("proc/self/limits", "Max processes")?;
-        limit.parse().ok().filter(|_| user != "0")
+        let is_root = user == "0" && !self.maps_users();
+        limit.parse().ok().filter(|_| !is_root)
+    }
+
+    /// Whether user ids here are others outside. user_namespaces(7)
+    fn maps_users(&self) -> bool {
+        self.text("proc/self/uid_map")
+            .is_some_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
     }
 
     /// The memory that this process may use: the cgroup's limit or what is installed.
@@ -169,6 +177,21 @@ fn number_in(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// What to do about the limits on threads.
+pub(crate) const RAISE_THREADS: &str =
+    "raise the limit on threads (ulimit -u; LimitNPROC= and TasksMax= in a systemd unit)";
+
+/// Why threads of `what` did not start, in one sentence. Which limit it is, the kernel does not
+/// say. pthread_create(3)
+pub(crate) fn why_no_threads(what: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            format!("cannot start {what}: the system gives no more threads; {RAISE_THREADS}")
+        }
+        _ => format!("cannot start {what}: {error}"),
+    }
+}
+
 /// The limit on open files of this process.
 pub(crate) fn nofile() -> Limit {
     limit(Resource::Nofile)
@@ -264,15 +287,18 @@ mod tests {
 
     #[test]
     fn a_user_may_have_so_many_threads_and_root_any_number() {
-        for (user, limit, expected) in [
-            ("1000", "30", Some(30)),
-            ("1000", "unlimited", None),
-            ("0", "30", None),
+        let (outside, container) = ("0 0 4294967295\n", "0 1000 1\n1 100000 65536\n");
+        for (user, uid_map, limit, expected) in [
+            ("1000", outside, "30", Some(30)),
+            ("1000", outside, "unlimited", None),
+            ("0", outside, "30", None),
+            ("0", container, "30", Some(30)),
         ] {
             let status = format!("Name:\tweft\nUid:\t{user}\t1000\t1000\t1000\n");
             let limits = format!("Max processes             {limit}        63000     processes\n");
             let files = [
                 ("proc/self/status", &*status),
+                ("proc/self/uid_map", uid_map),
                 ("proc/self/limits", &limits),
             ];
             assert_eq!(machine(&files).1.user_threads_max(), expected);

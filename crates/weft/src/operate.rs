@@ -1,7 +1,6 @@
 //! What `weft serve` and `weft cache` have in common as processes: a server with its admin
 //! endpoint, signals, systemd, and the change of user.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -16,6 +15,7 @@ use ::serve::tls::Tls;
 use sd_notify::NotifyState;
 
 use crate::Failure;
+use crate::machine::why_no_threads;
 use crate::privileges::{self, Ids};
 use crate::value::{show_counted, show_duration};
 
@@ -38,7 +38,7 @@ impl Hosted {
         tls: Option<Arc<Tls>>,
         admin: Vec<Bound>,
         write_more: impl Fn(&Server, &mut MetricsWriter) + Send + Sync + 'static,
-    ) -> io::Result<Hosted> {
+    ) -> Result<Hosted, Failure> {
         let is_draining = Arc::new(AtomicBool::new(false));
         let admin = match admin.is_empty() {
             true => None,
@@ -55,7 +55,10 @@ impl Hosted {
                 };
                 let health = Route::health(move || drains.load(Ordering::Relaxed));
                 let routes = vec![Route::metrics(metrics), health, fibers];
-                Some(Admin::start(admin, routes)?)
+                let started = Admin::start(admin, routes);
+                Some(started.map_err(|error| {
+                    Failure::Running(why_no_threads("the admin endpoint", &error))
+                })?)
             }
         };
         Ok(Hosted {
@@ -94,13 +97,14 @@ impl Orders {
     ///
     /// # Errors
     /// What the kernel says to a new thread.
-    pub(crate) fn take() -> io::Result<Orders> {
+    pub(crate) fn take() -> Result<Orders, Failure> {
         let (sender, asked) = mpsc::channel();
         let signals = sender.clone();
         let signals = Signals::start(move |signal| {
             // The receiver is gone only while the process ends.
             let _ = signals.send(signal);
-        })?;
+        })
+        .map_err(|error| Failure::Running(why_no_threads("the signals' thread", &error)))?;
         Ok(Orders {
             asked,
             sender,

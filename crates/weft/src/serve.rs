@@ -15,6 +15,7 @@ use ::serve::engine::netstack::NetstackHost;
 use ::serve::listen::{self, Bound};
 
 use crate::Failure;
+use crate::machine::Machine;
 use crate::operate::{self, Operated, Orders, Part};
 use crate::settings::layers::{self, Fixed, Layer, Resolved};
 use crate::value::{show_counted, show_size};
@@ -50,7 +51,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         limits,
         pid_file: _pid_file,
     } = prepared;
-    if let Some(warning) = few_connections(config, &limits) {
+    if let Some(warning) = few_connections(config, &limits, &Machine::this()) {
         terminal.warn(&warning);
     }
     let urls = urls(&listeners, netstack.as_ref(), &admin);

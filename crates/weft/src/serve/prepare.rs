@@ -117,13 +117,21 @@ fn bind_listeners(
     Ok(listeners)
 }
 
-/// A warning if the limit on open files leaves next to no room for connections.
-pub(super) fn few_connections(config: &ServeConfig, limits: &Limits) -> Option<String> {
+/// A warning if the machine's limits leave next to no room for connections, with the lowest limit.
+pub(super) fn few_connections(
+    config: &ServeConfig,
+    limits: &Limits,
+    machine: &Machine,
+) -> Option<String> {
     let connections = limits.connections.connections_max;
     let is_few = config.max_connections.is_none() && connections < CONNECTIONS_FEW;
-    is_few.then(|| {
-        let connections = show_counted(connections as u64, "connection");
-        format!("the limit on open files leaves room for {connections}: {RAISE_NOFILE}")
+    let engine = &config.common.engine;
+    is_few.then(|| match engine.connections_max(machine) {
+        carried if carried <= connections => engine.holds(connections),
+        _ => {
+            let connections = show_counted(connections as u64, "connection");
+            format!("the limit on open files leaves room for {connections}: {RAISE_NOFILE}")
+        }
     })
 }
 
@@ -273,14 +281,29 @@ mod tests {
     use crate::engine::choice;
     use std::fs;
 
-    fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        Limits::derive(config, &Machine::at(root.path()), nofile)
+        let machine = Machine::at(root.path());
+        (root, machine)
+    }
+
+    fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
+        Limits::derive(config, &machine(files).1, nofile)
+    }
+
+    fn of_thread() -> ServeConfig {
+        ServeConfig {
+            common: Common {
+                engine: choice(&[("engine", "thread")]),
+                ..Common::default()
+            },
+            ..ServeConfig::default()
+        }
     }
 
     fn of_workers(workers: usize) -> Common {
@@ -329,9 +352,26 @@ mod tests {
         let config = ServeConfig::default();
         let (few, many) = (limits(&config, &[], 64), limits(&config, &[], 1024));
         assert!(few.connections.connections_max >= 1 && few.open_files_max >= 1);
-        let warning = few_connections(&config, &few).unwrap();
+        let (_root, machine) = machine(&[]);
+        let warning = few_connections(&config, &few, &machine).unwrap();
         assert!(warning.contains("ulimit -n"), "{warning}");
-        assert_eq!(few_connections(&config, &many), None);
+        assert_eq!(few_connections(&config, &many, &machine), None);
+    }
+
+    /// Seen: with `ulimit -u 100` and a thread for each connection, the limit on open files was to
+    /// be raised. Cause: it was named whatever the limit was. Cure: the lowest one is named.
+    #[test]
+    fn the_limit_that_leaves_little_room_is_named() {
+        let config = of_thread();
+        let files = [("proc/sys/kernel/pid_max", "100\n")];
+        let few = limits(&config, &files, 1 << 20);
+        assert_eq!(few.connections.connections_max, 50);
+        let warning = few_connections(&config, &few, &machine(&files).1).unwrap();
+        assert!(
+            warning.contains("ulimit -u") && warning.contains("50 connections"),
+            "{warning}"
+        );
+        assert!(!warning.contains("open files"), "{warning}");
     }
 
     #[test]
@@ -360,13 +400,7 @@ mod tests {
 
     #[test]
     fn a_thread_per_connection_leaves_room_for_other_threads() {
-        let config = ServeConfig {
-            common: Common {
-                engine: choice(&[("engine", "thread")]),
-                ..Common::default()
-            },
-            ..ServeConfig::default()
-        };
+        let config = of_thread();
         let files = [("proc/sys/kernel/pid_max", "4096\n")];
         let limits = limits(&config, &files, 1 << 20);
         assert_eq!(limits.connections.connections_max, 4096 - 1024);

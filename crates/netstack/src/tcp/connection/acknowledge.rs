@@ -105,11 +105,12 @@ impl Connection {
             self.sample_round_trip(config, now, &arrival, echo_rtt);
         }
         let mut delivered = arrival.delivered + sacked;
+        let is_duplicate = self.is_duplicate(ack, una, is_window_changed, arriving);
         if !self.has_sack {
-            delivered = self.count_duplicate_acks(ack, una, is_window_changed, arriving);
+            delivered = self.count_duplicate_acks(ack, una, is_duplicate);
         }
         self.resolve_probe(ack, una, has_duplicate, arriving);
-        self.judge_reduction(ack, una, echo);
+        self.judge_reduction(ack, una, is_duplicate || sacked > 0, echo);
         self.find_losses(now);
         let has_echo = self.marks.is_on && arriving.segment.flags.contains(Flags::ECE);
         if has_echo {
@@ -138,11 +139,11 @@ impl Connection {
 
     /// Whether the last reduction of the window was needed is asked once: of the peer's timestamps,
     /// or of what it acknowledges next.
-    fn judge_reduction(&mut self, ack: u64, una: u64, echo: Echoed) {
-        if self.undo.is_none() {
+    fn judge_reduction(&mut self, ack: u64, una: u64, is_duplicate: bool, echo: Echoed) {
+        let is_progress = ack > una;
+        if self.undo.is_none() || !(is_progress || is_duplicate) {
             return;
         }
-        let is_progress = ack > una;
         let is_needless = match self.timestamps {
             Some(_) => is_progress && self.is_echo_of_first_try(echo),
             None => self.is_time_out_needless(ack, is_progress),
@@ -165,16 +166,20 @@ impl Connection {
         echoed.is_some_and(|(at, undo)| at.as_millis() < undo.sent_at.as_millis())
     }
 
-    /// F-RTO: after the first progress new data leaves in the place of old. If progress is next as
-    /// well, it is of what was sent before the time-out. RFC 5682 2.1
+    /// F-RTO: if the first progress is of all that left again, new data leaves in the place of old.
+    /// If progress is next as well, it is of what was sent before the time-out. RFC 5682 2.1
     fn is_time_out_needless(&mut self, ack: u64, is_progress: bool) -> bool {
-        let (mss, has_new_data) = (self.mss(), self.usable_len() >= self.mss());
+        let mss = self.mss();
+        let may_send_new = self.usable_len() >= mss && self.pipe() + mss <= self.congestion.cwnd();
         let Phase::Loss { end, trial } = &mut self.phase else {
             return false;
         };
         let before = std::mem::replace(trial, Trial::Over);
+        let has_all_again = || !self.flight.has_retransmitted();
         match before {
-            Trial::First if is_progress && ack < *end && has_new_data => *trial = Trial::Second,
+            Trial::First if is_progress && ack < *end && may_send_new && has_all_again() => {
+                *trial = Trial::Second;
+            }
             Trial::Second if !is_progress => self.congestion.set_cwnd(3 * mss), // Step 3a.
             _ => {}
         }
@@ -277,23 +282,26 @@ impl Connection {
         delivered
     }
 
-    /// A peer without SACK: each duplicate acknowledgement is a segment that has left the network.
-    /// RFC 5681 3.2, RFC 6582 3.2
-    fn count_duplicate_acks(
-        &mut self,
+    /// RFC 5681 2
+    fn is_duplicate(
+        &self,
         ack: u64,
         una: u64,
         is_window_changed: bool,
         arriving: &Arriving<'_>,
-    ) -> u64 {
-        let mss = self.mss();
-        let is_duplicate = ack == una
+    ) -> bool {
+        ack == una
             && !self.flight.is_empty()
             && self.snd_wnd > 0 // or it answers a probe of its window
-            && !matches!(self.phase, Phase::Loss { .. })
             && !is_window_changed
-            && arriving.segment.seq_len() == 0;
-        if is_duplicate {
+            && arriving.segment.seq_len() == 0
+    }
+
+    /// A peer without SACK: each duplicate acknowledgement is a segment that has left the network.
+    /// RFC 5681 3.2, RFC 6582 3.2
+    fn count_duplicate_acks(&mut self, ack: u64, una: u64, is_duplicate: bool) -> u64 {
+        let mss = self.mss();
+        if is_duplicate && !matches!(self.phase, Phase::Loss { .. }) {
             self.dup_acks = self.dup_acks.saturating_add(1);
             let is_third = u64::from(self.dup_acks) == DUP_THRESH;
             // RFC 6582 3.2 (1): not for what was under way when the last recovery began.

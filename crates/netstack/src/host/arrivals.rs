@@ -38,7 +38,7 @@ impl Shard {
             }
             Some(index) => self.receive_for(now, index, segment, ecn),
             None => {
-                self.receive_for_none(now, tuple, hash, segment, None);
+                self.receive_for_none(now, tuple, hash, segment, ecn, None);
                 Happened::NOTHING
             }
         }
@@ -161,6 +161,7 @@ impl Shard {
         tuple: FourTuple,
         hash: u64,
         segment: &Segment<'_>,
+        ecn: Ecn,
         iss_min: Option<SeqNumber>,
     ) {
         if segment.flags.contains(Flags::RST) {
@@ -171,7 +172,7 @@ impl Shard {
         let is_listening = listening.is_some_and(|it| !(is_syn && it.refuses_handshakes));
         match (segment.ack, is_syn) {
             _ if !is_listening => self.reset(tuple, segment),
-            (Some(ack), false) if self.take_cookie(now, tuple, hash, segment, ack) => {}
+            (Some(ack), false) if self.take_cookie(now, tuple, hash, segment, ecn, ack) => {}
             (Some(_), _) => self.reset(tuple, segment),
             (None, true) => self.receive_syn(now, tuple, hash, segment, iss_min),
             (None, false) => {}
@@ -262,6 +263,7 @@ impl Shard {
         tuple: FourTuple,
         hash: u64,
         segment: &Segment<'_>,
+        ecn: Ecn,
         ack: SeqNumber,
     ) -> bool {
         let Some(listening) = self.listeners.get_mut(tuple.local_port) else {
@@ -287,11 +289,12 @@ impl Shard {
         self.counters.opened_passively += 1;
         let config = self.configs.of(&tuple);
         let offset = self.secret.0.timestamp_offset(&tuple);
-        let syn = remembered_syn(segment, mss, offset);
+        let clock = config.has_timestamps.then(|| now.as_millis() as u32);
+        let syn = remembered_syn(segment, mss, clock, offset);
         let connection = Connection::from_cookie(config, now, &syn, cookie, offset);
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].waits_at = Some(tuple.local_port);
-        self.receive_for(now, index, segment, Ecn::NotCapable);
+        self.receive_for(now, index, segment, ecn);
         true
     }
 
@@ -335,7 +338,8 @@ impl Shard {
                 self.forget(entry);
                 // RFC 9293 3.4.2, MAY-2: beyond all that the old connection has used.
                 let iss_min = lingering.snd_nxt + (1 << 16);
-                self.receive_for_none(now, lingering.tuple, hash, segment, Some(iss_min));
+                let ecn = Ecn::NotCapable; // A SYN is not marked: RFC 3168 6.1.1.
+                self.receive_for_none(now, lingering.tuple, hash, segment, ecn, Some(iss_min));
             }
         }
     }
@@ -406,11 +410,18 @@ impl Shard {
 }
 
 /// What a cookie and the timestamp beside it remember of the SYN, by the segment that brings both
-/// back.
-fn remembered_syn<'a>(segment: &Segment<'a>, mss: u16, timestamp_offset: u32) -> Segment<'a> {
-    let timestamps = segment.options.timestamps;
-    let kept = timestamps.map_or(CookieOptions::default(), |(_, echo)| {
-        CookieOptions::of_stamp(echo.wrapping_sub(timestamp_offset))
+/// back. `clock` is that of our timestamps, if we send any.
+fn remembered_syn<'a>(
+    segment: &Segment<'a>,
+    mss: u16,
+    clock: Option<u32>,
+    timestamp_offset: u32,
+) -> Segment<'a> {
+    let stamp = |(_, echo): (u32, u32)| echo.wrapping_sub(timestamp_offset);
+    let timestamps = (segment.options.timestamps)
+        .filter(|&echo| clock.is_some_and(|clock| CookieOptions::may_be_in(stamp(echo), clock)));
+    let kept = timestamps.map_or(CookieOptions::default(), |echo| {
+        CookieOptions::of_stamp(stamp(echo))
     });
     let marks = match kept.has_ecn {
         true => Flags::ECE | Flags::CWR,

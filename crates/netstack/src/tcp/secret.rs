@@ -79,6 +79,12 @@ impl CookieOptions {
         clock.wrapping_sub(clock.wrapping_sub(bits) % STAMP_PERIOD)
     }
 
+    /// Whether a timestamp may be of [`CookieOptions::stamp`]: no older than a cookie gets.
+    pub fn may_be_in(stamp: u32, clock: u32) -> bool {
+        let cookie_age_max = COOKIE_PERIOD.as_millis() as u32 * (COOKIE_PERIODS_MAX as u32 + 1);
+        clock.wrapping_sub(stamp) < cookie_age_max + STAMP_PERIOD
+    }
+
     /// What a timestamp of [`CookieOptions::stamp`] says.
     pub fn of_stamp(stamp: u32) -> CookieOptions {
         let scale = stamp & STAMP_NO_SCALE;

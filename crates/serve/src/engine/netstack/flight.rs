@@ -25,6 +25,9 @@ const ROOM_LEN_MIN: u64 = 64 * 1024;
 const FLIGHTS_LEN_MAX: u64 = 256 << 20;
 const CROWDED_LEN_MAX: u64 = 2 * ROOM_LEN_MIN;
 
+/// From here on no flight grows long: the rest is for those of the usual length.
+const FLIGHTS_LEN_HALF: u64 = FLIGHTS_LEN_MAX / 2;
+
 /// A crowd: its bytes leave holes in the allocator's memory, which it would keep.
 const CROWD_LEN_MIN: u64 = 64 << 20;
 
@@ -74,9 +77,10 @@ impl Hangar {
 
     /// How many one flight may have, whose connection may have `cwnd` bytes under way.
     fn flight_len_max(&self, cwnd: u64) -> u64 {
-        match self.len < FLIGHTS_LEN_MAX {
-            true => (2 * cwnd).clamp(FLIGHT_LEN_USUAL, FLIGHT_LEN_MAX),
-            false => CROWDED_LEN_MAX,
+        match self.len {
+            ..FLIGHTS_LEN_HALF => (2 * cwnd).clamp(FLIGHT_LEN_USUAL, FLIGHT_LEN_MAX),
+            FLIGHTS_LEN_HALF..FLIGHTS_LEN_MAX => FLIGHT_LEN_USUAL,
+            FLIGHTS_LEN_MAX.. => CROWDED_LEN_MAX,
         }
     }
 
@@ -318,6 +322,21 @@ mod tests {
             assert_eq!(flight.take(&mut hangar, cwnd, &out), len);
             assert!(!flight.has_room(&hangar, cwnd));
         }
+    }
+
+    /// Seen: 64 peers with wide windows that read nothing held all that a loop may have, and each
+    /// other connection of it was given an eighth. Cause: flights grew to 4 MiB until nothing was
+    /// left. Cure: once half is gone, a flight has the usual length.
+    #[test]
+    fn long_flights_leave_half_of_a_loops_room_to_the_others() {
+        let (mut hangar, mut out) = (Hangar::default(), Outbox::new());
+        out.put_shared(vec![0; FLIGHT_LEN_MAX as usize].into());
+        for _ in 0..FLIGHTS_LEN_MAX / FLIGHT_LEN_MAX {
+            Flight::default().take(&mut hangar, FLIGHT_LEN_MAX, &out);
+        }
+        assert_eq!(hangar.crowded(), 0);
+        let taken = Flight::default().take(&mut hangar, CWND, &out);
+        assert_eq!(taken, FLIGHT_LEN_USUAL);
     }
 
     /// Seen: 600 clients that asked for a large file and read nothing held 860 MB of it, and a

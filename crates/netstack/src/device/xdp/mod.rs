@@ -16,8 +16,9 @@
 //! mode), which every driver can do, and between umem and the caller's memory, as [`Device`] has
 //! it. What is saved is the system call for each frame.
 //!
-//! The program runs in the driver, where that can. Not on a veth: what passes it are the kernel's
-//! own buffers, of which its driver would have to make frames first.
+//! The program runs in the driver, where that can. Not on one queue of a veth: what passes it are
+//! the kernel's own buffers, of which its driver would have to make frames first. With several
+//! queues it does run there: behind a veth's driver each frame is one of the first queue.
 //!
 //! A frame is as on a wire: no longer than the MTU, and with a checksum of its own. A veth whose
 //! other end leaves checksums to the device hands over wrong ones: turn that off, there, with
@@ -98,7 +99,7 @@ impl Xdp {
             ));
         }
         let place = match sys::driver_of(name) {
-            Ok(driver) if driver == "veth" => Place::Generic,
+            Ok(driver) if driver == "veth" && queues == 1 => Place::Generic,
             _ => Place::Driver,
         };
         let program = Arc::new(Program::attach(index, queues as u32, place)?);

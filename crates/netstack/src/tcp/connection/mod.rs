@@ -13,7 +13,7 @@
 //!     probe_at    tail loss probe, RFC 8985 7          reorder_at   RACK's reordering window
 //!     ack_at      delayed acknowledgement              idle_at      keep-alive
 //!     close_at    FIN-WAIT-2 without an owner
-//!     sent_at     pacing, while is_paced
+//!     spread_until  pacing, while is_paced
 //! ```
 //!
 //! Each is [`Instant::NEVER`] when it is not armed.
@@ -142,9 +142,9 @@ pub struct Connection {
     is_window_probe_due: bool,
     /// snd_una moved last, or the flight began.
     progress_at: Instant,
-    /// When all that was sent would have left at the rate of [`super::pacing`]; without a rate,
-    /// when it was sent.
-    sent_at: Instant,
+    /// When the last of what was sent would have left at the rate of [`super::pacing`]; without a
+    /// rate, when it left.
+    spread_until: Instant,
     /// New data waits for that rate.
     is_paced: bool,
 
@@ -496,7 +496,7 @@ impl Connection {
             is_keep_alive_due: false,
             is_window_probe_due: false,
             progress_at: now,
-            sent_at: now,
+            spread_until: now,
             is_paced: false,
             challenges: 0,
             challenges_since: now,

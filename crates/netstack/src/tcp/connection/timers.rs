@@ -33,7 +33,7 @@ impl Connection {
         if !self.is_paced {
             return Instant::NEVER;
         }
-        (self.rate()).map_or(Instant::NEVER, |rate| rate.waits_until(self.sent_at))
+        (self.rate()).map_or(Instant::NEVER, |rate| rate.waits_until(self.spread_until))
     }
 
     /// Does what is due by now. What is to be sent leaves with the next [`Connection::transmit`].

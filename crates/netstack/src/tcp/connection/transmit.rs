@@ -50,8 +50,8 @@ impl Connection {
         if !has_seq {
             return;
         }
-        self.sent_at = match self.rate() {
-            Some(rate) => rate.after(now, self.sent_at, outgoing.len.into()),
+        self.spread_until = match self.rate() {
+            Some(rate) => rate.after(now, self.spread_until, outgoing.len.into()),
             None => now,
         };
         if self.persist_at != Instant::NEVER {
@@ -270,10 +270,13 @@ impl Connection {
         let Some(rate) = self.rate() else {
             return Some(len);
         };
-        if !self.flight.is_empty() && rate.waits_until(self.sent_at) > now {
+        if !self.flight.is_empty() && rate.waits_until(self.spread_until) > now {
             self.is_paced = true;
-            // Our own clock holds it back, not the application: the window may grow.
-            self.limited_until = self.flight.end();
+            // RFC 9002 7.8: the window may grow if without our clock it would be full.
+            let room = self.congestion.cwnd().saturating_sub(self.pipe());
+            if self.usable_len() > room {
+                self.limited_until = self.flight.end();
+            }
             return None;
         }
         Some(len.min(rate.quantum(self.payload_max())))
@@ -325,11 +328,11 @@ impl Connection {
 
     /// RFC 5681 4.1
     fn restart_if_idle(&mut self, config: &TcpConfig, now: Instant) {
-        let is_idle = now.since(self.sent_at) > self.round_trip.rto(&config.rto);
+        let is_idle = now.since(self.spread_until) > self.round_trip.rto(&config.rto);
         if self.flight.is_empty() && is_idle {
             let segments = config.initial_window_segments;
             self.congestion.restart_after_idle(segments);
-            self.sent_at = now;
+            self.spread_until = now;
         }
     }
 

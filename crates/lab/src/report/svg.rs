@@ -97,7 +97,7 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
             .filter_map(|subject| row(subject)?.spread(measure));
         let most = spreads
             .map(|spread| spread.greatest)
-            .fold(f64::MIN_POSITIVE, f64::max);
+            .fold(1e-9, f64::max);
         y += 18.0;
         let _ = write!(
             body,

@@ -159,8 +159,10 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
             let ratio = report
                 .rows
                 .ratio(measure, &cell.label, subject, subjects[0]);
-            let ratio =
-                ratio.filter(|_| *subject != subjects[0] && measure.better != Better::Neither);
+            let is_compared = *subject != subjects[0] && measure.better != Better::Neither;
+            // Of nothing there is no part.
+            let ratio = ratio
+                .filter(|ratio| is_compared && ratio.medians.is_finite() && ratio.best.is_finite());
             let ratio = ratio.map_or(String::new(), |ratio| {
                 let [medians, best] = [ratio.medians, ratio.best].map(show_ratio);
                 format!("<small>{medians} of {first_name}’s (best samples: {best})</small>")

@@ -95,9 +95,7 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
         let spreads = subjects
             .iter()
             .filter_map(|subject| row(subject)?.spread(measure));
-        let most = spreads
-            .map(|spread| spread.greatest)
-            .fold(1e-9, f64::max);
+        let most = spreads.map(|spread| spread.greatest).fold(1e-9, f64::max);
         y += 18.0;
         let _ = write!(
             body,

@@ -110,11 +110,8 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     carriage.opened(session, now);
                 }
                 Want::Finish => {
-                    now = tell(
-                        carriage,
-                        stream.shutdown(Shutdown::Write),
-                        Carriage::finished,
-                    );
+                    let ended = stream.shutdown(Shutdown::Write);
+                    now = tell(carriage, ended, Carriage::finished);
                 }
                 Want::Nothing => unreachable!("it waits for work"),
                 Want::Close(closed) => return Err(closed),

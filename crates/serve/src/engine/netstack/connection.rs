@@ -115,10 +115,11 @@ impl<S: Session + 'static> Connection<S> {
                 carriage.filled(len, desk.now);
             }
             Want::Send { out, until, .. } => {
-                if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
+                let cwnd = cwnd_of(shard, id);
+                if !flight.has_room(&desk.hangar, cwnd) {
                     return Break(Waits::Room { until });
                 }
-                let len = flight.take(&mut desk.hangar, cwnd_of(shard, id), out);
+                let len = flight.take(&mut desk.hangar, cwnd, out);
                 // What was taken at once took no time.
                 let now = match carriage.is_timed() {
                     true => desk.look_at_clock(),

@@ -13,7 +13,7 @@ pub struct Subject {
     /// For tables: `weft`, `weft steps`, `nginx copy`.
     pub name: String,
     /// By which experiments ask for it. `pinned`, `steps` and `migratable` are weft's fibers; other
-    /// people's go by their names, the user's by [`CUSTOM_SERVER`] and [`CUSTOM_PROGRAM`].
+    /// people's go by their names, the user's by `CUSTOM_SERVER` and `CUSTOM_PROGRAM`.
     pub kind: String,
     /// What it says of itself; empty if it was not asked.
     pub version: String,

@@ -7,24 +7,24 @@
 //! device_cost KIND:INTERFACE                      tap, packet or xdp, as in weft serve --device
 //! ```
 
+mod segment;
+
 use std::env;
 use std::error::Error;
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Clock};
 
 use netstack::device::name::DeviceName;
 use netstack::device::{
     Capabilities, Device, Offload, OutgoingFrame, PartialChecksum, Segmentation, TransmitError,
 };
-use netstack::ip::{HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, Prefix};
+use netstack::ip::{HEADERS_LEN_MAX, IpFields};
 use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::checksum::Sum;
-use netstack::wire::ethernet::EthernetAddress;
-use netstack::wire::tcp::{self, Flags, Segment, SeqNumber, TcpOptions};
+use netstack::wire::tcp;
+use segment::{SEGMENT, TCP_LEN, address, interface};
 
-/// TCP's header with timestamps, and IP's: what is not payload of a packet.
-const TCP_LEN: usize = 32;
+/// With TCP's header what is not payload of a packet.
 const IP_LEN: usize = 20;
 const LASTS: Duration = Duration::from_secs(1);
 const BURST: usize = 64;
@@ -86,42 +86,18 @@ fn run(
 
 /// Those of a segment, complete unless the device is to cut it.
 fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
-    let (here, there) = (address(2), address(9));
-    let mut interface = Interface::new(InterfaceConfig {
-        mac: mac(2),
-        mtu: 1500,
-        addresses: vec![Prefix {
-            address: here,
-            len: 24,
-        }],
-        gateway_v4: None,
-        gateway_v6: None,
-    });
-    interface.neighbors().fix(Instant::START, there, mac(9));
-    let segment = Segment {
-        src_port: 80,
-        dst_port: 4000,
-        seq: SeqNumber(1),
-        ack: Some(SeqNumber(2)),
-        flags: Flags::PSH,
-        window: 1000,
-        urgent: 0,
-        options: TcpOptions {
-            timestamps: Some((1, 2)),
-            ..TcpOptions::NONE
-        },
-        payload: &[],
-    };
+    let (here, there) = (2, 9);
+    let mut interface = interface(here, there);
     let fields = IpFields {
-        src: here,
-        dst: there,
+        src: address(here),
+        dst: address(there),
         ecn: Ecn::NotCapable,
         len: TCP_LEN + payload.len(),
     };
     let mut room = [0; HEADERS_LEN_MAX + TCP_LEN];
     let written = interface.write_headers(Instant::START, &fields, &mut room);
     let written = written.expect("a route");
-    let len = written.len + segment.emit(&mut room[written.len..]);
+    let len = written.len + SEGMENT.emit(&mut room[written.len..]);
     let header = &mut room[written.len..len];
     let offload = if payload.len() > mss {
         tcp::write_partial_checksum(header, written.pseudo_header);
@@ -140,12 +116,4 @@ fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
         Offload::None
     };
     (room[..len].to_vec(), offload)
-}
-
-fn address(host: u8) -> IpAddr {
-    Ipv4Addr::new(10, 9, 0, host).into()
-}
-
-fn mac(host: u8) -> EthernetAddress {
-    EthernetAddress([2, 0, 0, 0, 0, host])
 }

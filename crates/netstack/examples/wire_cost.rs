@@ -4,17 +4,18 @@
 //! cargo run --release --package weftwork-netstack --example wire_cost
 //! ```
 
+mod segment;
+
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Clock};
 
 use netstack::device::{Frame, Verified};
-use netstack::ip::{HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, Prefix};
+use netstack::ip::{HEADERS_LEN_MAX, IpFields};
 use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::checksum::{PrefixSums, Sum};
-use netstack::wire::ethernet::EthernetAddress;
-use netstack::wire::tcp::{self, Flags, Segment, SeqNumber, TcpOptions};
+use netstack::wire::tcp::{self, Segment};
+use segment::{SEGMENT, TCP_LEN, address, interface};
 
 const MSS: usize = 1448;
 const ROUNDS: usize = 300;
@@ -39,33 +40,19 @@ fn main() {
         );
     }
 
-    let header = Segment {
-        src_port: 80,
-        dst_port: 4000,
-        seq: SeqNumber(1),
-        ack: Some(SeqNumber(2)),
-        flags: Flags::PSH,
-        window: 1000,
-        urgent: 0,
-        options: TcpOptions {
-            timestamps: Some((1, 2)),
-            ..TcpOptions::NONE
-        },
-        payload: &[],
-    };
-    let mut bytes = [0; 32];
+    let mut bytes = [0; TCP_LEN];
     show("a segment's header written", || {
-        black_box(&header).emit(&mut bytes)
+        black_box(&SEGMENT).emit(&mut bytes)
     });
     show("and parsed", || Segment::parse(black_box(&bytes)));
 
-    let (mut near, mut far) = (interface(1), interface(2));
-    let mut room = [0; HEADERS_LEN_MAX + 32];
+    let (mut near, mut far) = (interface(1, 2), interface(2, 1));
+    let mut room = [0; HEADERS_LEN_MAX + TCP_LEN];
     let fields = IpFields {
         src: address(1),
         dst: address(2),
         ecn: Ecn::NotCapable,
-        len: 32 + MSS,
+        len: TCP_LEN + MSS,
     };
     show("Ethernet's and IP's headers written", || {
         near.write_headers(Instant::START, black_box(&fields), &mut room)
@@ -73,7 +60,7 @@ fn main() {
     let written = near
         .write_headers(Instant::START, &fields, &mut room)
         .expect("a route");
-    let len = written.len + header.emit(&mut room[written.len..]);
+    let len = written.len + SEGMENT.emit(&mut room[written.len..]);
     let sum = Sum::of(segment);
     tcp::write_checksum(&mut room[written.len..len], written.pseudo_header, sum);
     let frame = [&room[..len], segment].concat();
@@ -88,32 +75,6 @@ fn main() {
             || far.receive(Instant::START, black_box(frame)),
         );
     }
-}
-
-fn address(number: u8) -> IpAddr {
-    Ipv4Addr::new(10, 0, 0, number).into()
-}
-
-fn mac(number: u8) -> EthernetAddress {
-    EthernetAddress([2, 0, 0, 0, 0, number])
-}
-
-fn interface(number: u8) -> Interface {
-    let mut interface = Interface::new(InterfaceConfig {
-        mac: mac(number),
-        mtu: 1500,
-        addresses: vec![Prefix {
-            address: address(number),
-            len: 24,
-        }],
-        gateway_v4: None,
-        gateway_v6: None,
-    });
-    let peer = 3 - number;
-    interface
-        .neighbors()
-        .fix(Instant::START, address(peer), mac(peer));
-    interface
 }
 
 /// Prints what a call takes.

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use super::mem::Held;
 use super::{
-    Capabilities, Device, Frame, Offload, OutgoingFrame, ReceiveBurst, TransmitError, Verified,
+    Capabilities, Device, Frame, Losses, Offload, OutgoingFrame, ReceiveBurst, TransmitError,
+    Verified,
 };
 use crate::time::Instant;
 use crate::wire::checksum::{self, Sum};
@@ -145,7 +146,9 @@ impl<D: Device> Impair<D> {
             self.transmit.spare.push(held.bytes);
             match taken {
                 Ok(()) => self.transmit.counters.left += 1,
-                Err(TransmitError::Full) => self.transmit.counters.overflowed += 1,
+                Err(TransmitError::Full | TransmitError::TooLong { .. }) => {
+                    self.transmit.counters.overflowed += 1;
+                }
                 Err(TransmitError::Io(error)) => return Err(error),
             }
         }
@@ -201,6 +204,10 @@ impl<D: Device> Device for Impair<D> {
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.release(now)?;
         self.device.flush(now)
+    }
+
+    fn losses(&mut self) -> Losses {
+        self.device.losses()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

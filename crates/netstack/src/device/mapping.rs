@@ -17,6 +17,10 @@ pub(super) struct Mapping {
 // thread that made it.
 unsafe impl Send for Mapping {}
 
+// SAFETY: a shared mapping only tells its places. Each access to one of them is unsafe code of its
+// own, which says why no other is in its way.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
     pub(super) fn anonymous(len: usize) -> io::Result<Mapping> {
         Mapping::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)

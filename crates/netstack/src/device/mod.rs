@@ -15,10 +15,12 @@
 //! receive, [`Device::wakes_at`] says it for devices that live in virtual time. What a device can
 //! do beyond carrying frames, it says in [`Capabilities`]; what it cannot do is not asked of it.
 
+mod bpf;
 pub mod impair;
 mod mapping;
 pub mod mem;
 pub mod name;
+mod others;
 pub mod packet;
 pub mod pcap;
 pub mod siblings;
@@ -97,7 +99,7 @@ const SEGMENTATION_LEN_MAX: usize = 0xffff;
 
 /// One queue of a network interface.
 pub trait Device {
-    /// What it can do. It does not change.
+    /// What it can do. It does not change; but see [`TransmitError::TooLong`].
     fn capabilities(&self) -> Capabilities;
 
     /// Adds the frames that have come to `burst`, until there are no more or no more fit.
@@ -133,6 +135,22 @@ pub trait Device {
     fn wakes_at(&self) -> Option<Instant> {
         None
     }
+
+    /// What it has lost so far. It asks the kernel, so this is not for every turn.
+    fn losses(&mut self) -> Losses {
+        Losses::default()
+    }
+}
+
+/// Frames that came and could not be received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// There was no room for them: the device's ring, or its queue, was full.
+    pub overflowed: u64,
+    /// They were not TCP, and too many of that came.
+    pub refused: u64,
+    /// They came with a header that cannot be.
+    pub malformed: u64,
 }
 
 /// What is known of the checksum of a frame that was received.
@@ -351,6 +369,11 @@ pub struct Segmentation {
 pub enum TransmitError {
     /// It has no room now. The caller drops the frame, or comes back.
     Full,
+    /// Its MTU was lowered. It takes no packet that is longer than this, ever.
+    TooLong {
+        /// As it is now.
+        mtu: usize,
+    },
     /// The system call failed.
     Io(io::Error),
 }
@@ -359,6 +382,7 @@ impl fmt::Display for TransmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TransmitError::Full => f.write_str("the device has no room"),
+            TransmitError::TooLong { mtu } => write!(f, "the device's MTU is {mtu} by now"),
             TransmitError::Io(error) => error.fmt(f),
         }
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::packet::Packet;
 use super::tap::Tap;
 use super::xdp::Xdp;
-use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys};
+use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys};
 use crate::time::Instant;
 use crate::wire::ethernet::EthernetAddress;
 
@@ -100,7 +100,6 @@ impl fmt::Display for DeviceName {
 
 /// What a [`DeviceName`] opens.
 #[expect(missing_docs, reason = "the types say it")]
-#[expect(clippy::large_enum_variant, reason = "a shard has one")]
 pub enum NamedDevice {
     Tap(Tap),
     Packet(Packet),
@@ -132,6 +131,10 @@ impl Device for NamedDevice {
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         each!(self, device => device.flush(now))
+    }
+
+    fn losses(&mut self) -> Losses {
+        each!(self, device => device.losses())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

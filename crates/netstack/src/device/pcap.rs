@@ -12,7 +12,7 @@
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
-use super::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
+use super::{Capabilities, Device, Losses, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
 use crate::time::Instant;
 use crate::wire::ethernet;
 
@@ -112,6 +112,10 @@ impl<D: Device, W: Write> Device for Pcap<D, W> {
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.device.flush(now)
+    }
+
+    fn losses(&mut self) -> Losses {
+        self.device.losses()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

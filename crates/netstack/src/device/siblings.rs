@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::mem::Held;
-use super::{Capabilities, Device, Frame, OutgoingFrame, ReceiveBurst, TransmitError};
+use super::{Capabilities, Device, Frame, Losses, OutgoingFrame, ReceiveBurst, TransmitError};
 use crate::time::Instant;
 use crate::wire::arp::{ArpOperation, ArpPacket};
 use crate::wire::ethernet::{EtherType, EthernetHeader};
@@ -187,6 +187,10 @@ impl<D: Device> Device for Sibling<D> {
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.device.flush(now)
+    }
+
+    fn losses(&mut self) -> Losses {
+        self.device.losses()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -152,7 +152,6 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     // What the kernel's end has sent is not for this one, and group members get each frame once.
     set_packet_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1)?;
-    drop_tagged(socket.as_fd())?;
     Ok(socket)
 }
 
@@ -174,6 +173,32 @@ pub(super) fn set_packet_ring(
         tp_frame_nr: slots as u32,
     };
     set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// How many frames a packet socket had no room for since this was asked last.
+pub(super) fn packet_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    /// An option that libc lacks.
+    const PACKET_STATISTICS: c_int = 6;
+    let none = libc::tpacket_stats {
+        tp_packets: 0,
+        tp_drops: 0,
+    };
+    let counted = get_option(socket, libc::SOL_PACKET, PACKET_STATISTICS, none)?;
+    Ok(counted.tp_drops)
+}
+
+/// How many frames an AF_XDP socket had no room for.
+pub(super) fn xdp_drops(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let none = libc::xdp_statistics {
+        rx_dropped: 0,
+        rx_invalid_descs: 0,
+        tx_invalid_descs: 0,
+        rx_ring_full: 0,
+        rx_fill_ring_empty_descs: 0,
+        tx_ring_empty_descs: 0,
+    };
+    let counted = get_option(socket, libc::SOL_XDP, libc::XDP_STATISTICS, none)?;
+    Ok(counted.rx_dropped + counted.rx_ring_full)
 }
 
 /// Binds a packet socket to an interface.
@@ -206,9 +231,20 @@ pub(super) fn join_group(socket: BorrowedFd<'_>, group: c_int) -> io::Result<c_i
     get_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0)
 }
 
-/// A frame with a VLAN tag is of another link. The kernel has taken the tag off, so it would look
-/// like one of this link. packet(7), `tp_vlan_tci`; Documentation/networking/filter.rst
-fn drop_tagged(socket: BorrowedFd<'_>) -> io::Result<()> {
+/// A packet socket gets what a program of the kernel lets through. socket(7)
+pub(super) fn attach_program(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    /// An option that libc lacks.
+    const SO_ATTACH_BPF: c_int = 50;
+    set_option(
+        socket,
+        libc::SOL_SOCKET,
+        SO_ATTACH_BPF,
+        &program.as_raw_fd(),
+    )
+}
+
+/// A packet socket gets no frame with a VLAN tag. Documentation/networking/filter.rst
+pub(super) fn drop_tagged(socket: BorrowedFd<'_>) -> io::Result<()> {
     const HAS_TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
     let instruction = |code: u32, jf, k| libc::sock_filter {
         code: code as u16,

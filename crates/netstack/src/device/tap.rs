@@ -17,12 +17,14 @@
 //! With several queues the kernel sends a flow to the queue that has last sent a frame of it, and
 //! others by their hash: so a connection stays on its shard.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
+use super::others::Lag;
+use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
 use crate::time::Instant;
 use crate::wire::vnet::HEADER_LEN;
 
@@ -33,7 +35,10 @@ pub const QUEUES_MAX: usize = 256;
 pub struct Tap {
     fd: OwnedFd,
     capabilities: Capabilities,
-    dropped: u64,
+    lag: Lag,
+    losses: Losses,
+    /// What the kernel counts of all queues is the first one's to tell.
+    overflows: Option<Overflows>,
 }
 
 impl Tap {
@@ -61,17 +66,46 @@ impl Tap {
             true => Capabilities::offloading(mtu),
             false => Capabilities::plain(mtu),
         };
-        let tap = |fd| Tap {
+        let tap = |(queue, fd)| Tap {
             fd,
             capabilities,
-            dropped: 0,
+            lag: Lag::default(),
+            losses: Losses::default(),
+            overflows: (queue == 0).then(|| Overflows::of(name)),
         };
-        Ok(attached.into_iter().map(tap).collect())
+        Ok(attached.into_iter().enumerate().map(tap).collect())
+    }
+}
+
+/// Frames of the kernel's that found a queue of the interface full.
+struct Overflows {
+    interface: String,
+    /// It counts from when the interface was made.
+    before: u64,
+}
+
+impl Overflows {
+    fn of(interface: &str) -> Overflows {
+        let mut overflows = Overflows {
+            interface: interface.to_owned(),
+            before: 0,
+        };
+        overflows.before = overflows.count();
+        overflows
     }
 
-    /// Frames that came with a header that cannot be.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
+    /// None if the kernel does not tell. proc_pid_net(5)
+    fn count(&self) -> u64 {
+        const TRANSMIT_DROPS_AT: usize = 8 + 3;
+        let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+        let of_this = |line: &str| {
+            let (name, fields) = line.split_once(':')?;
+            let is_this = name.trim_start() == self.interface;
+            let mut fields = fields.split_whitespace().filter(|_| is_this);
+            fields.nth(TRANSMIT_DROPS_AT)?.parse::<u64>().ok()
+        };
+        let count = table.lines().find_map(of_this).unwrap_or(self.before);
+        count.saturating_sub(self.before)
     }
 }
 
@@ -96,7 +130,10 @@ impl Device for Tap {
     }
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
-        vnet::receive(&self.fd, burst, &mut self.dropped)
+        let others_max = self.lag.others_max();
+        let is_drained = vnet::receive(&self.fd, burst, others_max, &mut self.losses)?;
+        self.lag.was_received(is_drained);
+        Ok(())
     }
 
     fn transmit(&mut self, _now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
@@ -106,5 +143,12 @@ impl Device for Tap {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
+    }
+
+    fn losses(&mut self) -> Losses {
+        Losses {
+            overflowed: self.overflows.as_ref().map_or(0, Overflows::count),
+            ..self.losses
+        }
     }
 }

@@ -16,14 +16,17 @@
 //!
 //! A frame that the device has no room for is kept, whole, and leaves first the next time: the
 //! connection has counted it as sent. There is one such frame at most, since nothing else is sent
-//! before it.
+//! before it. A frame that has become too long for the device is the first router's on the path: the
+//! connection is told to send shorter segments.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use super::{ConnectError, Departure, FlowId, Shard, ShardLimits, Writer};
 use crate::device::{
-    Device, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation, TransmitError,
+    Device, Losses, Offload, OutgoingFrame, PartialChecksum, ReceiveBurst, Segmentation,
+    TransmitError,
 };
 use crate::ip::{
     Delivery, HEADERS_LEN_MAX, Interface, InterfaceConfig, IpFields, PathError, PathErrorKind,
@@ -36,6 +39,9 @@ use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX};
 
 /// Frames that are taken from the device in one turn.
 pub const BURST_FRAMES_MAX: usize = 64;
+
+/// How often the device is asked for what it has lost, which takes it a system call.
+const LOSSES_EVERY: Duration = Duration::from_secs(1);
 
 /// IP's and TCP's headers, without options: what an MTU loses to them.
 const HEADERS_V4: usize = 20 + 20;
@@ -51,6 +57,9 @@ pub struct Netstack<D> {
     kept: KeptFrame,
     /// Segments without a way to their peer. They are as good as lost.
     unroutable: u64,
+    /// Those of the device when it was asked last, and when it is asked next.
+    losses: Losses,
+    losses_at: Instant,
 }
 
 /// A frame that was not taken.
@@ -91,6 +100,8 @@ impl<D: Device> Netstack<D> {
                 offload: Offload::None,
             },
             unroutable: 0,
+            losses: Losses::default(),
+            losses_at: Instant::START,
         }
     }
 
@@ -114,6 +125,11 @@ impl<D: Device> Netstack<D> {
         self.unroutable
     }
 
+    /// Frames that the device has lost, of a second ago or so.
+    pub fn losses(&self) -> Losses {
+        self.losses
+    }
+
     /// An active open.
     ///
     /// # Errors
@@ -134,6 +150,10 @@ impl<D: Device> Netstack<D> {
     pub fn receive(&mut self, now: Instant) -> io::Result<usize> {
         self.interface.on_timer(now);
         self.shard.expire(now);
+        if now >= self.losses_at {
+            self.losses = self.device.losses();
+            self.losses_at = now + LOSSES_EVERY;
+        }
         self.burst.clear();
         let received = self.device.receive(now, &mut self.burst);
         for index in 0..self.burst.len() {
@@ -197,11 +217,13 @@ impl<D: Device> Netstack<D> {
             .saturating_sub(headers_max);
         let mut failed = None;
         while self.shard.has_to_transmit() && self.kept.bytes.is_empty() && failed.is_none() {
+            let mut too_long = None;
             let mut line = Line {
                 interface: &mut self.interface,
                 device: &mut self.device,
                 kept: &mut self.kept,
                 unroutable: &mut self.unroutable,
+                too_long: &mut too_long,
             };
             self.shard
                 .transmit(now, len_max as u32, writer, |departure| {
@@ -213,6 +235,9 @@ impl<D: Device> Netstack<D> {
                         }
                     }
                 });
+            if let Some(error) = too_long {
+                self.on_path_error(now, &error);
+            }
         }
         // Questions for neighbours that the segments have raised.
         self.interface.transmit(now, &mut self.device);
@@ -239,6 +264,8 @@ struct Line<'a, D> {
     device: &'a mut D,
     kept: &'a mut KeptFrame,
     unroutable: &'a mut u64,
+    /// What the device will not take any more, told as a router would.
+    too_long: &'a mut Option<PathError>,
 }
 
 impl<D: Device> Line<'_, D> {
@@ -287,6 +314,17 @@ impl<D: Device> Line<'_, D> {
                 self.kept.keep(&frame);
                 Ok(false)
             }
+            Err(TransmitError::TooLong { mtu }) => {
+                *self.too_long = Some(PathError {
+                    local: SocketAddr::new(tuple.local, tuple.local_port),
+                    remote: SocketAddr::new(tuple.remote, tuple.remote_port),
+                    seq: departure.segment.seq,
+                    kind: PathErrorKind::TooBig {
+                        mtu: mtu.min(usize::from(u16::MAX)) as u16,
+                    },
+                });
+                Ok(false)
+            }
             Err(TransmitError::Io(error)) => Err(error),
         }
     }
@@ -330,7 +368,8 @@ impl KeptFrame {
             offload: self.offload,
         };
         match device.transmit(now, &frame) {
-            Ok(()) => {
+            // One that is too long is lost: when its bytes leave again, the device says so again.
+            Ok(()) | Err(TransmitError::TooLong { .. }) => {
                 self.bytes.clear();
                 Ok(true)
             }

@@ -41,7 +41,7 @@ pub use own::OWN_FRAMES_MAX;
 pub use path_mtu::{MTU_MIN_V4, MTU_MIN_V6, PATH_MTU_FOR, PATHS_MAX};
 pub use route::Prefix;
 
-use crate::device::{Device, Offload, OutgoingFrame, TransmitError};
+use crate::device::{Device, Offload, OutgoingFrame};
 use crate::neighbor::{NeighborCache, NeighborCounters, Question, Resolution};
 use crate::time::Instant;
 use crate::wire::arp::{ArpOperation, ArpPacket};
@@ -438,7 +438,7 @@ impl Interface {
             payload: &[],
             offload: Offload::None,
         };
-        if let Err(TransmitError::Full | TransmitError::Io(_)) = device.transmit(now, &whole) {
+        if device.transmit(now, &whole).is_err() {
             self.counters.own_dropped += 1;
         }
     }

@@ -20,12 +20,14 @@
 //! Frames come by a ring in shared memory, without a system call for each: a peer without offloads
 //! acknowledges every second segment.
 
+mod filter;
 mod ring;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
+use super::others::Limit;
+use super::{Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, sys, vnet};
 use crate::time::Instant;
 use crate::wire::ethernet;
 use ring::{Ring, Slot};
@@ -37,8 +39,10 @@ pub const MEMBERS_MAX: usize = 256;
 pub struct Packet {
     fd: OwnedFd,
     ring: Ring,
+    others: Option<Limit>,
+    interface: String,
     capabilities: Capabilities,
-    dropped: u64,
+    losses: Losses,
 }
 
 impl Packet {
@@ -59,6 +63,7 @@ impl Packet {
         let mut group = sys::NEW_GROUP;
         let open = |_| {
             let fd = sys::packet_socket()?;
+            let others = filter::attach(fd.as_fd())?;
             let ring = Ring::open(fd.as_fd(), ethernet::HEADER_LEN + mtu)?;
             sys::bind_packet(fd.as_fd(), index)?;
             if members > 1 {
@@ -67,17 +72,13 @@ impl Packet {
             Ok(Packet {
                 fd,
                 ring,
+                others,
+                interface: name.to_owned(),
                 capabilities: Capabilities::offloading(mtu),
-                dropped: 0,
+                losses: Losses::default(),
             })
         };
         (0..members).map(open).collect()
-    }
-
-    /// Frames that came with a header that cannot be, and those that were too long for the ring and
-    /// found no room beside it.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
     }
 }
 
@@ -87,22 +88,25 @@ impl Device for Packet {
     }
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
-        let (fd, dropped) = (&self.fd, &mut self.dropped);
-        while burst.room().is_some() {
+        let (fd, losses) = (&self.fd, &mut self.losses);
+        // The program has limited them.
+        let mut others_left = usize::MAX;
+        let mut is_drained = false;
+        while burst.room().is_some() && !is_drained {
             let taken = self.ring.take(|slot| match slot {
                 Slot::Frame { header, bytes } => {
                     match burst.room().and_then(|it| it.get_mut(..bytes.len())) {
                         Some(room) => {
                             room.copy_from_slice(bytes);
-                            vnet::take(header, bytes.len(), burst, dropped);
+                            vnet::take(header, bytes.len(), burst, losses);
                         }
-                        None => *dropped += 1,
+                        None => losses.overflowed += 1,
                     }
                     Ok(())
                 }
-                Slot::Queued => vnet::receive_one(fd, burst, dropped).map(drop),
+                Slot::Queued => vnet::receive_one(fd, burst, &mut others_left, losses).map(drop),
                 Slot::Lost => {
-                    *dropped += 1;
+                    losses.overflowed += 1;
                     Ok(())
                 }
             });
@@ -111,17 +115,36 @@ impl Device for Packet {
                 // An error that waits at the socket, or a frame that such an error came before when
                 // its slot was looked at: it would keep the socket readable.
                 None if burst.is_empty() => {
-                    return vnet::receive_one(fd, burst, dropped).map(drop);
+                    vnet::receive_one(fd, burst, &mut others_left, losses)?;
+                    is_drained = true;
                 }
-                None => break,
+                None => is_drained = true,
             }
+        }
+        if let Some(others) = &self.others {
+            others.was_received(0, is_drained);
         }
         Ok(())
     }
 
     fn transmit(&mut self, _now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
         self.capabilities.assert_fit(frame);
-        vnet::transmit(&self.fd, frame)
+        match vnet::transmit(&self.fd, frame) {
+            Err(TransmitError::Io(error)) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                let mtu = sys::mtu_of(&self.interface).map_err(TransmitError::Io)?;
+                Err(TransmitError::TooLong { mtu })
+            }
+            transmitted => transmitted,
+        }
+    }
+
+    fn losses(&mut self) -> Losses {
+        // It was counted from zero again when it was asked last.
+        self.losses.overflowed += u64::from(sys::packet_drops(self.fd.as_fd()).unwrap_or(0));
+        Losses {
+            refused: self.others.as_ref().map_or(0, |others| others.refused(0)),
+            ..self.losses
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

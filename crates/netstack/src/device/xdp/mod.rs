@@ -11,7 +11,7 @@
 //!   completion   addresses that were sent    ◀──── kernel       its tail
 //! ```
 //!
-//! There is no library and no compiler under this: the program is six instructions, and
+//! There is no library and no compiler under this: the program is some thirty instructions, and
 //! the rest are system calls. Frames are copied between umem and the kernel's own buffers (copy
 //! mode), which every driver can do, and between umem and the caller's memory, as [`Device`] has
 //! it. What is saved is the system call for each frame.
@@ -33,7 +33,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, Verified, sys};
+use super::{
+    Capabilities, Device, Losses, OutgoingFrame, ReceiveBurst, TransmitError, Verified, sys,
+};
 use crate::time::Instant;
 use crate::wire::ethernet;
 use program::{Place, Program};
@@ -62,6 +64,7 @@ pub const QUEUES_MAX: usize = 64;
 /// One queue of an interface.
 pub struct Xdp {
     fd: OwnedFd,
+    queue: u32,
     umem: Umem,
     rings: Rings,
     /// Chunks that can take a frame to transmit.
@@ -70,7 +73,7 @@ pub struct Xdp {
     has_untold: bool,
     capabilities: Capabilities,
     /// It is in the way of the interface's frames until the last queue goes.
-    _program: Arc<Program>,
+    program: Arc<Program>,
 }
 
 impl Xdp {
@@ -108,12 +111,13 @@ impl Xdp {
             program.direct(queue, fd.as_fd())?;
             let mut device = Xdp {
                 fd,
+                queue,
                 umem,
                 rings,
                 free: (CHUNKS / 2..CHUNKS).map(address_of).collect(),
                 has_untold: false,
                 capabilities,
-                _program: Arc::clone(&program),
+                program: Arc::clone(&program),
             };
             for chunk in 0..CHUNKS / 2 {
                 device.rings.fill.push(address_of(chunk));
@@ -142,8 +146,10 @@ impl Device for Xdp {
     }
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        let mut is_drained = false;
         while let Some(room) = burst.room() {
             let Some(frame) = self.rings.receive.pop() else {
+                is_drained = true;
                 break;
             };
             let len = room.len().min(frame.len as usize);
@@ -154,6 +160,7 @@ impl Device for Xdp {
             let chunk = frame.address / CHUNK_LEN as u64 * CHUNK_LEN as u64;
             self.rings.fill.push(chunk);
         }
+        self.program.others.was_received(self.queue, is_drained);
         Ok(())
     }
 
@@ -199,6 +206,14 @@ impl Device for Xdp {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
+    }
+
+    fn losses(&mut self) -> Losses {
+        Losses {
+            overflowed: sys::xdp_drops(self.fd.as_fd()).unwrap_or(0),
+            refused: self.program.others.refused(self.queue),
+            malformed: 0,
+        }
     }
 }
 

@@ -1,114 +1,33 @@
-//! The program in the kernel, and the map that it looks its queue's socket up in. bpf(2)
+//! The program in the kernel, and the maps that it looks its queue's socket and limit up in.
 //!
 //! ```text
-//!   r2 = *(u32 *)(r1 + 16)      rx_queue_index of the frame's struct xdp_md
-//!   r1 = sockets                the map; two instructions long
-//!   r3 = XDP_PASS               what to return if the queue has no socket
-//!   call bpf_redirect_map       r0 = XDP_REDIRECT to the socket, or XDP_PASS
-//!   exit
+//!    0   r7 = r1->rx_queue_index       of the frame's struct xdp_md
+//!    1   r2 = r1->data; r3 = r1->data_end
+//!    3   r4 = r2 + 24                  behind what is looked at
+//!    5   if r4 > r3 goto 13
+//!    6   r5 = ethertype
+//!    7   if r5 != IPv4 goto 10
+//!    8   r5 = IPv4's protocol; goto 12
+//!   10   if r5 != IPv6 goto 13
+//!   11   r5 = IPv6's next header
+//!   12   if r5 == TCP goto 28
+//!   13   *(r10 - 4) = r7
+//!   14   what counts the others down   it ends with XDP_DROP, or goes on
+//!   28   r2 = r7
+//!   29   r1 = sockets                  the map; two instructions long
+//!   31   r3 = XDP_PASS                 what to return if the queue has no socket
+//!   32   call bpf_redirect_map         r0 = XDP_REDIRECT to the socket, or XDP_PASS
+//!   33   exit
 //! ```
 
-#![allow(unsafe_code)]
-
-use std::ffi::{c_int, c_long};
+use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// One instruction. Documentation/bpf/standardization/instruction-set.rst
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Instruction {
-    code: u8,
-    /// Destination in the low half, source in the high one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const LOAD_WORD: u8 = 0x61;
-const LOAD_IMMEDIATE_64: u8 = 0x18;
-const MOVE_IMMEDIATE: u8 = 0xb7;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
-/// As the source register of a load: the immediate is a map's descriptor.
-const PSEUDO_MAP_FD: u8 = 1;
-const RX_QUEUE_INDEX_AT: i16 = 16;
-const XDP_PASS: i32 = 2;
-const BPF_REDIRECT_MAP: i32 = 51;
-
-const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Instruction {
-    Instruction {
-        code,
-        registers: src << 4 | dst,
-        offset,
-        immediate,
-    }
-}
-
-fn program(sockets: RawFd) -> [Instruction; 6] {
-    [
-        instruction(LOAD_WORD, 2, 1, RX_QUEUE_INDEX_AT, 0),
-        instruction(LOAD_IMMEDIATE_64, 1, PSEUDO_MAP_FD, 0, sockets),
-        instruction(0, 0, 0, 0, 0),
-        instruction(MOVE_IMMEDIATE, 3, 0, 0, XDP_PASS),
-        instruction(CALL, 0, 0, 0, BPF_REDIRECT_MAP),
-        instruction(EXIT, 0, 0, 0, 0),
-    ]
-}
-
-const _: () = assert!(
-    cfg!(target_endian = "little"),
-    "registers are the other way round"
-);
-
-/// The commands of bpf(2), with those members of `union bpf_attr` that they need. What a struct
-/// leaves out at its end the kernel takes for zero.
-mod command {
-    use std::ffi::c_int;
-
-    pub(super) const MAP_CREATE: c_int = 0;
-    pub(super) const MAP_UPDATE: c_int = 2;
-    pub(super) const PROGRAM_LOAD: c_int = 5;
-    pub(super) const LINK_CREATE: c_int = 28;
-
-    pub(super) const MAP_OF_XDP_SOCKETS: u32 = 17;
-    pub(super) const PROGRAM_XDP: u32 = 6;
-    pub(super) const ATTACH_XDP: u32 = 37;
-
-    #[repr(C)]
-    pub(super) struct MapCreate {
-        pub(super) kind: u32,
-        pub(super) key_len: u32,
-        pub(super) value_len: u32,
-        pub(super) entries_max: u32,
-    }
-
-    #[repr(C)]
-    pub(super) struct MapUpdate {
-        pub(super) map: u32,
-        pub(super) padding: u32,
-        pub(super) key: u64,
-        pub(super) value: u64,
-        pub(super) flags: u64,
-    }
-
-    #[repr(C)]
-    pub(super) struct ProgramLoad {
-        pub(super) kind: u32,
-        pub(super) instructions_len: u32,
-        pub(super) instructions: u64,
-        pub(super) license: u64,
-    }
-
-    #[repr(C)]
-    pub(super) struct LinkCreate {
-        pub(super) program: u32,
-        pub(super) interface: u32,
-        pub(super) attach: u32,
-        pub(super) flags: u32,
-    }
-}
+use super::super::bpf::{self, Instruction, code, instruction};
+use super::super::others::{COUNTS_DOWN_LEN, ETHERTYPE_AT, Limit, PROTOCOL_V4_AT, PROTOCOL_V6_AT};
+use crate::wire::Protocol;
+use crate::wire::ethernet::EtherType;
 
 /// Where the kernel runs the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,84 +41,77 @@ pub(super) enum Place {
 /// The program, attached to an interface for as long as this lives.
 pub(super) struct Program {
     sockets: OwnedFd,
-    /// The kernel detaches it when this is closed.
+    pub(super) others: Limit,
     _link: OwnedFd,
 }
 
 impl Program {
     pub(super) fn attach(interface: c_int, queues: u32, place: Place) -> io::Result<Program> {
-        let four = size_of::<u32>() as u32;
-        let create = command::MapCreate {
-            kind: command::MAP_OF_XDP_SOCKETS,
-            key_len: four,
-            value_len: four,
-            entries_max: queues,
+        let four = size_of::<u32>();
+        let sockets = bpf::create_map(bpf::MAP_OF_XDP_SOCKETS, four, queues, 0)?;
+        let others = Limit::new(queues)?;
+        let instructions = program(sockets.as_fd(), &others);
+        let loaded = bpf::load(bpf::PROGRAM_XDP, &instructions)?;
+        let flags = match place {
+            Place::Driver => 0,
+            Place::Generic => 1 << 1,
         };
-        // SAFETY: the command reads one `MapCreate` and returns a descriptor.
-        let sockets = unsafe { descriptor(bpf(command::MAP_CREATE, &create)?) };
-        let instructions = program(sockets.as_raw_fd());
-        let license = c"MIT OR Apache-2.0";
-        let load = command::ProgramLoad {
-            kind: command::PROGRAM_XDP,
-            instructions_len: instructions.len() as u32,
-            instructions: instructions.as_ptr() as u64,
-            license: license.as_ptr() as u64,
-        };
-        // SAFETY: the command reads one `ProgramLoad`, as many instructions as it says, and the
-        // license up to its NUL, all of which live until the end of this function; and it returns a
-        // descriptor.
-        let loaded = unsafe { descriptor(bpf(command::PROGRAM_LOAD, &load)?) };
-        let link = command::LinkCreate {
-            program: loaded.as_raw_fd() as u32,
-            interface: interface as u32,
-            attach: command::ATTACH_XDP,
-            flags: match place {
-                Place::Driver => 0,
-                Place::Generic => 1 << 1,
-            },
-        };
-        // SAFETY: the command reads one `LinkCreate` and returns a descriptor.
-        let link = unsafe { descriptor(bpf(command::LINK_CREATE, &link)?) };
+        let link = bpf::attach_xdp(loaded.as_fd(), interface, flags)?;
         Ok(Program {
             sockets,
+            others,
             _link: link,
         })
     }
 
     /// Frames of `queue` go to `socket`.
     pub(super) fn direct(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let socket = socket.as_raw_fd() as u32;
-        let update = command::MapUpdate {
-            map: self.sockets.as_raw_fd() as u32,
-            padding: 0,
-            key: &raw const queue as u64,
-            value: &raw const socket as u64,
-            flags: 0,
-        };
-        // SAFETY: the command reads one `MapUpdate`, and a key and a value of four bytes each,
-        // which live until the end of this function.
-        unsafe { bpf(command::MAP_UPDATE, &update)? };
+        bpf::put(self.sockets.as_fd(), queue, socket)?;
+        self.others.was_received(queue, true);
         Ok(())
     }
 }
 
-/// # Safety
-///
-/// `attributes` is what `command` reads, and so is what it points to.
-unsafe fn bpf<T>(command: c_int, attributes: &T) -> io::Result<c_long> {
-    let (at, len) = (&raw const *attributes, size_of::<T>());
-    // SAFETY: the kernel reads `len` bytes of the attributes, which are borrowed, and, as the
-    // caller promises, what they point to (bpf(2)).
-    match unsafe { libc::syscall(libc::SYS_bpf, c_long::from(command), at, len) } {
-        -1 => Err(io::Error::last_os_error()),
-        returned => Ok(returned),
-    }
-}
-
-/// # Safety
-///
-/// `returned` is a descriptor that a system call has just made, and nothing else has.
-unsafe fn descriptor(returned: c_long) -> OwnedFd {
-    // SAFETY: as the caller promises.
-    unsafe { OwnedFd::from_raw_fd(returned as RawFd) }
+fn program(sockets: BorrowedFd<'_>, others: &Limit) -> Vec<Instruction> {
+    const DATA_AT: i16 = 0;
+    const DATA_END_AT: i16 = 4;
+    const RX_QUEUE_INDEX_AT: i16 = 16;
+    const XDP_DROP: i32 = 1;
+    const XDP_PASS: i32 = 2;
+    const BPF_REDIRECT_MAP: i32 = 51;
+    // As a load has them in a register.
+    let ethertype = |it: EtherType| i32::from(it.0.swap_bytes());
+    let looked_at = PROTOCOL_V4_AT.max(PROTOCOL_V6_AT) as i32 + 1;
+    let [map, map_end] = bpf::load_map(1, sockets);
+    let looks = [
+        instruction(code::LOAD_WORD, 7, 1, RX_QUEUE_INDEX_AT, 0),
+        instruction(code::LOAD_WORD, 2, 1, DATA_AT, 0),
+        instruction(code::LOAD_WORD, 3, 1, DATA_END_AT, 0),
+        instruction(code::MOVE, 4, 2, 0, 0),
+        instruction(code::ADD_IMMEDIATE, 4, 0, 0, looked_at),
+        instruction(code::JUMP_IF_GREATER, 4, 3, 7, 0),
+        instruction(code::LOAD_HALF, 5, 2, ETHERTYPE_AT as i16, 0),
+        instruction(code::JUMP_UNLESS_EQUAL, 5, 0, 2, ethertype(EtherType::IPV4)),
+        instruction(code::LOAD_BYTE, 5, 2, PROTOCOL_V4_AT as i16, 0),
+        instruction(code::JUMP, 0, 0, 2, 0),
+        instruction(code::JUMP_UNLESS_EQUAL, 5, 0, 2, ethertype(EtherType::IPV6)),
+        instruction(code::LOAD_BYTE, 5, 2, PROTOCOL_V6_AT as i16, 0),
+        instruction(
+            code::JUMP_IF_EQUAL,
+            5,
+            0,
+            1 + COUNTS_DOWN_LEN,
+            Protocol::TCP.0.into(),
+        ),
+        instruction(code::STORE_WORD, 10, 7, -4, 0),
+    ];
+    let redirects = [
+        instruction(code::MOVE, 2, 7, 0, 0),
+        map,
+        map_end,
+        instruction(code::MOVE_IMMEDIATE, 3, 0, 0, XDP_PASS),
+        instruction(code::CALL, 0, 0, 0, BPF_REDIRECT_MAP),
+        instruction(code::EXIT, 0, 0, 0, 0),
+    ];
+    [&looks[..], &others.counts_down(XDP_DROP), &redirects].concat()
 }

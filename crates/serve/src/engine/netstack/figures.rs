@@ -66,10 +66,14 @@ figures! { |it, hangar|
         u64::from(it.shard().counters().tcp.timeouts);
     Counter frames: "Frames that came." =
         it.interface().counters().0.frames;
+    Counter overflowed_frames: "Frames that were lost because the device's ring or queue was full." =
+        it.losses().overflowed;
+    Counter refused_frames: "Frames that were lost because they were not TCP, and too many of that came." =
+        it.losses().refused;
     Counter dropped_frames: "Frames that were dropped because something was wrong with them." =
         {
             let counters = it.interface().counters().0;
-            counters.malformed + counters.checksums + counters.bad_sources + counters.fragments
+            it.losses().malformed + counters.malformed + counters.checksums + counters.bad_sources + counters.fragments
                 + counters.extensions + counters.unknown
         };
     Counter unroutable: "Segments that were dropped because there was no way to their peer." =

@@ -1,0 +1,163 @@
+//! What is not TCP: ARP, neighbour discovery, ICMP, and whatever a flood is made of.
+//!
+//! Anyone on the link can send more of it than a shard can take. A ring or a queue that is full of
+//! it has no room for a SYN, which its sender repeats after a second. So what is not TCP is
+//! limited on its way to a shard:
+//!
+//! | device | where | what is refused |
+//! |---|---|---|
+//! | packet socket, AF_XDP | a program in the kernel | what comes beyond the [`Limit`] that the shard has set |
+//! | TAP | when it has been read | what a shard that is [behind](Lag) reads beyond [`WHILE_BEHIND`] in a burst |
+//!
+//! ```text
+//!   the limit of a queue, in a map     | left i64 | refused u64 |
+//!                                        ▲ the shard sets it, the program counts it down
+//! ```
+//!
+//! TCP behind an extension header of IPv6 is not told from the others, so it is limited with them.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use super::bpf::{self, Instruction, code, instruction};
+use super::mapping::Mapping;
+use crate::wire::Protocol;
+
+/// How many may come after a shard has seen all: half of the shortest ring.
+const WHILE_DRAINED: i64 = 128;
+
+/// How many may come with each burst while a shard has not seen all.
+pub(super) const WHILE_BEHIND: usize = 16;
+
+/// Where Ethernet says what a frame is, and IPv4 and IPv6 what is behind their headers.
+pub(super) const ETHERTYPE_AT: usize = 12;
+pub(super) const PROTOCOL_V4_AT: usize = 14 + 9;
+pub(super) const PROTOCOL_V6_AT: usize = 14 + 6;
+
+pub(super) fn is_tcp(frame: &[u8]) -> bool {
+    let protocol_at = match frame.get(ETHERTYPE_AT..ETHERTYPE_AT + 2) {
+        Some([0x08, 0x00]) => PROTOCOL_V4_AT,
+        Some([0x86, 0xdd]) => PROTOCOL_V6_AT,
+        _ => return false,
+    };
+    frame.get(protocol_at) == Some(&Protocol::TCP.0)
+}
+
+/// Whether a shard keeps up with a device that hands over whatever has come.
+#[derive(Default)]
+pub(super) struct Lag {
+    /// Bursts in a row that left something.
+    bursts: u8,
+}
+
+impl Lag {
+    /// So many that are not TCP fit into the next burst.
+    pub(super) fn others_max(&self) -> usize {
+        // A few bursts come with any crowd, and all of that is wanted.
+        const BURSTS_BEHIND: u8 = 4;
+        match self.bursts {
+            ..BURSTS_BEHIND => usize::MAX,
+            BURSTS_BEHIND.. => WHILE_BEHIND,
+        }
+    }
+
+    pub(super) fn was_received(&mut self, is_drained: bool) {
+        self.bursts = match is_drained {
+            true => 0,
+            false => self.bursts.saturating_add(1),
+        };
+    }
+}
+
+/// How many more may come, of each queue.
+pub(super) struct Limit {
+    map: OwnedFd,
+    memory: Mapping,
+}
+
+/// What the map has of a queue.
+#[repr(C)]
+struct Entry {
+    left: AtomicI64,
+    refused: AtomicU64,
+}
+
+/// The length of [`Limit::counts_down`].
+pub(super) const COUNTS_DOWN_LEN: i16 = 14;
+
+impl Limit {
+    /// Nothing may come yet.
+    pub(super) fn new(queues: u32) -> io::Result<Limit> {
+        let entry_len = size_of::<Entry>();
+        let map = bpf::create_map(bpf::MAP_OF_VALUES, entry_len, queues, bpf::MAP_IS_MAPPED)?;
+        // The kernel maps whole pages of it, and this is rounded up to them.
+        let memory = Mapping::of(map.as_fd(), queues as usize * entry_len, 0)?;
+        Ok(Limit { map, memory })
+    }
+
+    /// A shard has looked at its queue, and has seen all or not.
+    pub(super) fn was_received(&self, queue: u32, is_drained: bool) {
+        let left = match is_drained {
+            true => WHILE_DRAINED,
+            false => WHILE_BEHIND as i64,
+        };
+        // What the program counts down meanwhile is counted again: the limit is no exact one.
+        self.entry(queue).left.store(left, Ordering::Relaxed);
+    }
+
+    /// How many were refused.
+    pub(super) fn refused(&self, queue: u32) -> u64 {
+        self.entry(queue).refused.load(Ordering::Relaxed)
+    }
+
+    fn entry(&self, queue: u32) -> &Entry {
+        let len = size_of::<Entry>();
+        let at = self.memory.at(queue as usize * len, len).cast();
+        // SAFETY: `at` has checked that the entry lies in the mapping, which lives as long as
+        // `self`. It begins at a multiple of its length, so it is aligned; both sides access it
+        // atomically.
+        unsafe { at.as_ref() }
+    }
+
+    /// The part of a program that is come to with a frame that is not TCP, its queue's number being
+    /// at `r10 - 4`. It goes on behind this part if the frame may come, and else ends the program
+    /// with `refusal`.
+    ///
+    /// ```text
+    ///    0   r2 = r10; r2 += -4
+    ///    2   r1 = limits                 the map; two instructions long
+    ///    4   call bpf_map_lookup_elem
+    ///    5   if r0 == 0 goto 14          not a queue of this process
+    ///    6   r1 = r0->left
+    ///    7   if r1 > 0 goto 12
+    ///    8   lock r0->refused += 1
+    ///   10   r0 = refusal; exit
+    ///   12   lock r0->left += -1
+    ///   14
+    /// ```
+    pub(super) fn counts_down(&self, refusal: i32) -> [Instruction; COUNTS_DOWN_LEN as usize] {
+        const BPF_MAP_LOOKUP_ELEM: i32 = 1;
+        const LEFT_AT: i16 = 0;
+        const REFUSED_AT: i16 = 8;
+        let [limits, limits_end] = bpf::load_map(1, self.map.as_fd());
+        [
+            instruction(code::MOVE, 2, 10, 0, 0),
+            instruction(code::ADD_IMMEDIATE, 2, 0, 0, -4),
+            limits,
+            limits_end,
+            instruction(code::CALL, 0, 0, 0, BPF_MAP_LOOKUP_ELEM),
+            instruction(code::JUMP_IF_EQUAL, 0, 0, 8, 0),
+            instruction(code::LOAD, 1, 0, LEFT_AT, 0),
+            instruction(code::JUMP_IF_SIGNED_GREATER, 1, 0, 4, 0),
+            instruction(code::MOVE_IMMEDIATE, 1, 0, 0, 1),
+            instruction(code::ATOMIC_ADD, 0, 1, REFUSED_AT, 0),
+            instruction(code::MOVE_IMMEDIATE, 0, 0, 0, refusal),
+            instruction(code::EXIT, 0, 0, 0, 0),
+            instruction(code::MOVE_IMMEDIATE, 1, 0, 0, -1),
+            instruction(code::ATOMIC_ADD, 0, 1, LEFT_AT, 0),
+        ]
+    }
+}

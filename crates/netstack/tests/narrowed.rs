@@ -1,0 +1,103 @@
+//! A device whose MTU is lowered while connections are open.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use netstack::Netstack;
+use netstack::device::mem::{self, Mem};
+use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
+use netstack::host::{Backlog, ShardLimits};
+use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::tcp::TcpConfig;
+use netstack::time::Instant;
+use netstack::wire::ethernet::{self, EthernetAddress};
+
+const PORT: u16 = 80;
+
+/// As a packet socket: what is not cut must fit into the MTU.
+struct Narrowed {
+    device: Mem,
+    mtu: usize,
+}
+
+impl Device for Narrowed {
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        self.device.receive(now, burst)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        let is_cut = matches!(frame.offload, Offload::Segmentation(_));
+        if !is_cut && frame.len() > ethernet::HEADER_LEN + self.mtu {
+            return Err(TransmitError::TooLong { mtu: self.mtu });
+        }
+        self.device.transmit(now, frame)
+    }
+}
+
+fn host(number: u8, device: Mem) -> Netstack<Narrowed> {
+    let mtu = device.capabilities().mtu;
+    let interface = InterfaceConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, number]),
+        mtu,
+        addresses: vec![Prefix {
+            address: address(number),
+            len: 24,
+        }],
+        gateway_v4: None,
+        gateway_v6: None,
+    };
+    let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+    let device = Narrowed { device, mtu };
+    Netstack::new(device, interface, tcp, limits, [number; 16])
+}
+
+fn address(number: u8) -> IpAddr {
+    Ipv4Addr::new(192, 0, 2, number).into()
+}
+
+/// Seen: after `ip link set mtu` on the interface of a packet socket nothing left any more, of any
+/// connection. Cause: EMSGSIZE was an error of the device, before which it is left alone for a
+/// while, and the same segment left again. Cure: it is what a router would say of a narrow path.
+#[test]
+fn a_device_that_takes_less_by_now_gets_shorter_segments() {
+    let (near, far) = mem::pair(Capabilities::plain(1500), 64);
+    let (mut near, mut far) = (host(1, near), host(2, far));
+    far.shard().listen(PORT, Backlog::default());
+    let mut now = Instant::START;
+    let client = near
+        .connect(now, SocketAddr::new(address(2), PORT))
+        .unwrap();
+    let sent: Vec<u8> = (0..200_000_u32).map(|at| (at / 7) as u8).collect();
+    let (mut written, mut server, mut came) = (0, None, Vec::new());
+    let end = now + Duration::from_secs(10);
+    while came.len() < sent.len() {
+        assert!(now < end, "{} of {} bytes came", came.len(), sent.len());
+        if came.len() >= sent.len() / 2 {
+            near.device().mtu = 1000;
+        }
+        for netstack in [&mut near, &mut far] {
+            netstack.receive(now).unwrap();
+            while netstack.shard().next_event().is_some() {}
+        }
+        written += near.shard().write(client, &sent[written..]);
+        server = server.or_else(|| far.shard().accept(PORT));
+        if let Some(server) = server {
+            let mut room = [0; 10_000];
+            let len = far.shard().read(server, &mut room);
+            came.extend_from_slice(&room[..len]);
+        }
+        for netstack in [&mut near, &mut far] {
+            netstack.transmit(now, &()).unwrap();
+        }
+        now += Duration::from_millis(1);
+    }
+    assert!(came == sent, "other bytes came than were sent");
+    assert_eq!(near.device().mtu, 1000);
+    let tcp = near.shard().connection(client).unwrap().counters();
+    assert_eq!(tcp.timeouts, 0);
+}

@@ -45,7 +45,8 @@ pub struct BeforeLoss {
     // Neither is beyond CWND_MAX.
     cwnd: u32,
     ssthresh: u32,
-    w_max: f64,
+    /// Half as long: each connection has room for it.
+    w_max: f32,
 }
 
 /// RFC 9438 4.1, in segments.
@@ -218,7 +219,7 @@ impl Congestion {
         BeforeLoss {
             cwnd: self.cwnd as u32,
             ssthresh: self.ssthresh as u32,
-            w_max: self.cubic.w_max,
+            w_max: self.cubic.w_max as f32,
         }
     }
 
@@ -226,7 +227,7 @@ impl Congestion {
     pub fn undo(&mut self, before: &BeforeLoss) {
         self.cwnd = self.cwnd.max(before.cwnd.into());
         self.ssthresh = before.ssthresh.into();
-        self.cubic.w_max = before.w_max;
+        self.cubic.w_max = before.w_max.into();
         self.cubic.epoch = Instant::NEVER;
     }
 

@@ -151,11 +151,36 @@ impl Connection {
         if !is_progress || self.is_on_trial() {
             return;
         }
-        if let (Some(undo), true) = (self.undo.take(), is_needless) {
+        if is_needless {
+            self.undo_reduction();
+        } else if !self.is_told_by_duplicates() {
+            self.undo = None;
+        }
+    }
+
+    fn undo_reduction(&mut self) {
+        if let Some(undo) = self.undo.take() {
             self.counters.needless_reductions += 1;
             self.congestion.undo(&undo.window);
             self.phase = Phase::Open;
             self.flight.nothing_is_lost();
+        }
+    }
+
+    /// Timestamps tell sooner whether a reduction was needed.
+    fn is_told_by_duplicates(&self) -> bool {
+        self.has_sack && self.timestamps.is_none()
+    }
+
+    /// If all that left again has come twice, its first try was late and not lost. RFC 3708 3
+    fn judge_duplicate(&mut self, len: u64) {
+        let is_told = self.is_told_by_duplicates();
+        let Some(undo) = self.undo.as_mut().filter(|undo| is_told && undo.unreported > 0) else {
+            return;
+        };
+        undo.unreported = undo.unreported.saturating_sub(len as u32);
+        if undo.unreported == 0 {
+            self.undo_reduction();
         }
     }
 
@@ -193,6 +218,7 @@ impl Connection {
         self.undo = is_first.then_some(Undo {
             window: self.congestion.before_loss(),
             sent_at: now,
+            unreported: 0,
         });
     }
 
@@ -256,6 +282,7 @@ impl Connection {
         }
         self.counters.duplicates_reported += 1;
         self.flight.duplicate_reported(self.flight.end());
+        self.judge_duplicate(right - left);
         true
     }
 

@@ -171,12 +171,14 @@ struct Marks {
 }
 
 /// What a reduction of the window would be undone to, until it is known whether it was needed.
-/// RFC 3522, RFC 4015, RFC 5682
+/// RFC 3522, RFC 4015, RFC 5682, RFC 3708
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     window: BeforeLoss,
     /// When the first retransmission left.
     sent_at: Instant,
+    /// Bytes that left again, and that the peer has not said came twice.
+    unreported: u32,
 }
 
 /// RFC 7323 4.3

@@ -168,6 +168,9 @@ impl Connection {
     fn retransmit(&mut self, now: Instant, place: u64, len: u64) -> Outgoing {
         self.flight.send_again(now, place, len);
         self.counters.retransmissions += 1;
+        if let Some(undo) = &mut self.undo {
+            undo.unreported = undo.unreported.saturating_add(len as u32);
+        }
         if let Phase::Recovery { .. } = self.phase {
             self.reduction.on_sent(len);
         }

@@ -89,13 +89,17 @@ struct Entry {
 pub(super) const COUNTS_DOWN_LEN: i16 = 14;
 
 impl Limit {
-    /// Nothing may come yet.
+    /// All queues are empty.
     pub(super) fn new(queues: u32) -> io::Result<Limit> {
         let entry_len = size_of::<Entry>();
         let map = bpf::create_map(bpf::MAP_OF_VALUES, entry_len, queues, bpf::MAP_IS_MAPPED)?;
         // The kernel maps whole pages of it, and this is rounded up to them.
         let memory = Mapping::of(map.as_fd(), queues as usize * entry_len, 0)?;
-        Ok(Limit { map, memory })
+        let limit = Limit { map, memory };
+        for queue in 0..queues {
+            limit.was_received(queue, true);
+        }
+        Ok(limit)
     }
 
     /// A shard has looked at its queue, and has seen all or not.

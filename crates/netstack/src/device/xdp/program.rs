@@ -66,9 +66,7 @@ impl Program {
 
     /// Frames of `queue` go to `socket`.
     pub(super) fn direct(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        bpf::put(self.sockets.as_fd(), queue, socket)?;
-        self.others.was_received(queue, true);
-        Ok(())
+        bpf::put(self.sockets.as_fd(), queue, socket)
     }
 }
 

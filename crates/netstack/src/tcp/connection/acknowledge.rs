@@ -175,7 +175,11 @@ impl Connection {
     /// If all that left again has come twice, its first try was late and not lost. RFC 3708 3
     fn judge_duplicate(&mut self, len: u64) {
         let is_told = self.is_told_by_duplicates();
-        let Some(undo) = self.undo.as_mut().filter(|undo| is_told && undo.unreported > 0) else {
+        let Some(undo) = self
+            .undo
+            .as_mut()
+            .filter(|undo| is_told && undo.unreported > 0)
+        else {
             return;
         };
         undo.unreported = undo.unreported.saturating_sub(len as u32);

@@ -128,8 +128,8 @@ pub(super) fn put(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::R
         flags: 0,
     };
     const MAP_UPDATE: c_int = 2;
-    // SAFETY: the command reads one `MapUpdate`, and a key and a value of four bytes each, as the
-    // maps of descriptors that the callers make have them. Both live until the end of this function.
+    // SAFETY: the command reads one `MapUpdate`, and a key and a value of four bytes each, as maps
+    // of descriptors have them. Both live until the end of this function.
     unsafe { bpf(MAP_UPDATE, &update)? };
     Ok(())
 }

@@ -165,3 +165,36 @@ impl Limit {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_is_known_behind_ipv4_and_ipv6() {
+        let frame = |ethertype: [u8; 2], protocol_at: usize, protocol: u8| {
+            let mut bytes = [0; 60];
+            bytes[ETHERTYPE_AT..ETHERTYPE_AT + 2].copy_from_slice(&ethertype);
+            bytes[protocol_at] = protocol;
+            bytes
+        };
+        assert!(is_tcp(&frame([0x08, 0], PROTOCOL_V4_AT, 6)));
+        assert!(is_tcp(&frame([0x86, 0xdd], PROTOCOL_V6_AT, 6)));
+        assert!(!is_tcp(&frame([0x08, 0], PROTOCOL_V6_AT, 6)));
+        assert!(!is_tcp(&frame([0x08, 0], PROTOCOL_V4_AT, 17)));
+        assert!(!is_tcp(&frame([0x08, 0x06], PROTOCOL_V4_AT, 6)));
+        assert!(!is_tcp(&[0; 13]) && !is_tcp(&frame([0x08, 0], PROTOCOL_V4_AT, 6)[..20]));
+    }
+
+    #[test]
+    fn a_shard_is_behind_when_several_bursts_have_left_something() {
+        let mut lag = Lag::default();
+        for _ in 0..4 {
+            assert_eq!(lag.others_max(), usize::MAX);
+            lag.was_received(false);
+        }
+        assert_eq!(lag.others_max(), WHILE_BEHIND);
+        lag.was_received(true);
+        assert_eq!(lag.others_max(), usize::MAX);
+    }
+}

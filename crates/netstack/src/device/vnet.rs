@@ -206,9 +206,9 @@ mod tests {
         assert_eq!(burst.frame(0).bytes, [0; 14]);
     }
 
-    /// Seen: while a host on the link sent ARP as fast as it could, a client waited up to 3 s. Cause:
-    /// a burst was full of ARP each time, so that the queue never was read to its end and a SYN
-    /// found no place in it. Cure: a shard that is behind reads on, and keeps little but TCP.
+    /// Seen: while a host sent ARP as fast as it could, a client waited for seconds. Cause: a burst
+    /// was full of ARP each time, so that the queue never was read to its end and a SYN found no
+    /// place in it. Cure: a shard that is behind reads on, and keeps little but TCP.
     #[test]
     fn a_shard_that_is_behind_gets_the_tcp_behind_a_flood() {
         let (near, far) = pair();

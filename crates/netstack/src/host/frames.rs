@@ -16,8 +16,8 @@
 //!
 //! A frame that the device has no room for is kept, whole, and leaves first the next time: the
 //! connection has counted it as sent. There is one such frame at most, since nothing else is sent
-//! before it. A frame that has become too long for the device is the first router's on the path: the
-//! connection is told to send shorter segments.
+//! before it. A frame that has become too long for the device is taken as a router's report would
+//! be: the connection sends shorter segments.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -36,7 +36,10 @@ goes into the copy that is left, a fifth into waking the client for each 64 KiB.
 The 100 MB are a handful of requests in a sample: there the goodput counts, not the CPU per request.",
     reasons: "\
 Of 100 MB over one connection each byte is copied once more than by sendfile, which hands pages of
-the page cache to the link, and each frame is a system call.",
+the page cache to the link, and each frame is a system call. perf gives that copy 41 % of the server's
+core, and 28 % to waking the client, which is the faster of the two and sleeps after each 64 KiB. A
+loop that only writes such frames, to a station that is not there, carries 130 Gbit/s (the example
+device_cost of crate netstack).",
     measures: &[
         Measure::CPU_US,
         Measure::GBIT,

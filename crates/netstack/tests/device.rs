@@ -580,4 +580,6 @@ fn an_answer_about_the_link_reaches_every_queue_and_a_question_one() {
     }
     let kept = received(&mut siblings[2], Instant::START);
     assert_eq!(kept.len(), INBOX_FRAMES_MAX);
+    let lost = siblings[2].losses().overflowed;
+    assert_eq!(lost, INBOX_FRAMES_MAX as u64);
 }

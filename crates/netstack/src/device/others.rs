@@ -19,12 +19,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::bpf::{self, Instruction, code, instruction};
 use super::mapping::Mapping;
-use crate::wire::Protocol;
+use crate::wire::{Protocol, ethernet};
 
 /// How many may come after a shard has seen all: half of the shortest ring.
 const WHILE_DRAINED: i64 = 128;
@@ -34,8 +35,8 @@ pub(super) const WHILE_BEHIND: usize = 16;
 
 /// Where Ethernet says what a frame is, and IPv4 and IPv6 what is behind their headers.
 pub(super) const ETHERTYPE_AT: usize = 12;
-pub(super) const PROTOCOL_V4_AT: usize = 14 + 9;
-pub(super) const PROTOCOL_V6_AT: usize = 14 + 6;
+pub(super) const PROTOCOL_V4_AT: usize = ethernet::HEADER_LEN + 9;
+pub(super) const PROTOCOL_V6_AT: usize = ethernet::HEADER_LEN + 6;
 
 pub(super) fn is_tcp(frame: &[u8]) -> bool {
     let protocol_at = match frame.get(ETHERTYPE_AT..ETHERTYPE_AT + 2) {
@@ -144,8 +145,8 @@ impl Limit {
     /// ```
     pub(super) fn counts_down(&self, refusal: i32) -> [Instruction; COUNTS_DOWN_LEN as usize] {
         const BPF_MAP_LOOKUP_ELEM: i32 = 1;
-        const LEFT_AT: i16 = 0;
-        const REFUSED_AT: i16 = 8;
+        const LEFT_AT: i16 = offset_of!(Entry, left) as i16;
+        const REFUSED_AT: i16 = offset_of!(Entry, refused) as i16;
         let [limits, limits_end] = bpf::load_map(1, self.map.as_fd());
         [
             instruction(code::MOVE, 2, 10, 0, 0),

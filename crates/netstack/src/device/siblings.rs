@@ -9,12 +9,13 @@
 //!              └─ queue 1 ── Sibling ── shard 1
 //! ```
 //!
-//! Such frames are few. An inbox that is full takes no more of them: they are asked for again.
+//! Such frames are few. An inbox that is full takes no more of them, and counts them as overflowed:
+//! they are asked for again.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -49,6 +50,8 @@ struct Inbox {
     has_some: AtomicBool,
     /// Readable when there are some.
     bell: OwnedFd,
+    /// Those that it had no room for.
+    overflowed: AtomicU64,
 }
 
 impl<D: Device> Sibling<D> {
@@ -102,6 +105,7 @@ impl Inbox {
             frames: Mutex::default(),
             has_some: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            overflowed: AtomicU64::new(0),
         })
     }
 
@@ -112,6 +116,8 @@ impl Inbox {
             self.has_some.store(true, Ordering::Release);
             // It fails only if the bell has been rung some 2^64 times.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        } else {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -190,7 +196,12 @@ impl<D: Device> Device for Sibling<D> {
     }
 
     fn losses(&mut self) -> Losses {
-        self.device.losses()
+        let mut losses = self.device.losses();
+        if let Some(family) = &self.family {
+            let inbox = &family.inboxes[family.own];
+            losses.overflowed += inbox.overflowed.load(Ordering::Relaxed);
+        }
+        losses
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

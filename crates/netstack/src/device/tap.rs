@@ -94,7 +94,7 @@ impl Overflows {
         overflows
     }
 
-    /// None if the kernel does not tell. proc_pid_net(5)
+    /// How many there were; zero if the kernel does not tell. proc_pid_net(5)
     fn count(&self) -> u64 {
         const TRANSMIT_DROPS_AT: usize = 8 + 3;
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();

@@ -160,19 +160,17 @@ impl Commands {
         })
     }
 
-    /// Whether this is the value of this key, and the key is the one that was `asked` for, if it
-    /// was one.
-    fn is_right(&self, asked: u32, key: &[u8], value: &[u8]) -> bool {
-        let digits = key
-            .strip_prefix(self.plan.key_prefix.as_bytes())
-            .and_then(|rest| rest.get(..DIGITS))
-            .and_then(|digits| std::str::from_utf8(digits).ok());
-        let Some(key) = digits.and_then(|digits| digits.parse::<u64>().ok()) else {
-            return false;
-        };
-        if self.plan.keys_per_get == 1 && key as u32 != asked {
-            return false;
-        }
+    /// The number of a key that is one of ours and, in a get of one key, the one that was `asked`
+    /// for.
+    fn number(&self, asked: u32, key: &[u8]) -> Option<u64> {
+        let rest = key.strip_prefix(self.plan.key_prefix.as_bytes())?;
+        let digits = std::str::from_utf8(rest.get(..DIGITS)?).ok()?;
+        let number = digits.parse::<u64>().ok()?;
+        (self.plan.keys_per_get > 1 || number as u32 == asked).then_some(number)
+    }
+
+    /// Whether this is the value of the key of this number.
+    fn is_value(&self, key: u64, value: &[u8]) -> bool {
         let mut rest = value;
         self.value_length(key) == value.len()
             && self.value(key, value.len()).all(|piece| {
@@ -181,6 +179,16 @@ impl Commands {
                 this == piece
             })
     }
+}
+
+/// What a reply is compared with: its key in any case.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) commands: &'a Commands,
+    /// The key, if it was one.
+    pub(crate) key: u32,
+    /// Whether values are compared as well.
+    pub(crate) verify: bool,
 }
 
 /// Reads the replies of one connection.
@@ -230,11 +238,10 @@ impl Reader {
         }
     }
 
-    /// Reads from `input`, and moves its beginning behind what it used. `verify`: compare values,
-    /// and the key with the one that was asked for.
-    pub(crate) fn read(&mut self, input: &mut &[u8], verify: Option<(&Commands, u32)>) -> Read {
+    /// Reads from `input`, and moves its beginning behind what it used.
+    pub(crate) fn read(&mut self, input: &mut &[u8], asked: Asked<'_>) -> Read {
         if self.carry.is_empty() {
-            let read = self.read_from(input, verify);
+            let read = self.read_from(input, asked);
             if read == Read::More {
                 self.carry.extend_from_slice(input);
                 *input = &[];
@@ -246,7 +253,7 @@ impl Reader {
         let before = carry.len();
         carry.extend_from_slice(input);
         let mut rest = &carry[..];
-        let read = self.read_from(&mut rest, verify);
+        let read = self.read_from(&mut rest, asked);
         let used = carry.len() - rest.len();
         if used >= before {
             *input = &input[used - before..];
@@ -264,7 +271,7 @@ impl Reader {
         read
     }
 
-    fn read_from(&mut self, input: &mut &[u8], verify: Option<(&Commands, u32)>) -> Read {
+    fn read_from(&mut self, input: &mut &[u8], asked: Asked<'_>) -> Read {
         loop {
             if self.skip > 0 {
                 let skipped = self.skip.min(input.len() as u64);
@@ -290,24 +297,25 @@ impl Reader {
                     return Read::Reply(reply);
                 }
                 Line::Broken => return Read::Broken,
-                Line::Value { key, length } => match verify {
-                    None => {
-                        self.skip = length as u64 + 2;
-                        self.found += 1;
-                        self.ends = self.is_single_meta;
-                        *input = rest;
-                    }
-                    Some(_) if rest.len() < length + 2 => return Read::More,
-                    Some((commands, asked)) => {
+                Line::Value { key, length } => {
+                    let key = asked.commands.number(asked.key, key);
+                    let is_right = if asked.verify {
+                        if rest.len() < length + 2 {
+                            return Read::More;
+                        }
                         let (value, rest) = rest.split_at(length + 2);
-                        let is_right = value.ends_with(b"\r\n")
-                            && commands.is_right(asked, key, &value[..length]);
-                        self.found += 1;
-                        self.wrong += u32::from(!is_right);
-                        self.ends = self.is_single_meta;
                         *input = rest;
-                    }
-                },
+                        value.ends_with(b"\r\n")
+                            && key.is_some_and(|key| asked.commands.is_value(key, &value[..length]))
+                    } else {
+                        self.skip = length as u64 + 2;
+                        *input = rest;
+                        key.is_some()
+                    };
+                    self.found += 1;
+                    self.wrong += u32::from(!is_right);
+                    self.ends = self.is_single_meta;
+                }
             }
         }
     }
@@ -401,14 +409,19 @@ mod tests {
     }
 
     /// Reads a conversation cut into two at every byte; each cut must come to the same replies.
-    fn replies(plan: &Cache, conversation: &[u8], asked: Option<u32>) -> Vec<(u8, u32, u32)> {
-        let commands = Commands::new(plan, 1, 0);
+    fn replies(plan: &Cache, said: &[u8], key: u32, verify: bool) -> Vec<(u8, u32, u32)> {
+        let commands = &Commands::new(plan, 1, 0);
+        let asked = Asked {
+            commands,
+            key,
+            verify,
+        };
         let read_all = |cut: usize| {
             let mut reader = Reader::new(plan);
             let mut found = Vec::new();
-            for mut piece in [&conversation[..cut], &conversation[cut..]] {
+            for mut piece in [&said[..cut], &said[cut..]] {
                 loop {
-                    match reader.read(&mut piece, asked.map(|key| (&commands, key))) {
+                    match reader.read(&mut piece, asked) {
                         Read::More => break,
                         Read::Broken => {
                             found.push((0, 0, 0));
@@ -423,7 +436,7 @@ mod tests {
             found
         };
         let whole = read_all(0);
-        for cut in 1..conversation.len() {
+        for cut in 1..said.len() {
             assert_eq!(read_all(cut), whole, "cut at {cut}");
         }
         whole
@@ -431,25 +444,22 @@ mod tests {
 
     #[test]
     fn replies_of_the_text_protocol() {
-        let said = b"VALUE a 0 3\r\na\r\n\r\nVALUE b 0 0\r\n\r\nEND\r\nEND\r\nSTORED\r\n\
-                     SERVER_ERROR out of memory\r\nERROR\r\n";
+        let said = b"VALUE k-0000000001 0 3\r\na\r\n\r\nVALUE k-0000000002 0 0\r\n\r\nEND\r\n\
+                     END\r\nSTORED\r\nSERVER_ERROR out of memory\r\nERROR\r\n";
         let expected = [(2, 2, 0), (2, 0, 0), (2, 0, 0), (5, 0, 0), (4, 0, 0)];
-        assert_eq!(replies(&plan(CacheProtocol::Text, 2), said, None), expected);
+        let plan = plan(CacheProtocol::Text, 2);
+        assert_eq!(replies(&plan, said, 2, false), expected);
     }
 
     #[test]
     fn a_single_meta_get_ends_with_its_value_and_many_with_mn() {
-        let single = b"VA 2 kx\r\nab\r\nEN\r\nHD\r\n";
+        let single = b"VA 2 kk-0000000001\r\nab\r\nEN\r\nHD\r\n";
         let expected = [(2, 1, 0), (2, 0, 0), (2, 0, 0)];
-        assert_eq!(
-            replies(&plan(CacheProtocol::Meta, 1), single, None),
-            expected
-        );
-        let many = b"VA 2 kx\r\nab\r\nVA 0 ky\r\n\r\nMN\r\nMN\r\n";
-        assert_eq!(
-            replies(&plan(CacheProtocol::Meta, 3), many, None),
-            [(2, 2, 0), (2, 0, 0)]
-        );
+        let one = plan(CacheProtocol::Meta, 1);
+        assert_eq!(replies(&one, single, 1, false), expected);
+        let many = b"VA 2 kk-0000000001\r\nab\r\nVA 0 kk-0000000002\r\n\r\nMN\r\nMN\r\n";
+        let three = plan(CacheProtocol::Meta, 3);
+        assert_eq!(replies(&three, many, 2, false), [(2, 2, 0), (2, 0, 0)]);
     }
 
     #[test]
@@ -466,14 +476,38 @@ mod tests {
             let mut said = format!("VALUE {} 0 {}\r\n", words[1], words[4]).into_bytes();
             said.extend_from_slice(&set[end..]);
             said.extend_from_slice(b"END\r\n");
-            assert_eq!(replies(&plan, &said, Some(key as u32)), [(2, 1, 0)]);
+            let key = key as u32;
+            assert_eq!(replies(&plan, &said, key, true), [(2, 1, 0)]);
             // The right value, of another key.
-            assert_eq!(replies(&plan, &said, Some(key as u32 + 1)), [(2, 1, 1)]);
+            assert_eq!(replies(&plan, &said, key + 1, true), [(2, 1, 1)]);
             if words[4] != "0" {
                 let value = said.len() - b"\r\nEND\r\n".len() - 1;
                 said[value] ^= 1;
-                assert_eq!(replies(&plan, &said, Some(key as u32)), [(2, 1, 1)]);
+                assert_eq!(replies(&plan, &said, key, true), [(2, 1, 1)]);
             }
+        }
+    }
+
+    /// Seen: without --verify a cache that answered each get with another key's value was one
+    /// without a fault. Cause: the line of a value was read for its length alone. Cure: the key in
+    /// it is compared in any case.
+    #[test]
+    fn a_value_under_another_key_is_wrong_without_being_compared() {
+        for (protocol, said) in [
+            (
+                CacheProtocol::Text,
+                &b"VALUE k-0000000001 0 1\r\nx\r\nEND\r\n"[..],
+            ),
+            (CacheProtocol::Meta, b"VA 1 kk-0000000001\r\nx\r\n"),
+        ] {
+            let plan = plan(protocol, 1);
+            assert_eq!(replies(&plan, said, 1, false), [(2, 1, 0)]);
+            assert_eq!(replies(&plan, said, 2, false), [(2, 1, 1)]);
+        }
+        let plan = plan(CacheProtocol::Text, 1);
+        for no_key in ["k-000000001", "x-0000000001", "k-00000000x1", ""] {
+            let said = format!("VALUE {no_key} 0 1\r\nx\r\nEND\r\n");
+            assert_eq!(replies(&plan, said.as_bytes(), 1, false), [(2, 1, 1)]);
         }
     }
 
@@ -484,10 +518,8 @@ mod tests {
             b"HTTP/1.1 400 Bad Request\r\n",
             b"VALUE\r\n",
         ] {
-            assert_eq!(
-                replies(&plan(CacheProtocol::Text, 1), nonsense, None),
-                [(0, 0, 0)]
-            );
+            let plan = plan(CacheProtocol::Text, 1);
+            assert_eq!(replies(&plan, nonsense, 0, false), [(0, 0, 0)]);
         }
     }
 

@@ -212,7 +212,8 @@ pub struct Errors {
     /// A whole reply of another status than [`Plan::expect`](crate::Plan::expect); of a cache: an
     /// error.
     pub unexpected_status: u64,
-    /// The body is wrong (only with [`Plan::verify`](crate::Plan::verify)).
+    /// The body is wrong (only with [`Plan::verify`](crate::Plan::verify)), or a cache's value came
+    /// under another key than the one that was asked for.
     pub wrong_bytes: u64,
     /// A key that was stored before the run was not found (only with
     /// [`Plan::verify`](crate::Plan::verify)).

@@ -251,11 +251,18 @@ impl Reader {
                 Speaker::Cache {
                     commands, verify, ..
                 },
-            ) => match reader.read(input, verify.then_some((&**commands, what))) {
-                memcached::Read::More => ParseStep::Nothing,
-                memcached::Read::Broken => ParseStep::Broken,
-                memcached::Read::Reply(reply) => ParseStep::Reply(reply.into()),
-            },
+            ) => {
+                let asked = memcached::Asked {
+                    commands,
+                    key: what,
+                    verify: *verify,
+                };
+                match reader.read(input, asked) {
+                    memcached::Read::More => ParseStep::Nothing,
+                    memcached::Read::Broken => ParseStep::Broken,
+                    memcached::Read::Reply(reply) => ParseStep::Reply(reply.into()),
+                }
+            }
             _ => ParseStep::Nothing,
         }
     }

@@ -3,7 +3,7 @@
 //! | row | applies when | speaks of | exit code |
 //! |---|---|---|---|
 //! | nothing came | not a single good reply, or no idle connection | server or plan | 1 |
-//! | wrong replies | a status outside `--expect`, bytes that `--verify` refuses, another protocol | server | 1 |
+//! | wrong replies | a status outside `--expect`, bytes that `--verify` refuses, another key or protocol | server | 1 |
 //! | nothing was compared | `--verify`, and no reply had anything to compare | plan | 1 |
 //! | no room | descriptors or ports ran out | generator | 0 |
 //! | late | open loop: the p99 of the lag is above 1 ms and a tenth of the intended p99 | generator | 0 |

@@ -295,8 +295,8 @@ fn how() -> Vec<Arg> {
             .default_value("auto"),
         switch("verify").help(
             "Compare every body with the first one, or with the file set's list; of a \
-             cache: every value with its key, and with --populate a key that is not found \
-             is an error",
+             cache: every value with its key (that it comes under the key of its get is \
+             always compared), and with --populate a key that is not found is an error",
         ),
         text("seed", "N")
             .help("Seed of all random choices")

@@ -71,6 +71,11 @@ pub struct ServerWork {
     pub(crate) take: Take,
     /// How long that takes, in samples' times, for estimates.
     pub lasts: f64,
+    /// What a sample's time and their number are at the least, unless the user says less: a tail,
+    /// a recovery or an agreement does not show in a moment.
+    pub seconds_min: f64,
+    /// And so many of them.
+    pub repetitions_min: u32,
     /// What no server may have in plenty: that needs root, and a control group.
     pub needs_group: Option<Controller>,
     /// Whether the server is at the far end of a link, in a network of its own, which needs root.
@@ -91,6 +96,8 @@ impl ServerWork {
         ServerWork {
             take,
             lasts: 1.0,
+            seconds_min: 0.0,
+            repetitions_min: 0,
             needs_group: None,
             needs_link: false,
             queues_by_itself: false,

@@ -50,12 +50,17 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What is done if nothing else is asked for.
-    pub fn default_of(quick: bool) -> Effort {
+    /// What is done of an experiment if nothing else is asked for.
+    pub fn default_of(experiment: &Experiment, quick: bool) -> Effort {
+        let (repetitions, seconds) = if quick { (3, 0.3) } else { (5, 1.0) };
+        let (repetitions_min, seconds_min) = match experiment.work {
+            Work::Server(work) => (work.repetitions_min, work.seconds_min),
+            Work::Program => (0, 0.0),
+        };
         Effort {
             quick,
-            repetitions: if quick { 3 } else { 5 },
-            seconds: if quick { 0.3 } else { 1.0 },
+            repetitions: repetitions_min.max(repetitions),
+            seconds: seconds_min.max(seconds),
             only: Vec::new(),
             budget: None,
             resume: false,
@@ -161,7 +166,7 @@ pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Du
                 .map_or(effort.seconds, |ms| ms as f64 / 1e3)
         }
         // A server, a generator that warms up, and replies that are compared.
-        Work::Server(work) => 1.0 + work.lasts * effort.seconds,
+        Work::Server(work) => 0.8 + work.lasts * effort.seconds,
     };
     let cells = (experiment.cells)(&Breadth {
         quick: effort.quick,

@@ -121,7 +121,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let mut lab = Laboratory::new(&run.measuring, weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
         let count = ::lab::taking_part(experiment, &subjects).len();
-        ::lab::estimate(experiment, count, &run.effort())
+        ::lab::estimate(experiment, count, &run.effort(experiment))
     });
     let minutes = each.sum::<Duration>().as_secs().div_ceil(60);
     say(&format!(
@@ -129,7 +129,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     ));
     let (mut is_recorded, mut is_measured, mut as_expected) = (false, false, true);
     for (at, experiment) in experiments.iter().enumerate() {
-        let Some(recorded) = lab.measure(experiment, &subjects, run.effort())? else {
+        let Some(recorded) = lab.measure(experiment, &subjects, run.effort(experiment))? else {
             continue;
         };
         let report = Report::new(experiment, &recorded);
@@ -558,9 +558,9 @@ fn peers_folder() -> Result<PathBuf, Failure> {
 }
 
 impl Run {
-    fn effort(&self) -> Effort {
+    fn effort(&self, experiment: &Experiment) -> Effort {
         let measuring = &self.measuring;
-        let default = Effort::default_of(self.quick);
+        let default = Effort::default_of(experiment, self.quick);
         Effort {
             repetitions: measuring.repetitions.unwrap_or(default.repetitions),
             seconds: measuring.seconds(default.seconds),

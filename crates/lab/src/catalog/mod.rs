@@ -140,8 +140,8 @@ mod tests {
     /// The promise of `weft lab run all --quick`, added up, with every subject there.
     #[test]
     fn a_quick_look_at_everything_is_planned_for_45_minutes() {
-        let effort = Effort::default_of(true);
         let estimate = |experiment: &&Experiment| {
+            let effort = Effort::default_of(experiment, true);
             let lasts = estimate(experiment, experiment.subjects.len(), &effort);
             (experiment.name, lasts)
         };

@@ -7,11 +7,11 @@
 //!     calm        overload          after
 //! ```
 
-use crate::bench::{Bench, Fault, Interval, Running};
+use crate::bench::{Bench, Driven, Fault, Interval, Running};
 use crate::expect::Expectation;
 use crate::experiment::{Breadth, Cell, Figure, Measure};
 use crate::place::ServerLimits;
-use crate::rows::Rows;
+use crate::rows::{Rows, Spread};
 use crate::sample::{Course, Sample};
 
 pub(super) const MEASURES: &[Measure] = &[GOODPUT, Measure::ERRORS, Measure::P99, RECOVERY, KNEE];
@@ -58,20 +58,33 @@ pub(super) const LIMITS: ServerLimits = ServerLimits {
 /// Requests under way at once. What comes beyond them finds no connection, and is not sent.
 const CONNECTIONS: &str = "2000";
 
-/// How long the phases are, in samples' times.
-const CALM: f64 = 2.0;
+/// How long the phases are, in samples' times. The closed loop warms up for as long as it lasts.
+const CLOSED: f64 = 1.0;
+const RISE: f64 = 4.0;
+const CALM: f64 = 4.0;
 const OVERLOAD: f64 = 10.0;
-const AFTER: f64 = 5.0;
-/// And all of it, with the search for the knee.
-pub(super) const LASTS: f64 = 1.0 + CALM + OVERLOAD + AFTER;
+const AFTER: f64 = 6.0;
+/// And all of them.
+pub(super) const LASTS: f64 = 2.0 * CLOSED + RISE + CALM + OVERLOAD + AFTER;
+/// A sample's time at the least: the calm has eight steps then, and what comes after twelve.
+pub(super) const SECONDS_MIN: f64 = 0.4;
+/// Parts of what a closed loop reaches, between which the knee is looked for.
+const RISE_SHARES: [f64; 2] = [0.5, 2.0];
 /// Parts of the knee.
 const CALM_SHARE: f64 = 0.7;
 const OVERLOAD_SHARE: f64 = 2.0;
 
-/// The generator's intervals.
-const STEP_S: f64 = 0.1;
-/// So many good intervals one after the other are a recovery.
+/// The generator's intervals: long enough for a p99 of a thousand requests, and for ten periods of
+/// the quota.
+const STEP_S: f64 = 0.2;
+const STEP: &str = "200ms";
+/// The knee is the mean of so many steps.
+const KNEE_STEPS: usize = 3;
+/// So many good steps one after the other begin a recovery.
 const GOOD_IN_A_ROW: usize = 3;
+/// And of all steps from there on, one in so many may be bad: a virtual machine stalls now and
+/// then.
+const STALLS_ONE_IN: usize = 8;
 /// A p99 that is greater by more than this is not what it was before.
 const BACK_TO_NORMAL: f64 = 3.0;
 
@@ -85,52 +98,31 @@ pub(super) fn cells(breadth: &Breadth) -> Vec<Cell> {
     cells.into_iter().take(count).collect()
 }
 
-/// Finds the server's knee in a closed loop, and then asks for more. `words` are what both loads
-/// have in common.
+/// Finds the server's knee, and then asks for more. `words` are what all loads have in common.
 pub(super) fn take(
     bench: &mut Bench<'_>,
     cell: &Cell,
     server: &mut Running,
     words: &[String],
 ) -> Result<Sample, Fault> {
-    let with = |more: &[&str]| {
-        let more = more.iter().map(|&word| word.to_owned());
-        words.iter().cloned().chain(more).collect::<Vec<_>>()
-    };
-    let closed = with(&["-c", "256", "--warm-up", "500ms"]);
-    let knee_per_s = bench.drive(server, &[closed])?.sound()?.outcomes[0].achieved_rate_per_s();
     let unit_s = bench.seconds;
+    let warm_up = format!("{:.0}ms", CLOSED * unit_s * 1e3);
+    let closed = ["-c", "256", "--warm-up", &warm_up].map(str::to_owned);
+    let closed = [words, &closed].concat();
+    bench.seconds = CLOSED * unit_s;
+    let closed = bench.drive(server, &[closed])?.sound()?;
+    let [from, to] = RISE_SHARES.map(|share| share * closed.outcomes[0].achieved_rate_per_s());
+    let rise = [(format!("{from:.0}..{to:.0}"), RISE)];
+    let rising = ask(bench, cell, server, words, unit_s, &rise)?;
+    let knee_per_s = knee_per_s(&rising.intervals[0]);
     let phases = [
         (CALM_SHARE, CALM),
         (OVERLOAD_SHARE, OVERLOAD),
         (CALM_SHARE, AFTER),
     ];
-    let course = phases.map(|(share, units)| {
-        let (rate, ms) = ((knee_per_s * share).max(1.0), units * unit_s * 1e3);
-        format!("{rate:.0}:{ms:.0}ms")
-    });
-    let (course, idle) = (course.join(","), cell.get("idle", 0).to_string());
-    let open = [
-        "-c",
-        CONNECTIONS,
-        "--course",
-        &course,
-        "--arrivals",
-        "poisson",
-    ];
-    let how = [
-        "--timeout",
-        "1s",
-        "--backlog",
-        "1",
-        "--interval",
-        "100ms",
-        "--idle",
-        &idle,
-    ];
-    // The sample lasts as long as its course.
-    bench.seconds = unit_s * (CALM + OVERLOAD + AFTER);
-    let driven = bench.drive(server, &[with(&[&open[..], &how].concat())])?;
+    let phases =
+        phases.map(|(share, units)| (format!("{:.0}", (knee_per_s * share).max(1.0)), units));
+    let driven = ask(bench, cell, server, words, unit_s, &phases)?;
     let seen = Seen::of(&driven.intervals[0], unit_s, knee_per_s);
     let mut sample = driven.sample();
     let values = [
@@ -143,8 +135,56 @@ pub(super) fn take(
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)));
     sample.values.extend(there);
-    sample.courses.insert(GOODPUT.name.to_owned(), seen.course);
+    let courses = [
+        (GOODPUT.name, seen.course),
+        (Measure::P99.name, seen.p99_us),
+    ];
+    let courses = courses.map(|(name, course)| (name.to_owned(), course));
+    sample.courses.extend(courses);
     Ok(sample)
+}
+
+/// An open loop of these phases: rates, and how many units each lasts.
+fn ask(
+    bench: &mut Bench<'_>,
+    cell: &Cell,
+    server: &mut Running,
+    words: &[String],
+    unit_s: f64,
+    phases: &[(String, f64)],
+) -> Result<Driven, Fault> {
+    let course = phases
+        .iter()
+        .map(|(rate, units)| format!("{rate}:{:.0}ms", units * unit_s * 1e3));
+    let course = course.collect::<Vec<_>>().join(",");
+    let idle = cell.get("idle", 0).to_string();
+    let open = ["-c", CONNECTIONS, "--course", &course, "--interval", STEP];
+    let how = ["--arrivals", "poisson", "--timeout", "1s"];
+    let room = ["--backlog", "1", "--idle", &idle];
+    let more = open.iter().chain(&how).chain(&room);
+    let all = words
+        .iter()
+        .cloned()
+        .chain(more.map(|&word| word.to_owned()));
+    // The load lasts as long as its course.
+    bench.seconds = phases.iter().map(|(_, units)| units * unit_s).sum();
+    bench.drive(server, &[all.collect()])
+}
+
+/// The last interval is a moment, with all the replies that were awaited then.
+fn whole(intervals: &[Interval]) -> Vec<Interval> {
+    let is_whole = |one: &&Interval| one.lasts_s > STEP_S / 2.0;
+    intervals.iter().filter(is_whole).copied().collect()
+}
+
+/// The most good replies while the rate rises, over the same connections as the overload. A closed
+/// loop over fewer is no measure: the fewer connections there are the less does each reply cost.
+fn knee_per_s(rising: &[Interval]) -> f64 {
+    let rising = whole(rising);
+    let mean = |steps: &[Interval]| {
+        steps.iter().map(|one| one.achieved_per_s).sum::<f64>() / steps.len() as f64
+    };
+    rising.windows(KNEE_STEPS).map(mean).fold(0.0, f64::max)
 }
 
 /// What the intervals tell.
@@ -156,48 +196,64 @@ struct Seen {
     error_percent: f64,
     /// From the end of the overload until all is as it was before.
     recovery_s: Option<f64>,
+    /// Good replies, by the knee.
     course: Course,
+    p99_us: Course,
 }
 
 impl Seen {
     fn of(intervals: &[Interval], unit_s: f64, knee_per_s: f64) -> Seen {
-        // The last one is a moment, with all the replies that were awaited then.
-        let whole = intervals.iter().filter(|one| one.lasts_s > STEP_S / 2.0);
-        let intervals: Vec<Interval> = whole.copied().collect();
+        let intervals = whole(intervals);
         let (begin_s, end_s) = (CALM * unit_s, (CALM + OVERLOAD) * unit_s);
-        let between = |from_s: f64, to_s: f64| {
-            let is_inside =
-                move |one: &&Interval| one.begins_s > from_s - 0.01 && one.begins_s < to_s - 0.01;
-            intervals.iter().filter(is_inside)
+        let between = |from_s: f64, to_s: f64| -> Vec<Interval> {
+            let is_inside = |one: &&Interval| {
+                one.begins_s > from_s - 0.01 && one.begins_s + one.lasts_s < to_s + 0.01
+            };
+            intervals.iter().filter(is_inside).copied().collect()
         };
-        let overload = || between(begin_s, end_s);
-        let sum = |of: fn(&Interval) -> f64| overload().map(of).sum::<f64>();
+        let overload = between(begin_s, end_s);
+        let sum = |of: fn(&Interval) -> f64| overload.iter().map(of).sum::<f64>();
         let good = sum(|one| one.achieved_per_s * one.lasts_s);
         let sent = sum(|one| one.intended_per_s * one.lasts_s - one.missed as f64);
-        let mut calm: Vec<f64> = between(0.0, begin_s).map(|one| one.p99_us).collect();
-        calm.sort_by(f64::total_cmp);
-        let normal_us = BACK_TO_NORMAL * calm.get(calm.len() / 2).copied().unwrap_or_default();
-        let after: Vec<&Interval> = between(end_s, f64::MAX).collect();
-        let is_good = |one: &&Interval| one.errors + one.missed == 0 && one.p99_us <= normal_us;
-        let back = after
-            .windows(GOOD_IN_A_ROW)
-            .find(|row| row.iter().all(is_good));
+        let recovered = recovered(&between(0.0, begin_s), &between(end_s, f64::MAX));
         let by_knee = |rate_per_s: f64| 100.0 * rate_per_s / knee_per_s.max(1e-9);
+        let course = |of: &dyn Fn(&Interval) -> f64| Course {
+            step_s: STEP_S,
+            // In the last one come all replies that are still awaited.
+            figures: intervals
+                .iter()
+                .filter(|one| one.begins_s < (CALM + OVERLOAD + AFTER) * unit_s - 1.5 * STEP_S)
+                .map(of)
+                .collect(),
+        };
         Seen {
             goodput_percent: by_knee(good / sum(|one| one.lasts_s).max(1e-9)),
             error_percent: 100.0 * sum(|one| one.errors as f64) / sent.max(1.0),
-            recovery_s: back.map(|row| (row[0].begins_s - end_s).max(0.0)),
-            course: Course {
-                step_s: STEP_S,
-                // In the last one come all replies that are still awaited.
-                figures: intervals
-                    .iter()
-                    .filter(|one| one.begins_s < (LASTS - 1.0) * unit_s - 1.5 * STEP_S)
-                    .map(|one| by_knee(one.achieved_per_s))
-                    .collect(),
-            },
+            recovery_s: recovered.map(|begins_s| (begins_s - end_s).max(0.0)),
+            course: course(&|one| by_knee(one.achieved_per_s)),
+            p99_us: course(&|one| one.p99_us),
         }
     }
+}
+
+/// When the interval begins from which on all is as in the calm: replies come, none fails, every
+/// request finds a connection, and the p99 is not far above the calm's median. Its own and the next
+/// ones are so without exception, and those that follow but for a stall.
+fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
+    let calm = Spread::of(calm.iter().map(|one| one.p99_us).collect())?;
+    let is_good = |one: &Interval| {
+        one.achieved_per_s > 0.0
+            && one.errors + one.missed == 0
+            && one.p99_us <= BACK_TO_NORMAL * calm.median
+    };
+    let lasts = |rest: &&[Interval]| {
+        let stalls = rest.iter().filter(|one| !is_good(one)).count();
+        let begins = rest.get(..GOOD_IN_A_ROW);
+        begins.is_some_and(|begins| begins.iter().all(is_good))
+            && stalls * STALLS_ONE_IN <= rest.len()
+    };
+    let mut from = (0..after.len()).map(|at| &after[at..]);
+    from.find(lasts).map(|rest| rest[0].begins_s)
 }
 
 /// The goals are the same for both kinds of servers.
@@ -222,8 +278,10 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Vec<Expe
 mod tests {
     use super::*;
 
-    /// A tenth of a second, `count` times: asked, good, failed, never sent, p99.
-    fn intervals(of: &[(usize, f64, f64, u64, u64, f64)]) -> Vec<Interval> {
+    /// An interval, `count` times: asked, good, failed, never sent, p99.
+    type Of = (usize, f64, f64, u64, u64, f64);
+
+    fn intervals(of: &[Of]) -> Vec<Interval> {
         let each = of
             .iter()
             .flat_map(|one| std::iter::repeat_n(one, one.0))
@@ -240,35 +298,90 @@ mod tests {
         intervals.collect()
     }
 
-    #[test]
-    fn the_phases_are_told_apart_and_a_recovery_is_three_good_intervals() {
-        // With a sample's time of 0.1 s: 2 intervals of calm, 10 of overload, 5 after it.
-        let seen = intervals(&[
-            (2, 700.0, 700.0, 0, 0, 1000.0),
-            (10, 2000.0, 900.0, 5, 100, 900_000.0),
-            (1, 700.0, 1000.0, 0, 0, 900_000.0),
-            (1, 700.0, 700.0, 0, 0, 2000.0),
-            (1, 700.0, 700.0, 1, 0, 2000.0),
-            (3, 700.0, 700.0, 0, 0, 2900.0),
-        ]);
-        let seen = Seen::of(&seen, 0.1, 1000.0);
-        assert_eq!(seen.goodput_percent.round(), 90.0);
-        // 200 were asked for in an interval, 100 of them sent.
-        assert_eq!(seen.error_percent.round(), 5.0);
-        let recovery_s = seen.recovery_s.unwrap();
-        assert!((recovery_s - 0.3).abs() < 0.001, "{recovery_s}");
-        assert_eq!(seen.course.figures.len(), 16);
-        assert_eq!(seen.course.figures[2].round(), 90.0);
+    const CALMS: Of = (4, 700.0, 700.0, 0, 0, 1000.0);
+    const OVERLOADS: Of = (10, 2000.0, 900.0, 10, 200, 900_000.0);
+    const GOOD: Of = (1, 700.0, 700.0, 0, 0, 2900.0);
+    const SLOW: Of = (1, 700.0, 700.0, 0, 0, 3100.0);
+
+    /// With a sample's time of one step: 4 of calm, 10 of overload, then these.
+    fn seen(after: &[Of]) -> Seen {
+        let all = intervals(&[&[CALMS, OVERLOADS], after].concat());
+        Seen::of(&all, STEP_S, 1000.0)
+    }
+
+    /// After how many steps the server is itself again.
+    fn steps(seen: &Seen) -> Option<u32> {
+        seen.recovery_s.map(|s| (s / STEP_S).round() as u32)
+    }
+
+    fn recovery(after: &[Of]) -> Option<u32> {
+        steps(&seen(after))
+    }
+
+    fn times(count: usize, one: Of) -> Of {
+        (count, one.1, one.2, one.3, one.4, one.5)
     }
 
     #[test]
-    fn a_server_that_stays_slow_has_not_recovered() {
-        let seen = intervals(&[
-            (2, 700.0, 700.0, 0, 0, 1000.0),
-            (10, 2000.0, 900.0, 0, 100, 900_000.0),
-            (5, 700.0, 700.0, 0, 0, 3100.0),
-        ]);
-        assert_eq!(Seen::of(&seen, 0.1, 1000.0).recovery_s, None);
-        assert_eq!(Seen::of(&[], 0.1, 1000.0).recovery_s, None);
+    fn the_phases_are_told_apart() {
+        let seen = seen(&[times(6, GOOD)]);
+        assert_eq!(seen.goodput_percent.round(), 90.0);
+        // 400 were asked for in an interval, 200 of them sent.
+        assert_eq!(seen.error_percent.round(), 5.0);
+        assert_eq!(seen.course.figures.len(), 19);
+        assert_eq!(seen.course.figures[4].round(), 90.0);
+        assert_eq!(seen.p99_us.figures[4], 900_000.0);
+    }
+
+    #[test]
+    fn a_recovery_is_at_once_or_late_or_never() {
+        assert_eq!(recovery(&[times(6, GOOD)]), Some(0));
+        let late = [times(2, SLOW), times(4, GOOD)];
+        assert_eq!(recovery(&late), Some(2));
+        assert_eq!(recovery(&[times(6, SLOW)]), None);
+        let silent = (6, 700.0, 0.0, 0, 0, 0.0);
+        assert_eq!(recovery(&[silent]), None);
+        let failing = (6, 700.0, 700.0, 1, 0, 1000.0);
+        assert_eq!(recovery(&[failing]), None);
+        let crowded = (6, 700.0, 700.0, 0, 1, 1000.0);
+        assert_eq!(recovery(&[crowded]), None);
+        assert_eq!(recovery(&[times(2, GOOD)]), None, "too short to tell");
+        assert_eq!(Seen::of(&[], STEP_S, 1000.0).recovery_s, None);
+    }
+
+    #[test]
+    fn a_lull_is_no_recovery() {
+        let lull = [times(3, GOOD), times(3, SLOW), times(3, GOOD)];
+        assert_eq!(recovery(&lull), Some(6));
+        let swings = [times(3, GOOD), times(2, SLOW)];
+        assert_eq!(recovery(&[swings, swings, swings].concat()), None);
+    }
+
+    /// Seen: "recovery never" of a server that was as before, of nginx as of ours. Cause: the p99
+    /// of a calm that was a third of a second long, in intervals of 100 ms. Cure: longer ones, and
+    /// neither one of the calm nor a single one after it decides.
+    #[test]
+    fn a_stall_of_the_machine_does_not_decide() {
+        let stall = times(1, (1, 700.0, 700.0, 0, 0, 90_000.0));
+        let stalled = [times(1, SLOW), times(4, GOOD), stall, times(3, GOOD)];
+        assert_eq!(recovery(&stalled), Some(1));
+        for calm_us in [1.0, 90_000.0] {
+            let mut all = intervals(&[CALMS, OVERLOADS, times(1, SLOW), times(5, GOOD)]);
+            all[1].p99_us = calm_us;
+            assert_eq!(steps(&Seen::of(&all, STEP_S, 1000.0)), Some(1));
+        }
+    }
+
+    /// Seen: a cache on a ring kept 63 % of its knee under overload. Cause: the knee was found over
+    /// 256 connections, in a third of a second, and the overload came over 2,000. Cure: the knee is
+    /// the most that comes over those 2,000 while the rate rises.
+    #[test]
+    fn the_knee_is_the_most_that_comes_while_the_rate_rises() {
+        let rising = |good: &[f64]| {
+            let each = good.iter().map(|&good| (1, 2.0 * good, good, 0, 0, 1.0));
+            knee_per_s(&intervals(&each.collect::<Vec<_>>()))
+        };
+        assert_eq!(rising(&[500.0, 800.0, 1000.0, 900.0, 700.0]), 900.0);
+        assert_eq!(rising(&[]), 0.0);
     }
 }

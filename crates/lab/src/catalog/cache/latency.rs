@@ -51,6 +51,8 @@ compare subjects of one run, never two runs. One core holds both the server and 
         "ceiling cache event",
     ],
     work: Work::Server(ServerWork {
+        seconds_min: 2.0,
+        repetitions_min: 5,
         scaled_by: Some("memcached"),
         ..ServerWork::new(take)
     }),
@@ -69,7 +71,7 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
     let peak = breadth.peak_per_s.unwrap_or(100_000.0);
     let shares = SHARES
         .iter()
-        .filter(|&&share| !breadth.quick || [30, 70, 110].contains(&share));
+        .filter(|&&share| !breadth.quick || [70, 110].contains(&share));
     let cells = shares.map(|&share| {
         let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
         Cell::new(

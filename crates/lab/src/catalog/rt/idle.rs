@@ -12,11 +12,11 @@ pub(in crate::catalog) const IDLE: Experiment = Experiment {
     found: "\
 Not known: the thesis's figures on idle sleep were not at hand.",
     threats: "\
-The kernel counts CPU time exactly, but work that it does outside of the process is not in it.",
-    reasons: "\
-A wake-up by a timer costs 14 to 20 µs: most of it is a processor's own sleep and wake-up for a
-timer in nearly every millisecond, and memory that has gone cold. Of 100,000 fibers that wake once
-in ten minutes it was 0.84 %.",
+The kernel counts CPU time exactly, but work that it does outside of the process is not in it. Most
+of the figure is no runtime's: a bare thread that does nothing but nanosleep(2) for 0.6 ms cost 18 to
+25 µs for each wake-up on the machine of the results, which makes 3 to 4 % of 1,667 wake-ups a
+second.",
+    reasons: "",
     measures: &[CPU],
     cells,
     subjects: &["pinned", "go", "tokio"],
@@ -71,10 +71,13 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
 
 fn expectations(rows: &Rows) -> Vec<Expectation> {
     let judge = rows.by(&CPU);
-    vec![
-        // A wake-up a second costs some 10 µs: 0.001 %. One that polls every 10 ms costs 0.1 %.
-        judge.at_most(NO_FIBERS, "weft", 0.02),
-        judge.at_most(MINUTE, "weft", 1.0),
-        judge.at_most(SECONDS, "weft", 1.0),
-    ]
+    // A wake-up a second costs some 10 µs: 0.001 %. One that polls every 10 ms costs 0.1 %.
+    let nothing = judge.at_most(NO_FIBERS, "weft", 0.02);
+    // Processors wake for nearly every millisecond, in which some timer is due. What that costs is
+    // the kernel's and the hypervisor's, so no limit is right everywhere.
+    let ahead = [MINUTE, SECONDS].map(|cell| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
+    [nothing]
+        .into_iter()
+        .chain(ahead.into_iter().flatten())
+        .collect()
 }

@@ -14,7 +14,7 @@
 //! the server used between them. So warming up and setting up connections are not part of any
 //! figure, and no server needs to help.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -57,6 +57,18 @@ pub enum Fault {
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Fault {
         Fault::Failed(error.to_string())
+    }
+}
+
+impl From<String> for Fault {
+    fn from(why: String) -> Fault {
+        Fault::Failed(why)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(why: &str) -> Fault {
+        Fault::Failed(why.to_owned())
     }
 }
 
@@ -122,7 +134,7 @@ impl Bench<'_> {
         words: &[&str],
     ) -> Result<Running, Fault> {
         let Start::Server(server) = &subject.start else {
-            return Err(Fault::Failed(format!("{} is no server", subject.name)));
+            return Err(format!("{} is no server", subject.name).into());
         };
         let (host, interface) = match &link {
             Some(link) => (SERVER, &*link.interface),
@@ -163,16 +175,14 @@ impl Bench<'_> {
             self.go_on()?;
             if running.launched.ended()?.is_some() || Instant::now() > deadline {
                 let (name, words) = (&subject.name, running.last_words());
-                return Err(Fault::Failed(format!("{name} does not answer: {words}")));
+                return Err(format!("{name} does not answer: {words}").into());
             }
             thread::sleep(Duration::from_millis(10));
         }
         running.pids = running.family();
         // Seen once, on a machine with much else to do: a server that answers, and a cost of 0.
         match running.pids.is_empty() {
-            true => Err(Fault::Failed(
-                "no process of the server is found".to_owned(),
-            )),
+            true => Err("no process of the server is found".into()),
             false => Ok(running),
         }
     }
@@ -202,20 +212,14 @@ impl Bench<'_> {
                 break;
             }
             if Instant::now() > deadline {
-                return Err(Fault::Failed(
-                    "the generator did not end in time".to_owned(),
-                ));
+                return Err("the generator did not end in time".into());
             }
         }
         // The generator may have ended its time after the last one.
         readings.push(server.read()?);
-        let own = readings[readings.len() - 1]
-            .cpu
-            .saturating_sub(readings[0].cpu);
-        let others = usage
-            .zip(Usage::now())
-            .map(|(before, now)| before.shares_since(&now, own));
-        let (others_percent, steal_percent) = others.unwrap_or_default();
+        let last = readings[readings.len() - 1];
+        let own = last.cpu.saturating_sub(readings[0].cpu);
+        let mut noise = Noise::since(usage, own);
         server.check()?;
         let (mut outcomes, mut intervals) = (Vec::new(), Vec::new());
         for generator in &generators {
@@ -225,12 +229,9 @@ impl Bench<'_> {
         }
         let window = Window::of(&readings, &outcomes[0])?;
         let generators_delay: f64 = outcomes.iter().map(generator_delay_percent).sum();
+        noise.run_delay_percent = window.delay_percent() + generators_delay;
         Ok(Driven {
-            noise: Noise {
-                run_delay_percent: window.delay_percent() + generators_delay,
-                others_percent,
-                steal_percent,
-            },
+            noise,
             outcomes,
             intervals,
             window,
@@ -239,19 +240,14 @@ impl Bench<'_> {
 
     fn generate(&mut self, at: usize, words: &[String]) -> Result<Generator, Fault> {
         let scratch = self.place.scratch();
-        let (log, json) = (
-            scratch.join(format!("load-{at}.log")),
-            scratch.join(format!("load-{at}.json")),
-        );
+        let [log, json] = ["log", "json"].map(|kind| scratch.join(format!("load-{at}.{kind}")));
         let _ = fs::remove_file(&json);
         let duration = format!("{}ms", (self.seconds * 1000.0) as u64);
         let mut argv: Vec<OsString> = vec![self.generator.into(), "load".into()];
         argv.extend(words.iter().map(OsString::from));
         argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
         argv.extend([duration.into(), "--json".into(), json.clone().into()]);
-        let launched =
-            self.place
-                .launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+        let launched = self.place.launch_beside(&argv, &log)?;
         Ok(Generator {
             launched,
             log,
@@ -267,9 +263,7 @@ impl Bench<'_> {
     ) -> Result<Watched, Fault> {
         let log = self.place.scratch().join("watched.log");
         let (usage, first) = (Usage::now(), server.read()?);
-        let mut generator =
-            self.place
-                .launch(Side::Generator, argv, &log, ServerLimits::default(), None)?;
+        let mut generator = self.place.launch_beside(argv, &log)?;
         let (began, pid) = (Instant::now(), generator.pid());
         let mut readings: Vec<(f64, f64)> = Vec::new();
         let mut delay_ns = 0;
@@ -280,9 +274,7 @@ impl Bench<'_> {
                 break status;
             }
             if began.elapsed() > Duration::from_secs_f64(self.seconds + 5.0) + END_PATIENCE {
-                return Err(Fault::Failed(
-                    "the generator did not end in time".to_owned(),
-                ));
+                return Err("the generator did not end in time".into());
             }
             if let Ok(cpu) = sys::cpu_time(pid) {
                 readings.push((began.elapsed().as_secs_f64(), cpu.as_secs_f64()));
@@ -292,35 +284,26 @@ impl Bench<'_> {
         let lasted = began.elapsed().as_secs_f64();
         let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
         if !status.success() {
-            return Err(Fault::Failed(format!("{status}: {}", tail(&log))));
+            return Err(format!("{status}: {}", tail(&log)).into());
         }
         server.check()?;
         let last = server.read()?;
-        let own = last.cpu.saturating_sub(first.cpu);
-        let others = usage
-            .zip(Usage::now())
-            .map(|(before, now)| before.shares_since(&now, own));
-        let (others_percent, steal_percent) = others.unwrap_or_default();
+        let mut noise = Noise::since(usage, last.cpu.saturating_sub(first.cpu));
         let delay = delay_ns + last.delay_ns.saturating_sub(first.delay_ns);
+        noise.run_delay_percent = delay as f64 / 1e7 / lasted;
         Ok(Watched {
             said,
             busy: busy_in_the_middle(&readings),
-            noise: Noise {
-                run_delay_percent: delay as f64 / 1e7 / lasted,
-                others_percent,
-                steal_percent,
-            },
+            noise,
         })
     }
 
     /// Runs the generator's program to its end, for what it does and not for what it measures.
-    pub(crate) fn weft(&mut self, words: &[&str]) -> Result<(), Fault> {
+    pub(crate) fn weft(&mut self, words: &[impl AsRef<OsStr>]) -> Result<(), Fault> {
         let log = self.place.scratch().join("weft.log");
         let mut argv: Vec<OsString> = vec![self.generator.into()];
         argv.extend(words.iter().map(OsString::from));
-        let mut launched =
-            self.place
-                .launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+        let mut launched = self.place.launch_beside(&argv, &log)?;
         self.see_end(&mut launched, &log)
     }
 
@@ -333,7 +316,7 @@ impl Bench<'_> {
                 Some(status) if status.success() => return Ok(()),
                 Some(_) => return Err(Fault::Failed(tail(log))),
                 None if Instant::now() > deadline => {
-                    return Err(Fault::Failed("it did not end in time".to_owned()));
+                    return Err("it did not end in time".into());
                 }
                 None => thread::sleep(READ_EVERY),
             }
@@ -415,7 +398,7 @@ impl Running {
     pub(crate) fn resident_bytes(&self) -> Result<u64, Fault> {
         let each = self.pids.iter().map(|&pid| processes::resident_bytes(pid));
         let sum: Option<u64> = each.sum();
-        sum.ok_or_else(|| Fault::Failed("a process of the server is gone".to_owned()))
+        Ok(sum.ok_or("a process of the server is gone")?)
     }
 
     /// Its processes are still those that it had when it began to answer.
@@ -425,9 +408,7 @@ impl Running {
             true => Ok(()),
             false => {
                 let (before, words) = (&self.pids, self.last_words());
-                Err(Fault::Failed(format!(
-                    "the server's processes {before:?} became {now:?}: {words}"
-                )))
+                Err(format!("the server's processes {before:?} became {now:?}: {words}").into())
             }
         }
     }
@@ -448,7 +429,7 @@ impl Running {
         };
         for &pid in &self.pids {
             let time = sys::cpu_time(pid)
-                .map_err(|error| Fault::Failed(format!("process {pid} of the server: {error}")))?;
+                .map_err(|error| format!("process {pid} of the server: {error}"))?;
             reading.cpu += time;
             reading.delay_ns += processes::run_delay_ns(pid);
             reading.disk_read_bytes += processes::storage_read_bytes(pid).unwrap_or(0);
@@ -469,7 +450,7 @@ pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> 
     loop {
         let mut line = String::new();
         if stream.read_line(&mut line)? == 0 {
-            return Err(Fault::Failed(format!("{path}: the reply ends in its head")));
+            return Err(format!("{path}: the reply ends in its head").into());
         }
         if line.trim_end().is_empty() {
             break;
@@ -481,21 +462,17 @@ pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> 
         }
     }
     if !status.starts_with("HTTP/1.1 200 ") {
-        return Err(Fault::Failed(format!("{path}: {}", status.trim_end())));
+        return Err(format!("{path}: {}", status.trim_end()).into());
     }
-    let mut read = vec![
-        0;
-        length
-            .filter(|&length| length == body.len())
-            .unwrap_or_default()
-    ];
+    let expected = body.len();
+    let mut read = vec![0; length.filter(|&length| length == expected).unwrap_or(0)];
     stream.read_exact(&mut read)?;
     match read == body {
         true => Ok(()),
-        false => Err(Fault::Failed(format!(
-            "{path}: the body is not the file's {} bytes (length {length:?})",
-            body.len()
-        ))),
+        false => Err(format!(
+            "{path}: the body is not the file's {expected} bytes (length {length:?})"
+        )
+        .into()),
     }
 }
 
@@ -513,10 +490,9 @@ impl Generator {
             let intervals = Vec::<Interval>::deserialize(&document["intervals"])?;
             Ok::<_, serde_json::Error>((document, intervals))
         };
-        let (document, intervals) = read(&text)
-            .map_err(|_| Fault::Failed(format!("the generator: {}", tail(&self.log))))?;
-        let outcome = Outcome::from_json(document).map_err(Fault::Failed)?;
-        Ok((outcome, intervals))
+        let read = read(&text).map_err(|_| format!("the generator: {}", tail(&self.log)));
+        let (document, intervals) = read?;
+        Ok((Outcome::from_json(document)?, intervals))
     }
 }
 
@@ -577,9 +553,7 @@ impl Window {
     fn of(readings: &[Reading], outcome: &Outcome) -> Result<Window, Fault> {
         let (begin, end) = (outcome.began, outcome.began + outcome.elapsed);
         let moments = read_at(readings, begin).zip(read_at(readings, end));
-        let (before, after) = moments.ok_or_else(|| {
-            Fault::Failed("the clock was set while a sample was taken".to_owned())
-        })?;
+        let (before, after) = moments.ok_or("the clock was set while a sample was taken")?;
         Ok(Window {
             lasts: outcome.elapsed,
             cpu_s: after[0] - before[0],
@@ -631,7 +605,7 @@ impl Driven {
         let driven = self.without_errors()?;
         match all_answered {
             true => Ok(driven),
-            false => Err(Fault::Failed("no request was answered".to_owned())),
+            false => Err("no request was answered".into()),
         }
     }
 
@@ -641,10 +615,8 @@ impl Driven {
             let errors = outcome.total.errors;
             if errors.total() > 0 {
                 let named = errors.named().into_iter().filter(|(_, count)| *count > 0);
-                let named: Vec<_> = named
-                    .map(|(name, count)| format!("{count} {name}"))
-                    .collect();
-                return Err(Fault::Failed(named.join(", ")));
+                let named = named.map(|(name, count)| format!("{count} {name}"));
+                return Err(named.collect::<Vec<_>>().join(", ").into());
             }
         }
         Ok(self)
@@ -661,12 +633,10 @@ impl Driven {
         let asked = figures.intended.max(figures.sent).max(1);
         let failed = (figures.errors["total"] + figures.missed).min(asked);
         let replies = (rate * seconds).max(1.0);
-        let bytes: u64 = self
-            .outcomes
-            .iter()
-            .map(|one| one.total.received_bytes)
-            .sum();
-        let values = [
+        let bytes = self.outcomes.iter().map(|one| one.total.received_bytes);
+        let bytes: u64 = bytes.sum();
+        let is_limited = u8::from(figures.generator_limited);
+        let figures = [
             (LASTED_S, seconds),
             ("cpu_us", self.window.cpu_s * 1e6 / replies),
             ("machine_us", self.window.machine_s * 1e6 / replies),
@@ -679,18 +649,13 @@ impl Driven {
             ("mean_us", latency.mean),
             ("error_percent", 100.0 * failed as f64 / asked as f64),
             ("generator_cpu_us", figures.generator.cpu_us_per_reply),
-            (
-                "generator_limited",
-                f64::from(u8::from(figures.generator_limited)),
-            ),
+            ("generator_limited", f64::from(is_limited)),
             ("lag_p99_us", figures.lag_us.p99),
         ];
-        let histogram = outcome_histogram(outcome);
         Sample {
-            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-            histograms: histogram.into_iter().collect(),
+            histograms: outcome_histogram(outcome).into_iter().collect(),
             noise: self.noise,
-            ..Sample::default()
+            ..Sample::of(figures)
         }
     }
 }
@@ -699,10 +664,8 @@ impl Driven {
 fn outcome_histogram(outcome: &Outcome) -> Option<(String, String)> {
     let document = outcome.without_intervals().to_json();
     let class = document.get("total")?.get("classes")?.get(0)?;
-    Some((
-        "response_ns".to_owned(),
-        class.get("response_ns")?.as_str()?.to_owned(),
-    ))
+    let encoded = class.get("response_ns")?.as_str()?;
+    Some(("response_ns".to_owned(), encoded.to_owned()))
 }
 
 /// The last lines of a log, as one.

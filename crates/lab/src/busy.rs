@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::sample::Noise;
+
 /// CPU time that all processors have given to anything at all; `None` where `/proc` does not say.
 pub(crate) fn machine() -> Option<Duration> {
     let Ticks { all, idle, steal } = Ticks::parse(&fs::read_to_string("/proc/stat").ok()?)?;
@@ -87,6 +89,20 @@ impl Usage {
         let per_second = rustix::param::clock_ticks_per_second() as f64;
         let others = self.others_since(later) * all - steal - own.as_secs_f64() * per_second;
         (100.0 * others.max(0.0) / all, 100.0 * steal / all)
+    }
+}
+
+impl Noise {
+    /// What others have used since. `own` is CPU time of children that have not ended.
+    pub(crate) fn since(before: Option<Usage>, own: Duration) -> Noise {
+        let shares = before.zip(Usage::now());
+        let shares = shares.map(|(before, now)| before.shares_since(&now, own));
+        let (others_percent, steal_percent) = shares.unwrap_or_default();
+        Noise {
+            run_delay_percent: 0.0,
+            others_percent,
+            steal_percent,
+        }
     }
 }
 

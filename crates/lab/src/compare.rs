@@ -29,8 +29,8 @@ pub struct Compared {
     pub what: String,
     /// Whether it is one of weft's.
     pub is_ours: bool,
-    /// The best figures before and now, with their unit.
-    pub figures: Result<(String, String), NoFigures>,
+    /// The best figures before and now, with their unit; or why there are none.
+    pub figures: Result<(String, String), &'static str>,
     /// How many samples had no figure, and of how many, before and now.
     pub missing: [(usize, usize); 2],
     /// How much dearer the new one is: of the best samples.
@@ -39,14 +39,10 @@ pub struct Compared {
     pub medians: (f64, f64, f64),
 }
 
-/// Why there is nothing to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoFigures {
-    /// One of the two failed.
-    Failed,
-    /// The new run does not have what the old one had.
-    NotMeasured,
-}
+/// One of the two failed.
+const FAILED: &str = "failed";
+/// The new run does not have what the old one had.
+const NOT_MEASURED: &str = "not measured";
 
 /// What was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,9 +86,8 @@ impl Comparison {
             of_old,
         );
         let notes = report.warnings().into_iter();
-        let name = experiment.name;
-        self.notes
-            .extend(notes.map(|note| format!("{name}: {note}")));
+        let notes = notes.map(|note| format!("{}: {note}", experiment.name));
+        self.notes.extend(notes);
     }
 
     /// Adds an experiment of two runs.
@@ -101,11 +96,10 @@ impl Comparison {
         let [peak, new_peak] = [old, new].map(|report| report.recorded.header.peak_per_s);
         if let Some((before, now)) = peak.zip(new_peak).filter(|(before, now)| before != now) {
             // Cells are parts of it: neither rates nor latencies are of the same load.
+            let [before, now] = [before, now].map(|peak| with_unit(peak, "per second"));
+            let name = experiment.name;
             self.notes.push(format!(
-                "{} is left out: its peak, of which it asks parts, was {}, now {}",
-                experiment.name,
-                with_unit(before, "per second"),
-                with_unit(now, "per second")
+                "{name} is left out: its peak, of which it asks parts, was {before}, now {now}"
             ));
             return;
         }
@@ -213,7 +207,7 @@ fn not_measured() -> Compared {
     Compared {
         what: String::new(),
         is_ours: true,
-        figures: Err(NoFigures::NotMeasured),
+        figures: Err(NOT_MEASURED),
         missing: [(0, 0); 2],
         best: f64::NAN,
         medians: (f64::NAN, f64::NAN, f64::NAN),
@@ -238,7 +232,7 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     Compared {
         what: String::new(),
         is_ours: true,
-        figures: best.ok_or(NoFigures::Failed).map(|(old, new)| {
+        figures: best.ok_or(FAILED).map(|(old, new)| {
             let [old, new] = [old, new].map(|figure| with_unit(figure, measure.unit));
             (old, new)
         }),
@@ -306,12 +300,8 @@ impl fmt::Display for Comparison {
             let what = &line.what;
             let (old, new) = match &line.figures {
                 Ok(figures) => figures,
-                Err(NoFigures::Failed) => {
-                    writeln!(f, "{what:<width$}  failed")?;
-                    continue;
-                }
-                Err(NoFigures::NotMeasured) => {
-                    writeln!(f, "{what:<width$}  not measured")?;
+                Err(why) => {
+                    writeln!(f, "{what:<width$}  {why}")?;
                     continue;
                 }
             };

@@ -25,6 +25,9 @@ pub struct Expectation {
     pub measure: &'static str,
 }
 
+/// What an experiment expects; none where a subject that it is about takes no part.
+pub type Expectations = Vec<Option<Expectation>>;
+
 /// How an expectation came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -81,31 +84,32 @@ impl Rows {
 
 impl Judge<'_> {
     /// That the median is at most `limit`.
-    pub fn at_most(&self, cell: &str, subject: &str, limit: f64) -> Expectation {
-        let (title, unit, limit_words) = (self.measure.title, self.measure.unit, plain(limit));
-        self.expectation(
-            cell,
-            format!("{subject}, {cell}: {title} of at most {limit_words} {unit}"),
-            self.is_there(cell, subject)
-                .then(|| match self.median(cell, subject) {
-                    Some(median) if median <= limit => Judgement::Met,
-                    _ => Judgement::Failed,
-                }),
-            self.show(cell, subject),
-        )
+    pub fn at_most(&self, cell: &str, subject: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(cell, subject, "most", limit, |median| median <= limit)
     }
 
     /// That the median is at least `limit`.
-    pub fn at_least(&self, cell: &str, subject: &str, limit: f64) -> Expectation {
-        let (title, unit, limit_words) = (self.measure.title, self.measure.unit, plain(limit));
+    pub fn at_least(&self, cell: &str, subject: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(cell, subject, "least", limit, |median| median >= limit)
+    }
+
+    fn bounded(
+        &self,
+        cell: &str,
+        subject: &str,
+        side: &str,
+        limit: f64,
+        is_met: impl Fn(f64) -> bool,
+    ) -> Option<Expectation> {
+        let (title, unit, limit) = (self.measure.title, self.measure.unit, plain(limit));
+        let verdict = match self.median(cell, subject) {
+            Some(median) if is_met(median) => Judgement::Met,
+            _ => Judgement::Failed,
+        };
         self.expectation(
             cell,
-            format!("{subject}, {cell}: {title} of at least {limit_words} {unit}"),
-            self.is_there(cell, subject)
-                .then(|| match self.median(cell, subject) {
-                    Some(median) if median >= limit => Judgement::Met,
-                    _ => Judgement::Failed,
-                }),
+            format!("{subject}, {cell}: {title} of at {side} {limit} {unit}"),
+            self.is_there(cell, subject).then_some(verdict),
             self.show(cell, subject),
         )
     }
@@ -119,20 +123,15 @@ impl Judge<'_> {
         others: &[&str],
         times: f64,
     ) -> Option<Expectation> {
-        let asked: Vec<&str> = others
-            .iter()
-            .copied()
-            .filter(|other| self.rows.has_subject(other))
-            .collect();
+        let mut asked = others.to_vec();
+        asked.retain(|other| self.rows.has_subject(other));
         if asked.is_empty() {
             return None;
         }
         let ours = self.median(cell, subject);
         let there = asked.iter().filter_map(|other| self.reached(cell, other));
-        let quotients = there.map(|theirs| match ours {
-            Some(ours) => times * self.worse_by(ours, theirs),
-            None => f64::INFINITY,
-        });
+        let quotient = |theirs| ours.map(|ours| times * self.worse_by(ours, theirs));
+        let quotients = there.map(|theirs| quotient(theirs).unwrap_or(f64::INFINITY));
         let worst = quotients.reduce(f64::max);
         let worst = worst.filter(|_| self.is_there(cell, subject));
         let figures = asked.iter().map(|other| {
@@ -149,17 +148,13 @@ impl Judge<'_> {
         let (names, title) = (asked.join(", "), self.measure.title);
         let says = match times == 1.0 {
             true => format!("{subject}, {cell}: ahead of {names} in {title}"),
-            false => format!(
-                "{subject}, {cell}: {} times as good as {names} in {title}",
-                plain(times)
-            ),
+            false => {
+                let times = plain(times);
+                format!("{subject}, {cell}: {times} times as good as {names} in {title}")
+            }
         };
-        Some(self.expectation(
-            cell,
-            says,
-            worst.map(Judgement::of),
-            format!("{}; {figures}", self.show(cell, subject)),
-        ))
+        let because = format!("{}; {figures}", self.show(cell, subject));
+        self.expectation(cell, says, worst.map(Judgement::of), because)
     }
 
     /// That two subjects are equal: neither is worse by more than the margin. None if one of them
@@ -179,16 +174,9 @@ impl Judge<'_> {
                 _ => Judgement::Met,
             }
         });
-        Some(self.expectation(
-            cell,
-            format!("{cell}: {subject} and {other} say the same"),
-            verdict,
-            format!(
-                "{} and {}",
-                self.show(cell, subject),
-                self.show(cell, other)
-            ),
-        ))
+        let says = format!("{cell}: {subject} and {other} say the same");
+        let [ours, theirs] = [subject, other].map(|one| self.show(cell, one));
+        self.expectation(cell, says, verdict, format!("{ours} and {theirs}"))
     }
 
     /// That the subject is at most `factor` times what another one is. None if that takes no part.
@@ -196,36 +184,22 @@ impl Judge<'_> {
         if !self.rows.has_subject(other) {
             return None;
         }
-        let theirs = self.reached(cell, other);
-        Some(self.expectation(
-            cell,
-            {
-                let (factor, title) = (times(factor), self.measure.title);
-                format!("{subject}, {cell}: {title} of at most {factor}that of {other}")
-            },
-            self.limited(cell, subject, theirs.map(|theirs| factor * theirs)),
-            format!(
-                "{}; {other} {}",
-                self.show(cell, subject),
-                self.show(cell, other)
-            ),
-        ))
+        let (most, title) = (times(factor), self.measure.title);
+        let theirs = self.reached(cell, other).map(|theirs| factor * theirs);
+        let says = format!("{subject}, {cell}: {title} of at most {most}that of {other}");
+        let verdict = self.limited(cell, subject, theirs);
+        let [ours, theirs] = [subject, other].map(|one| self.show(cell, one));
+        self.expectation(cell, says, verdict, format!("{ours}; {other} {theirs}"))
     }
 
     /// That a cell's median is at most `factor` times another cell's.
-    pub fn within(&self, cell: &str, of: &str, subject: &str, factor: f64) -> Expectation {
+    pub fn within(&self, cell: &str, of: &str, subject: &str, factor: f64) -> Option<Expectation> {
         let (most, title) = (times(factor), self.measure.title);
-        let there = self.reached(of, subject);
-        self.expectation(
-            cell,
-            format!("{subject}, {cell}: {title} of at most {most}that at {of}"),
-            self.limited(cell, subject, there.map(|there| factor * there)),
-            format!(
-                "{} against {}",
-                self.show(cell, subject),
-                self.show(of, subject)
-            ),
-        )
+        let there = self.reached(of, subject).map(|there| factor * there);
+        let says = format!("{subject}, {cell}: {title} of at most {most}that at {of}");
+        let verdict = self.limited(cell, subject, there);
+        let [here, there] = [cell, of].map(|one| self.show(one, subject));
+        self.expectation(cell, says, verdict, format!("{here} against {there}"))
     }
 
     fn expectation(
@@ -234,14 +208,14 @@ impl Judge<'_> {
         says: String,
         verdict: Option<Judgement>,
         because: String,
-    ) -> Expectation {
-        Expectation {
+    ) -> Option<Expectation> {
+        Some(Expectation {
             cell: cell.to_owned(),
             says,
             verdict: verdict.unwrap_or(Judgement::NotMeasured),
             because,
             measure: self.measure.name,
-        }
+        })
     }
 
     /// How much worse one figure is than another. Nothing at all is the worst of rates, also
@@ -350,19 +324,28 @@ mod tests {
             (twice("a"), twice("near a")),
             (Judgement::Met, Judgement::Equal)
         );
-        assert_eq!(judge.at_most("c", "b", 1.5).verdict, Judgement::Failed);
-        assert_eq!(judge.at_most("c", "n", 1.5).verdict, Judgement::Failed);
         assert_eq!(
-            judge.at_most("c", "gone", 1.5).verdict,
+            judge.at_most("c", "b", 1.5).unwrap().verdict,
+            Judgement::Failed
+        );
+        assert_eq!(
+            judge.at_most("c", "n", 1.5).unwrap().verdict,
+            Judgement::Failed
+        );
+        assert_eq!(
+            judge.at_most("c", "gone", 1.5).unwrap().verdict,
             Judgement::NotMeasured
         );
-        assert_eq!(judge.at_least("c", "b", 1.5).verdict, Judgement::Met);
+        assert_eq!(
+            judge.at_least("c", "b", 1.5).unwrap().verdict,
+            Judgement::Met
+        );
         assert_eq!(
             judge.near("c", "b", 1.9, "a").unwrap().verdict,
             Judgement::Equal
         );
         assert_eq!(
-            judge.within("gone", "c", "a", 2.0).verdict,
+            judge.within("gone", "c", "a", 2.0).unwrap().verdict,
             Judgement::NotMeasured
         );
     }
@@ -380,7 +363,7 @@ mod tests {
             (Judgement::NotMeasured, "1.00 µs; old not measured")
         );
         assert_eq!(
-            judge.at_most("c", "old", 1.0).verdict,
+            judge.at_most("c", "old", 1.0).unwrap().verdict,
             Judgement::NotMeasured
         );
     }
@@ -423,7 +406,7 @@ mod tests {
             // That ours failed is told.
             let ours = judge.beats("c", "b", &["a"], 1.0).unwrap().verdict;
             assert_eq!(
-                (ours, judge.at_most("c", "b", 9.0).verdict),
+                (ours, judge.at_most("c", "b", 9.0).unwrap().verdict),
                 (Judgement::Failed, Judgement::Failed)
             );
         }
@@ -457,7 +440,10 @@ mod tests {
                 (near("a", "b"), near("one", "b")),
                 (Judgement::Met, Judgement::Failed)
             );
-            assert_eq!(judge.within("c", "c", "a", 0.7).verdict, Judgement::Met);
+            assert_eq!(
+                judge.within("c", "c", "a", 0.7).unwrap().verdict,
+                Judgement::Met
+            );
         }
     }
 

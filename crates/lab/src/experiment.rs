@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
+use crate::expect::Expectations;
 use crate::place::{Controller, LabPlace};
 use crate::rows::Rows;
 use crate::sample::Sample;
@@ -35,7 +35,7 @@ pub struct Experiment {
     /// How it is drawn.
     pub figures: &'static [Figure],
     /// Judges the rows.
-    pub expectations: fn(&Rows) -> Vec<Expectation>,
+    pub expectations: fn(&Rows) -> Expectations,
 }
 
 /// How a sample is taken.
@@ -116,6 +116,19 @@ pub struct Breadth {
     pub peak_per_s: Option<f64>,
 }
 
+impl Breadth {
+    /// What is measured quickly, or else all of it.
+    pub(crate) fn pick<T>(&self, quick: T, all: T) -> T {
+        if self.quick { quick } else { all }
+    }
+
+    /// A share of the peak in percent, as a rate; of a usual peak if it is not known yet.
+    pub(crate) fn rate(&self, share: u64, usual_per_s: f64) -> u64 {
+        let peak_per_s = self.peak_per_s.unwrap_or(usual_per_s);
+        (peak_per_s * share as f64 / 100.0).round().max(1.0) as u64
+    }
+}
+
 /// One combination of parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
@@ -150,6 +163,11 @@ impl Cell {
     /// A parameter's value, or what it is where it does not matter.
     pub(crate) fn get(&self, name: &str, default: u64) -> u64 {
         self.parameter(name).unwrap_or(default)
+    }
+
+    /// One word where the parameter is there and not 0, another elsewhere.
+    pub(crate) fn either<'a>(&self, name: &str, yes: &'a str, no: &'a str) -> &'a str {
+        if self.get(name, 0) == 0 { no } else { yes }
     }
 }
 

@@ -44,7 +44,7 @@ mod subject;
 
 pub use bench::{Bench, Fault};
 pub use card::{Card, date_of};
-pub use expect::{Expectation, Judge, Judgement};
+pub use expect::{Expectation, Expectations, Judge, Judgement};
 pub use experiment::{
     Better, Breadth, Cell, Experiment, Figure, Measure, ServerWork, Values, Work,
 };

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use crate::bench::{Bench, Fault};
 use crate::busy::Usage;
 use crate::card::Card;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, ServerWork, Work};
-use crate::place::{LabPlace, sys, usable_cores};
+use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
+use crate::place::{LabPlace, start, sys, usable_cores};
 use crate::sample::{Noise, Output, Sample};
-use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, is_chosen, unix_s};
+use crate::store::{Came, Header, Record, Recorded, RunEnd, Store, SubjectLine, is_chosen, unix_s};
 use crate::subject::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, Subject};
 
 /// A sample that takes longer than this is given up; programs end by themselves well before.
@@ -126,9 +126,8 @@ pub fn run(
     let subjects = taking_part(experiment, subjects);
     if subjects.is_empty() {
         let wanted = experiment.subjects.join(", ");
-        return Err(RunError::Unfit(format!(
-            "none of its subjects is there: {wanted}"
-        )));
+        let why = format!("none of its subjects is there: {wanted}");
+        return Err(RunError::Unfit(why));
     }
     let mut run = Run {
         experiment,
@@ -161,9 +160,8 @@ pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Du
     let turn_s = |cell: &Cell| match experiment.work {
         // Starting and ending a process. A cell's own time counts.
         Work::Program => {
-            0.2 + cell
-                .parameter("ms")
-                .map_or(effort.seconds, |ms| ms as f64 / 1e3)
+            let ms = cell.parameter("ms");
+            0.2 + ms.map_or(effort.seconds, |ms| ms as f64 / 1e3)
         }
         // A server, a generator that warms up, and replies that are compared.
         Work::Server(work) => 0.8 + work.lasts * effort.seconds,
@@ -172,9 +170,8 @@ pub fn estimate(experiment: &Experiment, subjects: usize, effort: &Effort) -> Du
         quick: effort.quick,
         peak_per_s: None,
     });
-    let chosen = cells
-        .iter()
-        .filter(|cell| is_chosen(&effort.only, &cell.label));
+    let cells = cells.iter();
+    let chosen = cells.filter(|cell| is_chosen(&effort.only, &cell.label));
     let round_s: f64 = chosen.map(turn_s).sum();
     Duration::from_secs_f64(round_s * f64::from(effort.repetitions) * subjects as f64)
 }
@@ -229,16 +226,14 @@ impl Run<'_> {
                     // The first one changes.
                     let subject = self.subjects[(turn + round as usize) % self.subjects.len()];
                     self.tell(setting, cells.len(), cell, subject);
-                    if earlier
-                        .as_ref()
-                        .is_some_and(|earlier| earlier.has(&cell.label, &subject.name, round))
-                    {
+                    let is_there =
+                        |earlier: &Recorded| earlier.has(&cell.label, &subject.name, round);
+                    if earlier.as_ref().is_some_and(is_there) {
                         self.skipped += 1;
                         continue;
                     }
-                    let came = match self.turn(setting, &mut store, cell, subject, round)? {
-                        Some(came) => came,
-                        None => return Ok(()),
+                    let Some(came) = self.turn(setting, &mut store, cell, subject, round)? else {
+                        return Ok(());
                     };
                     store.turn(record(cell, subject, round, came))?;
                 }
@@ -313,7 +308,7 @@ impl Run<'_> {
                 };
                 (work.take)(&mut bench, cell, subject)
             }
-            (Work::Server(_), None) => Err(Fault::Failed("there is no place".to_owned())),
+            (Work::Server(_), None) => Err("there is no place".into()),
         };
         match came {
             Ok(sample) => Came::Sample(sample),
@@ -326,31 +321,19 @@ impl Run<'_> {
     fn program(&self, stop: &AtomicBool, cell: &Cell, subject: &Subject) -> Came {
         let usage = Usage::now();
         let came = program(stop, cell, subject, self.effort.seconds);
-        let came = came.unwrap_or_else(|error| Came::Failed(error.to_string()));
-        let shares = usage
-            .zip(Usage::now())
-            .map(|(before, now)| before.shares_since(&now, Duration::ZERO));
-        let (others_percent, steal_percent) = shares.unwrap_or_default();
-        match came {
-            Came::Sample(sample) => Came::Sample(Sample {
-                noise: Noise {
-                    run_delay_percent: 0.0,
-                    others_percent,
-                    steal_percent,
-                },
-                ..sample
-            }),
+        let noise = Noise::since(usage, Duration::ZERO);
+        match came.unwrap_or_else(|error| Came::Failed(error.to_string())) {
+            Came::Sample(sample) => Came::Sample(Sample { noise, ..sample }),
             other => other,
         }
     }
 
     /// What the machine allows, where cells are scaled by that: the greatest rate of a subject.
     fn peak(&mut self, setting: &mut Setting<'_>) -> Result<Option<f64>, RunError> {
-        let Work::Server(ServerWork {
-            scaled_by: Some(kind),
-            ..
-        }) = self.experiment.work
-        else {
+        let Work::Server(work) = self.experiment.work else {
+            return Ok(None);
+        };
+        let Some(kind) = work.scaled_by else {
             return Ok(None);
         };
         let subject = self.subjects.iter().find(|subject| subject.kind == kind);
@@ -386,11 +369,7 @@ impl Run<'_> {
             only: self.effort.only.clone(),
             place: place.map_or("any core".to_owned(), |place| place.words()),
             lacks,
-            subjects: self
-                .subjects
-                .iter()
-                .map(|&subject| subject.into())
-                .collect(),
+            subjects: self.lines(),
             missing: missing.map(|&kind| kind.to_owned()).collect(),
             card: Card::take(),
         }
@@ -398,11 +377,15 @@ impl Run<'_> {
 
     /// Whether this run measures what an earlier one did.
     fn continues(&self, earlier: &Recorded) -> bool {
-        let subjects = self.subjects.iter().map(|&subject| subject.into());
         earlier.header.quick == self.effort.quick
             && earlier.header.seconds == self.effort.seconds
             && earlier.header.only == self.effort.only
-            && earlier.header.subjects == subjects.collect::<Vec<_>>()
+            && earlier.header.subjects == self.lines()
+    }
+
+    fn lines(&self) -> Vec<SubjectLine> {
+        let subjects = self.subjects.iter();
+        subjects.map(|&subject| subject.into()).collect()
     }
 
     fn is_budget_spent(&self, rounds: u32) -> bool {
@@ -462,7 +445,6 @@ fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> i
     }
     command.args(parameters).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // It dies with this process.
     // As many cores as it has processors, and the same ones for all subjects.
     let mut cores = usable_cores()?;
     cores.truncate(cell.get("processors", u64::MAX) as usize);
@@ -471,12 +453,7 @@ fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> i
         ..sys::Settling::default()
     };
     sys::settle(&mut command, settling);
-    let mut child = command.spawn().map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            format!("cannot start {}: {error}", program.display()),
-        )
-    })?;
+    let mut child = start(&mut command)?;
     let deadline = Instant::now() + SAMPLE_TIMEOUT;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -492,16 +469,9 @@ fn program(stop: &AtomicBool, cell: &Cell, subject: &Subject, seconds: f64) -> i
     };
     // What they print fits into the pipes.
     let (mut out, mut errors) = (String::new(), String::new());
-    child
-        .stdout
-        .take()
-        .expect("piped")
-        .read_to_string(&mut out)?;
-    child
-        .stderr
-        .take()
-        .expect("piped")
-        .read_to_string(&mut errors)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    stdout.expect("piped").read_to_string(&mut out)?;
+    stderr.expect("piped").read_to_string(&mut errors)?;
     if status.code() == Some(EXIT_ABSENT.into()) {
         return Ok(Came::Absent);
     }

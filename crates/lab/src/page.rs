@@ -13,10 +13,7 @@ impl Experiment {
         let measures = measures.map(|one| format!("{}, {}", one.title, one.unit));
         let subjects: Vec<String> = self.subjects.iter().map(|&kind| kind.to_owned()).collect();
         let expectations = (self.expectations)(&Rows::new(&cells, &subjects));
-        let expectations = match expectations.is_empty() {
-            true => "Nothing: the figures are context.".to_owned(),
-            false => list(expectations.into_iter().map(|one| one.says)),
-        };
+        let expectations = expectations.into_iter().flatten();
         [
             format!("# {name}"),
             format!("{}.", capital(about)),
@@ -28,7 +25,7 @@ impl Experiment {
             "## What the papers found".to_owned(),
             self.found.to_owned(),
             "## What is expected".to_owned(),
-            expectations,
+            list(expectations.map(|one| one.says)),
             "A run says of each whether it came out so.".to_owned(),
             reasons(self.reasons),
             "## What may be wrong with it".to_owned(),

@@ -93,15 +93,13 @@ impl PeerRuntime {
             self.compile(&folder, &program)?;
             fs::write(stamp, sources)?;
         }
-        let subject = |name: &str, parameters: Vec<_>| Subject {
-            name: name.to_owned(),
-            kind: name.to_owned(),
-            version: String::new(),
-            start: Start::Program {
+        let subject = |name: &str, parameters| {
+            let start = Start::Program {
                 program: program.clone(),
                 arguments: Vec::new(),
                 parameters,
-            },
+            };
+            Subject::new(name, String::new(), start)
         };
         let mut subjects = vec![subject(self.name(), Vec::new())];
         if self == PeerRuntime::Tokio {

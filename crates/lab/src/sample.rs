@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::Values;
 
 /// What a program that is a subject prints, as one line of JSON.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Output {
     /// Operations done.
     pub ops: u64,
@@ -79,28 +79,34 @@ impl Noise {
     }
 }
 
+impl Sample {
+    /// These figures, by name.
+    pub(crate) fn of<'a>(figures: impl IntoIterator<Item = (&'a str, f64)>) -> Sample {
+        let mut sample = Sample::default();
+        sample.add(figures);
+        sample
+    }
+
+    /// More figures, by name.
+    pub(crate) fn add<'a>(&mut self, figures: impl IntoIterator<Item = (&'a str, f64)>) {
+        let named = figures.into_iter();
+        let named = named.map(|(name, figure)| (name.to_owned(), figure));
+        self.values.extend(named);
+    }
+}
+
 impl From<Output> for Sample {
     fn from(output: Output) -> Sample {
-        let values = [
+        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        let figures = [
             ("ops", Some(output.ops as f64)),
             ("seconds", Some(output.seconds)),
             ("end_seconds", output.end_seconds),
-            (
-                "resident_bytes",
-                output.resident_bytes.map(|bytes| bytes as f64),
-            ),
-            (
-                "virtual_bytes",
-                output.virtual_bytes.map(|bytes| bytes as f64),
-            ),
+            ("resident_bytes", bytes(output.resident_bytes)),
+            ("virtual_bytes", bytes(output.virtual_bytes)),
             ("cpu_seconds", output.cpu_seconds),
         ];
-        let there = values
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Sample {
-            values: there.collect(),
-            ..Sample::default()
-        }
+        let figures = figures.into_iter();
+        Sample::of(figures.filter_map(|(name, figure)| Some((name, figure?))))
     }
 }

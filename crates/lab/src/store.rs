@@ -13,7 +13,7 @@ use crate::experiment::{Breadth, Experiment};
 use crate::place::with_path;
 use crate::rows::Rows;
 use crate::sample::Sample;
-use crate::subject::{Start, Subject};
+use crate::subject::{Start, Subject, file_name};
 
 /// How a run began.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -63,11 +63,9 @@ impl From<&Subject> for SubjectLine {
             version: subject.version.clone(),
             command: match &subject.start {
                 Start::Server(server) => server.words(),
-                Start::Program { program, .. } | Start::Generator { program, .. } => program
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned(),
+                Start::Program { program, .. } | Start::Generator { program, .. } => {
+                    file_name(program)
+                }
             },
         }
     }

@@ -21,6 +21,18 @@ pub struct Subject {
     pub start: Start,
 }
 
+impl Subject {
+    /// One whose kind is its name.
+    pub(crate) fn new(name: &str, version: String, start: Start) -> Subject {
+        Subject {
+            name: name.to_owned(),
+            kind: name.to_owned(),
+            version,
+            start,
+        }
+    }
+}
+
 /// How a subject is started.
 #[derive(Clone, Debug)]
 pub enum Start {
@@ -70,27 +82,14 @@ pub fn generators(weft: &Path) -> Vec<Subject> {
         ("weft load epoll", "--io epoll"),
         ("weft load netstack", LOAD_NETSTACK),
     ];
-    let own = own.map(|(name, words)| Subject {
-        name: name.to_owned(),
-        kind: name.to_owned(),
-        version: version_of(weft, "--version"),
-        start: Start::Generator {
-            program: weft.to_owned(),
-            words: words.split_whitespace().map(str::to_owned).collect(),
-        },
-    });
-    let others = ["wrk", "httperf"].into_iter().filter_map(|name| {
-        let program = in_path(name)?;
-        Some(Subject {
-            name: name.to_owned(),
-            kind: name.to_owned(),
-            version: version_of(&program, "--version"),
-            start: Start::Generator {
-                program,
-                words: Vec::new(),
-            },
-        })
-    });
+    let generator = |name: &str, program: PathBuf, words: &str| {
+        let version = version_of(&program, "--version");
+        let words = self::words(words);
+        Subject::new(name, version, Start::Generator { program, words })
+    };
+    let own = own.map(|(name, words)| generator(name, weft.to_owned(), words));
+    let others = ["wrk", "httperf"].into_iter();
+    let others = others.filter_map(|name| Some(generator(name, in_path(name)?, "")));
     own.into_iter().chain(others).collect()
 }
 
@@ -103,21 +102,16 @@ pub fn ceilings(programs: &Path) -> Vec<Subject> {
         ("ceiling cache ring", "ring cache", Speaks::Cache),
         ("ceiling cache event", "event cache", Speaks::Cache),
     ];
-    let subject = |(name, words, protocol): (&str, &str, Speaks)| Subject {
-        name: name.to_owned(),
-        kind: name.to_owned(),
-        version: String::new(),
-        start: Start::Server(ServerForm {
+    let forms = forms.map(|(name, words, protocol)| {
+        let form = ServerForm {
             program: programs.to_owned(),
-            arguments: format!("ceiling {words} {{port}} {{root}}")
-                .split(' ')
-                .map(str::to_owned)
-                .collect(),
+            arguments: self::words(&format!("ceiling {words} {{port}} {{root}}")),
             config: None,
             protocol,
-        }),
-    };
-    forms.map(subject).into()
+        };
+        Subject::new(name, String::new(), Start::Server(form))
+    });
+    forms.into()
 }
 
 /// nginx that compresses every reply: a server that is always the limit.
@@ -165,26 +159,22 @@ impl ServerForm {
         if let Some(text) = self.config {
             fs::write(&config, fill(text))?;
         }
-        let arguments = self.arguments.iter().map(|argument| fill(argument).into());
-        Ok([self.program.clone().into()]
-            .into_iter()
-            .chain(arguments)
-            .collect())
+        let mut argv: Vec<OsString> = vec![self.program.clone().into()];
+        argv.extend(self.arguments.iter().map(|argument| fill(argument).into()));
+        Ok(argv)
     }
 
     /// The command line as it is in the report, placeholders and all.
     pub(crate) fn words(&self) -> String {
-        let name = self
-            .program
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy();
-        [name.into_owned()]
-            .into_iter()
-            .chain(self.arguments.clone())
-            .collect::<Vec<_>>()
-            .join(" ")
+        let words = [&[file_name(&self.program)], &self.arguments[..]];
+        words.concat().join(" ")
     }
+}
+
+/// The last part of a path.
+pub(crate) fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// A server of other people that the laboratory knows how to configure.
@@ -238,8 +228,8 @@ pub const KNOWN: &[Known] = &[
     },
 ];
 
-/// The flags of a cache, memcached's and ours: one processor, 2 GB.
-pub(crate) const CACHE_FLAGS: &str = "-p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root";
+/// Our cache, with memcached's flags: one processor, 2 GB.
+const CACHE: &str = "cache -p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root";
 
 /// More connections than any experiment has.
 const MANY: &str = "-c 17000";
@@ -303,16 +293,12 @@ impl Known {
         let program = in_path(self.program)?;
         let server = ServerForm {
             program: program.clone(),
-            arguments: self.arguments.split(' ').map(str::to_owned).collect(),
+            arguments: words(self.arguments),
             config: self.config,
             protocol: self.protocol,
         };
-        Some(Subject {
-            name: self.name.to_owned(),
-            kind: self.name.to_owned(),
-            version: version_of(&program, self.version),
-            start: Start::Server(server),
-        })
+        let version = version_of(&program, self.version);
+        Some(Subject::new(self.name, version, Start::Server(server)))
     }
 }
 
@@ -364,22 +350,20 @@ pub const DISPATCHERS: &[&str] = &[
 /// be told apart.
 pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     let version = version_of(binary, "--version");
-    let form = |name: &str, kind: &str, protocol, words: &str| {
+    let form = |name: &str, protocol, words: &str| {
         let fixed = match protocol {
             Speaks::Web => {
                 "serve {root} --listen {host}:{port} --workers {workers} --access-log off"
-                    .to_owned()
             }
-            Speaks::Cache => format!("cache {CACHE_FLAGS}"),
+            Speaks::Cache => CACHE,
         };
-        let words = fixed.split(' ').chain(words.split_whitespace());
         Subject {
             name: format!("{prefix}{name}"),
-            kind: kind.to_owned(),
+            kind: name.to_owned(),
             version: version.clone(),
             start: Start::Server(ServerForm {
                 program: binary.to_owned(),
-                arguments: words.map(str::to_owned).collect(),
+                arguments: self::words(&format!("{fixed} {words}")),
                 config: None,
                 protocol,
             }),
@@ -387,18 +371,13 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<Subject> {
     };
     let forms = WEFT_FORMS
         .iter()
-        .map(|&(name, protocol, words)| form(name, name, protocol, words));
-    let dispatchers = DISPATCHERS.iter().map(|name| {
-        let words = format!("--engine event --dispatcher {name} --max-connections 8000");
-        form(
-            &format!("event {name}"),
-            &format!("event {name}"),
-            Speaks::Web,
-            &words,
-        )
-    });
-    let queue = "--engine event --dispatcher rtsig --max-connections 8000";
-    let short = form("event rtsig 1024", "event rtsig 1024", Speaks::Web, queue);
+        .map(|&(name, protocol, words)| form(name, protocol, words));
+    let event = |name: &str, dispatcher: &str| {
+        let words = format!("--engine event --dispatcher {dispatcher} --max-connections 8000");
+        form(&format!("event {name}"), Speaks::Web, &words)
+    };
+    let dispatchers = DISPATCHERS.iter().map(|name| event(name, name));
+    let short = event("rtsig 1024", "rtsig");
     forms.chain(dispatchers).chain([short]).collect()
 }
 
@@ -458,6 +437,11 @@ pub(crate) const CUSTOM_SERVER: &str = "custom";
 pub(crate) const CUSTOM_PROGRAM: &str = "custom program";
 /// Stands for the program that a cell runs, and its parameters.
 const PROGRAM: &str = "{program}";
+
+/// The words of a command line. None of them has a space in it: paths are put behind them.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
 
 /// The program of this name or path. Servers often lie in `sbin`, which users do not have in PATH.
 pub fn in_path(program: &str) -> Option<PathBuf> {

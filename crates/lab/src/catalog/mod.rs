@@ -5,6 +5,7 @@ mod dispatch;
 mod generator;
 mod netstack;
 mod overload;
+mod prelude;
 mod rt;
 mod web;
 

@@ -7,12 +7,10 @@
 //!     calm        overload          after
 //! ```
 
-use crate::bench::{Bench, Driven, Fault, Interval, Running};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Figure, Measure};
-use crate::place::ServerLimits;
-use crate::rows::{Rows, Spread};
-use crate::sample::{Course, Sample};
+use crate::bench::{Driven, Interval};
+use crate::catalog::prelude::*;
+use crate::rows::Spread;
+use crate::sample::Course;
 
 pub(super) const MEASURES: &[Measure] = &[GOODPUT, Measure::ERRORS, Measure::P99, RECOVERY, KNEE];
 
@@ -21,10 +19,10 @@ pub(super) const FIGURES: &[Figure] = &[
         measure: 0,
         panels: "idle",
     },
-    Figure::Bars { measure: 0 },
-    Figure::Bars { measure: 1 },
-    Figure::Bars { measure: 2 },
-    Figure::Bars { measure: 3 },
+    bars(0),
+    bars(1),
+    bars(2),
+    bars(3),
 ];
 
 const GOODPUT: Measure = Measure {
@@ -56,7 +54,7 @@ pub(super) const LIMITS: ServerLimits = ServerLimits {
 };
 
 /// Requests under way at once. What comes beyond them finds no connection, and is not sent.
-const CONNECTIONS: &str = "2000";
+const CONNECTIONS: u32 = 2000;
 
 /// How long the phases are, in samples' times. The closed loop warms up for as long as it lasts.
 const CLOSED: f64 = 1.0;
@@ -93,27 +91,27 @@ const HERD: &str = "6,000 idle connections";
 
 pub(super) fn cells(breadth: &Breadth) -> Vec<Cell> {
     let cells = [(NO_HERD, 0), (HERD, 6000)];
-    let cells = cells.map(|(label, idle)| Cell::new(label, "overload", [("idle", idle)]));
-    let count = if breadth.quick { 1 } else { cells.len() };
-    cells.into_iter().take(count).collect()
+    let cells = breadth.pick(&cells[..1], &cells).iter();
+    cells
+        .map(|&(label, idle)| Cell::new(label, "overload", [("idle", idle)]))
+        .collect()
 }
 
-/// Finds the server's knee, and then asks for more. `words` are what all loads have in common.
+/// Finds the server's knee, and then asks for more. `common` is what all loads have in common.
 pub(super) fn take(
     bench: &mut Bench<'_>,
     cell: &Cell,
     server: &mut Running,
-    words: &[String],
+    common: &[String],
 ) -> Result<Sample, Fault> {
     let unit_s = bench.seconds;
-    let warm_up = format!("{:.0}ms", CLOSED * unit_s * 1e3);
-    let closed = ["-c", "256", "--warm-up", &warm_up].map(str::to_owned);
-    let closed = [words, &closed].concat();
+    let closed = words(&format!("-c 256 --warm-up {:.0}ms", CLOSED * unit_s * 1e3));
+    let closed = [common, &closed].concat();
     bench.seconds = CLOSED * unit_s;
     let closed = bench.drive(server, &[closed])?.sound()?;
     let [from, to] = RISE_SHARES.map(|share| share * closed.outcomes[0].achieved_rate_per_s());
     let rise = [(format!("{from:.0}..{to:.0}"), RISE)];
-    let rising = ask(bench, cell, server, words, unit_s, &rise)?;
+    let rising = ask(bench, cell, server, common, unit_s, &rise)?;
     let knee_per_s = knee_per_s(&rising.intervals[0]);
     let phases = [
         (CALM_SHARE, CALM),
@@ -122,19 +120,15 @@ pub(super) fn take(
     ];
     let phases =
         phases.map(|(share, units)| (format!("{:.0}", (knee_per_s * share).max(1.0)), units));
-    let driven = ask(bench, cell, server, words, unit_s, &phases)?;
+    let driven = ask(bench, cell, server, common, unit_s, &phases)?;
     let seen = Seen::of(&driven.intervals[0], unit_s, knee_per_s);
     let mut sample = driven.sample();
-    let values = [
-        ("goodput_percent", Some(seen.goodput_percent)),
-        ("error_percent", Some(seen.error_percent)),
-        ("recovery_s", seen.recovery_s),
-        ("knee_per_s", Some(knee_per_s)),
-    ];
-    let there = values
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    sample.values.extend(there);
+    sample.add([
+        ("goodput_percent", seen.goodput_percent),
+        ("error_percent", seen.error_percent),
+        ("knee_per_s", knee_per_s),
+    ]);
+    sample.add(seen.recovery_s.map(|recovery_s| ("recovery_s", recovery_s)));
     let courses = [
         (GOODPUT.name, seen.course),
         (Measure::P99.name, seen.p99_us),
@@ -149,7 +143,7 @@ fn ask(
     bench: &mut Bench<'_>,
     cell: &Cell,
     server: &mut Running,
-    words: &[String],
+    common: &[String],
     unit_s: f64,
     phases: &[(String, f64)],
 ) -> Result<Driven, Fault> {
@@ -157,18 +151,14 @@ fn ask(
         .iter()
         .map(|(rate, units)| format!("{rate}:{:.0}ms", units * unit_s * 1e3));
     let course = course.collect::<Vec<_>>().join(",");
-    let idle = cell.get("idle", 0).to_string();
-    let open = ["-c", CONNECTIONS, "--course", &course, "--interval", STEP];
-    let how = ["--arrivals", "poisson", "--timeout", "1s"];
-    let room = ["--backlog", "1", "--idle", &idle];
-    let more = open.iter().chain(&how).chain(&room);
-    let all = words
-        .iter()
-        .cloned()
-        .chain(more.map(|&word| word.to_owned()));
+    let open = words(&format!(
+        "-c {CONNECTIONS} --course {course} --interval {STEP} --arrivals poisson --timeout 1s \
+         --backlog 1 --idle {}",
+        cell.get("idle", 0)
+    ));
     // The load lasts as long as its course.
     bench.seconds = phases.iter().map(|(_, units)| units * unit_s).sum();
-    bench.drive(server, &[all.collect()])
+    bench.drive(server, &[[common, &open].concat()])
 }
 
 /// The last interval is a moment, with all the replies that were awaited then.
@@ -257,21 +247,18 @@ fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
 }
 
 /// The goals are the same for both kinds of servers.
-pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Vec<Expectation> {
+pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectations {
     let (goodput, errors) = (rows.by(&GOODPUT), rows.by(&Measure::ERRORS));
     let (p99, recovery) = (rows.by(&Measure::P99), rows.by(&RECOVERY));
-    let each = [NO_HERD, HERD].into_iter().flat_map(|cell| {
-        let own = [
+    let each = [NO_HERD, HERD].map(|cell| {
+        [
             goodput.at_least(cell, ours, 95.0),
             recovery.at_most(cell, ours, 1.0),
-        ];
-        let beside = [
             errors.beats(cell, ours, others, 10.0),
             p99.beats(cell, ours, others, 1.0),
-        ];
-        own.into_iter().chain(beside.into_iter().flatten())
+        ]
     });
-    each.collect()
+    each.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::Advice;
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
 
 pub use group::Controller;
@@ -75,8 +76,8 @@ pub struct LabPlace {
     journal: Journal,
     scratch: PathBuf,
     cores: [usize; 2],
-    is_first: bool,
-    has_network: bool,
+    /// With root there are a network of its own and priority.
+    is_root: bool,
     groups: Groups,
     ports: std::ops::Range<u16>,
     links: u32,
@@ -118,8 +119,7 @@ impl LabPlace {
             journal,
             scratch,
             cores,
-            is_first: is_root,
-            has_network: is_root,
+            is_root,
             groups: Groups::new(is_root),
             ports: SERVER_PORTS,
             links: 0,
@@ -129,21 +129,15 @@ impl LabPlace {
 
     /// What is missing here, in sentences, with what that does to the figures.
     pub fn lacks(&self) -> Vec<String> {
-        let mut lacks = Vec::new();
-        if !self.is_first {
-            lacks.push(
-                "without root, other programs get the cores as well: figures are noisier"
-                    .to_owned(),
-            );
+        let without_root = [
+            "without root, other programs get the cores as well: figures are noisier",
+            "without root, the machine's own loopback is used: its congestion control and packet \
+             filters are part of the figures",
+        ];
+        match self.is_root {
+            true => Vec::new(),
+            false => without_root.map(str::to_owned).into(),
         }
-        if !self.has_network {
-            lacks.push(
-                "without root, the machine's own loopback is used: its congestion control and \
-                 packet filters are part of the figures"
-                    .to_owned(),
-            );
-        }
-        lacks
     }
 
     /// Why no control group of this kind can be made here, if so.
@@ -153,7 +147,7 @@ impl LabPlace {
 
     /// Why there are no links between networks here, if so.
     pub fn lacks_links(&self) -> Option<String> {
-        link::lacks(self.has_network)
+        link::lacks(self.is_root)
     }
 
     /// Makes a link between the generator and a server. `programs` is `weft-programs`.
@@ -188,7 +182,7 @@ impl LabPlace {
         let (loss, delay) = (loss_per_mille.to_string(), delay_ms.to_string());
         let mut argv = vec![programs.as_os_str().to_owned()];
         argv.extend(["relay", &loss, &delay, near, far].map(OsString::from));
-        let mut relay = self.launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+        let mut relay = self.launch_beside(&argv, &log)?;
         let deadline = Instant::now() + RELAY_PATIENCE;
         loop {
             let said = fs::read_to_string(&log)?;
@@ -210,7 +204,7 @@ impl LabPlace {
     /// What it is, for reports.
     pub fn words(&self) -> String {
         let [server, generator] = self.cores;
-        let network = match self.has_network {
+        let network = match self.is_root {
             true => "a network namespace of its own (loopback, reno)",
             false => "the machine's loopback",
         };
@@ -229,6 +223,14 @@ impl LabPlace {
     pub fn port(&mut self) -> io::Result<u16> {
         let port = self.ports.next();
         port.ok_or_else(|| io::Error::other("no server port is left: start again with --resume"))
+    }
+
+    /// Starts a program on the generator's core, without limits.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch_beside(&mut self, argv: &[OsString], log: &Path) -> io::Result<Launched> {
+        self.launch(Side::Generator, argv, log, ServerLimits::default(), None)
     }
 
     /// Starts a program on its side's core, with its standard output and errors in `log`; in a
@@ -251,10 +253,8 @@ impl LabPlace {
         let note = |group: &Path| self.journal.note_group(group);
         let groups = self.groups.make(&limits, &self.scratch, note)?;
         let join = |group: &PathBuf| {
-            let file = File::options()
-                .write(true)
-                .open(group.join("cgroup.procs"))?;
-            Ok(OwnedFd::from(file))
+            let members = group.join("cgroup.procs");
+            Ok(File::options().write(true).open(members)?.into())
         };
         let joined: io::Result<Vec<OwnedFd>> = groups.iter().map(join).collect();
         let mut command = Command::new(program);
@@ -262,18 +262,13 @@ impl LabPlace {
         command.stdout(log.try_clone()?).stderr(log);
         let settling = sys::Settling {
             cores: vec![self.cores[side as usize]],
-            first: self.is_first,
+            first: self.is_root,
             groups: joined?,
             signals_max: limits.signals,
-            network: network
-                .map(|network| network.try_clone_to_owned())
-                .transpose()?,
+            network: network.map(|it| it.try_clone_to_owned()).transpose()?,
         };
         sys::settle(&mut command, settling);
-        let child = command.spawn().map_err(|error| {
-            let program = program.display();
-            io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
-        })?;
+        let child = start(&mut command)?;
         self.journal.note_session(child.id())?;
         Ok(Launched { child, groups })
     }
@@ -307,10 +302,8 @@ impl Drop for Launched {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // The others are this process's children now, unless they were waited for already.
-        for member in members
-            .iter()
-            .filter_map(|one| Pid::from_raw(one.pid as i32))
-        {
+        let members = members.iter();
+        for member in members.filter_map(|one| Pid::from_raw(one.pid as i32)) {
             let _ = rustix::process::waitpid(Some(member), WaitOptions::empty());
         }
         for group in &self.groups {
@@ -320,20 +313,22 @@ impl Drop for Launched {
     }
 }
 
+/// Starts a program, or says which one it was.
+pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
+    command.spawn().map_err(|error| {
+        let program = command.get_program().display();
+        io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
+    })
+}
+
 /// The error, with the path that it is about in front.
 pub(crate) fn with_path(path: &Path) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Takes files out of the page cache; only clean pages go, so they are synced first.
-///
-/// # Errors
-/// A file that cannot be opened.
-pub(crate) fn drop_from_page_cache(files: &[PathBuf]) -> io::Result<()> {
-    for path in files {
-        let file = File::open(path)?;
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-    }
+/// Takes a file out of the page cache; only clean pages go, so it must be synced first.
+pub(crate) fn drop_from_page_cache(file: &Path) -> io::Result<()> {
+    rustix::fs::fadvise(File::open(file)?, 0, None, Advice::DontNeed)?;
     Ok(())
 }
 
@@ -397,10 +392,8 @@ fn raise_file_limit() -> io::Result<()> {
 
 /// Where laboratories of this user keep their journals.
 fn journals(is_root: bool) -> PathBuf {
-    if is_root {
-        return PathBuf::from("/run/weft-lab");
-    }
     match std::env::var_os("XDG_RUNTIME_DIR") {
+        _ if is_root => "/run/weft-lab".into(),
         Some(folder) => PathBuf::from(folder).join("weft-lab"),
         None => {
             let user = rustix::process::getuid().as_raw();

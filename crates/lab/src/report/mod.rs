@@ -35,9 +35,11 @@ impl<'a> Report<'a> {
     /// The report of a file of samples.
     pub fn new(experiment: &'static Experiment, recorded: &'a Recorded) -> Report<'a> {
         let rows = recorded.rows(experiment);
-        let mut expectations = (experiment.expectations)(&rows);
+        let expectations = (experiment.expectations)(&rows).into_iter().flatten();
         // A quick run has fewer cells.
-        expectations.retain(|expectation| rows.has_cell(&expectation.cell));
+        let expectations = expectations
+            .filter(|one| rows.has_cell(&one.cell))
+            .collect();
         Report {
             experiment,
             recorded,
@@ -53,10 +55,8 @@ impl<'a> Report<'a> {
 
     /// Whether all that could be judged came out as expected.
     pub fn is_as_expected(&self) -> bool {
-        !self
-            .expectations
-            .iter()
-            .any(|expectation| expectation.verdict == Judgement::Failed)
+        let mut each = self.expectations.iter();
+        each.all(|expectation| expectation.verdict != Judgement::Failed)
     }
 
     /// What makes the figures less than they seem, in sentences.
@@ -66,10 +66,8 @@ impl<'a> Report<'a> {
         match &self.recorded.ending {
             None => warnings.push("interrupted: this is what was found until then".to_owned()),
             Some(ending) => {
-                if let Some(others) = ending
-                    .others_percent
-                    .filter(|&part| part > OTHERS_PERCENT_MAX)
-                {
+                let others = ending.others_percent.unwrap_or(0.0);
+                if others > OTHERS_PERCENT_MAX {
                     warnings.push(format!(
                         "the machine was busy: others used {others:.0} % of its processors \
                          meanwhile; do not trust the figures"
@@ -86,11 +84,8 @@ impl<'a> Report<'a> {
         if header.quick {
             warnings.push("a quick run: fewer cells, and short samples".to_owned());
         }
-        let samples = self
-            .rows
-            .all()
-            .iter()
-            .map(|row| row.samples.len() + row.failures.len());
+        let rows = self.rows.all().iter();
+        let samples = rows.map(|row| row.samples.len() + row.failures.len());
         let limited = self.generator_limited();
         if limited > 0 {
             warnings.push(format!(
@@ -107,10 +102,8 @@ impl<'a> Report<'a> {
         }
         warnings.extend(header.lacks.iter().cloned());
         if !header.missing.is_empty() {
-            warnings.push(format!(
-                "left out, or not there: {}",
-                header.missing.join(", ")
-            ));
+            let missing = header.missing.join(", ");
+            warnings.push(format!("left out, or not there: {missing}"));
         }
         warnings.extend(self.failures());
         warnings
@@ -120,10 +113,8 @@ impl<'a> Report<'a> {
     fn generator_limited(&self) -> usize {
         let samples = self.rows.all().iter().flat_map(|row| &row.samples);
         let is_limited = |sample: &&crate::Sample| {
-            sample
-                .values
-                .get("generator_limited")
-                .is_some_and(|&limited| limited > 0.0)
+            let limited = sample.values.get("generator_limited");
+            limited.is_some_and(|&limited| limited > 0.0)
         };
         samples.filter(is_limited).count()
     }
@@ -134,10 +125,8 @@ impl<'a> Report<'a> {
         for row in self.rows.all() {
             for why in &row.failures {
                 let (subject, cell) = (row.subject.as_str(), row.cell.label.as_str());
-                match found
-                    .iter_mut()
-                    .find(|known| known.0 == subject && known.1 == why)
-                {
+                let mut known = found.iter_mut();
+                match known.find(|known| known.0 == subject && known.1 == why) {
                     Some((_, _, count, cells)) => {
                         *count += 1;
                         if !cells.contains(&cell) {
@@ -149,11 +138,8 @@ impl<'a> Report<'a> {
             }
         }
         let sentences = found.into_iter().map(|(subject, why, count, cells)| {
-            let samples = counted(count, "sample");
-            format!(
-                "{subject} failed in {samples} ({}): {why}",
-                cells.join("; ")
-            )
+            let (samples, cells) = (counted(count, "sample"), cells.join("; "));
+            format!("{subject} failed in {samples} ({cells}): {why}")
         });
         sentences.collect()
     }
@@ -184,8 +170,8 @@ impl<'a> Report<'a> {
                 versions.push((program, &subject.version));
             }
         }
+        let versions = versions.into_iter();
         let versions: Vec<_> = versions
-            .into_iter()
             .map(|(name, version)| format!("{name} {version}"))
             .collect();
         let rounds = counted(header.repetitions as usize, "round");

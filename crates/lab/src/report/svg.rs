@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use crate::experiment::{Figure, Measure};
+use crate::experiment::{Cell, Figure, Measure};
 use crate::numbers::{Scale, grouped, show};
 use crate::rows::{Row, Spread};
 
@@ -39,8 +39,18 @@ pub(super) fn files(report: &Report<'_>) -> Vec<(String, String)> {
 
 /// A figure as SVG.
 pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
+    let measure = |at: usize| &report.experiment.measures[at];
+    let chart = |at, along, axis, log, diagonal| Chart {
+        report,
+        measure: measure(at),
+        scale: report.rows.scale(measure(at)),
+        along,
+        axis,
+        log,
+        diagonal,
+    };
     match *figure {
-        Figure::Bars { measure } => bars(report, &report.experiment.measures[measure]),
+        Figure::Bars { measure: at } => bars(report, measure(at)),
         Figure::Lines {
             measure,
             over,
@@ -48,31 +58,9 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
             log,
             diagonal,
             panels,
-        } => {
-            let measure = &report.experiment.measures[measure];
-            let chart = Chart {
-                report,
-                measure,
-                scale: report.rows.scale(measure),
-                along: Along::Parameter(over),
-                axis,
-                log,
-                diagonal,
-            };
-            chart.draw(panels)
-        }
+        } => chart(measure, Along::Parameter(over), axis, log, diagonal).draw(panels),
         Figure::Course { measure, panels } => {
-            let measure = &report.experiment.measures[measure];
-            let chart = Chart {
-                report,
-                measure,
-                scale: report.rows.scale(measure),
-                along: Along::Time,
-                axis: "seconds",
-                log: false,
-                diagonal: false,
-            };
-            chart.draw(Some((panels, "")))
+            chart(measure, Along::Time, "seconds", false, false).draw(Some((panels, "")))
         }
     }
 }
@@ -127,10 +115,9 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
             y += BAR + 3.0;
         }
     }
-    let scales = if cells.len() > 1 {
-        "; each group has a scale of its own"
-    } else {
-        ""
+    let scales = match cells.len() {
+        ..=1 => "",
+        _ => "; each group has a scale of its own",
     };
     let title = format!("{}, {}{scales}", measure.title, scale.unit);
     framed(y + 6.0, &title, &body)
@@ -217,12 +204,10 @@ impl Panel {
 
 impl Chart<'_> {
     fn draw(&self, panels: Option<(&'static str, &'static str)>) -> String {
+        let cells = self.report.rows.cells();
         let mut values: Vec<u64> = panels.map_or(vec![0], |(parameter, _)| {
-            let cells = self.report.rows.cells();
-            cells
-                .iter()
-                .filter_map(|cell| cell.parameter(parameter))
-                .collect()
+            let values = cells.iter().filter_map(|cell| cell.parameter(parameter));
+            values.collect()
         });
         values.sort_unstable();
         values.dedup();
@@ -249,13 +234,8 @@ impl Chart<'_> {
                 let _ = write!(body, r#"<text class="cell" x="{x}" y="{y}">{title}</text>"#);
             }
             self.axes(&mut body, &panel, column == 0);
-            let is_here = |label: &str| {
-                let cells = self.report.rows.cells();
-                let cell = cells.iter().find(|cell| cell.label == label);
-                panels.is_none_or(|(name, _)| {
-                    cell.is_some_and(|cell| cell.parameter(name) == Some(*value))
-                })
-            };
+            let is_here =
+                |cell: &Cell| panels.is_none_or(|(name, _)| cell.parameter(name) == Some(*value));
             self.lines(&mut body, &panel, is_here);
             bottom = panel.top + height + 46.0;
         }
@@ -280,19 +260,16 @@ impl Chart<'_> {
         label.split(':').next().unwrap_or_default().to_owned()
     }
 
-    fn points(&self, subject: &str, is_here: impl Fn(&str) -> bool) -> Vec<(f64, Spread)> {
+    fn points(&self, subject: &str, is_here: impl Fn(&Cell) -> bool) -> Vec<(f64, Spread)> {
         let rows = &self.report.rows;
         let cells = rows.cells().into_iter();
-        let cells = cells.filter(|cell| is_here(&cell.label));
+        let cells = cells.filter(|cell| is_here(cell));
         let points = cells.flat_map(|cell| match self.along {
             Along::Time => rows.course(self.measure, &cell.label, subject),
             Along::Parameter(over) => {
                 let spread = rows.spread(self.measure, &cell.label, subject);
-                let point = cell.parameter(over).zip(spread);
-                point
-                    .map(|(x, spread)| (x as f64, spread))
-                    .into_iter()
-                    .collect()
+                let point = cell.parameter(over).zip(spread).into_iter();
+                point.map(|(x, spread)| (x as f64, spread)).collect()
             }
         });
         let points = points.map(|(x, spread)| (x, self.scale.apply(spread)));
@@ -304,22 +281,17 @@ impl Chart<'_> {
     /// What both axes must hold.
     fn extent(&self) -> ((f64, f64), (f64, f64)) {
         let subjects = self.report.rows.subjects();
-        let points: Vec<_> = subjects
-            .iter()
-            .flat_map(|subject| self.points(subject, |_| true))
-            .collect();
+        let points = subjects.iter();
+        let points = points.flat_map(|subject| self.points(subject, |_| true));
+        let points: Vec<_> = points.collect();
         let x_most = points.iter().map(|(x, _)| *x).fold(1e-9, f64::max);
-        let y_most = points
-            .iter()
-            .map(|(_, spread)| match self.along {
-                Along::Parameter(_) => spread.greatest,
-                Along::Time => spread.median,
-            })
-            .fold(1e-9, f64::max);
-        let least = points
-            .iter()
-            .map(|(_, spread)| spread.least)
-            .filter(|&least| least > 0.0);
+        let most = points.iter().map(|(_, spread)| match self.along {
+            Along::Parameter(_) => spread.greatest,
+            Along::Time => spread.median,
+        });
+        let y_most = most.fold(1e-9, f64::max);
+        let least = points.iter().map(|(_, spread)| spread.least);
+        let least = least.filter(|&least| least > 0.0);
         let y_least = match self.log {
             true => 10_f64.powf(least.fold(f64::MAX, f64::min).min(y_most).log10().floor()),
             false => 0.0,
@@ -365,10 +337,9 @@ impl Chart<'_> {
                 short(tick)
             );
         }
-        let y_ticks = if panel.log {
-            decades(panel.y)
-        } else {
-            ticks(panel.y.1, 5)
+        let y_ticks = match panel.log {
+            true => decades(panel.y),
+            false => ticks(panel.y.1, 5),
         };
         for tick in y_ticks {
             let (y, right) = (panel.y(tick), panel.left + panel.width);
@@ -407,7 +378,7 @@ impl Chart<'_> {
 
     /// As in the thesis: the median solid, the greatest dashed, the least dotted; a band between.
     /// Over time there are too many points for bands and marks.
-    fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&str) -> bool) {
+    fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Cell) -> bool) {
         for (at, subject) in self.report.rows.subjects().iter().enumerate() {
             let (points, colour) = (self.points(subject, &is_here), at % COLOURS);
             let path = |of: fn(&Spread) -> f64| {

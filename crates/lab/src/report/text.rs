@@ -62,23 +62,20 @@ impl Report<'_> {
         let scale = self.rows.scale(measure);
         let at =
             |cell: &str, subject: &str| show_row(self.rows.find(cell, subject), measure, scale);
-        let mut table = Vec::new();
-        if cells.len() < subjects.len() {
-            let header = cells.iter().map(|cell| cell.label.clone());
-            table.push([String::new()].into_iter().chain(header).collect());
-            for subject in subjects {
-                let line = cells.iter().map(|cell| at(&cell.label, subject));
-                table.push([subject.to_owned()].into_iter().chain(line).collect());
-            }
-        } else {
-            let header = subjects.iter().map(|&subject| subject.to_owned());
-            table.push([String::new()].into_iter().chain(header).collect());
-            for cell in cells {
-                let line = subjects.iter().map(|subject| at(&cell.label, subject));
-                table.push([cell.label.clone()].into_iter().chain(line).collect());
-            }
+        let labels: Vec<&str> = cells.iter().map(|cell| &*cell.label).collect();
+        let table = |across: &[&str], down: &[&str], show: &dyn Fn(&str, &str) -> String| {
+            let header = across.iter().map(|&name| name.to_owned());
+            let header = [String::new()].into_iter().chain(header).collect();
+            let lines = down.iter().map(|&line| {
+                let figures = across.iter().map(|column| show(line, column));
+                [line.to_owned()].into_iter().chain(figures).collect()
+            });
+            [header].into_iter().chain(lines).collect()
+        };
+        match labels.len() < subjects.len() {
+            true => table(&labels, &subjects, &|subject, cell| at(cell, subject)),
+            false => table(&subjects, &labels, &at),
         }
-        table
     }
 }
 

@@ -1,13 +1,7 @@
 //! `cache-latency`: throughput and tail latency of caches over the offered rate, the thesis's two
 //! figures.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
     name: "cache-latency",
@@ -69,16 +63,10 @@ const SHARES: &[u64] = &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 130];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let peak = breadth.peak_per_s.unwrap_or(100_000.0);
-    let shares = SHARES
-        .iter()
-        .filter(|&&share| !breadth.quick || [70, 110].contains(&share));
-    let cells = shares.map(|&share| {
+    let cells = breadth.pick(&[70, 110][..], SHARES).iter().map(|&share| {
         let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
-        Cell::new(
-            label(share),
-            "cache",
-            [("rate", rate), ("share", share), ("connections", 256)],
-        )
+        let asked = [("rate", rate), ("share", share), ("connections", 256)];
+        Cell::new(label(share), "cache", asked)
     });
     cells.collect()
 }
@@ -88,22 +76,20 @@ fn label(share: u64) -> String {
 }
 
 pub(super) fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let folder = bench.folder("nothing", |_| Ok(()))?;
-    let mut server = bench.start(subject, &folder, ServerLimits::default())?;
+    let mut server = super::start(bench, subject, ServerLimits::default())?;
     let mut load = super::load(cell, server.port);
-    load.extend(["--populate", "--warm-up", "400ms"].map(str::to_owned));
     if let Some(rate) = cell.parameter("rate") {
-        let rate = rate.max(1000).to_string();
-        load.extend(["--rate", &rate, "--arrivals", "poisson"].map(str::to_owned));
+        let rate = rate.max(1000);
+        load.extend(words(&format!("--rate {rate} --arrivals poisson")));
     }
     // Beyond saturation requests fail, and that is the figure.
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
-    let at = label(70);
+fn expectations(rows: &Rows) -> Expectations {
     let (p99, rate) = (rows.by(&Measure::P99), rows.by(&Measure::RATE));
-    let low = p99.near(&at, "weft cache", 0.8, "memcached");
-    let saturated = rate.beats(&label(110), "weft cache", &["memcached"], 1.0);
-    low.into_iter().chain(saturated).collect()
+    vec![
+        p99.near(&label(70), "weft cache", 0.8, "memcached"),
+        rate.beats(&label(110), "weft cache", &["memcached"], 1.0),
+    ]
 }

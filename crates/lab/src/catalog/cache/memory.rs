@@ -3,13 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::bench::{Bench, Fault, Running};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_MEMORY: Experiment = Experiment {
     name: "cache-memory",
@@ -41,7 +35,7 @@ Resident memory grows by pages of an allocator, so small numbers of items look d
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),
-    figures: &[Figure::Bars { measure: 0 }],
+    figures: &[bars(0)],
     expectations,
 };
 
@@ -56,11 +50,7 @@ const ITEM: &str = "an item";
 const CONNECTION: &str = "an idle connection";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let (items, connections) = if breadth.quick {
-        (50_000, 1000)
-    } else {
-        (400_000, 10_000)
-    };
+    let (items, connections) = breadth.pick((50_000, 1000), (400_000, 10_000));
     vec![
         Cell::new(ITEM, "items", [("keys", items)]),
         Cell::new(CONNECTION, "hold", [("connections", connections)]),
@@ -68,8 +58,7 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let folder = bench.folder("nothing", |_| Ok(()))?;
-    let mut server = bench.start(subject, &folder, ServerLimits::default())?;
+    let mut server = super::start(bench, subject, ServerLimits::default())?;
     let each = match cell.parameter("keys") {
         Some(keys) => {
             store(bench, &server, "a", keys)?;
@@ -89,37 +78,16 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
         }
     };
     server.check()?;
-    Ok(Sample {
-        values: [("bytes_each".to_owned(), each)].into(),
-        ..Sample::default()
-    })
+    Ok(Sample::of([("bytes_each", each)]))
 }
 
 /// Stores so many items whose keys begin with `prefix`.
 fn store(bench: &mut Bench<'_>, server: &Running, prefix: &str, keys: u64) -> Result<(), Fault> {
-    let (target, keys) = (format!("127.0.0.1:{}", server.port), keys.to_string());
-    let words = [
-        "load",
-        "cache",
-        &target,
-        "--populate",
-        "--keys",
-        &keys,
-        "--key-prefix",
-        prefix,
-    ];
-    let how = [
-        "--value-size",
-        "200",
-        "-c",
-        "16",
-        "--sets",
-        "0",
-        "--quiet",
-        "--duration",
-        "50ms",
-    ];
-    bench.weft(&[&words[..], &how].concat())
+    let port = server.port;
+    bench.weft(&words(&format!(
+        "load cache 127.0.0.1:{port} --populate --keys {keys} --key-prefix {prefix} \
+         --value-size 200 -c 16 --sets 0 --quiet --duration 50ms"
+    )))
 }
 
 fn ask(server: &Running) -> Result<TcpStream, Fault> {
@@ -129,17 +97,14 @@ fn ask(server: &Running) -> Result<TcpStream, Fault> {
     stream.read_exact(&mut reply)?;
     match &reply {
         b"END\r\n" => Ok(stream),
-        _ => Err(Fault::Failed(
-            "an idle connection got another answer".to_owned(),
-        )),
+        _ => Err("an idle connection got another answer".into()),
     }
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&PER_UNIT);
-    let items = judge.near(ITEM, "weft cache", 1.0, "memcached");
-    items
-        .into_iter()
-        .chain([judge.at_most(CONNECTION, "weft cache", 1024.0)])
-        .collect()
+    vec![
+        judge.near(ITEM, "weft cache", 1.0, "memcached"),
+        judge.at_most(CONNECTION, "weft cache", 1024.0),
+    ]
 }

@@ -1,11 +1,7 @@
 //! `cache-overload`: caches that are asked for twice what they can do, and afterwards.
 
 use super::super::overload;
-use crate::bench::{Bench, Fault};
-use crate::experiment::{Cell, Experiment, ServerWork, Work};
-use crate::place::Controller;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_OVERLOAD: Experiment = Experiment {
     name: "cache-overload",
@@ -64,9 +60,7 @@ still.",
 };
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let folder = bench.folder("nothing", |_| Ok(()))?;
-    let mut server = bench.start(subject, &folder, overload::LIMITS)?;
-    let mut words = super::what(cell, server.port);
-    words.push("--populate".to_owned());
-    overload::take(bench, cell, &mut server, &words)
+    let mut server = super::start(bench, subject, overload::LIMITS)?;
+    let what = super::what(cell, server.port);
+    overload::take(bench, cell, &mut server, &what)
 }

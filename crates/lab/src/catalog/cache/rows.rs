@@ -1,12 +1,6 @@
 //! `cache-rows`: what a request costs each cache.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_ROWS: Experiment = Experiment {
     name: "cache-rows",
@@ -49,7 +43,7 @@ cache makes cheaper. The goals were set on a host where that path cost memcached
         "ceiling cache event",
     ],
     work: Work::Server(ServerWork::new(take)),
-    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    figures: &[bars(0), bars(1)],
     expectations,
 };
 
@@ -63,11 +57,7 @@ const ROWS: &[(&str, Parameters, f64)] = &[
     ("1,024 connections", &[("connections", 1024)], 1.3),
     ("15,360 connections", &[("connections", 15_360)], 1.4),
     (DEEP, &[("depth", 16)], 7.0),
-    (
-        "64 connections, depth 16, meta",
-        &[("depth", 16), ("meta", 1)],
-        1.7,
-    ),
+    (DEEP_META, &[("depth", 16), ("meta", 1)], 1.7),
     (
         "1,024 connections, depth 16",
         &[("connections", 1024), ("depth", 16)],
@@ -87,30 +77,28 @@ const ROWS: &[(&str, Parameters, f64)] = &[
 
 const SOME: &str = "64 connections";
 const DEEP: &str = "64 connections, depth 16";
+const DEEP_META: &str = "64 connections, depth 16, meta";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let quick = [SOME, DEEP, "64 connections, depth 16, meta"];
-    let rows = ROWS
-        .iter()
-        .filter(|(label, ..)| !breadth.quick || quick.contains(label));
+    let quick = [SOME, DEEP, DEEP_META];
+    let is_wanted = |label: &&str| !breadth.quick || quick.contains(label);
+    let rows = ROWS.iter().filter(|(label, ..)| is_wanted(label));
     rows.map(|&(label, parameters, _)| Cell::new(label, "cache", parameters))
         .collect()
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let folder = bench.folder("nothing", |_| Ok(()))?;
-    let mut server = bench.start(subject, &folder, ServerLimits::default())?;
-    let mut load = super::load(cell, server.port);
-    load.extend(["--populate", "--warm-up", "400ms"].map(str::to_owned));
+    let mut server = super::start(bench, subject, ServerLimits::default())?;
+    let load = super::load(cell, server.port);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
-    let each = ROWS
-        .iter()
-        .filter_map(|&(label, _, times)| judge.beats(label, "weft cache", &["memcached"], times));
-    let event = [(SOME, 1.2), (DEEP, 6.0)]
-        .map(|(label, times)| judge.beats(label, "weft cache event", &["memcached"], times));
-    each.chain(event.into_iter().flatten()).collect()
+    let beats = |label, form, times| judge.beats(label, form, &["memcached"], times);
+    let each = ROWS.iter();
+    let each = each.map(|&(label, _, times)| beats(label, "weft cache", times));
+    let event = [(SOME, 1.2), (DEEP, 6.0)];
+    let event = event.map(|(label, times)| beats(label, "weft cache event", times));
+    each.chain(event).collect()
 }

@@ -1,9 +1,7 @@
 //! `cache-updates`: whether the share of writes changes what a cache follows.
 
 use super::latency::take;
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     name: "cache-updates",
@@ -47,17 +45,12 @@ const PANELS: &[(&str, u64, u64)] = &[
 ];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let peak = breadth.peak_per_s.unwrap_or(100_000.0);
-    let shares: &[u64] = if breadth.quick {
-        &[50, 100]
-    } else {
-        &[20, 40, 60, 80, 100, 120]
-    };
+    let shares = breadth.pick(&[50, 100][..], &[20, 40, 60, 80, 100, 120]);
     let panels = PANELS.iter().enumerate();
     let panels = panels.filter(|(at, _)| !breadth.quick || [0, 4].contains(at));
     let cells = panels.flat_map(|(at, &(panel, sets, hot))| {
         shares.iter().map(move |&share| {
-            let rate = (peak * share as f64 / 100.0).round().max(1.0) as u64;
+            let rate = breadth.rate(share, 100_000.0);
             let asked = [("rate", rate), ("share", share), ("connections", 256)];
             let what = [("panel", at as u64), ("sets", sets), ("hot", hot)];
             Cell::new(label(panel, share), "cache", [asked, what].concat())
@@ -70,7 +63,7 @@ fn label(panel: &str, share: u64) -> String {
     format!("{panel}: {share} % of the peak")
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let few = label(PANELS[0].0, 100);
     let many = [PANELS[3].0, PANELS[4].0].map(|panel| label(panel, 100));

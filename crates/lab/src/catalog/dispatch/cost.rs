@@ -1,8 +1,6 @@
 //! `dispatch-cost`: what a ready event costs, the mechanism alone.
 
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const COST: Experiment = Experiment {
     name: "dispatch-cost",
@@ -53,23 +51,12 @@ const KINDS: &[&str] = &[
 ];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let idle: &[u64] = if breadth.quick {
-        &[0, 3000]
-    } else {
-        &[0, 1000, 3000, 6000]
-    };
-    let ready: &[u64] = if breadth.quick {
-        &[1, 10]
-    } else {
-        &[1, 10, 100]
-    };
+    let idle = breadth.pick(&[0, 3000][..], &[0, 1000, 3000, 6000]);
+    let ready = breadth.pick(&[1, 10][..], &[1, 10, 100]);
     let cells = ready.iter().flat_map(|&ready| {
         idle.iter().map(move |&idle| {
-            Cell::new(
-                label(idle, ready),
-                "dispatch",
-                [("idle", idle), ("ready", ready), ("processors", 1)],
-            )
+            let sizes = [("idle", idle), ("ready", ready), ("processors", 1)];
+            Cell::new(label(idle, ready), "dispatch", sizes)
         })
     });
     cells.collect()
@@ -79,10 +66,10 @@ fn label(idle: u64, ready: u64) -> String {
     format!("{idle} idle, {ready} at a time")
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
     let ten = [1, 10].map(|ready| judge.beats(&label(6000, ready), "lap", &["poll"], 10.0));
     let near = judge.near(&label(6000, 100), "lap", 2.0, "fdm");
     let bare = judge.near(&label(6000, 10), "epoll", 1.1, "bare");
-    ten.into_iter().chain([near, bare]).flatten().collect()
+    ten.into_iter().chain([near, bare]).collect()
 }

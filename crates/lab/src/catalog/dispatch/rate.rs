@@ -1,13 +1,8 @@
 //! `dispatch-rate`: reply rate and response time of the event engine on each dispatcher, Liu and
 //! Chen's two figures.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
+use crate::catalog::web;
 
 pub(in crate::catalog) const RATE: Experiment = Experiment {
     name: "dispatch-rate",
@@ -65,25 +60,13 @@ first on fast dispatchers.",
 };
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let peak = breadth.peak_per_s.unwrap_or(20_000.0);
-    let shares: &[u64] = if breadth.quick {
-        &[20, 60, 110]
-    } else {
-        &[10, 20, 40, 60, 80, 100, 120]
-    };
-    let idle: &[u64] = if breadth.quick {
-        &[3000]
-    } else {
-        &[0, 1000, 6000]
-    };
+    let shares = breadth.pick(&[20, 60, 110][..], &[10, 20, 40, 60, 80, 100, 120]);
+    let idle = breadth.pick(&[3000][..], &[0, 1000, 6000]);
     let cells = idle.iter().flat_map(|&idle| {
         shares.iter().map(move |&share| {
-            let rate = (peak * share as f64 / 100.0).round().max(1.0) as u64;
-            Cell::new(
-                label(idle, share),
-                "http",
-                [("rate", rate), ("share", share), ("idle", idle)],
-            )
+            let rate = breadth.rate(share, 20_000.0);
+            let asked = [("rate", rate), ("share", share), ("idle", idle)];
+            Cell::new(label(idle, share), "http", asked)
         })
     });
     cells.collect()
@@ -94,34 +77,28 @@ fn label(idle: u64, share: u64) -> String {
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.folder("kilobyte", |folder| {
-        super::super::web::make_site(folder, &[1024])
-    })?;
+    let site = web::site(bench, "kilobyte", &[1024])?;
     let limits = ServerLimits {
         signals: subject.kind.strip_suffix(" 1024").map(|_| 1024),
         ..ServerLimits::default()
     };
     let mut server = bench.start(subject, &site, limits)?;
-    let url = server.url("/1024.html");
-    let mut load = ["http", &url, "--close", "-c", "1000"]
-        .map(str::to_owned)
-        .to_vec();
-    load.extend(["--warm-up", "300ms", "--idle"].map(str::to_owned));
-    load.push(cell.get("idle", 0).to_string());
-    match cell.parameter("rate") {
-        Some(rate) => {
-            load.extend(["--rate".to_owned(), rate.to_string()]);
-            load.extend(["--arrivals", "poisson"].map(str::to_owned));
-        }
-        None => load[4] = "64".to_owned(),
-    }
+    let (url, idle) = (server.url("/1024.html"), cell.get("idle", 0));
+    let how = match cell.parameter("rate") {
+        Some(rate) => format!("-c 1000 --rate {rate} --arrivals poisson"),
+        None => "-c 64".to_owned(),
+    };
+    let load = words(&format!(
+        "http {url} --close --warm-up 300ms --idle {idle} {how}"
+    ));
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
-    let at = label(6000, 80);
+fn expectations(rows: &Rows) -> Expectations {
     let (rate, time) = (rows.by(&Measure::RATE), rows.by(&Measure::P50));
-    let lap = rate.beats(&at, "event lap", &["event poll", "event select"], 1.0);
-    let fdm = time.beats(&label(6000, 40), "event fdm", &["event poll"], 1.0);
-    lap.into_iter().chain(fdm).collect()
+    let others = ["event poll", "event select"];
+    vec![
+        rate.beats(&label(6000, 80), "event lap", &others, 1.0),
+        time.beats(&label(6000, 40), "event fdm", &["event poll"], 1.0),
+    ]
 }

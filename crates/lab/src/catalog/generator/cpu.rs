@@ -1,11 +1,6 @@
 //! `generator-cpu`: what a generator's core gives for one request.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CPU: Experiment = Experiment {
     name: "generator-cpu",
@@ -29,7 +24,7 @@ All ask weft serve; another server may suit another generator better.",
     cells,
     subjects: &["weft load", "weft load epoll", "wrk"],
     work: Work::Server(ServerWork::new(take)),
-    figures: &[Figure::Bars { measure: 0 }],
+    figures: &[bars(0)],
     expectations,
 };
 
@@ -44,14 +39,12 @@ const MANY: &str = "1,000 connections";
 const CLOSE: &str = "a connection for every request";
 
 fn cells(_: &Breadth) -> Vec<Cell> {
-    let cell = |label, connections, close| {
-        Cell::new(
-            label,
-            "http",
-            [("connections", connections), ("close", close)],
-        )
-    };
-    vec![cell(SOME, 64, 0), cell(MANY, 1000, 0), cell(CLOSE, 64, 1)]
+    let cells = [(SOME, 64, 0), (MANY, 1000, 0), (CLOSE, 64, 1)];
+    let cells = cells.map(|(label, connections, close)| {
+        let how = [("connections", connections), ("close", close)];
+        Cell::new(label, "http", how)
+    });
+    cells.into()
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
@@ -59,11 +52,10 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     super::ask(bench, &mut server, cell, subject)
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&GENERATOR_CPU);
     let goals = [(SOME, 1.5), (MANY, 1.5), (CLOSE, 1.0)];
     goals
-        .iter()
-        .filter_map(|&(cell, times)| judge.beats(cell, "weft load", &["wrk"], times))
-        .collect()
+        .map(|(cell, times)| judge.beats(cell, "weft load", &["wrk"], times))
+        .into()
 }

@@ -1,11 +1,6 @@
 //! `generator-lag`: how late the requests of an open loop leave.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const LAG: Experiment = Experiment {
     name: "generator-lag",
@@ -31,7 +26,7 @@ outside.",
     },
     subjects: &["weft load", "weft load epoll"],
     work: Work::Server(ServerWork::new(take)),
-    figures: &[Figure::Bars { measure: 0 }],
+    figures: &[bars(0)],
     expectations,
 };
 
@@ -46,16 +41,13 @@ const FAST: &str = "50,000 per second";
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let mut server = super::weft(bench)?;
-    let (url, rate) = (server.url("/400.html"), cell.get("rate", 1000).to_string());
-    let mut load = ["http", &url, "-c", "64", "--rate", &rate]
-        .map(str::to_owned)
-        .to_vec();
-    load.extend(["--warm-up", "300ms"].map(str::to_owned));
-    load.extend_from_slice(super::words(subject)?);
+    let (url, rate) = (server.url("/400.html"), cell.get("rate", 1000));
+    let mut load = words(&format!("http {url} -c 64 --rate {rate} --warm-up 300ms"));
+    load.extend_from_slice(super::own_words(subject)?);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&LAG_P99);
     [SLOW, FAST]
         .map(|cell| judge.at_most(cell, "weft load", 100.0))

@@ -8,11 +8,8 @@ pub(super) mod truth;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::bench::{Bench, Fault, Running};
-use crate::experiment::Cell;
-use crate::place::ServerLimits;
-use crate::sample::Sample;
-use crate::subject::{Start, Subject, weft_forms};
+use crate::catalog::prelude::*;
+use crate::subject::{Start, weft_forms};
 
 /// `weft serve` over the files of `web-rows`.
 fn weft(bench: &mut Bench<'_>) -> Result<Running, Fault> {
@@ -23,7 +20,7 @@ fn weft(bench: &mut Bench<'_>) -> Result<Running, Fault> {
 
 /// A file of 400 bytes.
 fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
-    Ok(bench.folder("small", |folder| super::web::make_site(folder, &[400]))?)
+    super::web::site(bench, "small", &[400])
 }
 
 /// Has a generator ask for that file as fast as it can: what it got, and its own CPU time.
@@ -38,35 +35,31 @@ fn ask(
         let argv = wrk(subject, cell, bench.seconds, &url, &[]);
         let watched = bench.watch(server, &argv)?;
         let rate = number_behind(&watched.said, "Requests/sec:")
-            .ok_or_else(|| Fault::Failed(format!("wrk said: {}", watched.said)))?;
+            .ok_or_else(|| format!("wrk said: {}", watched.said))?;
         let values = [
             ("generator_cpu_us", watched.busy * 1e6 / rate),
             ("rate_per_s", rate),
         ];
         return Ok(Sample {
-            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
             noise: watched.noise,
-            ..Sample::default()
+            ..Sample::of(values)
         });
     }
-    let connections = cell.get("connections", 64).to_string();
-    let mut load = ["http", &url, "-c", &connections]
-        .map(str::to_owned)
-        .to_vec();
-    load.extend(["--warm-up", "300ms"].map(str::to_owned));
-    let words = words(subject)?.iter();
-    load.extend(words.map(|word| word.replace("{near}", server.near())));
-    if cell.get("close", 0) != 0 {
-        load.push("--close".to_owned());
-    }
+    let connections = cell.get("connections", 64);
+    let close = cell.either("close", "--close", "");
+    let mut load = words(&format!(
+        "http {url} -c {connections} --warm-up 300ms {close}"
+    ));
+    let own = own_words(subject)?.iter();
+    load.extend(own.map(|word| word.replace("{near}", server.near())));
     Ok(bench.drive(server, &[load])?.sound()?.sample())
 }
 
 /// The words of a subject that is a generator.
-fn words(subject: &Subject) -> Result<&[String], Fault> {
+fn own_words(subject: &Subject) -> Result<&[String], Fault> {
     match &subject.start {
         Start::Generator { words, .. } => Ok(words),
-        _ => Err(Fault::Failed(format!("{} is no generator", subject.name))),
+        _ => Err(format!("{} is no generator", subject.name).into()),
     }
 }
 

@@ -1,13 +1,8 @@
 //! `generator-network`: sessions per second of a generator's core, on the kernel's TCP/IP and on
 //! ours.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{LinkPlan, Wire};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::{Subject, weft_forms};
+use crate::catalog::prelude::*;
+use crate::subject::weft_forms;
 
 pub(in crate::catalog) const NETWORK: Experiment = Experiment {
     name: "generator-network",
@@ -36,7 +31,7 @@ pay for that. A packet socket also hands each frame to the kernel beside it, whi
         needs_link: true,
         ..ServerWork::new(take)
     }),
-    figures: &[Figure::Bars { measure: 0 }],
+    figures: &[bars(0)],
     expectations,
 };
 
@@ -64,8 +59,7 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     super::ask(bench, &mut server, cell, subject)
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&SESSIONS);
-    let ahead = judge.beats(CELL, NETSTACK, &["weft load", "wrk"], 1.0);
-    ahead.into_iter().collect()
+    vec![judge.beats(CELL, NETSTACK, &["weft load", "wrk"], 1.0)]
 }

@@ -4,13 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::{Subject, nginx_gzip};
+use crate::catalog::prelude::*;
+use crate::subject::nginx_gzip;
 
 pub(in crate::catalog) const TRUTH: Experiment = Experiment {
     name: "generator-truth",
@@ -41,7 +36,7 @@ Seven such by turns over 64 connections had 1.033 of wrk's rate the day before."
         repetitions_min: 5,
         ..ServerWork::new(take)
     }),
-    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    figures: &[bars(0), bars(1)],
     expectations,
 };
 
@@ -73,51 +68,30 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
         return Err(Fault::Absent);
     }
     let site = bench.folder("words", make)?;
-    let nginx = nginx_gzip().ok_or_else(|| {
-        Fault::Failed("nginx is not installed: apt-get install nginx-light".to_owned())
-    })?;
+    let nginx = nginx_gzip().ok_or("nginx is not installed: apt-get install nginx-light")?;
     let mut server = bench.start(&nginx, &site, ServerLimits::default())?;
     let url = server.url("/page.html");
     let argv = match &*subject.kind {
         "wrk" => super::wrk(subject, cell, bench.seconds, &url, &[GZIP]),
         "httperf" => {
-            let rate = cell.get("rate", 100);
-            let count = (rate as f64 * bench.seconds).ceil().to_string();
-            let (port, rate) = (server.port.to_string(), rate.to_string());
+            let (port, rate) = (server.port, cell.get("rate", 100));
+            let count = (rate as f64 * bench.seconds).ceil();
             let mut argv = super::program(subject);
-            let words = [
-                "--server",
-                "127.0.0.1",
-                "--port",
-                &port,
-                "--uri",
-                "/page.html",
-                "--rate",
-            ];
-            argv.extend(words.map(Into::into));
-            let words = [
-                &rate,
-                "--num-conns",
-                &count,
-                "--num-calls",
-                "1",
-                "--timeout",
-                "10",
-            ];
-            argv.extend(words.map(Into::into));
+            let how = words(&format!(
+                "--server 127.0.0.1 --port {port} --uri /page.html --rate {rate} \
+                 --num-conns {count} --num-calls 1 --timeout 10"
+            ));
+            argv.extend(how.into_iter().map(Into::into));
             argv.extend(["--add-header", "Accept-Encoding: gzip\\n"].map(Into::into));
             argv
         }
         _ => {
-            let mut load = ["http", &url, "-H", GZIP].map(str::to_owned).to_vec();
-            load.extend_from_slice(super::words(subject)?);
-            match cell.parameter("rate") {
-                Some(rate) => {
-                    let rate = rate.to_string();
-                    load.extend(["--rate", &rate, "--close"].map(str::to_owned));
-                }
-                None => load.extend(["-c".to_owned(), cell.get("connections", 1).to_string()]),
-            }
+            let mut load = words(&match cell.parameter("rate") {
+                Some(rate) => format!("http {url} --rate {rate} --close"),
+                None => format!("http {url} -c {}", cell.get("connections", 1)),
+            });
+            load.extend(["-H", GZIP].map(str::to_owned));
+            load.extend_from_slice(super::own_words(subject)?);
             return Ok(bench.drive(&mut server, &[load])?.sound()?.sample());
         }
     };
@@ -125,32 +99,22 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let number = |name| {
         let said = &watched.said;
         let found = super::number_behind(said, name);
-        found.ok_or_else(|| Fault::Failed(format!("{} said: {said}", subject.name)))
+        found.ok_or_else(|| format!("{} said: {said}", subject.name))
     };
-    let values = match is_open {
-        false => vec![
-            ("rate_per_s", number("Requests/sec:")?),
-            ("mean_us", number("Latency")?),
-        ],
+    let (rate, mean) = match is_open {
+        false => (number("Requests/sec:")?, number("Latency")?),
         true => {
             if number("Errors: total")? > 0.0 {
-                return Err(Fault::Failed(watched.said));
+                return Err(watched.said.into());
             }
             let mean = number("Connection time [ms]: min")?;
             let mean = super::number_behind(&watched.said, " avg").unwrap_or(mean);
-            vec![
-                ("rate_per_s", number("Request rate:")?),
-                ("mean_us", mean * 1e3),
-            ]
+            (number("Request rate:")?, mean * 1e3)
         }
     };
     Ok(Sample {
-        values: values
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect(),
         noise: watched.noise,
-        ..Sample::default()
+        ..Sample::of([("rate_per_s", rate), ("mean_us", mean)])
     })
 }
 
@@ -167,13 +131,9 @@ fn make(site: &Path) -> io::Result<()> {
     fs::write(site.join("page.html"), &text.join(" ")[..16 * 1024])
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::RATE);
-    let closed = CLOSED
-        .iter()
-        .filter_map(|&(cell, _)| judge.same(cell, "weft load", "wrk"));
-    let open = OPEN
-        .iter()
-        .filter_map(|&(cell, _)| judge.same(cell, "weft load", "httperf"));
-    closed.chain(open).collect()
+    let closed = CLOSED.map(|(cell, _)| judge.same(cell, "weft load", "wrk"));
+    let open = OPEN.map(|(cell, _)| judge.same(cell, "weft load", "httperf"));
+    closed.into_iter().chain(open).collect()
 }

@@ -1,13 +1,8 @@
 //! `netstack-congestion`: what gets through a link that loses, by congestion control.
 
 use super::{KERNEL, PACKET};
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{LinkPlan, Wire};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
+use crate::catalog::web;
 
 pub(in crate::catalog) const CONGESTION: Experiment = Experiment {
     name: "netstack-congestion",
@@ -46,7 +41,7 @@ With CUBIC at 0.1 % it was 0.85, for a cause that is not known.",
         needs_link: true,
         ..ServerWork::new(take)
     }),
-    figures: &[Figure::Bars { measure: 0 }],
+    figures: &[bars(0)],
     expectations,
 };
 
@@ -59,16 +54,12 @@ const BYTES: u64 = 100_000_000;
 const LOSSES_PER_MILLE: [u64; 4] = [0, 1, 10, 50];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let losses = LOSSES_PER_MILLE.into_iter();
-    let losses: Vec<u64> = losses
-        .filter(|loss| !breadth.quick || [0, 10].contains(loss))
-        .collect();
+    let losses = breadth.pick(&[0, 10][..], &LOSSES_PER_MILLE);
     let cells = [0, 1].into_iter().flat_map(|reno| {
-        let cell = move |&loss| {
+        losses.iter().map(move |&loss| {
             let parameters = [("reno", reno), ("loss", loss)];
             Cell::new(label(reno, loss), "http", parameters)
-        };
-        losses.iter().map(cell).collect::<Vec<_>>()
+        })
     });
     cells.collect()
 }
@@ -79,54 +70,32 @@ fn label(reno: u64, loss_per_mille: u64) -> String {
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.folder("long", |folder| {
-        super::super::web::make_site(folder, &[BYTES])
-    })?;
-    let is_reno = cell.get("reno", 0) != 0;
-    let (kernels, ours) = if is_reno {
-        ("reno", "newreno")
-    } else {
-        ("cubic", "cubic")
-    };
+    let site = web::site(bench, "long", &[BYTES])?;
     let is_kernel = subject.kind == KERNEL;
+    let loss_per_mille = cell.get("loss", 0);
     let plan = LinkPlan {
         wire: Wire::Bad {
-            loss_per_mille: cell.get("loss", 0),
+            loss_per_mille,
             delay_ms: DELAY_MS,
         },
         mtu: 1500,
-        kernel: is_kernel.then_some(kernels),
+        kernel: is_kernel.then_some(cell.either("reno", "reno", "cubic")),
     };
-    let words: &[&str] = if is_kernel {
-        &[]
-    } else {
-        &["--congestion", ours]
-    };
-    let mut server = bench.start_on(plan, subject, &site, 1, words)?;
+    let congestion = ["--congestion", cell.either("reno", "newreno", "cubic")];
+    let more = if is_kernel { &[] } else { &congestion[..] };
+    let mut server = bench.start_on(plan, subject, &site, 1, more)?;
     let url = server.url(&format!("/{BYTES}.html"));
-    let load = [
-        "http",
-        &url,
-        "-c",
-        "4",
-        "--warm-up",
-        "1s",
-        "--timeout",
-        "10m",
-    ];
+    let load = words(&format!("http {url} -c 4 --warm-up 1s --timeout 10m"));
     bench.seconds *= LASTS;
-    if cell.get("loss", 0) > 0 {
+    if loss_per_mille > 0 {
         bench.seconds = bench.seconds.max(LOSSY_SECONDS_MIN);
     }
-    let load = load.map(str::to_owned).to_vec();
     // With much loss no file comes whole in this time: the bytes count.
-    Ok(bench
-        .drive(&mut server, &[load])?
-        .without_errors()?
-        .sample())
+    let driven = bench.drive(&mut server, &[load])?;
+    Ok(driven.without_errors()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let goodput = rows.by(&Measure::GBIT);
     let lossy = LOSSES_PER_MILLE.iter().filter(|&&loss| loss > 0);
     let near = lossy.flat_map(|&loss| {
@@ -134,7 +103,7 @@ fn expectations(rows: &Rows) -> Vec<Expectation> {
     });
     // The paper's: no difference.
     let (cubic, reno) = (label(0, 0), label(1, 0));
-    let same = [(&cubic, &reno), (&reno, &cubic)]
-        .map(|(cell, of)| Some(goodput.within(cell, of, PACKET, 1.0)));
-    near.chain(same).flatten().collect()
+    let same =
+        [(&cubic, &reno), (&reno, &cubic)].map(|(cell, of)| goodput.within(cell, of, PACKET, 1.0));
+    near.chain(same).collect()
 }

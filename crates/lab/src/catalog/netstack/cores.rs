@@ -1,13 +1,8 @@
 //! `netstack-cores`: a netstack in one shard and in two.
 
 use super::{KERNEL, TAP};
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::Wire;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
+use crate::catalog::web;
 
 pub(in crate::catalog) const CORES: Experiment = Experiment {
     name: "netstack-cores",
@@ -45,7 +40,7 @@ here. That no line is shared is argued in the code and not shown by this.",
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),
-    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    figures: &[bars(0), bars(1)],
     expectations,
 };
 
@@ -53,9 +48,7 @@ const ONE: (&str, u64) = ("1 shard", 1);
 const TWO: (&str, u64) = ("2 shards on one core", 2);
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.folder("short", |folder| {
-        super::super::web::make_site(folder, &[3500])
-    })?;
+    let site = web::site(bench, "short", &[3500])?;
     let shards = cell.get("shards", 1);
     let mut plan = super::plan(subject, 1500, true);
     if subject.kind == TAP {
@@ -63,12 +56,11 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     }
     let mut server = bench.start_on(plan, subject, &site, shards, &[])?;
     let url = server.url("/3500.html");
-    let load = ["http", &url, "--close", "-c", "64", "--warm-up", "300ms"];
-    let load = load.map(str::to_owned).to_vec();
+    let load = words(&format!("http {url} --close -c 64 --warm-up 300ms"));
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::MACHINE_US);
     vec![judge.within(TWO.0, ONE.0, TAP, 1.1)]
 }

@@ -6,9 +6,7 @@ pub(super) mod mtu;
 pub(super) mod offload;
 pub(super) mod profile;
 
-use crate::bench::{Bench, Fault, Running};
-use crate::place::{LinkPlan, Wire};
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 /// The server on the kernel's TCP/IP.
 const KERNEL: &str = "weft event";
@@ -37,9 +35,8 @@ fn pages(
     link: LinkPlan,
 ) -> Result<(Running, Vec<String>), Fault> {
     let site = super::web::pages(bench)?;
-    let words = ["--memory-file-max", "2M"];
-    let server = bench.start_on(link, subject, &site, 1, &words)?;
-    let (url, folder) = (server.url("/"), site.display().to_string());
-    let load = ["http", &url, "--fileset", &folder, "--close"].map(str::to_owned);
-    Ok((server, load.to_vec()))
+    let memory = ["--memory-file-max", "2M"];
+    let server = bench.start_on(link, subject, &site, 1, &memory)?;
+    let load = super::web::ask_for_files(&server, &site, "--close");
+    Ok((server, load))
 }

@@ -1,12 +1,7 @@
 //! `netstack-mtu`: what our TCP/IP and the kernel's carry over a link, by the longest packet.
 
 use super::{KERNEL, PACKET, XDP};
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const MTU: Experiment = Experiment {
     name: "netstack-mtu",
@@ -68,11 +63,7 @@ The kernel cuts what it sends whole in software, so a short packet costs it less
         needs_link: true,
         ..ServerWork::new(take)
     }),
-    figures: &[
-        over_mtu(0),
-        over_mtu(1),
-        over_mtu(2),
-    ],
+    figures: &[over_mtu(0), over_mtu(1), over_mtu(2)],
     expectations,
 };
 
@@ -102,9 +93,8 @@ const MTUS: &[(u64, f64)] = &[
 const XDP_MTU_MAX: u64 = 3000;
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let quick = [256, 1500];
     let mtus = MTUS.iter().map(|&(mtu, _)| mtu);
-    let mtus = mtus.filter(|mtu| !breadth.quick || quick.contains(mtu));
+    let mtus = mtus.filter(|mtu| !breadth.quick || [256, 1500].contains(mtu));
     mtus.map(|mtu| Cell::new(label(mtu), "http", [("mtu", mtu)]))
         .collect()
 }
@@ -119,19 +109,19 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
         return Err(Fault::Absent);
     }
     let (mut server, mut load) = super::pages(bench, subject, super::plan(subject, mtu, false))?;
-    load.extend(["-c", "50", "--warm-up", "1s"].map(str::to_owned));
+    load.extend(words("-c 50 --warm-up 1s"));
     bench.seconds *= LASTS;
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let (goodput, cpu) = (rows.by(&Measure::GBIT), rows.by(&Measure::MACHINE_US));
     // The paper's ratios, and at 1500 this project's goal.
     let shape = MTUS.iter().map(|&(mtu, times)| {
         let ours = if mtu > XDP_MTU_MAX { PACKET } else { XDP };
         goodput.beats(&label(mtu), ours, &[KERNEL], times)
     });
-    let at = label(1500);
-    let cheaper = [cpu.near(&at, XDP, 0.7, KERNEL)];
-    shape.chain(cheaper).flatten().collect()
+    shape
+        .chain([cpu.near(&label(1500), XDP, 0.7, KERNEL)])
+        .collect()
 }

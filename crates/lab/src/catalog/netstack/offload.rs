@@ -1,12 +1,8 @@
 //! `netstack-offload`: our TCP/IP on a TAP beside the kernel's on a veth, both with offloads.
 
 use super::{KERNEL, TAP};
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
+use crate::catalog::web;
 
 pub(in crate::catalog) const OFFLOAD: Experiment = Experiment {
     name: "netstack-offload",
@@ -61,9 +57,9 @@ device_cost of crate netstack).",
         ..ServerWork::new(take)
     }),
     figures: &[
-        Figure::Bars { measure: 0 },
-        Figure::Bars { measure: 1 },
-        Figure::Bars { measure: 2 },
+        bars(0),
+        bars(1),
+        bars(2),
     ],
     expectations,
 };
@@ -82,29 +78,28 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let (mut server, mut load) = match cell.parameter("size") {
         None => super::pages(bench, subject, plan)?,
         Some(size) => {
-            let site = bench.folder("short-and-long", |folder| {
-                super::super::web::make_site(folder, &[SHORT_BYTES, BULK_BYTES])
-            })?;
-            let words: &[&str] = match subject.kind == TAP {
+            let site = web::site(bench, "short-and-long", &[SHORT_BYTES, BULK_BYTES])?;
+            let more: &[&str] = match subject.kind == TAP {
                 true => &["--memory-file-max", "128M"],
                 false => &[],
             };
-            let server = bench.start_on(plan, subject, &site, 1, words)?;
+            let server = bench.start_on(plan, subject, &site, 1, more)?;
             let url = server.url(&format!("/{size}.html"));
-            let mut load = vec!["http".to_owned(), url];
-            load.extend((size != BULK_BYTES).then(|| "--close".to_owned()));
+            let close = if size == BULK_BYTES { "" } else { "--close" };
+            let load = words(&format!("http {url} {close}"));
             (server, load)
         }
     };
-    let connections = cell.get("connections", 1).to_string();
-    load.extend(["-c", &connections, "--warm-up", "500ms"].map(str::to_owned));
+    let connections = cell.get("connections", 1);
+    load.extend(words(&format!("-c {connections} --warm-up 500ms")));
     bench.seconds *= LASTS;
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let (cpu, goodput) = (rows.by(&Measure::CPU_US), rows.by(&Measure::GBIT));
-    let short = cpu.near(SHORT, TAP, 0.8, KERNEL);
-    let bulk = goodput.beats(BULK, TAP, &[KERNEL], 0.8);
-    [short, bulk].into_iter().flatten().collect()
+    vec![
+        cpu.near(SHORT, TAP, 0.8, KERNEL),
+        goodput.beats(BULK, TAP, &[KERNEL], 0.8),
+    ]
 }

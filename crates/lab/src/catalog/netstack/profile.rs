@@ -1,17 +1,11 @@
 //! `netstack-profile`: what the server's CPU time goes into, part by part.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::Command;
 
 use super::{KERNEL, TAP, XDP};
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Better, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{ServerLimits, Side};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::{Subject, in_path};
+use crate::catalog::prelude::*;
+use crate::subject::in_path;
 
 pub(in crate::catalog) const PROFILE: Experiment = Experiment {
     name: "netstack-profile",
@@ -56,13 +50,13 @@ perf takes its samples by a timer, and sees no code that runs with interrupts of
         ..ServerWork::new(take)
     }),
     figures: &[
-        Figure::Bars { measure: 0 },
-        Figure::Bars { measure: 1 },
-        Figure::Bars { measure: 2 },
-        Figure::Bars { measure: 3 },
-        Figure::Bars { measure: 4 },
-        Figure::Bars { measure: 5 },
-        Figure::Bars { measure: 6 },
+        bars(0),
+        bars(1),
+        bars(2),
+        bars(3),
+        bars(4),
+        bars(5),
+        bars(6),
     ],
     expectations,
 };
@@ -74,53 +68,36 @@ const LASTS: f64 = 3.0;
 /// A part, by words in the names of its functions. The first part that fits has the function.
 struct Part {
     measure: Measure,
-    words: &'static [&'static str],
+    words: &'static str,
 }
 
-macro_rules! part {
-    ($name:literal, $title:literal, $words:expr) => {
-        Part {
-            measure: Measure {
-                name: $name,
-                title: $title,
-                unit: "% of the server's CPU",
-                better: Better::Neither,
-                of: None,
-                can_be_never: false,
-            },
-            words: $words,
-        }
+const fn part(name: &'static str, title: &'static str, words: &'static str) -> Part {
+    let measure = Measure {
+        name,
+        title,
+        unit: "% of the server's CPU",
+        ..Measure::BUSY
     };
+    Part { measure, words }
 }
 
-const ALLOCATION: Part = part!(
+const ALLOCATION: Part = part(
     "allocation_percent",
     "allocation",
-    &[
-        "malloc",
-        "calloc",
-        "realloc",
-        "cfree",
-        "_int_free",
-        "__rust_alloc",
-        "__rust_dealloc"
-    ]
+    "malloc calloc realloc cfree _int_free __rust_alloc __rust_dealloc",
 );
-const COPY: Part = part!("copy_percent", "copies", &["memcpy", "memmove", "memset"]);
-const CHECKSUM: Part = part!("checksum_percent", "checksums", &["checksum"]);
-const DEVICE: Part = part!(
-    "device_percent",
-    "the device's driver",
-    &["netstack::device"]
-);
-const TCP: Part = part!("tcp_percent", "TCP, IP and neighbours", &["netstack::"]);
-const HTTP: Part = part!(
+const COPY: Part = part("copy_percent", "copies", "memcpy memmove memset");
+const CHECKSUM: Part = part("checksum_percent", "checksums", "checksum");
+const DEVICE: Part = part("device_percent", "the device's driver", "netstack::device");
+const TCP: Part = part("tcp_percent", "TCP, IP and neighbours", "netstack::");
+const HTTP: Part = part(
     "http_percent",
     "HTTP and the engine",
-    &["web::", "session::", "serve::"]
+    "web:: session:: serve::",
 );
-const KERNEL_PART: Part = part!("kernel_percent", "the kernel", &[]);
-const OTHER: Part = part!("other_percent", "the rest", &[""]);
+const KERNEL_PART: Part = part("kernel_percent", "the kernel", "[k]");
+/// Every name has this in it.
+const OTHER: Part = part("other_percent", "the rest", "");
 
 /// In the order in which a function is tried.
 const PARTS: [&Part; 8] = [
@@ -135,43 +112,32 @@ const PARTS: [&Part; 8] = [
 ];
 
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let perf = in_path("perf").ok_or_else(|| {
-        Fault::Failed("perf is not installed: apt-get install linux-perf".to_owned())
-    })?;
+    let perf = in_path("perf").ok_or("perf is not installed: apt-get install linux-perf")?;
     let plan = super::plan(subject, 1500, false);
     let (mut server, mut load) = super::pages(bench, subject, plan)?;
-    load.extend(["-c", "50", "--warm-up", "1s"].map(str::to_owned));
+    load.extend(words("-c 50 --warm-up 1s"));
     bench.seconds *= LASTS;
     let file = bench.place.scratch().join("perf.data");
-    let (pids, seconds) = (server.pids(), format!("{:.1}", 1.0 + bench.seconds));
-    let mut argv: Vec<OsString> = [&perf, Path::new("record")].map(Into::into).into();
-    argv.extend(["-q", "-e", "cpu-clock", "-F", "997", "-p", &pids, "-o"].map(Into::into));
+    let (pids, seconds) = (server.pids(), 1.0 + bench.seconds);
+    let record = format!("record -q -e cpu-clock -F 997 -p {pids} -o");
+    let mut argv: Vec<OsString> = vec![perf.clone().into()];
+    argv.extend(words(&record).into_iter().map(Into::into));
     argv.push(file.clone().into());
-    argv.extend(["--", "sleep", &seconds].map(Into::into));
+    let lasts = format!("-- sleep {seconds:.1}");
+    argv.extend(words(&lasts).into_iter().map(Into::into));
     let log = bench.place.scratch().join("perf.log");
-    let mut recorder =
-        bench
-            .place
-            .launch(Side::Generator, &argv, &log, ServerLimits::default(), None)?;
+    let mut recorder = bench.place.launch_beside(&argv, &log)?;
     let mut sample = bench.drive(&mut server, &[load])?.sound()?.sample();
     bench.see_end(&mut recorder, &log)?;
     let said = Command::new(perf)
-        .args([
-            "report",
-            "--stdio",
-            "--no-children",
-            "-q",
-            "-F",
-            "overhead,sym",
-            "-t",
-            "|",
-        ])
-        .args(["--percent-limit", "0", "-i"])
+        .args(words(
+            "report --stdio --no-children -q -F overhead,sym -t | --percent-limit 0 -i",
+        ))
         .arg(&file)
         .output()?;
     let shares = shares(&String::from_utf8_lossy(&said.stdout)).ok_or_else(|| {
         let why = String::from_utf8_lossy(&said.stderr).into_owned();
-        Fault::Failed(format!("perf took no samples: {}", why.trim()))
+        format!("perf took no samples: {}", why.trim())
     })?;
     sample.values.extend(shares);
     Ok(sample)
@@ -185,21 +151,17 @@ fn shares(report: &str) -> Option<Vec<(String, f64)>> {
             continue;
         };
         let percent: f64 = percent.trim().trim_end_matches('%').parse().ok()?;
-        let is_in = |part: &&Part| match part.words {
-            [] => symbol.trim().starts_with("[k]"),
-            words => words.iter().any(|word| symbol.contains(word)),
-        };
+        let is_in = |part: &&Part| part.words.split(' ').any(|word| symbol.contains(word));
         let at = PARTS.iter().position(is_in)?;
         sums[at].1 += percent;
     }
     (sums.iter().map(|(_, percent)| percent).sum::<f64>() > 0.0).then(|| sums.into())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&ALLOCATION.measure);
-    [XDP, TAP]
-        .map(|subject| judge.at_most(CELL, subject, 1.0))
-        .into()
+    let each = [XDP, TAP].map(|subject| judge.at_most(CELL, subject, 1.0));
+    each.into()
 }
 
 #[cfg(test)]

@@ -2,14 +2,18 @@
 //! cannot be foreseen, and is on another processor half of the time.
 
 use super::{BARS, ahead, four_cells};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CHURN: Experiment = Experiment {
     name: "rt-churn",
     about: "each fiber posts a semaphore at random and waits for it",
-    page: PAGE,
+    page: "\
+What does waking cost when nothing can be foreseen?
+
+There are half as many semaphores as fibers. Each fiber takes one at random, posts it and waits for
+it, so another fiber is woken, which with two processors is on the other one half of the time.
+
+Lower bars are better.",
     found: "\
 C∀ performs as well as less fair schedulers.",
     threats: "\
@@ -24,14 +28,6 @@ As in rt-cycle: a woken task of tokio is run next, without a stack to switch to.
     expectations,
 };
 
-const PAGE: &str = "\
-What does waking cost when nothing can be foreseen?
-
-There are half as many semaphores as fibers. Each fiber takes one at random, posts it and waits for
-it, so another fiber is woken, which with two processors is on the other one half of the time.
-
-Lower bars are better.";
-
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     // With one fiber and one semaphore there is none to wake.
     let mut cells = four_cells("churn", breadth);
@@ -39,7 +35,7 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
     cells
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS_PER_OPERATION);
     ahead(judge, &["1 processor, many", "2 processors, many"])
 }

@@ -3,14 +3,22 @@
 //! here.
 
 use super::{BARS, FOUR, ahead, four_cells};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CYCLE: Experiment = Experiment {
     name: "rt-cycle",
     about: "rings of five fibers, each wakes the next and waits",
-    page: PAGE,
+    page: "\
+What does it cost to wait and to be woken?
+
+Fibers form rings of five, and a token goes round each. The fiber that has it wakes the next one and
+waits. \"Many\" are 100 rings per processor, \"few\" is one ring per processor. The thesis waits on a
+semaphore for each fiber; a fiber can also park until it is woken by name, which is cheaper. Both
+have cells, and each peer waits on what it has of the kind: Go on a channel with room for one and on
+a condition, tokio on Semaphore and Notify, may on Semphore and park. Steps have no semaphores.
+
+Lower bars are better. A fiber really stops here each time, so a yield that does nothing cannot
+cheat.",
     found: "\
 C∀ performs as well as less fair schedulers. One line of raw data survives: 18.8 million
 operations per second on 16 processors with 80 fibers, where Go does 8.7 million on 4 with 20.",
@@ -28,18 +36,6 @@ to switch to. A fiber's wake-up goes through the ready queue, which is what keep
     expectations,
 };
 
-const PAGE: &str = "\
-What does it cost to wait and to be woken?
-
-Fibers form rings of five, and a token goes round each. The fiber that has it wakes the next one and
-waits. \"Many\" are 100 rings per processor, \"few\" is one ring per processor. The thesis waits on a
-semaphore for each fiber; a fiber can also park until it is woken by name, which is cheaper. Both
-have cells, and each peer waits on what it has of the kind: Go on a channel with room for one and on
-a condition, tokio on Semaphore and Notify, may on Semphore and park. Steps have no semaphores.
-
-Lower bars are better. A fiber really stops here each time, so a yield that does nothing cannot
-cheat.";
-
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let ways = [("semaphore", 1), ("park", 0)].into_iter();
     let cells = ways.flat_map(|(way, semaphore)| {
@@ -53,7 +49,7 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
     cells.collect()
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS_PER_OPERATION);
     let (one, two) = ("park: 1 processor, many", "park: 2 processors, many");
     let mut expected = vec![

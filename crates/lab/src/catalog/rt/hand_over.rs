@@ -2,7 +2,7 @@
 //! asleep each time.
 
 use super::BARS;
-use crate::experiment::{Cell, Experiment, Measure, Work};
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const HAND_OVER: Experiment = Experiment {
     name: "rt-handover",
@@ -54,10 +54,7 @@ An interrupt between virtual cores goes through the host and takes most of the t
     ],
     work: Work::Program,
     figures: BARS,
-    expectations: |rows| {
-        let near = rows.by(&Measure::NANOS).near(CELL, "weft", 1.1, "futex");
-        near.into_iter().collect()
-    },
+    expectations: |rows| vec![rows.by(&Measure::NANOS).near(CELL, "weft", 1.1, "futex")],
 };
 
 const CELL: &str = "2 processors";

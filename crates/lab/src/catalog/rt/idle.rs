@@ -1,14 +1,19 @@
 //! `rt-idle`: what a process costs in which all fibers sleep.
 
 use super::BARS;
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const IDLE: Experiment = Experiment {
     name: "rt-idle",
     about: "CPU time while there is nothing to do, or 100,000 fibers sleep on timers",
-    page: PAGE,
+    page: "\
+What does a process cost while it has nothing to do?
+
+Nothing runs, or 100,000 fibers sleep on timers that are spread evenly over a minute or over ten
+seconds. The figure is the CPU time of the whole process;
+a runtime that wakes fewer than nine tenths of those that were due has none.
+
+Lower bars are better: an idle server should let its machine sleep.",
     found: "\
 Not known: the thesis's figures on idle sleep were not at hand.",
     threats: "\
@@ -24,15 +29,6 @@ second.",
     figures: BARS,
     expectations,
 };
-
-const PAGE: &str = "\
-What does a process cost while it has nothing to do?
-
-Nothing runs, or 100,000 fibers sleep on timers that are spread evenly over a minute or over ten
-seconds. The figure is the CPU time of the whole process;
-a runtime that wakes fewer than nine tenths of those that were due has none.
-
-Lower bars are better: an idle server should let its machine sleep.";
 
 /// CPU time, if the fibers did what was due.
 const CPU: Measure = Measure {
@@ -52,32 +48,27 @@ const MINUTE: &str = "100,000, each wakes every 60 s";
 const SECONDS: &str = "100,000, each wakes every 10 s";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let ms = if breadth.quick { 1_000 } else { 10_000 };
+    let ms = breadth.pick(1_000, 10_000);
     let programs = [
         (NO_FIBERS, 0, 1),
         (MINUTE, 100_000, 60_000),
         (SECONDS, 100_000, 10_000),
     ];
     let cells = programs.map(|(label, threads, period_ms)| {
-        let sizes = [("threads", threads), ("period_ms", period_ms)];
-        Cell::new(
-            label,
-            "idle",
-            [&[("ms", ms), ("processors", 2)][..], &sizes].concat(),
-        )
+        let time = [("ms", ms), ("period_ms", period_ms)];
+        let sizes = [("processors", 2), ("threads", threads)];
+        Cell::new(label, "idle", [time, sizes].concat())
     });
     cells.into()
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&CPU);
     // A wake-up a second costs some 10 µs: 0.001 %. One that polls every 10 ms costs 0.1 %.
     let nothing = judge.at_most(NO_FIBERS, "weft", 0.02);
     // Processors wake for nearly every millisecond, in which some timer is due. What that costs is
     // the kernel's and the hypervisor's, so no limit is right everywhere.
-    let ahead = [MINUTE, SECONDS].map(|cell| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
-    [nothing]
-        .into_iter()
-        .chain(ahead.into_iter().flatten())
-        .collect()
+    let [minute, seconds] =
+        [MINUTE, SECONDS].map(|cell| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
+    vec![nothing, minute, seconds]
 }

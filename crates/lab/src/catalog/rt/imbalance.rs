@@ -2,14 +2,19 @@
 //! help?
 
 use super::BARS;
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const IMBALANCE: Experiment = Experiment {
     name: "rt-imbalance",
     about: "64 conversations that began on one processor; each request is some 100 µs of computing",
-    page: PAGE,
+    page: "\
+All connections have landed on one processor of two. Does the other one help?
+
+64 conversations begin on one processor, and each of their requests computes for some 100 µs. A
+runtime that never moves fibers takes as long with two processors as with one; one that moves all of
+them halves the time.
+
+Lower bars are better; compare the two cells of a subject.",
     found: "\
 Not among the thesis's benchmarks.",
     threats: "\
@@ -22,15 +27,6 @@ Not among the thesis's benchmarks.",
     figures: BARS,
     expectations,
 };
-
-const PAGE: &str = "\
-All connections have landed on one processor of two. Does the other one help?
-
-64 conversations begin on one processor, and each of their requests computes for some 100 µs. A
-runtime that never moves fibers takes as long with two processors as with one; one that moves all of
-them halves the time.
-
-Lower bars are better; compare the two cells of a subject.";
 
 const ONE: &str = "1 processor, all on one";
 const TWO: &str = "2 processors, all on one";
@@ -47,9 +43,7 @@ fn cells(_: &Breadth) -> Vec<Cell> {
     vec![cell(ONE, 1), cell(TWO, 2)]
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
-    vec![
-        rows.by(&Measure::MICROS)
-            .within(TWO, ONE, "weft steps", 1.0 / 1.6),
-    ]
+fn expectations(rows: &Rows) -> Expectations {
+    let judge = rows.by(&Measure::MICROS);
+    vec![judge.within(TWO, ONE, "weft steps", 1.0 / 1.6)]
 }

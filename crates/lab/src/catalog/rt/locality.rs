@@ -3,14 +3,19 @@
 //! data, between processors costs.
 
 use super::{BARS, ahead, label};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
     name: "rt-locality",
     about: "each fiber touches its array and takes another fiber's seat",
-    page: PAGE,
+    page: "\
+What does it cost when fibers, or their data, move between processors?
+
+Each fiber writes ten words of an array of a hundred, sits down in a random seat for one, and wakes
+the fiber that sat there. With sharing the two exchange their arrays, so data moves however fibers
+are scheduled; without it a runtime that keeps fibers where they are keeps the data as well.
+
+Lower bars are better.",
     found: "\
 C∀ performs as well as less fair schedulers.",
     threats: "\
@@ -26,35 +31,21 @@ the host. A woken task of tokio stays with the worker that woke it, so fewer of 
     expectations,
 };
 
-const PAGE: &str = "\
-What does it cost when fibers, or their data, move between processors?
-
-Each fiber writes ten words of an array of a hundred, sits down in a random seat for one, and wakes
-the fiber that sat there. With sharing the two exchange their arrays, so data moves however fibers
-are scheduled; without it a runtime that keeps fibers where they are keeps the data as well.
-
-Lower bars are better.";
-
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let processors: &[u64] = if breadth.quick { &[2] } else { &[1, 2] };
+    let processors = breadth.pick(&[2][..], &[1, 2]);
     let cells = processors.iter().flat_map(|&processors| {
         [("no sharing", 0), ("sharing", 1)].map(|(how, share)| {
             let sizes = [("processors", processors), ("threads", 100 * processors)];
             let work = [("words", 100), ("touched", 10), ("share", share)];
-            Cell::new(
-                label(processors, how),
-                "locality",
-                [&sizes[..], &work].concat(),
-            )
+            let all = [&sizes[..], &work].concat();
+            Cell::new(label(processors, how), "locality", all)
         })
     });
     cells.collect()
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS_PER_OPERATION);
-    ahead(
-        judge,
-        &["2 processors, no sharing", "2 processors, sharing"],
-    )
+    let two = ["2 processors, no sharing", "2 processors, sharing"];
+    ahead(judge, &two)
 }

@@ -2,14 +2,19 @@
 //! them all.
 
 use super::BARS;
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const MEMORY: Experiment = Experiment {
     name: "rt-memory",
     about: "resident memory of a parked fiber",
-    page: PAGE,
+    page: "\
+How much memory does a fiber cost that waits?
+
+So many fibers are started, each waits, and the growth of resident memory is divided by their
+number. may fails at 100,000: it maps each stack by itself, and a process may have 65,530 mappings
+(vm.max_map_count), which is a limit of the kernel.
+
+Lower bars are better.",
     found: "\
 Not among the thesis's benchmarks. Measured before this project: a parked fiber costs one touched
 page of stack, 4.1 KB, whatever the stack's size.",
@@ -25,30 +30,16 @@ deep functions keeps more.",
     expectations,
 };
 
-const PAGE: &str = "\
-How much memory does a fiber cost that waits?
-
-So many fibers are started, each waits, and the growth of resident memory is divided by their
-number. may fails at 100,000: it maps each stack by itself, and a process may have 65,530 mappings
-(vm.max_map_count), which is a limit of the kernel.
-
-Lower bars are better.";
-
 fn cells(breadth: &Breadth) -> Vec<Cell> {
     let counts = [
         ("10,000 fibers", 10_000),
         ("100,000 fibers", 100_000),
         (MILLION, 1_000_000),
     ];
-    let counts = if breadth.quick {
-        &counts[..1]
-    } else {
-        &counts[..]
-    };
-    let cells = counts
-        .iter()
-        .map(|&(label, count)| Cell::new(label, "memory", [("processors", 1), ("threads", count)]));
-    cells.collect()
+    let cells = breadth.pick(&counts[..1], &counts).iter();
+    cells
+        .map(|&(label, count)| Cell::new(label, "memory", [("processors", 1), ("threads", count)]))
+        .collect()
 }
 
 const MILLION: &str = "1,000,000 fibers";
@@ -62,10 +53,11 @@ const START: Measure = Measure {
     ..Measure::BYTES_PER_THREAD
 };
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     const KIB: f64 = 1024.0;
-    let memory = rows
-        .by(&Measure::BYTES_PER_THREAD)
-        .at_most(MILLION, "weft", 4.3 * KIB);
-    vec![memory, rows.by(&START).at_most(MILLION, "weft", 10.0)]
+    let (memory, start) = (rows.by(&Measure::BYTES_PER_THREAD), rows.by(&START));
+    vec![
+        memory.at_most(MILLION, "weft", 4.3 * KIB),
+        start.at_most(MILLION, "weft", 10.0),
+    ]
 }

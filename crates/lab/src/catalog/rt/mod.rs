@@ -13,18 +13,17 @@ pub(super) mod sync;
 pub(super) mod transfer;
 pub(super) mod yield_;
 
-use crate::expect::{Expectation, Judge};
-use crate::experiment::{Breadth, Cell, Figure};
+use crate::catalog::prelude::*;
 
 /// The runtimes of others.
 const PEERS: &[&str] = &["go", "tokio", "may"];
 
-const BARS: &[Figure] = &[Figure::Bars { measure: 0 }];
+const BARS: &[Figure] = &[bars(0)];
 
 /// The four cells of the thesis's figures: one and two processors, many fibers for each and one for
 /// each.
 fn four_cells(program: &'static str, breadth: &Breadth) -> Vec<Cell> {
-    let processors: &[u64] = if breadth.quick { &[1] } else { &[1, 2] };
+    let processors = breadth.pick(&[1_u64][..], &[1, 2]);
     let cells = processors.iter().flat_map(|&processors| {
         [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
             let threads = per_processor * processors;
@@ -54,9 +53,9 @@ fn label(processors: u64, how_many: &str) -> String {
 }
 
 /// That weft's pinned fibers are ahead of all peers in these cells.
-fn ahead(judge: Judge<'_>, cells: &[&str]) -> Vec<Expectation> {
+fn ahead(judge: Judge<'_>, cells: &[&str]) -> Expectations {
+    let cells = cells.iter();
     cells
-        .iter()
-        .filter_map(|cell| judge.beats(cell, "weft", PEERS, 1.0))
+        .map(|cell| judge.beats(cell, "weft", PEERS, 1.0))
         .collect()
 }

@@ -1,14 +1,17 @@
 //! `rt-spawn`: what it costs to start a fiber that does nothing and to join it.
 
 use super::{BARS, ahead};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const SPAWN: Experiment = Experiment {
     name: "rt-spawn",
     about: "one fiber starts others that do nothing, and joins them",
-    page: PAGE,
+    page: "\
+What does it cost to start a fiber that does nothing, and to wait for its end?
+
+One fiber starts others, one at a time or a hundred at a time, and joins them.
+
+Lower bars are better.",
     found: "\
 Not among the thesis's benchmarks.",
     threats: "\
@@ -23,13 +26,6 @@ A task of tokio has no stack. A fiber takes a used one from its processor's list
     expectations,
 };
 
-const PAGE: &str = "\
-What does it cost to start a fiber that does nothing, and to wait for its end?
-
-One fiber starts others, one at a time or a hundred at a time, and joins them.
-
-Lower bars are better.";
-
 const ONE: &str = "1 processor, one at a time";
 const HUNDRED: &str = "1 processor, 100 at a time";
 
@@ -39,11 +35,8 @@ fn cells(_: &Breadth) -> Vec<Cell> {
     vec![cell(ONE, 1), cell(HUNDRED, 100)]
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
     let limits = [ONE, HUNDRED].map(|cell| judge.at_most(cell, "weft", 300.0));
-    limits
-        .into_iter()
-        .chain(ahead(judge, &[ONE, HUNDRED]))
-        .collect()
+    [limits.into(), ahead(judge, &[ONE, HUNDRED])].concat()
 }

@@ -1,14 +1,18 @@
 //! `rt-sync`: an uncontended lock, and channels.
 
 use super::BARS;
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const SYNC: Experiment = Experiment {
     name: "rt-sync",
     about: "an uncontended lock, and channels of 128 places",
-    page: PAGE,
+    page: "\
+What do locks and channels cost?
+
+A lock that no other fiber wants is taken and released; numbers go through channels of 128 places,
+from one fiber to one and from four to four.
+
+Lower bars are better. tokio has no channel with many receivers.",
     found: "\
 Not among the thesis's benchmarks.",
     threats: "\
@@ -22,14 +26,6 @@ Not established. At one processor the channel is ahead of Go's by more than two.
     figures: BARS,
     expectations,
 };
-
-const PAGE: &str = "\
-What do locks and channels cost?
-
-A lock that no other fiber wants is taken and released; numbers go through channels of 128 places,
-from one fiber to one and from four to four.
-
-Lower bars are better. tokio has no channel with many receivers.";
 
 const MUTEX: &str = "mutex";
 const CHANNELS: [(&str, &str, u64); 4] = [
@@ -47,12 +43,10 @@ fn cells(_: &Breadth) -> Vec<Cell> {
     cells.collect()
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
     // parking_lot's.
     let mutex = judge.near(MUTEX, "weft", 2.0, "threads");
-    let channels = CHANNELS
-        .iter()
-        .filter_map(|&(cell, ..)| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
-    mutex.into_iter().chain(channels).collect()
+    let channels = CHANNELS.map(|(cell, ..)| judge.beats(cell, "weft", &["go", "tokio"], 1.0));
+    [mutex].into_iter().chain(channels).collect()
 }

@@ -7,14 +7,23 @@
 //! fiber that does not give it back. Steps and migratable fibers are not.
 
 use super::BARS;
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const TRANSFER: Experiment = Experiment {
     name: "rt-transfer",
     about: "a leader keeps its processor until all others have run",
-    page: PAGE,
+    page: "\
+Does every fiber run in the end, also those behind one that keeps its processor?
+
+A leader keeps its processor until every other of 100 fibers has acknowledged it; then it chooses
+the next leader. With \"exhaust\" the others wait after that; with \"no exhaust\" they yield for ever,
+so no processor is ever idle, and a runtime that helps other processors only when it is idle never
+reaches the fibers behind the leader.
+
+Lower bars are better, and no bar is a runtime that never came to the end. Pinned fibers of weft
+belong to one processor, so they stay behind the leader by design. A task of tokio that spins inside
+one poll keeps its processor as well; it may say so (block_in_place), which moves the processor's
+other tasks away, and that is the subject \"tokio block\".",
     found: "\
 Most runtimes never finish without exhaust: a fiber behind a busy processor is not found. C∀ does,
 because its processors help each other's oldest fibers.",
@@ -38,44 +47,24 @@ that a call blocks; its subject of that name uses it.",
     expectations,
 };
 
-const PAGE: &str = "\
-Does every fiber run in the end, also those behind one that keeps its processor?
-
-A leader keeps its processor until every other of 100 fibers has acknowledged it; then it chooses
-the next leader. With \"exhaust\" the others wait after that; with \"no exhaust\" they yield for ever,
-so no processor is ever idle, and a runtime that helps other processors only when it is idle never
-reaches the fibers behind the leader.
-
-Lower bars are better, and no bar is a runtime that never came to the end. Pinned fibers of weft
-belong to one processor, so they stay behind the leader by design. A task of tokio that spins inside
-one poll keeps its processor as well; it may say so (block_in_place), which moves the processor's
-other tasks away, and that is the subject \"tokio block\".";
-
 const NO_EXHAUST: &str = "no exhaust";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let limit_ms = if breadth.quick { 1000 } else { 5000 };
-    let transfers = if breadth.quick { 20 } else { 100 };
+    let (limit_ms, transfers) = breadth.pick((1000, 20), (5000, 100));
     let cells = [("exhaust", 1), (NO_EXHAUST, 0)].map(|(label, exhaust)| {
-        let sizes = [
-            ("processors", 2),
-            ("threads", 100),
-            ("transfers", transfers),
-        ];
-        let how = [("exhaust", exhaust), ("limit_ms", limit_ms)];
-        Cell::new(label, "transfer", [&sizes[..], &how].concat())
+        let sizes = [("processors", 2), ("threads", 100)];
+        let (until, how) = (("transfers", transfers), ("exhaust", exhaust));
+        let limits = [until, how, ("limit_ms", limit_ms)];
+        Cell::new(label, "transfer", [&sizes[..], &limits].concat())
     });
     cells.into()
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::MILLIS_PER_TRANSFER);
     let peers = ["go", "tokio", "tokio block", "may"];
     let subjects = ["weft steps", "weft migratable"];
     let limits = subjects.map(|subject| judge.at_most(NO_EXHAUST, subject, 1.0));
     let ahead = subjects.map(|subject| judge.beats(NO_EXHAUST, subject, &peers, 1.0));
-    limits
-        .into_iter()
-        .chain(ahead.into_iter().flatten())
-        .collect()
+    limits.into_iter().chain(ahead).collect()
 }

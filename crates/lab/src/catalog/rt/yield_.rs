@@ -1,14 +1,20 @@
 //! `rt-yield`: each fiber gives way, again and again. What a trip through the ready queue costs.
 
 use super::{BARS, FOUR, ahead, four_cells};
-use crate::expect::Expectation;
-use crate::experiment::{Experiment, Measure, Work};
-use crate::rows::Rows;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const YIELD: Experiment = Experiment {
     name: "rt-yield",
     about: "each fiber yields again and again",
-    page: PAGE,
+    page: "\
+What does it cost to give way: to go to the end of the ready queue and to be run again?
+
+Every fiber yields in a loop. \"Many\" are 100 fibers per processor, as in the thesis; \"few\" is one
+per processor, where a yield finds nothing else to run. The thesis has up to 48 processors; here
+there are one and two.
+
+Lower bars are better, and a perfect runtime has equal bars for one and two processors. A runtime
+can be fast here by doing nothing when the queue is empty; rt-cycle does not allow that.",
     found: "\
 C∀ performs as well as less fair schedulers.",
     threats: "\
@@ -27,17 +33,7 @@ look at its driver.",
     expectations,
 };
 
-const PAGE: &str = "\
-What does it cost to give way: to go to the end of the ready queue and to be run again?
-
-Every fiber yields in a loop. \"Many\" are 100 fibers per processor, as in the thesis; \"few\" is one
-per processor, where a yield finds nothing else to run. The thesis has up to 48 processors; here
-there are one and two.
-
-Lower bars are better, and a perfect runtime has equal bars for one and two processors. A runtime
-can be fast here by doing nothing when the queue is empty; rt-cycle does not allow that.";
-
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS_PER_OPERATION);
     let mut expected = vec![
         judge.at_most("1 processor, many", "weft", 30.0),

@@ -1,16 +1,9 @@
 //! `web-cold`: files that are not in memory, beside a few that are and must not suffer.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{Controller, ServerLimits, drop_from_page_cache};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
     name: "web-cold",
@@ -50,10 +43,10 @@ disk tell: 100 % is each cold reply read once, and less is what memory held.",
         ..ServerWork::new(take)
     }),
     figures: &[
-        Figure::Bars { measure: 0 },
-        Figure::Bars { measure: 1 },
-        Figure::Bars { measure: 2 },
-        Figure::Bars { measure: 4 },
+        bars(0),
+        bars(1),
+        bars(2),
+        bars(4),
     ],
     expectations,
 };
@@ -98,7 +91,7 @@ const FROM_DISK: Measure = Measure {
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = bench.folder("cold", make)?;
     super::demand_disk(&site)?;
-    drop_from_page_cache(&paths(&site))?;
+    super::cool(&site)?;
     let limits = ServerLimits {
         memory_bytes: Some(MEMORY_BYTES),
         ..ServerLimits::default()
@@ -110,78 +103,40 @@ fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fa
         server.verify(&format!("/hot/{file:04}.html"), &body)?;
     }
     let load = |kind: &str, connections: usize| {
-        let list = site.join(format!("{kind}.paths")).display().to_string();
-        let words = [
-            "http",
-            &server.url("/"),
-            "--paths",
-            &list,
-            "--popularity",
-            "sequential",
-            "--warm-up",
-            WARM_UP,
-        ];
-        let mut words = words.map(str::to_owned).to_vec();
-        words.extend(["--connections".to_owned(), connections.to_string()]);
-        words
+        let url = server.url("/");
+        let mut load = words(&format!(
+            "http {url} --popularity sequential --warm-up {WARM_UP} -c {connections} --paths"
+        ));
+        load.push(site.join(format!("{kind}.paths")).display().to_string());
+        load
     };
     let loads = [load("hot", 4), load("cold", 16)];
     let driven = bench.drive(&mut server, &loads)?.sound()?;
     let mut sample = driven.sample();
     let [hot, cold] = [0, 1].map(|at| load::report::figures(&driven.outcomes[at]));
     let cold_bytes = (cold.replies * COLD_BYTES as u64).max(1) as f64;
-    let values = [
+    let from_disk = driven.disk_read_bytes() / cold_bytes;
+    sample.add([
         ("hot_per_s", hot.achieved_rate_per_s),
         ("cold_per_s", cold.achieved_rate_per_s),
         ("hot_p50_us", hot.latency_us.raw.p50),
         ("hot_p99_us", hot.latency_us.raw.p99),
-        (
-            "from_disk_percent",
-            100.0 * driven.disk_read_bytes() / cold_bytes,
-        ),
-    ];
-    sample
-        .values
-        .extend(values.map(|(name, value)| (name.to_owned(), value)));
+        ("from_disk_percent", 100.0 * from_disk),
+    ]);
     Ok(sample)
 }
 
 /// The cold and the hot files, and lists of their paths.
 fn make(site: &Path) -> io::Result<()> {
-    for (kind, first, count, bytes) in [
-        ("cold", 0, COLD_FILES, COLD_BYTES),
-        ("hot", COLD_FILES, HOT_FILES, HOT_BYTES),
-    ] {
-        fs::create_dir(site.join(kind))?;
-        let mut list = String::new();
-        for file in 0..count {
-            let path = format!("/{kind}/{file:04}.html");
-            fs::write(
-                site.join(&path[1..]),
-                super::body((first + file) as u64, bytes),
-            )?;
-            list.push_str(&path);
-            list.push('\n');
-        }
-        fs::write(site.join(format!("{kind}.paths")), list)?;
-    }
+    super::make_listed(site, "cold", 0..COLD_FILES, COLD_BYTES)?;
+    super::make_listed(site, "hot", COLD_FILES..COLD_FILES + HOT_FILES, HOT_BYTES)?;
     // Only clean pages can be taken out of the page cache.
     rustix::fs::sync();
     Ok(())
 }
 
-fn paths(site: &Path) -> Vec<PathBuf> {
-    let of =
-        |kind: &'static str, count| (0..count).map(move |file| format!("{kind}/{file:04}.html"));
-    let all = of("cold", COLD_FILES).chain(of("hot", HOT_FILES));
-    all.map(|path| site.join(path)).collect()
-}
-
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let reference = &["nginx threads"];
     let by = |measure, times| rows.by(measure).beats(CELL, "weft", reference, times);
-    [by(&COLD, 1.2), by(&HOT, 8.0), by(&HOT_P99, 5.0)]
-        .into_iter()
-        .flatten()
-        .collect()
+    vec![by(&COLD, 1.2), by(&HOT, 8.0), by(&HOT_P99, 5.0)]
 }

@@ -1,16 +1,8 @@
 //! `web-disk`: the thesis's file set in a tenth of the memory that it needs.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::{Controller, ServerLimits, drop_from_page_cache};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
     name: "web-disk",
@@ -76,10 +68,10 @@ of files in memory is the time that the core takes for the others' requests.",
         ..ServerWork::new(take)
     }),
     figures: &[
-        Figure::Bars { measure: 0 },
-        Figure::Bars { measure: 1 },
-        Figure::Bars { measure: 2 },
-        Figure::Bars { measure: 4 },
+        bars(0),
+        bars(1),
+        bars(2),
+        bars(4),
     ],
     expectations,
 };
@@ -121,7 +113,7 @@ const FROM_DISK: Measure = Measure {
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = site(bench)?;
     super::demand_disk(&site)?;
-    drop_from_page_cache(&files_below(&site)?)?;
+    super::cool(&site)?;
     let limits = ServerLimits {
         memory_bytes: Some(MEMORY_BYTES),
         disk_reads_per_s: cell.parameter("reads_per_s"),
@@ -131,85 +123,52 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     let mut server = bench.start(subject, &site, limits)?;
     let unit_s = bench.seconds;
     let warm_up_s = (UNITS * unit_s).max(if is_slow { SLOW_WARM_UP_S } else { 0.0 });
-    let warm_up = format!("{:.0}ms", warm_up_s * 1e3);
-    let load = |url: &str, more: &[&str]| {
-        let words = ["http", url, "--warm-up", &warm_up];
-        let words = words.iter().chain(more);
-        words.map(|&word| word.to_owned()).collect::<Vec<_>>()
+    let load = |path: &str, how: &str, list: &str| {
+        let (url, warm_up_ms) = (server.url(path), warm_up_s * 1e3);
+        let mut load = words(&format!("http {url} --warm-up {warm_up_ms:.0}ms {how}"));
+        load.push(site.join(list).display().to_string());
+        load
     };
-    let [set, list] = ["set", "hot.paths"].map(|name| site.join(name).display().to_string());
     let loads = [
-        load(&server.url("/set/"), &["--fileset", &set, "-c", "64"]),
-        load(
-            &server.url("/"),
-            &["--paths", &list, "--popularity", "sequential", "-c", "4"],
-        ),
+        load("/set/", "-c 64 --fileset", "set"),
+        load("/", "-c 4 --popularity sequential --paths", "hot.paths"),
     ];
     bench.seconds = UNITS * unit_s;
     let driven = bench.drive(&mut server, &loads)?;
     let [set, hot] = [0, 1].map(|at| load::report::figures(&driven.outcomes[at]));
+    let disk_kib = driven.disk_read_bytes() / 1024.0;
     let mut sample = driven.sample();
-    let values = [
+    sample.add([
         ("rate_per_s", set.achieved_rate_per_s),
         ("hot_per_s", hot.achieved_rate_per_s),
         ("hot_p99_us", hot.latency_us.raw.p99),
-        (
-            "disk_kib_per_reply",
-            driven.disk_read_bytes() / 1024.0 / set.replies.max(1) as f64,
-        ),
-    ];
-    let values = values.map(|(name, value)| (name.to_owned(), value));
-    sample.values.extend(values);
+        ("disk_kib_per_reply", disk_kib / set.replies.max(1) as f64),
+    ]);
     Ok(sample)
 }
 
 /// The file set below `set`, the hot files below `hot`, and a list of their paths.
 fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     let site = bench.folder("disk", |site| {
-        fs::create_dir(site.join("hot"))?;
-        let mut list = String::new();
-        for file in 0..HOT_FILES {
-            let path = format!("/hot/{file:02}.html");
-            fs::write(site.join(&path[1..]), super::body(file as u64, HOT_BYTES))?;
-            list.push_str(&path);
-            list.push('\n');
-        }
-        fs::write(site.join("hot.paths"), list)
+        super::make_listed(site, "hot", 0..HOT_FILES, HOT_BYTES)
     })?;
     let set = site.join("set");
     if !set.exists() {
-        let folder = set.display().to_string();
-        bench.weft(&["load", "fileset", &folder, "--scale", SCALE])?;
+        super::make_fileset(bench, &set, &["--scale", SCALE])?;
         // Only clean pages can be taken out of the page cache.
         rustix::fs::sync();
     }
     Ok(site)
 }
 
-fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let (mut files, mut open) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => open.push(entry.path()),
-                false => files.push(entry.path()),
-            }
-        }
-    }
-    Ok(files)
-}
-
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let nginx = &["nginx", "nginx threads"];
     let (set, hot) = (rows.by(&SET), rows.by(&HOT_P99));
-    let each = [(AS_IT_IS, 1.25), (SLOW, 1.5)]
-        .into_iter()
-        .flat_map(|(cell, times)| {
-            [
-                set.beats(cell, "weft", nginx, times),
-                hot.beats(cell, "weft", &["nginx threads"], 5.0),
-            ]
-        });
-    each.flatten().collect()
+    let each = [(AS_IT_IS, 1.25), (SLOW, 1.5)].map(|(cell, times)| {
+        [
+            set.beats(cell, "weft", nginx, times),
+            hot.beats(cell, "weft", &["nginx threads"], 5.0),
+        ]
+    });
+    each.into_iter().flatten().collect()
 }

@@ -2,12 +2,7 @@
 
 use load::fileset::{FileSet, Model, Recipe};
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const FILE_TABLE: Experiment = Experiment {
     name: "file-table",
@@ -100,31 +95,25 @@ fn take(_: &mut Bench<'_>, cell: &Cell, _: &Subject) -> Result<Sample, Fault> {
         seed: 1,
         exponent: 1.0,
     });
-    let table = set.map_err(Fault::Failed)?.table();
+    let table = set?.table();
     let requests = cell.get("requests", 100) as f64;
-    let column = table
-        .iter()
-        .find(|(thesis, _)| thesis.requests_percent == requests);
-    let (thesis, ours) =
-        column.ok_or_else(|| Fault::Failed("the thesis has no such column".to_owned()))?;
+    let mut columns = table.iter();
+    let column = columns.find(|(thesis, _)| thesis.requests_percent == requests);
+    let (thesis, ours) = column.ok_or("the thesis has no such column")?;
     let pairs = [
         (ours.memory_mb, thesis.memory_mb * scale),
         (ours.size_bytes as f64, thesis.size_bytes as f64),
         (ours.requests_percent, thesis.requests_percent),
     ];
     let differs = pairs.map(|(ours, thesis)| 100.0 * (ours / thesis - 1.0).abs());
-    let values = [
+    Ok(Sample::of([
         ("differs_percent", differs.into_iter().fold(0.0, f64::max)),
         ("memory_mb", ours.memory_mb),
         ("thesis_mb", thesis.memory_mb * scale),
-    ];
-    Ok(Sample {
-        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-        ..Sample::default()
-    })
+    ]))
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&DIFFERS);
     let cells = SCALES
         .iter()

@@ -5,13 +5,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use crate::bench::{Bench, Fault, Running, read_reply};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::bench::read_reply;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     name: "web-idle",
@@ -47,7 +42,7 @@ than it is; the second figure shows that part.",
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),
-    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    figures: &[bars(0), bars(1)],
     expectations,
 };
 
@@ -72,16 +67,12 @@ const SETTLE: Duration = Duration::from_secs(1);
 const ALL: &str = "10,000 connections";
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let (label, count) = if breadth.quick {
-        ("1,000 connections", 1_000)
-    } else {
-        (ALL, 10_000)
-    };
+    let (label, count) = breadth.pick(("1,000 connections", 1_000), (ALL, 10_000));
     vec![Cell::new(label, "hold", [("connections", count)])]
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.folder("small", |folder| super::make_site(folder, &[SIZE]))?;
+    let site = super::site(bench, "small", &[SIZE])?;
     let mut server = bench.start(subject, &site, ServerLimits::default())?;
     let count = cell.get("connections", 1) as usize;
     let mut herd = vec![server.connect()?];
@@ -104,14 +95,10 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
     }
     server.check()?;
     let growth = after.saturating_sub(before) as f64 / (count - 1).max(1) as f64;
-    let values = [
+    Ok(Sample::of([
         ("bytes_per_connection", growth),
         ("resident_before_mib", before as f64 / f64::from(1 << 20)),
-    ];
-    Ok(Sample {
-        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-        ..Sample::default()
-    })
+    ]))
 }
 
 fn open(server: &Running, count: usize) -> Result<Vec<TcpStream>, Fault> {
@@ -134,7 +121,7 @@ fn ask(wave: &mut [TcpStream]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&BYTES);
     vec![
         judge.at_most(ALL, "weft", 1024.0),

@@ -11,12 +11,13 @@ pub(super) mod throughput;
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::bench::{Bench, Fault};
-use crate::place::filesystem_of;
+use crate::catalog::prelude::*;
+use crate::place::{drop_from_page_cache, filesystem_of};
 
 /// Every server that there is, and the two that show how far one could go.
 pub(super) const SERVERS: &[&str] = &[
@@ -46,38 +47,75 @@ pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A folder with a file of each size, `SIZE.html`.
-pub(super) fn make_site(folder: &Path, sizes: &[u64]) -> io::Result<()> {
-    for &size in sizes {
-        fs::write(
-            folder.join(format!("{size}.html")),
-            body(size, size as usize),
-        )?;
+/// A folder of the run with a file of each size, `SIZE.html`.
+pub(super) fn site(bench: &mut Bench<'_>, name: &str, sizes: &[u64]) -> Result<PathBuf, Fault> {
+    let site = bench.folder(name, |folder| {
+        for &size in sizes {
+            let file = folder.join(format!("{size}.html"));
+            fs::write(file, body(size, size as usize))?;
+        }
+        // The ETag of a file that changed in the last two seconds is longer than it is later, and
+        // a generator would see replies of two lengths.
+        thread::sleep(Duration::from_millis(2500));
+        Ok(())
+    });
+    Ok(site?)
+}
+
+/// Files of so many bytes below `kind`, one for each of these numbers, and a list of their paths.
+fn make_listed(site: &Path, kind: &str, seeds: Range<usize>, bytes: usize) -> io::Result<()> {
+    fs::create_dir(site.join(kind))?;
+    let mut list = String::new();
+    for (file, seed) in seeds.enumerate() {
+        let path = format!("/{kind}/{file:04}.html");
+        fs::write(site.join(&path[1..]), body(seed as u64, bytes))?;
+        list.push_str(&path);
+        list.push('\n');
     }
-    // The ETag of a file that changed in the last two seconds is longer than it is later, and a
-    // generator would see replies of two lengths.
-    thread::sleep(Duration::from_millis(2500));
-    Ok(())
+    fs::write(site.join(format!("{kind}.paths")), list)
 }
 
 /// The thesis's file set, scaled to 432 files.
 pub(super) fn thesis(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
-    let site = bench.place.scratch().join("thesis");
-    if !site.exists() {
-        let folder = site.display().to_string();
-        bench.weft(&["load", "fileset", &folder, "--scale", "0.02"])?;
-    }
-    Ok(site)
+    fileset(bench, "thesis", &["--scale", "0.02"])
 }
 
 /// The front pages of Rusty's author: 500, of 3.5 KB to 1.1 MB.
 pub(super) fn pages(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
-    let site = bench.place.scratch().join("pages");
+    fileset(bench, "pages", &["--model", "pages"])
+}
+
+fn fileset(bench: &mut Bench<'_>, name: &str, how: &[&str]) -> Result<PathBuf, Fault> {
+    let site = bench.place.scratch().join(name);
     if !site.exists() {
-        let folder = site.display().to_string();
-        bench.weft(&["load", "fileset", &folder, "--model", "pages"])?;
+        make_fileset(bench, &site, how)?;
     }
     Ok(site)
+}
+
+fn make_fileset(bench: &mut Bench<'_>, folder: &Path, how: &[&str]) -> Result<(), Fault> {
+    let folder = folder.display().to_string();
+    let all = [&["load", "fileset", &folder], how].concat();
+    bench.weft(&all)
+}
+
+/// Takes a folder's files out of the page cache.
+fn cool(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => cool(&path)?,
+            false => drop_from_page_cache(&path)?,
+        }
+    }
+    Ok(())
+}
+
+/// The words that ask for a file set.
+pub(super) fn ask_for_files(server: &Running, site: &Path, how: &str) -> Vec<String> {
+    let mut load = words(&format!("http {} {how} --fileset", server.url("/")));
+    load.push(site.display().to_string());
+    load
 }
 
 /// In memory, or layered over something else: no disk to wait for.
@@ -89,6 +127,5 @@ fn demand_disk(site: &Path) -> Result<(), Fault> {
         return Ok(());
     }
     let site = site.display();
-    let what = format!("{site} lies on {kind}: name a folder on a disk with --scratch");
-    Err(Fault::Failed(what))
+    Err(format!("{site} lies on {kind}: name a folder on a disk with --scratch").into())
 }

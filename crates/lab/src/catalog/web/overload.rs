@@ -1,11 +1,7 @@
 //! `web-overload`: web servers that are asked for twice what they can do, and afterwards.
 
 use super::super::overload;
-use crate::bench::{Bench, Fault};
-use crate::experiment::{Cell, Experiment, ServerWork, Work};
-use crate::place::Controller;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_OVERLOAD: Experiment = Experiment {
     name: "web-overload",
@@ -68,13 +64,6 @@ more to do.",
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = super::thesis(bench)?;
     let mut server = bench.start(subject, &site, overload::LIMITS)?;
-    let words = [
-        "http",
-        &server.url("/"),
-        "--fileset",
-        &site.display().to_string(),
-    ];
-    let words = words.iter().chain(&["--requests-per-connection", "5"]);
-    let words: Vec<String> = words.map(|&word| word.to_owned()).collect();
-    overload::take(bench, cell, &mut server, &words)
+    let load = super::ask_for_files(&server, &site, "--requests-per-connection 5");
+    overload::take(bench, cell, &mut server, &load)
 }

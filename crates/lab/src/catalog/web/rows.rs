@@ -1,12 +1,6 @@
 //! `web-rows`: what a request costs each web server, for the kinds of requests that there are.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_ROWS: Experiment = Experiment {
     name: "web-rows",
@@ -39,7 +33,7 @@ ratios are the rule, and another kernel version moves them.",
     cells,
     subjects: super::SERVERS,
     work: Work::Server(ServerWork::new(take)),
-    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    figures: &[bars(0), bars(1)],
     expectations,
 };
 
@@ -73,12 +67,7 @@ const ROWS: &[Row] = &[
     row("1 MiB, 16 connections", 1_048_576, 16, [1.0, 1.0, 1.0]),
     Row {
         close: 1,
-        ..row(
-            "400 B, a connection for every request",
-            400,
-            64,
-            [1.3, 1.3, 1.0],
-        )
+        ..row(CLOSE, 400, 64, [1.3, 1.3, 1.0])
     },
     Row {
         depth: 16,
@@ -87,14 +76,12 @@ const ROWS: &[Row] = &[
 ];
 const SOME: &str = "400 B, 64 connections";
 const MANY: &str = "400 B, 1,000 connections";
+const CLOSE: &str = "400 B, a connection for every request";
 const SIZES: &[u64] = &[400, 4096, 65_536, 1_048_576];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let quick = [0, 3, 5];
-    let rows = ROWS
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !breadth.quick || quick.contains(at));
+    let is_wanted = |at: usize| !breadth.quick || [0, 3, 5].contains(&at);
+    let rows = ROWS.iter().enumerate().filter(|(at, _)| is_wanted(*at));
     let cells = rows.map(|(_, row)| {
         let asked = [("size", row.size), ("connections", row.connections)];
         let how = [("depth", row.depth), ("close", row.close)];
@@ -104,26 +91,22 @@ fn cells(breadth: &Breadth) -> Vec<Cell> {
 }
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
-    let site = bench.folder("sizes", |folder| super::make_site(folder, SIZES))?;
+    let site = super::site(bench, "sizes", SIZES)?;
     let size = cell.get("size", 400);
     let (path, body) = (format!("/{size}.html"), super::body(size, size as usize));
     let mut server = bench.start(subject, &site, ServerLimits::default())?;
     server.verify(&path, &body)?;
-    let connections = cell.get("connections", 64);
-    let mut load = ["http", &server.url(&path), "--warm-up", "300ms"]
-        .map(str::to_owned)
-        .to_vec();
-    load.extend(["--connections".to_owned(), connections.to_string()]);
-    load.extend(["--depth".to_owned(), cell.get("depth", 1).to_string()]);
-    if cell.get("close", 0) != 0 {
-        load.push("--close".to_owned());
-    }
+    let (url, connections) = (server.url(&path), cell.get("connections", 64));
+    let (depth, close) = (cell.get("depth", 1), cell.either("close", "--close", ""));
+    let load = words(&format!(
+        "http {url} --warm-up 300ms --connections {connections} --depth {depth} {close}"
+    ));
     let driven = bench.drive(&mut server, &[load])?.sound()?;
     server.verify(&path, &body)?;
     Ok(driven.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let beats = |row: &Row, others: &[&str], times| judge.beats(row.label, "weft", others, times);
     let each = ROWS.iter().flat_map(|row| {
@@ -136,7 +119,7 @@ fn expectations(rows: &Rows) -> Vec<Expectation> {
     });
     let event = [(SOME, 1.5), (MANY, 1.4)]
         .map(|(label, times)| judge.beats(label, "weft event", NGINX, times));
-    each.chain(event).flatten().collect()
+    each.chain(event).collect()
 }
 
 const NGINX: &[&str] = &["nginx sendfile", "nginx copy"];

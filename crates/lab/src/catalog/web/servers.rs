@@ -1,12 +1,6 @@
 //! `web-servers`: front pages, and a connection for every request, the figures of Rusty's author.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
     name: "web-servers",
@@ -37,7 +31,7 @@ pays for bodies of this size; weft sends a body that is in memory by copying it 
     cells: |_| vec![Cell::new(CELL, "http", [])],
     subjects: super::SERVERS,
     work: Work::Server(ServerWork::new(take)),
-    figures: &[Figure::Bars { measure: 0 }, Figure::Bars { measure: 1 }],
+    figures: &[bars(0), bars(1)],
     expectations,
 };
 
@@ -45,20 +39,17 @@ const CELL: &str = "500 front pages";
 
 fn take(bench: &mut Bench<'_>, _: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = super::pages(bench)?;
-    let folder = site.display().to_string();
     let mut server = bench.start(subject, &site, ServerLimits::default())?;
-    let url = server.url("/");
-    let words = ["http", &url, "--fileset", &folder, "--close", "-c", "1000"];
-    let words = words.iter().chain(&["--warm-up", "500ms"]);
-    let load = words.map(|&word| word.to_owned()).collect();
+    let load = super::ask_for_files(&server, &site, "--close -c 1000 --warm-up 500ms");
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let others = ["nginx sendfile", "nginx copy", "lighttpd"];
-    let weft = judge.beats(CELL, "weft", &others, 1.0);
-    // The paper's order.
-    let minimal = judge.beats(CELL, "ceiling event", &["lighttpd"], 1.0);
-    [weft, minimal].into_iter().flatten().collect()
+    vec![
+        judge.beats(CELL, "weft", &others, 1.0),
+        // The paper's order.
+        judge.beats(CELL, "ceiling event", &["lighttpd"], 1.0),
+    ]
 }

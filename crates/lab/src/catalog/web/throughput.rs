@@ -1,13 +1,7 @@
 //! `web-throughput`: replies, errors and tail latency of web servers over the request rate, the
 //! thesis's figures, on its file set.
 
-use crate::bench::{Bench, Fault};
-use crate::expect::Expectation;
-use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
-use crate::place::ServerLimits;
-use crate::rows::Rows;
-use crate::sample::Sample;
-use crate::subject::Subject;
+use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
     name: "web-throughput",
@@ -59,14 +53,13 @@ may be the limit: such samples are counted in the report.",
 const SHARES: &[u64] = &[20, 40, 60, 70, 80, 90, 100, 110, 120, 140];
 
 fn cells(breadth: &Breadth) -> Vec<Cell> {
-    let peak = breadth.peak_per_s.unwrap_or(40_000.0);
-    let shares = SHARES
+    let cells = breadth
+        .pick(&[40, 80, 120][..], SHARES)
         .iter()
-        .filter(|&&share| !breadth.quick || [40, 80, 120].contains(&share));
-    let cells = shares.map(|&share| {
-        let rate = (peak * share as f64 / 100.0).round().max(1.0) as u64;
-        Cell::new(label(share), "http", [("rate", rate), ("share", share)])
-    });
+        .map(|&share| {
+            let rate = breadth.rate(share, 40_000.0);
+            Cell::new(label(share), "http", [("rate", rate), ("share", share)])
+        });
     cells.collect()
 }
 
@@ -76,35 +69,21 @@ fn label(share: u64) -> String {
 
 fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample, Fault> {
     let site = super::thesis(bench)?;
-    let folder = site.display().to_string();
     let mut server = bench.start(subject, &site, ServerLimits::default())?;
-    let words = [
-        "http",
-        &server.url("/"),
-        "--fileset",
-        &folder,
-        "--requests-per-connection",
-        "5",
-    ];
-    let mut load = words.map(str::to_owned).to_vec();
-    load.extend(["--warm-up", "700ms", "--timeout", "1s"].map(str::to_owned));
-    match cell.parameter("rate") {
-        Some(rate) => {
-            load.extend(["-c", "2000", "--arrivals", "poisson", "--rate"].map(str::to_owned));
-            load.push(rate.to_string());
-        }
-        None => load.extend(["-c", "64"].map(str::to_owned)),
-    }
+    let how = match cell.parameter("rate") {
+        Some(rate) => format!("-c 2000 --arrivals poisson --rate {rate}"),
+        None => "-c 64".to_owned(),
+    };
+    let how = format!("--requests-per-connection 5 --warm-up 700ms --timeout 1s {how}");
+    let load = super::ask_for_files(&server, &site, &how);
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 
-fn expectations(rows: &Rows) -> Vec<Expectation> {
+fn expectations(rows: &Rows) -> Expectations {
     let nginx = ["nginx sendfile", "nginx copy"];
     let (rate, errors) = (rows.by(&Measure::RATE), rows.by(&Measure::ERRORS));
-    let cell = label(120);
-    let follows = rate.beats(&cell, "weft", &nginx, 1.0);
-    follows
-        .into_iter()
-        .chain([errors.at_most(&cell, "weft", 1.0)])
-        .collect()
+    vec![
+        rate.beats(&label(120), "weft", &nginx, 1.0),
+        errors.at_most(&label(120), "weft", 1.0),
+    ]
 }

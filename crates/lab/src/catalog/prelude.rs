@@ -1,0 +1,14 @@
+//! What every experiment is written with.
+
+pub(super) use crate::bench::{Bench, Fault, Running};
+pub(super) use crate::expect::{Expectations, Judge};
+pub(super) use crate::experiment::{Breadth, Cell, Experiment, Figure, Measure, ServerWork, Work};
+pub(super) use crate::place::{Controller, LinkPlan, ServerLimits, Wire};
+pub(super) use crate::rows::Rows;
+pub(super) use crate::sample::Sample;
+pub(super) use crate::subject::{Subject, words};
+
+/// Bars of a measure.
+pub(super) const fn bars(measure: usize) -> Figure {
+    Figure::Bars { measure }
+}

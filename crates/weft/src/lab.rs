@@ -48,11 +48,9 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
 fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     for experiment in CATALOG {
-        let needs_root = experiment.work.needs_root();
-        let note = if needs_root && !is_root {
-            " (needs root)"
-        } else {
-            ""
+        let note = match experiment.work.needs_root() && !is_root {
+            true => " (needs root)",
+            false => "",
         };
         writeln!(out, "{:<14} {}{note}", experiment.name, experiment.about)?;
     }
@@ -80,10 +78,10 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
         ("tokio, may", "cargo", "--version"),
     ] {
         let found = match ::lab::in_path(tool) {
-            Some(program) => format!(
-                "built at the first run, with {tool} {}",
-                ::lab::version_of(&program, flag)
-            ),
+            Some(program) => {
+                let version = ::lab::version_of(&program, flag);
+                format!("built at the first run, with {tool} {version}")
+            }
             None => format!("not built: {tool} is not installed"),
         };
         writeln!(out, "{name:<16} {found}")?;
@@ -100,8 +98,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         subjects.extend(runtimes(run)?);
     }
     let weft = match &run.measuring.weft {
-        Some(weft) => fs::canonicalize(weft)
-            .map_err(|error| Failure::Usage(format!("{}: {error}", weft.display())))?,
+        Some(weft) => build_at(weft)?,
         None => std::env::current_exe()?,
     };
     if has_servers {
@@ -142,7 +139,8 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             break;
         }
     }
-    drop_place(&mut lab);
+    // What is left behind is removed now, not at the end of the process.
+    lab.place = None;
     if !is_recorded {
         let why = "nothing was measured: every experiment was left out";
         return Err(Failure::Usage(why.to_owned()));
@@ -159,11 +157,6 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         true => Err(Failure::Shown(1)),
         false => Ok(()),
     }
-}
-
-/// What is left behind is removed now, not at the end of the process.
-fn drop_place(lab: &mut Laboratory) {
-    lab.place = None;
 }
 
 /// Where experiments are run.
@@ -193,11 +186,8 @@ impl Laboratory {
             true => Some(LabPlace::take(&measuring.scratch, Some(guard))?),
             false => None,
         };
-        if let Some(swept) = place
-            .as_ref()
-            .map(LabPlace::swept)
-            .filter(|&swept| swept > 0)
-        {
+        let swept = place.as_ref().map_or(0, LabPlace::swept);
+        if swept > 0 {
             say(&format!(
                 "removed what {swept} laboratories that were killed had left"
             ));
@@ -363,11 +353,8 @@ fn fill(document: &str, name: &str, text: &str) -> Option<String> {
     let begin = format!("<!-- begin: lab {name} -->");
     let from = document.find(&begin)? + begin.len();
     let to = from + document[from..].find(&format!("<!-- end: lab {name} -->"))?;
-    Some(format!(
-        "{}\n{text}\n{}",
-        &document[..from],
-        &document[to..]
-    ))
+    let (before, behind) = (&document[..from], &document[to..]);
+    Some(format!("{before}\n{text}\n{behind}"))
 }
 
 /// Compares what two runs found, experiment by experiment.
@@ -409,14 +396,9 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     };
     let mut subjects = Vec::new();
     for (build, prefix) in [(&compare.old, OLD), (&compare.new, NEW)] {
-        let build = fs::canonicalize(build)
-            .map_err(|error| Failure::Usage(format!("{}: {error}", build.display())))?;
-        let forms = ::lab::weft_forms(&build, prefix);
-        subjects.extend(
-            forms
-                .into_iter()
-                .filter(|form| compare.forms.contains(&form.kind)),
-        );
+        let mut forms = ::lab::weft_forms(&build_at(build)?, prefix);
+        forms.retain(|form| compare.forms.contains(&form.kind));
+        subjects.extend(forms);
     }
     let generator = fs::canonicalize(&compare.new)?;
     let mut lab = Laboratory::new(&compare.measuring, generator, true)?;
@@ -430,6 +412,12 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
         }
     }
     verdict(&comparison, lab.is_stopped(), out)
+}
+
+/// A build of weft, by a path that holds in any folder.
+fn build_at(path: &Path) -> Result<PathBuf, Failure> {
+    let found = fs::canonicalize(path);
+    found.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
@@ -455,17 +443,11 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
 
 /// Keeps the subjects of these names, in the names' order of the catalogue.
 fn only(subjects: &mut Vec<Subject>, names: &[String]) -> Result<(), Failure> {
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| !subjects.iter().any(|subject| subject.name == **name))
-    {
-        let there: Vec<_> = subjects
-            .iter()
-            .map(|subject| subject.name.as_str())
-            .collect();
+    let there: Vec<_> = subjects.iter().map(|subject| &*subject.name).collect();
+    if let Some(unknown) = names.iter().find(|name| !there.contains(&name.as_str())) {
+        let there = there.join(", ");
         return Err(Failure::Usage(format!(
-            "no subject is called '{unknown}'; there are {}",
-            there.join(", ")
+            "no subject is called '{unknown}'; there are {there}"
         )));
     }
     subjects.retain(|subject| names.contains(&subject.name));
@@ -484,20 +466,18 @@ fn runtimes(run: &Run) -> Result<Vec<Subject>, Failure> {
     let dispatch = catalog::find("dispatch-cost").expect("it is in the catalogue");
     let kinds = dispatch.subjects.iter();
     let dispatchers = kinds.map(|&name| (name, name, format!("dispatcher={name}")));
-    let own = fibers
-        .into_iter()
-        .chain(dispatchers)
-        .map(|(name, kind, parameter)| Subject {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            start: Start::Program {
-                program: program.clone(),
-                arguments: Vec::new(),
-                parameters: vec![parameter.into()],
-            },
-        });
-    let mut subjects: Vec<_> = own.collect();
+    let own = fibers.into_iter().chain(dispatchers);
+    let subject = |(name, kind, parameter): (&str, &str, String)| Subject {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        start: Start::Program {
+            program: program.clone(),
+            arguments: Vec::new(),
+            parameters: vec![parameter.into()],
+        },
+    };
+    let mut subjects: Vec<_> = own.map(subject).collect();
     let folder = match &run.folder {
         Some(folder) => folder.clone(),
         None => peers_folder()?,

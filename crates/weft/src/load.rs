@@ -68,24 +68,20 @@ fn how(plan: &Plan) -> String {
         Arrivals::Poisson { rate_per_s } => format!("open loop, Poisson, {}", rate_of(*rate_per_s)),
         Arrivals::Course { stages, .. } => format!("open loop, {} stages", stages.len()),
     };
-    let depth = if plan.depth > 1 {
-        format!(", depth {}", plan.depth)
-    } else {
-        String::new()
+    let depth = match plan.depth {
+        ..=1 => String::new(),
+        depth => format!(", depth {depth}"),
     };
-    let (count, idle) = (
-        count_of(plan.connections.into()),
-        count_of(plan.idle.connections.into()),
-    );
+    let [count, idle] =
+        [plan.connections, plan.idle.connections].map(|count| count_of(count.into()));
     let connections = match (plan.connections, plan.idle.connections) {
         (_, 0) => format!("{count} connections"),
         (0, _) => format!("{idle} connections"),
         _ => format!("{count} connections and {idle} idle ones"),
     };
-    let threads = if plan.threads == 1 {
-        "thread"
-    } else {
-        "threads"
+    let threads = match plan.threads {
+        1 => "1 thread".to_owned(),
+        more => format!("{more} threads"),
     };
     let lasts = match plan.requests_max.map(count_of) {
         None => format!("{:?}", plan.duration),
@@ -94,10 +90,7 @@ fn how(plan: &Plan) -> String {
         }
         Some(requests) => format!("{requests} requests, {:?} at most", plan.duration),
     };
-    format!(
-        "{arrivals}, {connections}{depth}, {} {threads}, {lasts}",
-        plan.threads
-    )
+    format!("{arrivals}, {connections}{depth}, {threads}, {lasts}")
 }
 
 pub(super) fn merge() -> Command {

@@ -64,9 +64,8 @@ pub(crate) struct Compare {
 
 /// The subcommand, as clap sees it.
 pub(crate) fn command() -> Command {
-    let guard = Command::new("guard")
-        .hide(true)
-        .arg(path("journal").required(true));
+    let journal = path("journal", "journal").required(true);
+    let guard = Command::new("guard").hide(true).arg(journal);
     Command::new("lab")
         .about("Experiments: servers and threading runtimes beside each other, with figures")
         .subcommand_required(true)
@@ -84,72 +83,35 @@ pub(crate) fn command() -> Command {
 }
 
 fn run() -> Command {
+    let names = Arg::new("name").value_name("EXPERIMENT").num_args(1..);
     let command = Command::new("run")
         .about("Run experiments, print their tables, and make a page with figures")
-        .arg(
-            Arg::new("name")
-                .value_name("EXPERIMENT")
-                .num_args(1..)
-                .required(true)
-                .help(
-                    "As `weft lab list` names them; rt, web or cache for all that begin so; or all",
-                ),
-        )
-        .arg(flag(
-            "quick",
-            "Fewer cells and shorter samples: a quick look",
-        ))
-        .arg(flag(
-            "strict",
-            "Exit with 1 when something does not come out as expected",
-        ))
-        .arg(flag(
-            "resume",
-            "Go on with what was interrupted: samples that are there stay",
-        ))
-        .arg(
-            option(
-                "budget",
-                "TIME",
-                "Begin no round that would end later than this",
-            )
-            .value_parser(value::duration),
-        )
-        .arg(
-            option(
-                "subjects",
-                "NAMES",
-                "Measure only these [default: all that are there]",
-            )
-            .value_delimiter(','),
-        )
-        .arg(
-            option(
-                "subject",
-                "NAME=COMMAND",
+        .args([
+            names.required(true).help(
+                "As `weft lab list` names them; rt, web or cache for all that begin so; or all",
+            ),
+            flag("quick").help("Fewer cells and shorter samples: a quick look"),
+            flag("strict").help("Exit with 1 when something does not come out as expected"),
+            flag("resume").help("Go on with what was interrupted: samples that are there stay"),
+            option("budget", "TIME")
+                .help("Begin no round that would end later than this")
+                .value_parser(value::duration),
+            names_of("subjects").help("Measure only these [default: all that are there]"),
+            option("subject", "NAME=COMMAND").action(ArgAction::Append).help(
                 "Measure this server as well; {port} and {root} stand for its port and folder. Or \
                  this threading runtime; {program} stands for the program to run. May be repeated",
-            )
-            .action(ArgAction::Append),
-        )
-        .arg(
-            option(
-                "peers",
-                "NAMES",
-                "Which of go, tokio, may, threads to build and measure, or \
-                 none [default: those that build]",
-            )
-            .value_delimiter(','),
-        )
-        .arg(path("folder").long("folder").value_name("DIR").help(
-            "Where peers are built and kept [default: weft/peers in the user's cache folder]",
-        ))
-        .arg(
-            path("weft")
+            ),
+            names_of("peers").help(
+                "Which of go, tokio, may, threads to build and measure, or none [default: those \
+                 that build]",
+            ),
+            path("folder", "DIR").long("folder").help(
+                "Where peers are built and kept [default: weft/peers in the user's cache folder]",
+            ),
+            path("weft", "FILE")
                 .long("weft")
-                .value_name("FILE")
                 .help("The weft that serves and generates the load [default: this one]"),
-        );
+        ]);
     measuring(
         command,
         "Samples of each cell on each subject [default: 5; 3 with --quick]",
@@ -159,114 +121,86 @@ fn run() -> Command {
 fn report() -> Command {
     Command::new("report")
         .about("Make the page of figures again from the samples in a folder")
-        .arg(
-            path("folder")
-                .value_name("DIR")
+        .args([
+            path("folder", "DIR")
                 .conflicts_with("out")
                 .help("The same as --out DIR"),
-        )
-        .arg(results().long("out"))
-        .arg(
-            path("figures")
+            results(),
+            path("figures", "DIR")
                 .long("figures")
-                .value_name("DIR")
                 .help("Put each figure into this folder, as NAME.svg, NAME-2.svg and so on"),
-        )
-        .arg(
-            path("write")
+            path("write", "FILE")
                 .long("write")
-                .value_name("FILE")
                 .action(ArgAction::Append)
                 .help(
                     "Fill this document, or those of this folder, between the markers \
                      <!-- begin: lab NAME --> and <!-- end: lab NAME -->. May be repeated",
                 ),
-        )
+        ])
 }
 
 fn compare() -> Command {
     let command = Command::new("compare")
         .about("Compare two builds by turns, or the results of two runs: exit code 1 if weft became worse")
-        .arg(
-            path("old")
-                .value_name("OLD")
+        .args([
+            path("old", "OLD")
                 .required(true)
                 .help("The build before, or its folder of results"),
-        )
-        .arg(
-            path("new")
-                .value_name("NEW")
+            path("new", "NEW")
                 .required(true)
                 .help("The build after, which makes the load; or its folder of results"),
-        )
-        .arg(
-            option(
-                "experiments",
-                "NAMES",
-                "Which experiments' cells [default: web-rows,cache-rows; of results all]",
-            )
-            .value_delimiter(','),
-        )
-        .arg(
-            option(
-                "forms",
-                "NAMES",
-                "Which forms of weft [default: weft,weft epoll,weft cache]",
-            )
-            .value_delimiter(','),
-        )
-        .arg(
-            option(
-                "limit",
-                "RATIO",
-                "The greatest ratio of the best samples [default: 1.02; of results 1.2]",
-            )
-            .value_parser(value_parser!(f64)),
-        )
-        .arg(flag("quick", "Fewer cells"));
+            names_of("experiments")
+                .help("Which experiments' cells [default: web-rows,cache-rows; of results all]"),
+            names_of("forms").help("Which forms of weft [default: weft,weft epoll,weft cache]"),
+            option("limit", "RATIO")
+                .help("The greatest ratio of the best samples [default: 1.02; of results 1.2]")
+                .value_parser(value_parser!(f64)),
+            flag("quick").help("Fewer cells"),
+        ]);
     measuring(command, "Samples of each cell on each build [default: 9]")
 }
 
 fn measuring(command: Command, repeat: &'static str) -> Command {
-    command
-        .arg(option("repeat", "N", repeat).value_parser(value_parser!(u32).range(1..=1000)))
-        .arg(option("sample", "TIME", "How long a sample is measured").value_parser(value::timeout))
-        .arg(
-            option(
-                "cells",
-                "TEXT",
-                "Only cells with TEXT in their label. May be repeated",
-            )
+    command.args([
+        option("repeat", "N")
+            .help(repeat)
+            .value_parser(value_parser!(u32).range(1..=1000)),
+        option("sample", "TIME")
+            .help("How long a sample is measured")
+            .value_parser(value::timeout),
+        option("cells", "TEXT")
+            .help("Only cells with TEXT in their label. May be repeated")
             .action(ArgAction::Append),
-        )
-        .arg(
-            path("scratch")
-                .long("scratch")
-                .value_name("DIR")
-                .help("Where files are that servers serve; on a disk [default: /var/tmp]"),
-        )
-        .arg(results().long("out"))
+        path("scratch", "DIR")
+            .long("scratch")
+            .help("Where files are that servers serve; on a disk [default: /var/tmp]"),
+        results(),
+    ])
 }
 
 fn results() -> Arg {
-    path("out")
-        .value_name("DIR")
+    path("out", "DIR")
+        .long("out")
         .help("Where samples and report.html are [default: weft-lab, of compare weft-lab/compare]")
 }
 
-fn flag(name: &'static str, help: &'static str) -> Arg {
+fn flag(name: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue)
+}
+
+fn option(name: &'static str, value: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value)
+}
+
+/// Names between commas.
+fn names_of(name: &'static str) -> Arg {
+    option(name, "NAMES").value_delimiter(',')
+}
+
+fn path(name: &'static str, value: &'static str) -> Arg {
     Arg::new(name)
-        .long(name)
-        .action(ArgAction::SetTrue)
-        .help(help)
-}
-
-fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help)
-}
-
-fn path(name: &'static str) -> Arg {
-    Arg::new(name).value_parser(value_parser!(PathBuf))
+        .value_name(value)
+        .value_parser(value_parser!(PathBuf))
 }
 
 /// What clap has found.
@@ -294,7 +228,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> LabCommand {
             old: file("old").expect("clap demands it"),
             new: file("new").expect("clap demands it"),
             experiments: many(matches, "experiments"),
-            forms: many(matches, "forms").unwrap_or_else(|| texts(&FORMS)),
+            forms: many(matches, "forms").unwrap_or_else(|| FORMS.map(str::to_owned).into()),
             limit: matches.get_one("limit").copied(),
             quick: matches.get_flag("quick"),
             measuring: Measuring::asked(matches, None, COMPARISONS),
@@ -318,10 +252,6 @@ const RESULTS: &str = "weft-lab";
 /// Not among the results of runs.
 const COMPARISONS: &str = "weft-lab/compare";
 const FORMS: [&str; 3] = ["weft", "weft epoll", "weft cache"];
-
-fn texts(names: &[&str]) -> Vec<String> {
-    names.iter().map(|&name| name.to_owned()).collect()
-}
 
 fn many(matches: &ArgMatches, id: &str) -> Option<Vec<String>> {
     let values = matches.get_many::<String>(id);

@@ -1,8 +1,10 @@
 //! From what was typed to a plan.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,11 +41,8 @@ pub(crate) fn plan(
         "cache" => cache(matches)?,
         _ => {
             let (targets, name) = addresses(matches)?;
-            (
-                targets,
-                Workload::Idle,
-                format!("idle connections to {name}"),
-            )
+            let name = format!("idle connections to {name}");
+            (targets, Workload::Idle, name)
         }
     };
     let connections = count(matches, "connections")?;
@@ -357,18 +356,9 @@ fn cache(matches: &ArgMatches) -> Result<(Vec<SocketAddr>, Workload, String), St
         set_percent: percent(said(matches, "sets")).map_err(of("sets"))?,
         keys: u64::from(count(matches, "keys")?),
         key_prefix: said(matches, "key-prefix").to_owned(),
-        key_bytes: said(matches, "key-size")
-            .parse()
-            .map_err(say)
-            .map_err(of("key-size"))?,
-        value_bytes: said(matches, "value-size")
-            .parse()
-            .map_err(say)
-            .map_err(of("value-size"))?,
-        popularity: said(matches, "popularity")
-            .parse()
-            .map_err(say)
-            .map_err(of("popularity"))?,
+        key_bytes: parsed(matches, "key-size")?,
+        value_bytes: parsed(matches, "value-size")?,
+        popularity: parsed(matches, "popularity")?,
         keys_per_get: count(matches, "multi-get")?,
         exptime_s: count(matches, "exptime")?,
         populate: matches.get_flag("populate"),
@@ -402,31 +392,30 @@ fn course(text: &str) -> Result<Vec<Stage>, String> {
             format!("'{text}': write RATE:TIME or FROM..TO:TIME, such as 0..10k:30s")
         })?;
         let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
-        let rate = |text: &str| {
-            if text == "0" {
-                Ok(0.0)
-            } else {
-                sweep::rate(text)
-            }
-        };
-        let lasts = value::duration(lasts)?;
         Ok(Stage {
-            lasts,
-            from_per_s: rate(from)?,
-            to_per_s: rate(to)?,
+            lasts: value::duration(lasts)?,
+            from_per_s: rate_or_0(from)?,
+            to_per_s: rate_or_0(to)?,
         })
     };
     text.split(',').map(|text| stage(text.trim())).collect()
 }
 
+fn rate_or_0(text: &str) -> Result<f64, String> {
+    match text {
+        "0" => Ok(0.0),
+        text => sweep::rate(text),
+    }
+}
+
 fn sources(matches: &ArgMatches) -> Result<Vec<IpAddr>, String> {
     let given = matches.get_many::<String>("source").into_iter().flatten();
-    given
-        .map(|text| {
-            text.parse()
-                .map_err(|_| format!("--source: '{text}' is not an IP address"))
-        })
-        .collect()
+    given.map(|text| ip(text).map_err(of("source"))).collect()
+}
+
+fn ip(text: &str) -> Result<IpAddr, String> {
+    let read = text.parse();
+    read.map_err(|_| format!("'{text}' is not an IP address"))
 }
 
 const NETSTACK_FLAGS: [&str; 4] = ["device", "address", "gateway", "mtu"];
@@ -455,10 +444,7 @@ fn network(matches: &ArgMatches) -> Result<Network, String> {
     }
     let all = |name| matches.get_many::<String>(name).into_iter().flatten();
     let addresses = all("address").map(|text| address_range(text).map_err(of("address")));
-    let gateways = all("gateway").map(|text| {
-        text.parse()
-            .map_err(|_| format!("--gateway: '{text}' is not an IP address"))
-    });
+    let gateways = all("gateway").map(|text| ip(text).map_err(of("gateway")));
     let device = optional(matches, "device", |text| text.parse().map_err(say))?;
     let station = Station {
         device: device.ok_or("--network netstack needs a --device, such as tap:weft0")?,
@@ -475,9 +461,7 @@ fn address_range(text: &str) -> Result<Vec<Prefix>, String> {
         return text.parse().map(|one| vec![one]).map_err(say);
     };
     let last: Prefix = last.parse().map_err(say)?;
-    let first: IpAddr = first
-        .parse()
-        .map_err(|_| format!("'{first}' is not an IP address"))?;
+    let first = ip(first)?;
     let prefix = |address| Prefix { address, ..last };
     let range = match (first, last.address) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -504,13 +488,8 @@ fn address_range(text: &str) -> Result<Vec<Prefix>, String> {
 /// The addresses from which the targets can be reached: those of their family.
 fn sources_of(station: &Station, targets: &[SocketAddr]) -> Vec<IpAddr> {
     let addresses = station.addresses.iter().map(|prefix| prefix.address);
-    addresses
-        .filter(|own| {
-            targets
-                .iter()
-                .any(|target| target.is_ipv4() == own.is_ipv4())
-        })
-        .collect()
+    let reaches = |own: &IpAddr| targets.iter().any(|one| one.is_ipv4() == own.is_ipv4());
+    addresses.filter(reaches).collect()
 }
 
 // ---- values, with the flag's name in what is wrong with them
@@ -519,11 +498,16 @@ fn said<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).expect("it has a default")
 }
 
+fn parsed<T: FromStr<Err: Display>>(matches: &ArgMatches, name: &str) -> Result<T, String> {
+    let read = said(matches, name).parse();
+    read.map_err(say).map_err(of(name))
+}
+
 fn of(name: &str) -> impl Fn(String) -> String {
     move |sentence| format!("--{name}: {sentence}")
 }
 
-fn say(error: impl std::fmt::Display) -> String {
+fn say(error: impl Display) -> String {
     error.to_string()
 }
 
@@ -557,12 +541,7 @@ const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
 
 pub(crate) fn count_up_to(matches: &ArgMatches, name: &str, most: u64) -> Result<u64, String> {
     let text = said(matches, name);
-    let read = if text == "0" {
-        Ok(0.0)
-    } else {
-        sweep::rate(text)
-    };
-    let whole = read.ok().filter(|count| count.fract() == 0.0);
+    let whole = rate_or_0(text).ok().filter(|count| count.fract() == 0.0);
     match whole {
         Some(count) if count <= most as f64 => Ok(count as u64),
         Some(_) => Err(format!(

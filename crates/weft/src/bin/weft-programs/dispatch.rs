@@ -34,11 +34,8 @@ pub(super) fn run(parameters: &Parameters) -> Result<Output, String> {
 
 fn least(parameters: &Parameters) -> io::Result<Output> {
     let name = parameters.dispatcher.as_deref().unwrap_or("epoll");
-    let (idle, at_a_time) = (
-        parameters.get("idle", 0),
-        parameters.get("ready", 1) as usize,
-    );
-    let idle = pairs(idle as usize)?;
+    let at_a_time = parameters.get("ready", 1) as usize;
+    let idle = pairs(parameters.get("idle", 0) as usize)?;
     // Dispatcher and floor take turns.
     let turns = parameters.get("ms", 1000) / (2 * (TURN + WARM_UP).as_millis() as u64);
     let (mut dispatched, mut floor) = (f64::INFINITY, f64::INFINITY);

@@ -35,10 +35,8 @@ fn main() -> ExitCode {
             "ceiling" => ceiling::run(&words),
             _ => relay::run(&words),
         };
-        eprintln!(
-            "weft-programs: {}",
-            ended.expect_err("it goes on until it is killed")
-        );
+        let why = ended.expect_err("it goes on until it is killed");
+        eprintln!("weft-programs: {why}");
         return ExitCode::from(2);
     }
     match run(&name, words) {
@@ -169,10 +167,7 @@ fn sample(ops: u64, elapsed: Duration) -> Output {
     Output {
         ops,
         seconds: elapsed.as_secs_f64(),
-        end_seconds: None,
-        resident_bytes: None,
-        virtual_bytes: None,
-        cpu_seconds: None,
+        ..Output::default()
     }
 }
 
@@ -200,9 +195,8 @@ impl Batch {
         if self.mine < 64 {
             return true;
         }
-        self.total
-            .ops
-            .fetch_add(std::mem::take(&mut self.mine), Ordering::Relaxed);
+        let mine = std::mem::take(&mut self.mine);
+        self.total.ops.fetch_add(mine, Ordering::Relaxed);
         !self.total.is_over.load(Ordering::Relaxed)
     }
 }
@@ -230,10 +224,9 @@ fn yields(parameters: &Parameters) -> Result<Output, String> {
             Flow::Yield
         }
         fn resumed(&mut self) -> Flow {
-            if self.0.count() {
-                Flow::Yield
-            } else {
-                Flow::Done
+            match self.0.count() {
+                true => Flow::Yield,
+                false => Flow::Done,
             }
         }
     }
@@ -257,6 +250,7 @@ fn yields(parameters: &Parameters) -> Result<Output, String> {
 const RING: usize = 5;
 
 /// One of a ring: the next one, and whether it is our turn.
+#[derive(Default)]
 struct Link {
     has_token: AtomicBool,
     fiber: OnceLock<Fiber>,
@@ -273,10 +267,8 @@ impl Place {
     fn pass_on(&self) {
         let next = &self.ring[(self.at + 1) % RING];
         next.has_token.store(true, Ordering::Release);
-        next.fiber
-            .get()
-            .expect("the token starts when all are there")
-            .unpark();
+        let fiber = next.fiber.get();
+        fiber.expect("the token starts when all are there").unpark();
     }
 
     fn takes_token(&self) -> bool {
@@ -294,23 +286,17 @@ impl Steps for Place {
             return Flow::Park;
         }
         self.pass_on();
-        if self.batch.count() {
-            Flow::Park
-        } else {
-            Flow::Done
+        match self.batch.count() {
+            true => Flow::Park,
+            false => Flow::Done,
         }
     }
 }
 
 fn cycle(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
-    let link = |_| Link {
-        has_token: AtomicBool::new(false),
-        fiber: OnceLock::new(),
-    };
-    let rings: Vec<_> = (0..parameters.threads())
-        .map(|_| Arc::new(std::array::from_fn(link)))
-        .collect();
+    let rings = (0..parameters.threads()).map(|_| Arc::default());
+    let rings: Vec<Arc<[Link; RING]>> = rings.collect();
     let start = Instant::now();
     for ring in &rings {
         for at in 0..RING {
@@ -460,6 +446,7 @@ impl OnceSeat {
     }
 }
 
+#[derive(Default)]
 struct Round {
     epoch: AtomicU64,
     leader: AtomicU64,
@@ -469,6 +456,13 @@ struct Round {
     exhausts: bool,
     acks: Vec<AtomicU64>,
     fibers: Vec<OnceLock<Fiber>>,
+}
+
+impl Round {
+    fn wake_all(&self) {
+        let fibers = self.fibers.iter().filter_map(OnceLock::get);
+        fibers.for_each(Fiber::unpark);
+    }
 }
 
 /// One that leads or follows.
@@ -516,19 +510,14 @@ impl Member {
         round.leader.store(next as u64, Ordering::Release);
         round.epoch.fetch_add(1, Ordering::AcqRel);
         if round.exhausts {
-            round
-                .fibers
-                .iter()
-                .filter_map(OnceLock::get)
-                .for_each(Fiber::unpark);
+            round.wake_all();
         }
     }
 
     fn idle_flow(&self) -> Flow {
-        if self.round.exhausts {
-            Flow::Park
-        } else {
-            Flow::Yield
+        match self.round.exhausts {
+            true => Flow::Park,
+            false => Flow::Yield,
         }
     }
 }
@@ -551,14 +540,11 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
     let runtime = parameters.runtime()?;
     let count = parameters.threads() as usize;
     let round = Arc::new(Round {
-        epoch: AtomicU64::new(0),
-        leader: AtomicU64::new(0),
-        done: AtomicU64::new(0),
         wanted: parameters.get("transfers", 100),
-        is_over: AtomicBool::new(false),
         exhausts: parameters.get("exhaust", 0) != 0,
         acks: (0..count).map(|_| AtomicU64::new(0)).collect(),
         fibers: (0..count).map(|_| OnceLock::new()).collect(),
+        ..Round::default()
     });
     for me in 0..count {
         let mut member = Member {
@@ -586,11 +572,7 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
     }
     let start = Instant::now();
     round.epoch.store(1, Ordering::Release);
-    round
-        .fibers
-        .iter()
-        .filter_map(OnceLock::get)
-        .for_each(Fiber::unpark);
+    round.wake_all();
     let limit = Duration::from_millis(parameters.get("limit_ms", 5000));
     while !round.is_over.load(Ordering::Relaxed) && start.elapsed() < limit {
         thread::sleep(Duration::from_micros(100));
@@ -618,11 +600,9 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
     }
     let runtime = parameters.runtime()?;
     let count = parameters.threads();
-    let (resident, virtual_) = (status("VmRSS:") + status("VmPTE:"), status("VmSize:"));
-    let (parked, is_over) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let sizes = || (status("VmRSS:") + status("VmPTE:"), status("VmSize:"));
+    let before = sizes();
+    let (parked, is_over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
     let start = Instant::now();
     let mut fibers = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -644,10 +624,7 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
         thread::sleep(Duration::from_millis(1));
     }
     let started = start.elapsed();
-    let (resident, virtual_) = (
-        status("VmRSS:") + status("VmPTE:") - resident,
-        status("VmSize:") - virtual_,
-    );
+    let now = sizes();
     let start = Instant::now();
     is_over.store(true, Ordering::Release);
     fibers.iter().for_each(Fiber::unpark);
@@ -657,8 +634,8 @@ fn memory(parameters: &Parameters) -> Result<Output, String> {
     }
     Ok(Output {
         end_seconds: Some(start.elapsed().as_secs_f64()),
-        resident_bytes: Some(resident),
-        virtual_bytes: Some(virtual_),
+        resident_bytes: Some(now.0 - before.0),
+        virtual_bytes: Some(now.1 - before.1),
         ..sample(count, started)
     })
 }

@@ -181,10 +181,8 @@ fn bind_to_cpu(at: usize) {
 /// CPU time of the process while its fibers sleep, each for `period_ms` again and again.
 pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
     let (runtime, total) = (parameters.runtime()?, Arc::new(Total::default()));
-    let (count, period_ms) = (
-        parameters.get("threads", 0),
-        parameters.get("period_ms", 60_000),
-    );
+    let count = parameters.get("threads", 0);
+    let period_ms = parameters.get("period_ms", 60_000);
     let asleep = Arc::new(AtomicU64::new(0));
     for at in 0..count {
         let (total, asleep) = (Arc::clone(&total), Arc::clone(&asleep));
@@ -262,10 +260,8 @@ pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
             }
         })?;
     }
-    let (start, limit) = (
-        Instant::now(),
-        Duration::from_millis(parameters.get("ms", 1000)),
-    );
+    let limit = Duration::from_millis(parameters.get("ms", 1000));
+    let start = Instant::now();
     let ops = ask(&clients, limit).map_err(|error| error.to_string())?;
     Ok(sample(ops, start.elapsed()))
 }
@@ -290,10 +286,8 @@ fn ask(clients: &[UnixStream], limit: Duration) -> std::io::Result<u64> {
         client.write_all(b"?")?;
     }
     while start.elapsed() < limit {
-        poll(
-            &mut waits,
-            Some(&Duration::from_millis(100).try_into().expect("short")),
-        )?;
+        let patience = Duration::from_millis(100).try_into().expect("short");
+        poll(&mut waits, Some(&patience))?;
         for (mut client, wait) in clients.iter().zip(&waits) {
             if wait.revents().contains(PollFlags::IN) {
                 client.read_exact(&mut [0])?;

@@ -25,12 +25,8 @@ struct Connection {
 pub(super) fn serve(listener: &TcpListener, mut replies: Replies) -> io::Result<Infallible> {
     listener.set_nonblocking(true)?;
     let poll = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(
-        &poll,
-        listener,
-        EventData::new_u64(LISTENER),
-        EventFlags::IN,
-    )?;
+    let data = EventData::new_u64(LISTENER);
+    epoll::add(&poll, listener, data, EventFlags::IN)?;
     // By descriptor.
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let (mut ready, mut buffer) = (Vec::with_capacity(512), vec![0; INPUT_BYTES]);
@@ -55,10 +51,9 @@ pub(super) fn serve(listener: &TcpListener, mut replies: Replies) -> io::Result<
             let waits = connection.sent < connection.output.len();
             if waits != connection.waits_to_send {
                 connection.waits_to_send = waits;
-                let wanted = if waits {
-                    EventFlags::OUT
-                } else {
-                    EventFlags::IN
+                let wanted = match waits {
+                    true => EventFlags::OUT,
+                    false => EventFlags::IN,
                 };
                 epoll::modify(&poll, &connection.stream, EventData::new_u64(at), wanted)?;
             }
@@ -80,12 +75,8 @@ fn accept(
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let at = std::os::fd::AsRawFd::as_raw_fd(&stream) as usize;
-        epoll::add(
-            &poll,
-            &stream,
-            EventData::new_u64(at as u64),
-            EventFlags::IN,
-        )?;
+        let data = EventData::new_u64(at as u64);
+        epoll::add(&poll, &stream, data, EventFlags::IN)?;
         if connections.len() <= at {
             connections.resize_with(at + 1, || None);
         }

@@ -78,13 +78,17 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on the first address that is free. Names are looked up on an offload thread.
+    /// Listens on the first address that is free. Names are looked up on an offload thread. As many
+    /// connections wait to be accepted as the system allows (`net.core.somaxconn`).
     ///
     /// # Errors
     /// What `bind(2)` or `listen(2)` report for the last address.
     pub fn bind(address: impl ToSocketAddrs + Sync) -> io::Result<TcpListener> {
         let addresses = resolve(address)?;
-        Ok(first_that_works(&addresses, std::net::TcpListener::bind)?.into())
+        let listener = first_that_works(&addresses, std::net::TcpListener::bind)?;
+        // std asks for 128 only. listen(2) may be called again.
+        rustix::net::listen(&listener, i32::MAX)?;
+        Ok(listener.into())
     }
 
     /// Waits for a connection. Any number of fibers and plain threads may wait on one listener.

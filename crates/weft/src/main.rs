@@ -100,8 +100,8 @@ fn run() -> Result<(), Failure> {
 fn said_by_clap(error: clap::Error) -> Failure {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     match error.print() {
-        Ok(()) => Failure::Shown(code),
-        Err(error) => Failure::from(error),
+        Err(error) if code == 0 => Failure::from(error),
+        _ => Failure::Shown(code),
     }
 }
 

@@ -431,6 +431,16 @@ fn a_reader_who_has_seen_enough_is_no_failure() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// Seen: a wrong flag ended with 0 if what read the message had gone (`weft serve --prot 2>&1 |
+/// head`). Cause: that was taken for a reader who has seen enough. Cure: a mistake stays one.
+#[test]
+fn a_mistake_is_no_success_although_its_message_is_not_read() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = weft(&["serve", "--prot"]).stderr(writer).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
 #[test]
 fn the_packaged_configuration_is_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");

@@ -1,15 +1,17 @@
 """Where it listens, as whom it runs, what it says when something is not allowed."""
 
 import ctypes
+import os
 import pathlib
 import pwd
+import resource
 import shutil
 import socket
 import stat
 import struct
 import tempfile
 
-from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
+from world import ALL, VARIANTS, Failure, check, expect, expect_equal, free_port, wait_for
 
 DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
 
@@ -205,6 +207,42 @@ def a_taken_port_is_named(world):
         said = second.output().split("\n", 1)[1]
         expect(str(server.port) in said and "in use" in said, f"it says {said!r}")
         expect("panicked" not in said, f"it says {said!r}")
+
+
+@check(*ALL, limit_s=60)
+def whichever_thread_is_one_too_many_the_limit_is_named(world):
+    """Seen: `weft cache` said "Resource temporarily unavailable (os error 11)" and nothing else, `weft serve` that it could not
+    open its log. Cause: some of the threads that a start makes did not name the limit."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-"))
+    world.at_end(lambda: shutil.rmtree(folder))
+    folder.chmod(0o777)
+    # The checkout may lie where no other account may look.
+    binary = os.open(world.binary, os.O_RDONLY)
+    world.at_end(lambda: os.close(binary))
+    for words in (["serve", folder, "--access-log", folder / "log", "--listen"], ["cache", "-c", "10", "-U", free_port(), "-l"]):
+        for threads in range(1, 100):
+            command = [f"/proc/self/fd/{binary}", *words, f"127.0.0.1:{free_port()}", "--admin", f"127.0.0.1:{free_port()}"]
+            process = world.start(*command, *VARIANTS[world.variant], pass_fds=[binary], preexec_fn=limit_threads(threads))
+            said = next(line for line in process.stderr if line.startswith((b"error: ", b"weft "))).decode()
+            if said.startswith("weft "):
+                break
+            expect("ulimit -u" in said and "os error" not in said, f"with {threads} threads it says {said!r}")
+            expect(process.wait(10) in (1, 2), f"it ended with {process.returncode}")
+        expect(threads > 2, "no limit was too low")
+        process.terminate()
+        expect_equal("the exit status at the end", process.wait(10), 0)
+
+
+def limit_threads(count):
+    """Of an account that has no other process."""
+
+    def before_exec():
+        resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
+        os.setgroups([])
+        os.setgid(54_321)
+        os.setuid(54_321)
+
+    return before_exec
 
 
 @check()

@@ -2,6 +2,7 @@
 //! datagrams to it, housekeeping beside them, and an admin endpoint.
 
 use std::fs;
+use std::io;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use super::restart::{self, Restored};
 use super::udp;
 use super::verbose::Overheard;
 use crate::Failure;
+use crate::machine::why_no_threads;
 use crate::operate::{Hosted, Part};
 
 /// A running cache.
@@ -104,7 +106,7 @@ impl Running {
     ///
     /// # Errors
     /// What the file system reports.
-    pub(crate) fn save(&self, file: &Path) -> std::io::Result<Snapshot> {
+    pub(crate) fn save(&self, file: &Path) -> io::Result<Snapshot> {
         self.service.store().save(file, time(&self.service))
     }
 }
@@ -315,7 +317,8 @@ fn serve_datagrams(
             udp::answer(&service, datagram, from, send);
         })
     };
-    Ok(sockets.into_iter().map(start).collect::<Result<_, _>>()?)
+    let started: io::Result<_> = sockets.into_iter().map(start).collect();
+    started.map_err(|error| Failure::Running(why_no_threads("the threads of UDP", &error)))
 }
 
 /// How much of the housekeeping is done before others get their turn, and how long it rests when
@@ -326,7 +329,7 @@ const HOUSEKEEPING_REST: Duration = Duration::from_millis(100);
 /// Takes out what has expired and gives memory back, in small pieces, beside the connections.
 fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
     let service = Arc::clone(service);
-    server.run_beside("housekeeping", move |is_over| {
+    let started = server.run_beside("housekeeping", move |is_over| {
         while !is_over.load(Ordering::Relaxed) {
             let now = service.seconds(Now::read());
             let has_more = service.store().maintain(HOUSEKEEPING_STEPS, now);
@@ -335,6 +338,6 @@ fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
                 false => fiber::sleep(HOUSEKEEPING_REST),
             }
         }
-    })?;
-    Ok(())
+    });
+    started.map_err(|error| Failure::Running(why_no_threads("the housekeeping", &error)))
 }

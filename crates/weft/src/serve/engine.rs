@@ -1,6 +1,7 @@
 //! The libraries put together: a site behind a handle, a server that brings connections to it, an
 //! access log, and an admin endpoint that tells about all of them.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::ServeConfig;
 use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
+use crate::machine::why_no_threads;
 use crate::operate::{Hosted, Part};
 use crate::value::{show_count, show_counted};
 
@@ -161,8 +163,12 @@ fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<Acce
     };
     let name = target.to_string();
     let log = AccessLog::open(target, &Options::default(), move |news| terminal.warn(news));
-    log.map(Some)
-        .map_err(|error| Failure::Running(format!("cannot open the access log {name}: {error}")))
+    log.map(Some).map_err(|error| {
+        Failure::Running(match error.kind() {
+            io::ErrorKind::WouldBlock => why_no_threads("the access log's thread", &error),
+            _ => format!("cannot open the access log {name}: {error}"),
+        })
+    })
 }
 
 fn open_site(config: &ServeConfig, limits: &Limits) -> Result<Arc<Site>, String> {

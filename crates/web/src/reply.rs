@@ -140,7 +140,8 @@ impl Replier<'_> {
 
     /// 204 with the methods that are allowed.
     pub(crate) fn options(&mut self, asked: RequestFacts<'_>) {
-        self.put_head(Status::NoContent, asked, ALLOW_LINE, &[], &[]);
+        let more = self.service.site.lines_everywhere();
+        self.put_head(Status::NoContent, asked, ALLOW_LINE, more, &[]);
         self.done(Status::NoContent, asked, 0, None, None);
     }
 
@@ -153,6 +154,7 @@ impl Replier<'_> {
         lines: &[u8],
         why: Option<&str>,
     ) {
+        let lines = &[self.service.site.lines_everywhere(), lines].concat();
         let custom = match status.is_error() {
             true => self.service.site.error_page(status.code()),
             false => None,

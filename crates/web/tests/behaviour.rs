@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use session::replay::{Cutting, run, test_now};
 use session::{GiveUp, Next, Outbox, Phase, Received, Session as _};
-use web::{Handle, LogFormat, ServiceConfig, Session, Site, SiteConfig, transcript};
+use web::{Handle, HeaderRule, LogFormat, ServiceConfig, Session, Site, SiteConfig, transcript};
 
 /// A site in a directory of its own, which goes when this does.
 struct World {
@@ -425,4 +425,48 @@ proptest! {
 
 thread_local! {
     static WORLD: Arc<World> = Arc::new(World::new());
+}
+
+/// Seen: `--header 'X-Frame-Options: DENY'`, which was said to be for all replies, was missing in
+/// errors and redirects. Cause: rules were matched with files alone. Cure: a rule for every path is
+/// in every reply.
+#[test]
+fn a_header_for_every_path_is_in_every_reply() {
+    let world = World::new();
+    let rule = |glob: &str, value: &str| HeaderRule {
+        glob: glob.to_owned(),
+        name: "X-Rule".to_owned(),
+        value: value.to_owned(),
+    };
+    let site = SiteConfig {
+        root: world.dir.path().to_owned(),
+        headers: vec![
+            rule("**", "first"),
+            rule("**", "all"),
+            rule("*.txt", "text"),
+        ],
+        error_pages: vec![(404, "404.html".into())],
+        ..SiteConfig::default()
+    };
+    let site = Arc::new(Site::open(site).unwrap());
+    let config = ServiceConfig::default();
+    world.handle.reload(site, config).unwrap();
+    for (line, status, value) in [
+        ("GET / HTTP/1.1", 200, "all"),
+        ("GET /hello.txt HTTP/1.1", 200, "text"),
+        ("GET /nosuch.txt HTTP/1.1", 404, "all"),
+        ("GET /bare/ HTTP/1.1", 403, "all"),
+        ("GET /dir HTTP/1.1", 301, "all"),
+        ("OPTIONS / HTTP/1.1", 204, "all"),
+        ("POST / HTTP/1.1", 405, "all"),
+        ("nonsense", 400, "all"),
+    ] {
+        let (mut session, mut out) = (world.session(), Outbox::new());
+        let request = format!("{line}\r\nHost: x\r\n\r\n");
+        receive(&mut session, request.as_bytes(), &mut out);
+        let said = text(&out);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
+        assert_eq!(said.matches("X-Rule: ").count(), 1, "{said}");
+        assert!(said.contains(&format!("X-Rule: {value}\r\n")), "{said}");
+    }
 }

@@ -54,7 +54,7 @@ pub struct SiteConfig {
     pub default_type: String,
 }
 
-/// A header field for the files whose path matches a glob.
+/// A header field for the files whose path matches a glob; with the glob `**` for every reply.
 ///
 /// Globs are written as in `.gitignore`: without a slash (`*.js`) they match the file's name in any
 /// directory, with one (`assets/**`, `/index.html`) the whole path from the root. `*` stops at a

@@ -186,6 +186,11 @@ impl Site {
         self.answer(lookup, self.moment(now), Blocking::Allowed)
     }
 
+    /// The operator's header lines of a reply that has no file or listing.
+    pub(crate) fn lines_everywhere(&self) -> &[u8] {
+        self.rules.everywhere().as_bytes()
+    }
+
     /// The operator's page for an error status.
     pub(crate) fn error_page(&self, status: u16) -> Option<Arc<Entry>> {
         let page = self.error_pages.iter().find(|(of, _)| *of == status);

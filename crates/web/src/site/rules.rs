@@ -8,6 +8,8 @@ pub(super) struct Rules {
     globs: GlobSet,
     /// The field of each glob, in the same order.
     fields: Vec<(String, String)>,
+    /// The header lines of the rules for every path.
+    everywhere: String,
 }
 
 /// Fields that the server sets itself; a rule with such a name would contradict it.
@@ -53,23 +55,40 @@ impl Rules {
         let globs = globs
             .build()
             .map_err(|error| glob_error("all globs together", &error))?;
-        Ok(Rules { globs, fields })
+        let is_everywhere = |&rule: &usize| headers[rule].glob == EVERYWHERE;
+        let everywhere: Vec<_> = (0..headers.len()).filter(is_everywhere).collect();
+        Ok(Rules {
+            globs,
+            everywhere: lines_of(&fields, &everywhere),
+            fields,
+        })
+    }
+
+    /// The header lines, each ending in CRLF, for what is no file or listing.
+    pub(super) fn everywhere(&self) -> &str {
+        &self.everywhere
     }
 
     /// The header lines, each ending in CRLF, for the file at `path` (from the root, no slash
     /// first).
     pub(super) fn lines(&self, path: &str) -> String {
-        let matching = self.globs.matches(path);
-        let mut lines = String::new();
-        for (nth, &rule) in matching.iter().enumerate() {
-            let (name, value) = &self.fields[rule];
-            let overruled = |later: &usize| self.fields[*later].0.eq_ignore_ascii_case(name);
-            if !matching[nth + 1..].iter().any(overruled) {
-                lines.extend([name, ": ", value, "\r\n"]);
-            }
-        }
-        lines
+        lines_of(&self.fields, &self.globs.matches(path))
     }
+}
+
+/// The glob of a rule for every path.
+const EVERYWHERE: &str = "**";
+
+fn lines_of(fields: &[(String, String)], matching: &[usize]) -> String {
+    let mut lines = String::new();
+    for (nth, &rule) in matching.iter().enumerate() {
+        let (name, value) = &fields[rule];
+        let overruled = |later: &usize| fields[*later].0.eq_ignore_ascii_case(name);
+        if !matching[nth + 1..].iter().any(overruled) {
+            lines.extend([name, ": ", value, "\r\n"]);
+        }
+    }
+    lines
 }
 
 fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), SiteError> {

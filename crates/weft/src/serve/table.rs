@@ -222,9 +222,9 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("headers")
         .reloads()
-        .help("Add a header, to all replies or to those whose path the glob matches")
+        .help("Add a header, to all replies or to the files that the glob matches")
         .more(
-            "'X-Frame-Options: DENY' is for every path, '*.woff2=Access-Control-Allow-Origin: *' \
+            "'X-Frame-Options: DENY' is for every reply, '*.woff2=Access-Control-Allow-Origin: *' \
              for some. A glob without a slash is matched with the file's name, one with a slash \
              with the whole path: '/assets/**'. Of rules for one name that match, the last holds.",
         ),

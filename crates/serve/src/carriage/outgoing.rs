@@ -226,7 +226,6 @@ impl Outgoing {
         };
         let Untaken { len, .. } = untaken;
         match before {
-            _ if len == 0 => true,
             Some(before) if len >= before.len => now <= self.until,
             before => {
                 self.taken += before.map_or(0, |before| before.len - len);
@@ -271,6 +270,19 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_given_back_is_lent_again_with_nothing_in_it() {
+        let now = Instant::now();
+        let mut one = Outgoing::take(false, now);
+        one.out.put(b"not sent");
+        one.sealed.put(b"not sent");
+        let address = &raw const *one;
+        one.put_back();
+        let again = Outgoing::take(false, now);
+        assert_eq!(&raw const *again, address);
+        assert!(again.is_empty());
+    }
 
     /// Seen: a pipeline allocated an outbox for each reply. Cause: the thread that sends keeps what
     /// the thread that writes had taken, until it has too many. Cure: what it has too many of goes

@@ -59,7 +59,7 @@ impl Secure {
         let was_handshaking = self.is_handshaking();
         let mut has_peer_ended = false;
         let mut opened = Ok(());
-        while !input.is_empty() && !has_peer_ended && opened.is_ok() {
+        while opened.is_ok() && !input.is_empty() {
             // A slice is read without an error; 0 is the end after a goodbye.
             if !matches!(self.connection.read_tls(&mut input), Ok(1..)) {
                 break;

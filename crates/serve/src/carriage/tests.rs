@@ -14,6 +14,8 @@ use session::{GiveUp, Phase};
 use super::outgoing::{COPIED_END_LEN, HELD_BACK_LEN};
 use super::{DRAIN_GRACE, HELD_LEN_MAX, LINGER_LEN_MAX, LINGER_TIMEOUT, Look, Untaken};
 use crate::counters::Closed;
+use crate::metrics::MetricsWriter;
+use crate::shared::{CUTTING, DRAINING, SERVING};
 use world::{Blocked, FILE_LEN, OutputWant, World};
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
@@ -181,6 +183,10 @@ fn a_head_has_one_deadline_however_its_bytes_are_spread_and_a_body_one_for_each_
         world.say(byte);
         assert_eq!(world.until(), until);
     }
+    world.pass(Duration::from_secs(2));
+    world.say("\nsay y");
+    let next = world.now.monotonic + world.limits().head_timeout;
+    assert_eq!(world.until(), next, "another head");
     world.say("\nbody 10\n");
     for byte in ["a", "b"] {
         world.pass(Duration::from_secs(40));
@@ -306,6 +312,22 @@ fn a_peer_that_ends_its_side_gets_all_replies_first() {
 }
 
 #[test]
+fn what_comes_behind_the_end_is_nothing_to_anything() {
+    for last in ["say x\nbye\n", "refuse\n"] {
+        let mut world = World::new();
+        world.window = 0;
+        assert_eq!(world.say(last), Blocked::Send);
+        world.carriage.input(b"say more\n", world.now);
+        assert!(world.carriage.held.is_empty());
+        let counted = world.carriage.shared.counters.snapshot();
+        assert_eq!(counted.bytes_received(), last.len() as u64);
+    }
+    let mut world = World::new();
+    world.carriage.input(b"", world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+}
+
+#[test]
 fn a_peer_that_is_gone_gets_nothing_more() {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, Other};
     for (kind, closed) in [
@@ -385,10 +407,12 @@ fn input_that_was_not_asked_for_is_held_within_bounds() {
     // more. Cure: also when it is held.
     let too_much = |world: &mut World| {
         let input = [b'x'; 16 * 1024];
+        let mut longest = 0;
         for _ in 0..100 {
             world.carriage.input(&input, world.now);
-            assert!(world.carriage.held.len() <= HELD_LEN_MAX);
+            longest = longest.max(world.carriage.held.len());
         }
+        assert!((HELD_LEN_MAX - input.len()..=HELD_LEN_MAX).contains(&longest));
     };
     let too_long = Blocked::Closed(Closed::TooLong);
 
@@ -426,9 +450,9 @@ fn a_file_that_shrinks_cuts_the_reply_off() {
 #[test]
 fn a_file_that_the_socket_takes_at_once_is_not_held_back() {
     let mut world = World::new();
-    world.say("say x\nfile 3000000\nsay y\n");
+    world.say("say x\nfile 3000000\nfile 3000000\nsay y\n");
     let (len, look) = (FILE_LEN, false);
-    assert_eq!(world.asked, [OutputWant::Pages { len, look }]);
+    assert_eq!(world.asked, [OutputWant::Pages { len, look }; 2]);
 }
 
 /// Seen: the last 16 KiB of a large file came a round trip late, because they were held back until
@@ -510,6 +534,23 @@ fn the_end_of_a_slow_file_is_held_back_until_its_pages_were_taken_and_is_the_sam
         looks.count() as u128 <= looks_max,
         "above {looks_max} in {wait:?}"
     );
+
+    // What it takes between two looks is its rate.
+    let trickle = |len| {
+        let mut world = slow();
+        world.untaken.len = FILE_LEN;
+        let mut took = |_| {
+            world.untaken.len -= len;
+            world.step()
+        };
+        (0..1000).find_map(&mut took)
+    };
+    let per_look = slow().limits().send_rate_min / 4;
+    assert_eq!(trickle(per_look + 5), None);
+    assert_eq!(
+        trickle(per_look - 5),
+        Some(Blocked::Closed(Closed::TooSlow))
+    );
 }
 
 #[test]
@@ -551,6 +592,61 @@ fn a_request_in_pieces_is_asked_since_its_first_byte() {
     );
     assert_eq!(asked(&[("ng\n", 3)]), [2, 3]);
     assert_eq!(asked(&[("say after a silence\n", 9)]), [9, 9]);
+}
+
+/// How many replies were counted, and how many seconds they took together.
+fn replied(world: &World) -> (u64, f64) {
+    let mut out = MetricsWriter::default();
+    let counted = world.carriage.shared.counters.snapshot();
+    counted.write_durations_to("t", "Time.", &mut out);
+    let text = String::from_utf8(out.finish()).unwrap();
+    let value = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().parse::<f64>().unwrap()
+    };
+    (value("t_count") as u64, value("t_sum"))
+}
+
+#[test]
+fn what_is_counted_is_what_came_and_what_was_taken_and_every_reply() {
+    let request = "say one\nbig 300\nfile 500\nflood 30\nwork\nsay two\nbig 200\nsay y\n";
+    for window in [1, 7, 100, 250, 1000, usize::MAX] {
+        let mut world = World::new();
+        world.window = window;
+        assert_eq!(world.say(request), Blocked::Receive);
+        let counted = world.carriage.shared.counters.snapshot();
+        assert_eq!(counted.bytes_received(), request.len() as u64);
+        assert_eq!(counted.bytes_sent(), world.got.len() as u64, "by {window}");
+        assert_eq!(replied(&world).0, 6, "by {window}");
+    }
+}
+
+#[test]
+fn a_reply_takes_from_the_first_byte_of_its_request_to_its_own_last() {
+    let mut world = World::new();
+    world.window = 0;
+    for input in ["say pi", "ng\nsay whole\n"] {
+        world.pass(Duration::from_secs(1));
+        world.say(input);
+        let waits_for_time = input.ends_with('\n');
+        assert_eq!(world.carriage.is_timed(), waits_for_time, "{input:?}");
+    }
+    world.pass(Duration::from_secs(3));
+    world.window = usize::MAX;
+    world.run();
+    assert_eq!(replied(&world), (2, 4.0 + 3.0));
+    // Neither does anything else need the time.
+    world.carriage.input(b"flood 3\n", world.now);
+    assert!(!world.carriage.is_timed() && world.carriage.outgoing.is_some());
+}
+
+#[test]
+fn room_for_a_long_beginning_is_given_back_when_the_rest_has_come() {
+    let mut world = World::new();
+    world.say(&format!("say {}", "a".repeat(2 * super::HELD_LEN_KEPT)));
+    assert!(world.carriage.held.capacity() > super::HELD_LEN_KEPT);
+    world.say("\n");
+    assert_eq!(world.carriage.held.capacity(), 0);
 }
 
 #[test]
@@ -628,8 +724,10 @@ fn everywhere() -> Vec<(&'static str, World)> {
 #[test]
 fn a_drain_reaches_every_session_once_and_ends_every_connection() {
     for (name, mut world) in everywhere() {
-        world.carriage.drain(world.now);
-        world.carriage.drain(world.now);
+        world.carriage.at_stage(SERVING, world.now);
+        assert_eq!(world.life.drained.load(Ordering::Relaxed), 0, "{name}");
+        world.carriage.at_stage(DRAINING, world.now);
+        world.carriage.at_stage(DRAINING, world.now);
         world.window = usize::MAX;
         let blocked = world.run();
         let is_over = ["finishing", "discarding", "closing"].contains(&name);
@@ -704,8 +802,8 @@ fn a_connection_that_a_drain_cuts_counts_as_drained_wherever_it_is() {
     // Cause: the cut looks like an end of the stream to the one that reads. Cure: the carriage is
     // told of the cut.
     for (name, mut world) in everywhere() {
-        world.carriage.drain(world.now);
-        world.carriage.cut(world.now);
+        world.carriage.at_stage(DRAINING, world.now);
+        world.carriage.at_stage(CUTTING, world.now);
         world.carriage.end_of_input(world.now);
         assert_eq!(world.run(), Blocked::Closed(Closed::Drained), "{name}");
         let was_open = usize::from(name != "accepted");

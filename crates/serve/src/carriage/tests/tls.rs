@@ -18,7 +18,9 @@ struct Authority {
 }
 
 /// One for all: making keys takes its time.
-static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
+static AUTHORITY: LazyLock<Authority> = LazyLock::new(authority);
+
+fn authority() -> Authority {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all.pem");
@@ -37,7 +39,7 @@ static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
         tls: Arc::new(Tls::open(options).unwrap()),
         certificate: made.cert.der().clone(),
     }
-});
+}
 
 /// A client and a carriage, joined without a network.
 struct Pair {
@@ -52,8 +54,12 @@ struct Pair {
 
 impl Pair {
     fn new(protocols: &[&str]) -> Pair {
+        Pair::under(&AUTHORITY, protocols)
+    }
+
+    fn under(authority: &Authority, protocols: &[&str]) -> Pair {
         let mut roots = RootCertStore::empty();
-        roots.add(AUTHORITY.certificate.clone()).unwrap();
+        roots.add(authority.certificate.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -67,7 +73,7 @@ impl Pair {
         let name = "localhost".try_into().unwrap();
         Pair {
             client: ClientConnection::new(Arc::new(config), name).unwrap(),
-            world: World::accepted(Some(Secure::new(&AUTHORITY.tls).unwrap())),
+            world: World::accepted(Some(Secure::new(&authority.tls).unwrap())),
             heard: Vec::new(),
             has_ended: false,
             piece_len: usize::MAX,
@@ -171,6 +177,34 @@ fn a_session_is_opened_with_what_the_handshake_agreed_on() {
     };
     assert_eq!(facts.alpn, Some(&b"http/1.1"[..]));
     assert_eq!(facts.server_name, Some("localhost"));
+}
+
+#[test]
+fn handshakes_and_what_is_sent_in_records_are_counted() {
+    let authority = authority();
+    let counts = || {
+        let Authority { tls, .. } = &authority;
+        (tls.handshake_count(), tls.failed_handshake_count())
+    };
+    let mut pair = Pair::under(&authority, &[]);
+    pair.piece_len = 10;
+    pair.say("say x\n");
+    assert_eq!(counts(), (1, 0));
+    let counted = |pair: &Pair| pair.world.carriage.shared.counters.snapshot();
+    assert_eq!(
+        counted(&pair).sends(),
+        1,
+        "what is not the session's is none"
+    );
+    pair.say("file 100000\nbig 50000\n");
+    assert_eq!(counts(), (1, 0));
+    assert_eq!(counted(&pair).bytes_sent(), pair.heard.len() as u64);
+    // A connection has one at most.
+    pair.world.carriage.input(b"no record", pair.world.now);
+    assert_eq!(counts(), (1, 1));
+    let mut refused = Pair::under(&authority, &[]);
+    refused.world.carriage.input(b"GET / ", refused.world.now);
+    assert_eq!(counts(), (1, 2));
 }
 
 #[test]
@@ -388,18 +422,22 @@ fn whatever_comes_instead_of_records_ends_the_connection_once() {
 
 #[test]
 fn records_for_a_peer_that_takes_nothing_are_bounded() {
-    let mut pair = Pair::new(&[]);
-    pair.say("say x\n");
-    pair.world.window = 0;
-    let requests = "say y\nbig 1000000\nflood 100000\nfile 3000000\n".repeat(100);
-    assert_eq!(pair.say(&requests), Blocked::Send);
-    let outgoing = pair.world.carriage.outgoing.as_ref().unwrap();
-    let sealed = outgoing.sealed.queued_len();
-    assert!(sealed <= SEALED_LEN_MAX as u64 + 1024, "{sealed} bytes");
-    assert!(
-        outgoing.out.is_full(),
-        "the session is kept from making more"
-    );
-    assert_eq!(pair.world.expire(), Blocked::Closed(Closed::TooSlow));
-    assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 1);
+    for requests in [
+        "say y\nbig 1000000\nflood 100000\nfile 3000000\n",
+        "big 20000\nbig 20000\nbig 20000\nbig 60000\n",
+    ] {
+        let mut pair = Pair::new(&[]);
+        pair.say("say x\n");
+        pair.world.window = 0;
+        assert_eq!(pair.say(&requests.repeat(100)), Blocked::Send);
+        let outgoing = pair.world.carriage.outgoing.as_ref().unwrap();
+        let sealed = outgoing.sealed.queued_len();
+        assert!(sealed <= SEALED_LEN_MAX as u64 + 1024, "{sealed} bytes");
+        assert!(
+            outgoing.out.is_full(),
+            "the session is kept from making more"
+        );
+        assert_eq!(pair.world.expire(), Blocked::Closed(Closed::TooSlow));
+        assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 1);
+    }
 }

@@ -101,6 +101,18 @@ def wait_for(what, holds, seconds=10.0):
         time.sleep(0.02)
 
 
+def limit_threads(count):
+    """For the start of a process: an account that has no other one may have so many threads."""
+
+    def before_exec():
+        resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
+        os.setgroups([])
+        os.setgid(54_321)
+        os.setuid(54_321)
+
+    return before_exec
+
+
 def free_port(host="127.0.0.1"):
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in PORTS:

@@ -72,6 +72,7 @@ pub(crate) fn run_over(
         times,
         open,
         stop,
+        is_whole: OnceLock::new(),
         failed: AtomicBool::new(false),
         ready: Barrier::new(plan.threads as usize),
         started: OnceLock::new(),
@@ -88,6 +89,7 @@ pub(crate) fn run_over(
                     .spawn_scoped(scope, body)
             })
             .collect();
+        let _ = stage.is_whole.set(threads.iter().all(Result::is_ok));
         drop(sender);
         let intervals = collect(plan, &times, &receiver, observer);
         let results: Vec<_> = threads.into_iter().map(joined).collect();
@@ -146,6 +148,8 @@ struct Stage<'a, Open> {
     times: Times,
     open: Open,
     stop: &'a AtomicBool,
+    /// Whether all threads are there. A barrier would wait for those that are not.
+    is_whole: OnceLock<bool>,
     /// Set when a thread could not begin; then none begins.
     failed: AtomicBool,
     ready: Barrier,
@@ -178,6 +182,9 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> Stage<'_, Open> {
             ended: None,
             spun: Duration::ZERO,
         };
+        if !self.is_whole.wait() {
+            return Ok(overseer.worked(Instant::now()));
+        }
         let prepared = self.prepare(&share, &overseer);
         if prepared.is_err() {
             self.failed.store(true, Ordering::Relaxed);

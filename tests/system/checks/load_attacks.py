@@ -1,13 +1,14 @@
 """`weft load` against whatever can go wrong: every run ends by its deadline, with a count that has the right name, and an exit
 code that says which it was."""
 
+import os
 import signal
 import socket
 import time
 
 from generator import Badly, finished, load, start_load
 from memcache import cache
-from world import ALL, check, expect, expect_equal, free_port, wait_for
+from world import ALL, check, expect, expect_equal, free_port, limit_threads, wait_for
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 # Beyond a run's duration and one time-out: starting, writing, a machine that has other things to do.
@@ -199,6 +200,20 @@ def more_connections_than_descriptors_are_refused_at_once(world):
 def limit_descriptors(count):
     import resource
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+@check()
+def too_few_threads_end_the_run_at_once(world):
+    """Seen: with a limit on threads of less than --threads the run never ended, nor by SIGTERM. Cause: those that had started waited
+    for those that had not. Cure: they learn that these will not come."""
+    binary = os.open(world.binary, os.O_RDONLY)
+    world.at_end(lambda: os.close(binary))
+    with world.server() as server:
+        for threads in (1, 2, 4):
+            command = [f"/proc/self/fd/{binary}", "load", "http", server.url("/style.css"), "-d", "1s", "-t", 4]
+            process = world.start(*command, pass_fds=[binary], preexec_fn=limit_threads(threads))
+            _, said = process.communicate(timeout=10)
+            expect(process.returncode == 1 and b"ulimit -u" in said, f"with {threads} threads: {process.returncode}, {said!r}")
 
 
 @check(limit_s=60)

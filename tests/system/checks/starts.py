@@ -4,14 +4,13 @@ import ctypes
 import os
 import pathlib
 import pwd
-import resource
 import shutil
 import socket
 import stat
 import struct
 import tempfile
 
-from world import ALL, VARIANTS, Failure, check, expect, expect_equal, free_port, wait_for
+from world import ALL, VARIANTS, Failure, check, expect, expect_equal, free_port, limit_threads, wait_for
 
 DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
 
@@ -231,18 +230,6 @@ def whichever_thread_is_one_too_many_the_limit_is_named(world):
         expect(threads > 2, "no limit was too low")
         process.terminate()
         expect_equal("the exit status at the end", process.wait(10), 0)
-
-
-def limit_threads(count):
-    """Of an account that has no other process."""
-
-    def before_exec():
-        resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
-        os.setgroups([])
-        os.setgid(54_321)
-        os.setuid(54_321)
-
-    return before_exec
 
 
 @check()

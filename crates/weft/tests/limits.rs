@@ -149,8 +149,11 @@ impl World {
         while !is_over.load(Ordering::Relaxed) || replies == 0 {
             let mut stream = self.connect();
             for _ in 0..20 {
-                stream.write_all(GET).unwrap();
-                let (status, body) = read_reply(&mut stream).unwrap();
+                let asked = stream.write_all(GET).ok();
+                // On a machine that has much else to do, its own time may be up between two.
+                let Some((status, body)) = asked.and_then(|()| read_reply(&mut stream)) else {
+                    break;
+                };
                 assert_eq!((status.as_str(), &body[..]), ("200", &b"hello\n"[..]));
                 replies += 1;
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fiber::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use fiber::net::{Readable, TcpListener, TcpStream, UnixListener, UnixStream};
 use fiber::{BackendChoice, Runtime};
 use patience::{PATIENCE, until};
 
@@ -33,6 +33,7 @@ contract! {
     many_acceptors_share_a_listener
     a_reset_is_an_error
     shutdown_wakes_the_reader
+    what_comes_to_a_descriptor_that_other_code_reads_is_not_missed
     vectored_writes_keep_their_order
     unix_sockets_work_alike
     connect_to_nobody_is_refused
@@ -383,6 +384,47 @@ fn shutdown_wakes_the_reader() {
     fiber::sleep(Duration::from_millis(5));
     near.shutdown(Shutdown::Read).unwrap();
     assert_eq!(reader.join().unwrap(), 0);
+}
+
+fn what_comes_to_a_descriptor_that_other_code_reads_is_not_missed() {
+    const WORDS: usize = 200;
+    let (mut near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    far.set_nonblocking(true).unwrap();
+    let readable = Readable::from(OwnedFd::from(far.try_clone().unwrap()));
+    let read = Arc::new(AtomicUsize::new(0));
+    let were_read = Arc::clone(&read);
+    let writer = fiber::spawn(move || {
+        for number in 0..WORDS {
+            // It comes while the reader has found nothing, and is not waiting yet.
+            while were_read.load(Ordering::Relaxed) < number {
+                fiber::yield_now();
+            }
+            near.write_all(&[7]).unwrap();
+        }
+        near
+    });
+    while read.load(Ordering::Relaxed) < WORDS {
+        match (&far).read(&mut [0; 1]) {
+            Ok(len) => {
+                assert_eq!(len, 1);
+                read.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                for _ in 0..4 {
+                    fiber::yield_now();
+                }
+                let wait = readable.wait(Some(Instant::now() + PATIENCE));
+                wait.unwrap_or_else(|error| panic!("{error} after {read:?} words"));
+            }
+        }
+    }
+    let _near = writer.join().unwrap();
+    let ended = (0..1000).find_map(|_| {
+        let wait = readable.wait(Some(Instant::now() + Duration::from_millis(10)));
+        wait.err()
+    });
+    assert_eq!(ended.map(|it| it.kind()), Some(ErrorKind::TimedOut));
 }
 
 fn vectored_writes_keep_their_order() {

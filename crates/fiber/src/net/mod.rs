@@ -2,11 +2,12 @@
 //!
 //! The types and their methods are those of [`std::net`] and [`std::os::unix::net`], reading and
 //! writing included (also on shared references). On a plain thread they block that thread. Beyond
-//! `std` there are [`TcpStream::receive`], which holds no buffer while it waits, and
-//! [`TcpStream::send_file`].
+//! `std` there are [`TcpStream::receive`], which holds no buffer while it waits,
+//! [`TcpStream::send_file`], and [`Readable`] for a descriptor that other code reads.
 
 mod datagram;
 mod pipe;
+mod readable;
 mod resolve;
 pub(crate) mod socket;
 mod tcp;
@@ -14,6 +15,7 @@ mod udp;
 mod unix;
 
 pub use pipe::{PipeReader, PipeWriter, pipe};
+pub use readable::Readable;
 pub use resolve::{resolve, resolve_name};
 pub(crate) use socket::Socket;
 pub use socket::{FILE_PIECE_LEN_MAX, Input};

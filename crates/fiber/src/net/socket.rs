@@ -490,6 +490,20 @@ impl Socket {
         }
     }
 
+    /// As [`wait_readable`](Socket::wait_readable), but returns at once while there is something:
+    /// epoll tells of an edge once, and the caller may have left some.
+    pub(super) fn wait_while_empty(&self, deadline: Option<Instant>) -> io::Result<()> {
+        check_cancelled()?;
+        let is_readable = || {
+            let now = Some(Instant::now());
+            wait_ready_plain(self.fd.as_fd(), Interest::Read, now).is_ok()
+        };
+        match io_path() == IoPath::Epoll && is_readable() {
+            true => Ok(()),
+            false => self.wait(Interest::Read, deadline),
+        }
+    }
+
     fn poll_entry(&self, interest: Interest) -> squeue::Entry {
         let events = match interest {
             Interest::Read => libc::POLLIN,

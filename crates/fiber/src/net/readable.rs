@@ -1,0 +1,57 @@
+//! Waiting for a descriptor that other code reads.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use super::Socket;
+
+/// A descriptor that other code reads, by calls that do not wait: a TAP interface, or the socket of
+/// a library. A fiber waits here until it is worth a try.
+///
+/// ```
+/// use std::io::Read;
+/// use std::os::unix::net::UnixStream;
+/// use fiber::net::Readable;
+///
+/// fiber::run(|| {
+///     let (near, mut far) = UnixStream::pair().unwrap();
+///     far.set_nonblocking(true).unwrap();
+///     let readable = Readable::from(std::os::fd::OwnedFd::from(far.try_clone().unwrap()));
+///     drop(near);
+///     while let Err(error) = far.read(&mut [0; 8]) {
+///         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+///         readable.wait(None).unwrap();
+///     }
+/// });
+/// ```
+#[derive(Debug)]
+pub struct Readable {
+    socket: Socket,
+}
+
+impl Readable {
+    /// Waits until there is something to read, an end or an error, and not at all if there is now.
+    /// It may return for no reason.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline; [`Cancelled`](crate::Cancelled); or what `epoll_ctl(2)` says
+    /// to a descriptor that cannot be waited for.
+    pub fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
+        self.socket.wait_while_empty(deadline)
+    }
+}
+
+impl AsFd for Readable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Readable {
+    fn from(fd: OwnedFd) -> Readable {
+        Readable {
+            socket: Socket::new(fd),
+        }
+    }
+}

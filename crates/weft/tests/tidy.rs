@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("fiber", &[], &[]),
     ("event", &[], &[]),
     ("netstack", &[], &[]),
+    ("sockets", &["fiber", "netstack"], &[]),
     (
         "serve",
         &["session", "fiber", "event", "netstack"],
@@ -40,7 +41,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
 ];
 
 /// Crates without a line of unsafe code.
-const SAFE_CRATES: &[&str] = &["session", "web"];
+const SAFE_CRATES: &[&str] = &["session", "sockets", "web"];
 
 // One honest table may be long; nothing is longer.
 const RUST_LINES_MAX: usize = 1000;

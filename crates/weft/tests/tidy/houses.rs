@@ -74,6 +74,15 @@ const HOUSES: &[House] = &[
         upward: &[],
     },
     House {
+        name: "sockets",
+        floors: "
+            host
+            stream
+            listener
+        ",
+        upward: &[],
+    },
+    House {
         name: "fiber",
         floors: "
             base/atomic base/abort base/cancelled base/clock base/counters base/home base/lock

@@ -28,6 +28,14 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Session", "the trait, and the two protocols that are one"),
     ("Settings", "what a thing is started with"),
     ("Signals", "of the process, for a fiber or for a server"),
+    (
+        "TcpListener",
+        "as in std: fiber's is the kernel's, sockets' a netstack's",
+    ),
+    (
+        "TcpStream",
+        "as in std: fiber's is the kernel's, sockets' a netstack's",
+    ),
 ];
 
 #[test]

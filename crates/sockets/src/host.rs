@@ -1,0 +1,431 @@
+//! A host: its netstack, the two fibers that drive it, and which fibers wait for what.
+//!
+//! ```text
+//!   frames   waits for the device's descriptor ──┐
+//!                                                ├─▶ a turn: receive ▶ wake ▶ yield ▶ transmit
+//!   clock    waits for the next timer or a call ─┘                          │
+//!                                                             fibers read and write
+//! ```
+//!
+//! What fibers write while a turn is under way leaves at its end. One that writes at another time
+//! calls the clock, whose turn comes when the fiber gives way: so a burst of writes is one burst of
+//! frames.
+//!
+//! The lock is held for a call into the netstack, and never by a fiber that waits.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use fiber::Fiber;
+use fiber::net::Readable;
+use fiber::sync::{Condvar, Mutex, MutexGuard};
+use netstack::Netstack;
+use netstack::device::Device;
+use netstack::host::frames::BURST_FRAMES_MAX;
+use netstack::host::{FlowId, Shard};
+use netstack::station::StationDevice;
+use netstack::tcp::Happened;
+use netstack::time::Instant as NetInstant;
+
+/// How soon a frame is tried again that the device had no room for, and how long two turns of the
+/// clock are apart, since its timers have ticks of this length.
+const TICK: Duration = Duration::from_millis(1);
+
+/// How long the device is left alone after an error, which would come back at once. Each further
+/// one doubles that up to the second: a device may be gone for ever.
+const DEVICE_PAUSE: Duration = Duration::from_millis(1);
+const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
+
+/// A host on a link: a netstack that two fibers drive. Dropping it ends it: its connections are
+/// heard of no more, and all that wait for them get `NotConnected`.
+pub struct SocketHost<D: Device + Send + 'static = StationDevice> {
+    pub(crate) shared: Arc<Shared<D>>,
+    frames: Fiber,
+}
+
+/// What a host has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounters {
+    /// Turns: receive, wake, transmit.
+    pub turns: u64,
+    /// Turns of the clock among them, by its timers or because a fiber has called it.
+    pub clock_turns: u64,
+    /// Calls of the device that have failed.
+    pub device_errors: u64,
+}
+
+impl<D: Device + Send + 'static> SocketHost<D> {
+    /// Starts the fibers that drive `netstack`, both with `builder`: it says in which cluster and
+    /// on which processor, and names them if it has no name.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the device has no descriptor to wait for; what the kernel says to a
+    /// duplicate of it; or what [`fiber::Builder::spawn`] reports.
+    pub fn start(mut netstack: Netstack<D>, builder: fiber::Builder) -> io::Result<SocketHost<D>> {
+        let descriptor = netstack.device().descriptor().ok_or_else(|| {
+            let message = "the netstack's device has no descriptor to wait for";
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        })?;
+        let readable = descriptor.try_clone_to_owned()?;
+        netstack.interface().announce(NetInstant::START);
+        let shared = Arc::new(Shared {
+            start: Instant::now(),
+            state: Mutex::new(State::new(netstack)),
+        });
+        let (own, frames_builder) = (Arc::clone(&shared), builder.clone().name("netstack frames"));
+        let frames = frames_builder.spawn(move || own.bring_frames(readable))?;
+        let host = SocketHost {
+            shared,
+            frames: frames.fiber().clone(),
+        };
+        let own = Arc::clone(&host.shared);
+        let clock = builder.name("netstack clock");
+        let clock = clock.spawn(move || own.keep_time())?;
+        host.shared.lock().clock = Some(clock.fiber().clone());
+        Ok(host)
+    }
+
+    /// The netstack, to look at and to count: no fiber of the host runs meanwhile.
+    pub fn with_netstack<R>(&self, f: impl FnOnce(&mut Netstack<D>) -> R) -> R {
+        f(&mut self.shared.lock().netstack)
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> HostCounters {
+        self.shared.lock().counters
+    }
+}
+
+impl<D: Device + Send + 'static> Drop for SocketHost<D> {
+    fn drop(&mut self) {
+        self.shared.lock().end();
+        self.frames.cancel();
+    }
+}
+
+impl<D: Device + Send + 'static> fmt::Debug for SocketHost<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counters = self.counters();
+        f.debug_struct("SocketHost")
+            .field("counters", &counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a host shares with its sockets.
+pub(crate) struct Shared<D> {
+    /// What the netstack's time is counted from.
+    start: Instant,
+    state: Mutex<State<D>>,
+}
+
+pub(crate) type Locked<'a, D> = MutexGuard<'a, State<D>>;
+
+pub(crate) struct State<D> {
+    netstack: Netstack<D>,
+    /// By the index of their flows.
+    waits: Vec<Option<Arc<Waits>>>,
+    /// Those that wait to accept, by port.
+    ports: BTreeMap<u16, Arc<Condvar>>,
+    /// Turns that have begun and not transmitted: what is written now leaves with them.
+    turns: usize,
+    clock: Option<Fiber>,
+    /// When the clock's next turn is; `START` if it was called.
+    clock_at: NetInstant,
+    /// When its last one was.
+    clock_was_at: NetInstant,
+    /// Zero while the device works.
+    device_pause: Duration,
+    is_over: bool,
+    counters: HostCounters,
+}
+
+/// Which fibers wait for a connection.
+#[derive(Default)]
+pub(crate) struct Waits {
+    pub(crate) readable: Condvar,
+    pub(crate) writable: Condvar,
+}
+
+impl Waits {
+    fn tell(&self, happened: Happened) {
+        let is_any = |of: [Happened; 4]| of.iter().any(|&it| happened.contains(it));
+        use Happened as It;
+        if is_any([It::READABLE, It::PEER_CLOSED, It::TIME_WAIT, It::ENDED]) {
+            self.readable.notify_all();
+        }
+        if is_any([It::RELEASED, It::CONNECTED, It::TIME_WAIT, It::ENDED]) {
+            self.writable.notify_all();
+        }
+    }
+}
+
+/// What came of a turn.
+enum Turn {
+    /// The device has no more frames.
+    Done,
+    /// It gave as many as a burst takes.
+    More,
+    Failed,
+}
+
+impl<D: Device> Shared<D> {
+    pub(crate) fn lock(&self) -> Locked<'_, D> {
+        // A panic ends the host, and then nothing more is done with the netstack.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> NetInstant {
+        NetInstant::START + self.start.elapsed()
+    }
+
+    /// The life of the fiber that waits for the device.
+    fn bring_frames(&self, readable: OwnedFd) {
+        let _over = Over(self);
+        let readable = Readable::from(readable);
+        while !self.lock().is_over {
+            let waited = match self.turn() {
+                Turn::More => Ok(()),
+                Turn::Done => readable.wait(None),
+                Turn::Failed => {
+                    fiber::sleep(self.lock().device_pause);
+                    Ok(())
+                }
+            };
+            if waited.is_err() || fiber::is_cancelled() {
+                return;
+            }
+        }
+    }
+
+    /// The life of the fiber that waits for timers.
+    fn keep_time(&self) {
+        let _over = Over(self);
+        while !fiber::is_cancelled() {
+            let now = self.now();
+            let mut state = self.lock();
+            if state.is_over {
+                return;
+            }
+            let is_called = state.clock_at == NetInstant::START;
+            state.clock_at = state.wakes_at();
+            let at = state.clock_at;
+            if is_called || at <= now {
+                state.clock_was_at = now;
+                state.counters.clock_turns += 1;
+                drop(state);
+                self.turn();
+            } else {
+                drop(state);
+                fiber::park_timeout(at.since(now));
+            }
+        }
+    }
+
+    /// Takes in what has come, lets the fibers go on that it is for, and sends what there is.
+    fn turn(&self) -> Turn {
+        let mut state = self.lock();
+        state.turns += 1;
+        state.counters.turns += 1;
+        let received = state.netstack.receive(self.now());
+        state.tell();
+        drop(state);
+        fiber::yield_now();
+        let mut state = self.lock();
+        state.turns -= 1;
+        let transmitted = state.netstack.transmit(self.now(), &());
+        let wakes_at = state.wakes_at();
+        if wakes_at < state.clock_at {
+            state.call_clock(wakes_at);
+        }
+        match (received, transmitted) {
+            (Ok(count), Ok(())) => {
+                state.device_pause = Duration::ZERO;
+                match count < BURST_FRAMES_MAX {
+                    true => Turn::Done,
+                    false => Turn::More,
+                }
+            }
+            _ => {
+                state.counters.device_errors += 1;
+                let longer = 2 * state.device_pause;
+                state.device_pause = longer.clamp(DEVICE_PAUSE, DEVICE_PAUSE_MAX);
+                Turn::Failed
+            }
+        }
+    }
+
+    /// Waits, with the lock given away, until `on` is told of, or for no reason.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline, or past that of [`fiber::timeout`]; [`fiber::Cancelled`];
+    /// `NotConnected` if the host has ended.
+    pub(crate) fn wait<'a>(
+        state: Locked<'a, D>,
+        on: &Condvar,
+        deadline: Option<Instant>,
+    ) -> io::Result<Locked<'a, D>> {
+        state.check()?;
+        let left = deadline.map_or(Duration::MAX, |at| {
+            at.saturating_duration_since(Instant::now())
+        });
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let waited = on.wait_timeout(state, left);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        fiber::checkpoint()?;
+        Ok(state)
+    }
+}
+
+/// Ends the host when one of its fibers ends, however that does.
+struct Over<'a, D: Device>(&'a Shared<D>);
+
+impl<D: Device> Drop for Over<'_, D> {
+    fn drop(&mut self) {
+        self.0.lock().end();
+    }
+}
+
+impl<D: Device> State<D> {
+    fn new(netstack: Netstack<D>) -> State<D> {
+        State {
+            netstack,
+            waits: Vec::new(),
+            ports: BTreeMap::new(),
+            turns: 0,
+            clock: None,
+            clock_at: NetInstant::START,
+            clock_was_at: NetInstant::START,
+            device_pause: Duration::ZERO,
+            is_over: false,
+            counters: HostCounters::default(),
+        }
+    }
+
+    pub(crate) fn shard(&mut self) -> &mut Shard {
+        self.netstack.shard()
+    }
+
+    pub(crate) fn netstack(&mut self) -> &mut Netstack<D> {
+        &mut self.netstack
+    }
+
+    /// # Errors
+    /// `NotConnected` if the host has ended.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        match self.is_over {
+            true => Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the netstack has ended",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Something is to be sent, or a timer is another: there will be a turn.
+    pub(crate) fn call(&mut self) {
+        if self.turns == 0 && self.clock_at != NetInstant::START {
+            self.call_clock(NetInstant::START);
+        }
+    }
+
+    fn call_clock(&mut self, at: NetInstant) {
+        self.clock_at = at;
+        if let Some(clock) = &self.clock {
+            clock.unpark();
+        }
+    }
+
+    /// When the clock's next turn is.
+    fn wakes_at(&self) -> NetInstant {
+        let not_before = self.clock_was_at + TICK;
+        match self.netstack.is_held_up() {
+            true => not_before,
+            false => self.netstack.wakes_at().max(not_before),
+        }
+    }
+
+    /// Tells those that wait what has happened.
+    fn tell(&mut self) {
+        let shard = self.netstack.shard();
+        while let Some((id, happened)) = shard.next_event() {
+            if let Some(Some(waits)) = self.waits.get(id.index()) {
+                waits.tell(happened);
+            }
+        }
+        for (&port, waiting) in &self.ports {
+            let (.., count) = shard.backlog(port).unwrap_or_default();
+            // One that accepts looks for more before it waits.
+            (0..count.min(BURST_FRAMES_MAX)).for_each(|_| waiting.notify_one());
+        }
+    }
+
+    /// A place for those that wait for a connection.
+    pub(crate) fn seat(&mut self, id: FlowId) -> Arc<Waits> {
+        let waits = Arc::new(Waits::default());
+        if self.waits.len() <= id.index() {
+            self.waits.resize_with(id.index() + 1, || None);
+        }
+        self.waits[id.index()] = Some(Arc::clone(&waits));
+        waits
+    }
+
+    /// The connection is its own no more.
+    pub(crate) fn unseat(&mut self, id: FlowId, waits: &Arc<Waits>) {
+        let place = &mut self.waits[id.index()];
+        // After a reset the place may be another connection's.
+        if place.as_ref().is_some_and(|it| Arc::ptr_eq(it, waits)) {
+            *place = None;
+        }
+    }
+
+    /// A place for those that wait to accept at `port`; `None` if there is one.
+    pub(crate) fn open_port(&mut self, port: u16) -> Option<Arc<Condvar>> {
+        if self.ports.contains_key(&port) {
+            return None;
+        }
+        let waiting = Arc::new(Condvar::new());
+        self.ports.insert(port, Arc::clone(&waiting));
+        Some(waiting)
+    }
+
+    pub(crate) fn close_port(&mut self, port: u16) {
+        self.netstack.shard().unlisten(port);
+        if let Some(waiting) = self.ports.remove(&port) {
+            waiting.notify_all();
+        }
+        self.call();
+    }
+
+    /// The addresses of a connection: ours, and the peer's.
+    pub(crate) fn addresses(&mut self, id: FlowId) -> Option<(SocketAddr, SocketAddr)> {
+        let tuple = self.netstack.shard().tuple(id)?;
+        let local = SocketAddr::new(tuple.local, tuple.local_port);
+        Some((local, SocketAddr::new(tuple.remote, tuple.remote_port)))
+    }
+
+    pub(crate) fn is_own(&mut self, address: IpAddr) -> bool {
+        self.netstack.interface().is_own(address)
+    }
+
+    fn end(&mut self) {
+        self.is_over = true;
+        if let Some(clock) = &self.clock {
+            clock.unpark();
+        }
+        for waits in self.waits.iter().flatten() {
+            waits.readable.notify_all();
+            waits.writable.notify_all();
+        }
+        for waiting in self.ports.values() {
+            waiting.notify_all();
+        }
+    }
+}

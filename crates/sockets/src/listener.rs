@@ -1,0 +1,157 @@
+//! [`TcpListener`].
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fiber::sync::Condvar;
+use netstack::device::Device;
+use netstack::host::{Backlog, FlowId};
+use netstack::station::StationDevice;
+
+use crate::host::{Locked, Shared, SocketHost};
+use crate::stream::TcpStream;
+
+/// A port of a [`SocketHost`] that connections come to, as [`fiber::net::TcpListener`]. Any number
+/// of fibers may accept from it at once.
+///
+/// ```no_run
+/// # fn serve(host: &sockets::SocketHost) -> std::io::Result<()> {
+/// use sockets::TcpListener;
+///
+/// let listener = TcpListener::bind(host, "0.0.0.0:80".parse().unwrap())?;
+/// while let Ok(stream) = listener.accept() {
+///     fiber::spawn(move || println!("{} has come", stream.peer_addr()));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct TcpListener<D: Device + Send + 'static = StationDevice> {
+    shared: Arc<Shared<D>>,
+    address: SocketAddr,
+    waiting: Arc<Condvar>,
+    is_closed: AtomicBool,
+}
+
+impl<D: Device + Send + 'static> TcpListener<D> {
+    /// Listens at one of the host's addresses; `0.0.0.0` is all of IPv4, `[::]` all. A port has one
+    /// listener: connections to it at another address are reset.
+    ///
+    /// # Errors
+    /// `AddrInUse`; `AddrNotAvailable` if the address is not the host's; `InvalidInput` for port 0.
+    pub fn bind(host: &SocketHost<D>, address: SocketAddr) -> io::Result<TcpListener<D>> {
+        TcpListener::bind_with(host, address, Backlog::default())
+    }
+
+    /// As [`bind`](TcpListener::bind), with a limit of one's own on what waits to be accepted.
+    ///
+    /// # Errors
+    /// As [`bind`](TcpListener::bind).
+    pub fn bind_with(
+        host: &SocketHost<D>,
+        address: SocketAddr,
+        backlog: Backlog,
+    ) -> io::Result<TcpListener<D>> {
+        let mut state = host.shared.lock();
+        state.check()?;
+        if address.port() == 0 {
+            let message = "a listener needs to be told which port";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if !address.ip().is_unspecified() && !state.is_own(address.ip()) {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let waiting = state.open_port(address.port());
+        let waiting = waiting.ok_or(io::ErrorKind::AddrInUse)?;
+        state.shard().listen(address.port(), backlog);
+        Ok(TcpListener {
+            shared: Arc::clone(&host.shared),
+            address,
+            waiting,
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// `NotConnected` after [`close`](TcpListener::close) and when the host has ended;
+    /// [`fiber::Cancelled`].
+    pub fn accept(&self) -> io::Result<TcpStream<D>> {
+        fiber::checkpoint()?;
+        let mut state = self.shared.lock();
+        loop {
+            if self.is_closed.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            while let Some(id) = state.shard().accept(self.address.port()) {
+                if let Some(stream) = self.admit(&mut state, id) {
+                    return Ok(stream);
+                }
+            }
+            state = Shared::wait(state, &self.waiting, None).inspect_err(|_| {
+                // It may have been told of a connection, which then is another's.
+                self.waiting.notify_one();
+            })?;
+        }
+    }
+
+    fn admit(&self, state: &mut Locked<'_, D>, id: FlowId) -> Option<TcpStream<D>> {
+        let (local, _) = state.addresses(id)?;
+        if takes(self.address.ip(), local.ip()) {
+            return TcpStream::of(&self.shared, state, id);
+        }
+        state.shard().abort(id);
+        state.call();
+        None
+    }
+
+    /// Takes no more handshakes: clients that connect from now on are refused. Those that have, can
+    /// be accepted.
+    pub fn refuse(&self) {
+        self.shared
+            .lock()
+            .shard()
+            .refuse_handshakes(self.address.port());
+    }
+
+    /// How many connections are half open, or wait to be accepted.
+    pub fn backlog_len(&self) -> usize {
+        self.shared.lock().shard().backlog_len(self.address.port())
+    }
+
+    /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error,
+    /// connections that wait for them are reset, later ones refused.
+    pub fn close(&self) {
+        let mut state = self.shared.lock();
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
+            state.close_port(self.address.port());
+        }
+    }
+
+    /// The address that it was bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl<D: Device + Send + 'static> Drop for TcpListener<D> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<D: Device + Send + 'static> fmt::Debug for TcpListener<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a listener at `bound` takes connections to `own`, one of the host's addresses.
+fn takes(bound: IpAddr, own: IpAddr) -> bool {
+    bound == own || bound.is_unspecified() && (bound.is_ipv6() || own.is_ipv4())
+}

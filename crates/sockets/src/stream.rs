@@ -1,0 +1,376 @@
+//! [`TcpStream`].
+
+use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use netstack::device::Device;
+use netstack::host::{ConnectError, FlowId};
+use netstack::station::StationDevice;
+use netstack::tcp::{Connection, End};
+
+use crate::host::{Locked, Shared, SocketHost, Waits};
+
+/// A TCP connection of a [`SocketHost`], as [`fiber::net::TcpStream`] is one of the kernel's.
+/// Several fibers may read and write at once.
+///
+/// ```no_run
+/// # use std::io::{Read, Write};
+/// # fn ask(host: &sockets::SocketHost) -> std::io::Result<String> {
+/// use sockets::TcpStream;
+///
+/// let mut stream = TcpStream::connect(host, "10.9.0.1:7".parse().unwrap())?;
+/// stream.write_all(b"hello")?;
+/// stream.shutdown(std::net::Shutdown::Write)?;
+/// let mut answer = String::new();
+/// stream.read_to_string(&mut answer)?;
+/// # Ok(answer)
+/// # }
+/// ```
+pub struct TcpStream<D: Device + Send + 'static = StationDevice> {
+    shared: Arc<Shared<D>>,
+    id: FlowId,
+    waits: Arc<Waits>,
+    local: SocketAddr,
+    peer: SocketAddr,
+    is_read_shut: AtomicBool,
+    /// Nanoseconds; 0 is none.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
+}
+
+impl<D: Device + Send + 'static> TcpStream<D> {
+    /// Connects to `peer`, from a port that is free. [`fiber::timeout`] bounds it; without, the
+    /// SYN's retransmissions do.
+    ///
+    /// # Errors
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`; `NetworkUnreachable` if no address of
+    /// the host's leads there, `AddrNotAvailable` if no port is free, `QuotaExceeded` if the host
+    /// has as many connections as it may.
+    pub fn connect(host: &SocketHost<D>, peer: SocketAddr) -> io::Result<TcpStream<D>> {
+        fiber::checkpoint()?;
+        let shared = &host.shared;
+        let mut state = shared.lock();
+        state.check()?;
+        let now = shared.now();
+        let id = state.netstack().connect(now, peer).map_err(refusal)?;
+        let stream = TcpStream::of(shared, &mut state, id).ok_or(io::ErrorKind::NotConnected)?;
+        state.call();
+        drop(state);
+        // From here on an error drops the stream, and so the connection.
+        let mut state = shared.lock();
+        loop {
+            let connection = stream.connection(&mut state)?;
+            if let Some(end) = connection.end() {
+                return Err(error_of(end));
+            }
+            if connection.state().is_synchronized() {
+                drop(state);
+                return Ok(stream);
+            }
+            state = Shared::wait(state, &stream.waits.writable, None)?;
+        }
+    }
+
+    /// A connection that the host has given to its user.
+    pub(crate) fn of(
+        shared: &Arc<Shared<D>>,
+        state: &mut Locked<'_, D>,
+        id: FlowId,
+    ) -> Option<TcpStream<D>> {
+        let (local, peer) = state.addresses(id)?;
+        Some(TcpStream {
+            shared: Arc::clone(shared),
+            id,
+            waits: state.seat(id),
+            local,
+            peer,
+            is_read_shut: AtomicBool::new(false),
+            read_timeout: AtomicU64::new(0),
+            write_timeout: AtomicU64::new(0),
+        })
+    }
+
+    /// Receives into `room`, and waits until there is something; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline; `ConnectionReset` and others of the connection's end.
+    pub fn receive_into(&self, room: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
+        if room.is_empty() {
+            return Ok(0);
+        }
+        let mut state = self.until_readable(deadline)?;
+        let len = state.shard().read(self.id, room);
+        if len > 0 {
+            // The peer may be waiting for the window to open.
+            state.call();
+        }
+        Ok(len)
+    }
+
+    /// Waits until there is something to receive, or the end of the stream.
+    ///
+    /// # Errors
+    /// As [`receive_into`](TcpStream::receive_into).
+    pub fn wait_readable(&self, deadline: Option<Instant>) -> io::Result<()> {
+        self.until_readable(deadline).map(drop)
+    }
+
+    fn until_readable(&self, deadline: Option<Instant>) -> io::Result<Locked<'_, D>> {
+        fiber::checkpoint()?;
+        let mut state = self.shared.lock();
+        loop {
+            let connection = self.connection(&mut state)?;
+            if connection.readable_len() > 0 {
+                return Ok(state);
+            }
+            match connection.end() {
+                None | Some(End::Closed) => {}
+                Some(end) => return Err(error_of(end)),
+            }
+            let has_ended = connection.is_peer_closed() || connection.end().is_some();
+            if has_ended || self.is_read_shut.load(Ordering::Relaxed) {
+                return Ok(state);
+            }
+            state = Shared::wait(state, &self.waits.readable, deadline)?;
+        }
+    }
+
+    /// Sends what it can of `slices`, and waits until it can send something.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline; `BrokenPipe` after [`shutdown`](TcpStream::shutdown) and when
+    /// both ends have closed; `ConnectionReset` and others of the connection's end.
+    pub fn send(&self, slices: &[IoSlice<'_>], deadline: Option<Instant>) -> io::Result<usize> {
+        fiber::checkpoint()?;
+        let mut state = self.shared.lock();
+        loop {
+            state.check()?;
+            let connection = self.connection(&mut state)?;
+            match connection.end() {
+                None if !connection.is_finished() => {}
+                None | Some(End::Closed) => return Err(io::ErrorKind::BrokenPipe.into()),
+                Some(end) => return Err(error_of(end)),
+            }
+            let mut sent = 0;
+            for slice in slices {
+                let taken = state.shard().write(self.id, slice);
+                sent += taken;
+                if taken < slice.len() {
+                    break;
+                }
+            }
+            if sent > 0 {
+                state.call();
+            }
+            if sent > 0 || slices.iter().all(|slice| slice.is_empty()) {
+                return Ok(sent);
+            }
+            state = Shared::wait(state, &self.waits.writable, deadline)?;
+        }
+    }
+
+    /// Ends reading, writing or both; those that wait are woken. What has come can still be read,
+    /// and what was written is still sent.
+    ///
+    /// # Errors
+    /// `NotConnected` if the connection is over.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        if self.connection(&mut state)?.end().is_some() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        if how != Shutdown::Write {
+            self.is_read_shut.store(true, Ordering::Relaxed);
+            self.waits.readable.notify_all();
+        }
+        if how != Shutdown::Read {
+            state.shard().finish(self.id);
+            self.waits.writable.notify_all();
+            state.call();
+        }
+        Ok(())
+    }
+
+    /// Ends writing, and waits until the peer has acknowledged all that was written, and the end.
+    ///
+    /// # Errors
+    /// `TimedOut` past the deadline: what is not acknowledged is still sent. `ConnectionReset` and
+    /// others of the connection's end.
+    pub fn linger(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        state.shard().finish(self.id);
+        state.call();
+        loop {
+            let connection = self.connection(&mut state)?;
+            match connection.end() {
+                None if connection.state().is_sending() => {}
+                None | Some(End::Closed) => return Ok(()),
+                Some(end) => return Err(error_of(end)),
+            }
+            state = Shared::wait(state, &self.waits.writable, deadline)?;
+        }
+    }
+
+    /// Ends the connection with a RST: reads and writes fail from now on.
+    pub fn reset(&self) {
+        let mut state = self.shared.lock();
+        state.shard().abort(self.id);
+        self.waits.readable.notify_all();
+        self.waits.writable.notify_all();
+        state.call();
+    }
+
+    /// Whether short segments are sent at once (TCP_NODELAY). They are not, unless it is said: with
+    /// data under way a short segment waits. RFC 9293 3.7.4
+    pub fn set_nodelay(&self, is_nodelay: bool) {
+        self.shared.lock().shard().set_nodelay(self.id, is_nodelay);
+    }
+
+    /// The other end's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// This end's address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// How long a read may wait; `None` (the default) is for ever.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a zero time-out.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.read_timeout, timeout)
+    }
+
+    /// How long a write may wait; `None` (the default) is for ever.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a zero time-out.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.write_timeout, timeout)
+    }
+
+    /// The read time-out.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        timeout_of(&self.read_timeout)
+    }
+
+    /// The write time-out.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        timeout_of(&self.write_timeout)
+    }
+
+    /// # Errors
+    /// `ConnectionAborted` after [`reset`](TcpStream::reset).
+    fn connection<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a Connection> {
+        let connection = state.shard().connection(self.id);
+        connection.ok_or_else(|| error_of(End::Aborted))
+    }
+}
+
+impl<D: Device + Send + 'static> Drop for TcpStream<D> {
+    fn drop(&mut self) {
+        let now = self.shared.now();
+        let mut state = self.shared.lock();
+        state.unseat(self.id, &self.waits);
+        state.shard().close(now, self.id);
+        state.call();
+    }
+}
+
+impl<D: Device + Send + 'static> Read for &TcpStream<D> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.receive_into(room, deadline_of(&self.read_timeout))
+    }
+}
+
+impl<D: Device + Send + 'static> Write for &TcpStream<D> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(slices, deadline_of(&self.write_timeout))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<D: Device + Send + 'static> Read for TcpStream<D> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(room)
+    }
+}
+
+impl<D: Device + Send + 'static> Write for TcpStream<D> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<D: Device + Send + 'static> fmt::Debug for TcpStream<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream")
+            .field("local", &self.local)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the kernel says of a connection that has ended so.
+fn error_of(end: End) -> io::Error {
+    let kind = match end {
+        End::Closed => io::ErrorKind::NotConnected,
+        End::Reset => io::ErrorKind::ConnectionReset,
+        End::Refused => io::ErrorKind::ConnectionRefused,
+        End::TimedOut => io::ErrorKind::TimedOut,
+        End::Aborted => io::ErrorKind::ConnectionAborted,
+        End::Unreachable => io::ErrorKind::HostUnreachable,
+    };
+    kind.into()
+}
+
+fn refusal(error: ConnectError) -> io::Error {
+    let kind = match error {
+        ConnectError::TooMany => io::ErrorKind::QuotaExceeded,
+        ConnectError::NoPort => io::ErrorKind::AddrNotAvailable,
+        ConnectError::InUse => io::ErrorKind::AddrInUse,
+        ConnectError::NoAddress => io::ErrorKind::NetworkUnreachable,
+    };
+    io::Error::new(kind, error)
+}
+
+fn set_timeout(cell: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
+    if timeout == Some(Duration::ZERO) {
+        let message = "a time-out of zero; for none, pass None";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let nanos = timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
+    cell.store(nanos, Ordering::Relaxed);
+    Ok(())
+}
+
+fn timeout_of(cell: &AtomicU64) -> Option<Duration> {
+    let nanos = cell.load(Ordering::Relaxed);
+    (nanos != 0).then(|| Duration::from_nanos(nanos))
+}
+
+fn deadline_of(cell: &AtomicU64) -> Option<Instant> {
+    Instant::now().checked_add(timeout_of(cell)?)
+}

@@ -1,0 +1,430 @@
+//! What sockets promise, between two hosts of this process: plain blocking code on fibers.
+
+mod wire;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fiber::BackendChoice;
+use fiber::sync::Barrier;
+use netstack::device::impair::Impairment;
+use netstack::host::Backlog;
+use sockets::{SocketHost, TcpListener, TcpStream};
+use wire::{AnyDevice, PATIENCE, Wire, address, on_a_link, over};
+
+const PORT: u16 = 7;
+
+/// A connection, from both ends: the server's and the client's.
+fn pair(
+    server: &SocketHost<Wire>,
+    client: &SocketHost<Wire>,
+) -> (TcpStream<Wire>, TcpStream<Wire>) {
+    let listener = TcpListener::bind(server, address(1, PORT)).unwrap();
+    let accepted = fiber::spawn(move || listener.accept().unwrap());
+    let connected = TcpStream::connect(client, address(1, PORT)).unwrap();
+    (accepted.join().unwrap(), connected)
+}
+
+/// Sends back what comes, until the end, and then ends.
+fn echo(mut stream: TcpStream<impl AnyDevice>) -> io::Result<()> {
+    let mut room = [0; 10_000];
+    loop {
+        match stream.read(&mut room)? {
+            0 => return stream.shutdown(Shutdown::Write),
+            len => stream.write_all(&room[..len])?,
+        }
+    }
+}
+
+/// A server on `host` with a fiber for each connection, until its listener is closed.
+fn serve_echo<D: AnyDevice>(host: &SocketHost<D>) -> Arc<TcpListener<D>> {
+    // A crowd that comes at once has a place each, so no client has to try again.
+    let backlog = Backlog {
+        syn_queue_max: 2000,
+        accept_queue_max: 2000,
+    };
+    let listener = TcpListener::bind_with(host, address(1, PORT), backlog);
+    let listener = Arc::new(listener.unwrap());
+    let own = Arc::clone(&listener);
+    fiber::spawn(move || {
+        while let Ok(stream) = own.accept() {
+            fiber::spawn(move || echo(stream));
+        }
+    });
+    listener
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at / 1009) as u8).collect()
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        fiber::sleep(Duration::from_millis(1));
+    }
+}
+
+fn kind<T>(result: io::Result<T>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it succeeded"),
+        Err(error) => error.kind(),
+    }
+}
+
+/// Sends `len` bytes, which come back, while it reads them; then ends.
+fn echo_of(len: usize, client: &SocketHost<impl AnyDevice>) {
+    let stream = TcpStream::connect(client, address(1, PORT)).unwrap();
+    let (sent, mut came) = (pattern(len), Vec::new());
+    fiber::scope(|scope| {
+        scope.spawn(|| {
+            (&stream).write_all(&sent).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        (&stream).read_to_end(&mut came).unwrap();
+    });
+    assert_eq!(came.len(), len);
+    assert!(came == sent, "other bytes came back");
+}
+
+#[test]
+fn ten_megabytes_come_back_as_they_were() {
+    on_a_link(|server, client| {
+        let _listener = serve_echo(&server);
+        echo_of(10_000_000, &client);
+    });
+}
+
+#[test]
+fn ten_megabytes_come_back_as_they_were_over_a_link_that_loses_doubles_and_reorders() {
+    for (seed, backend) in [(1, BackendChoice::Auto), (2, BackendChoice::Epoll)] {
+        let link = Impairment {
+            loss: 0.005,
+            duplication: 0.005,
+            reordering: 0.01,
+            reordering_by: Duration::from_millis(1),
+            corruption: 0.001,
+            ..Impairment::NONE
+        };
+        over(link, seed, backend, |server, client| {
+            let _listener = serve_echo(&server);
+            echo_of(10_000_000, &client);
+            let lost = client.with_netstack(|it| it.device().counters().0.lost);
+            assert!(lost > 0, "a link that lost nothing");
+        });
+    }
+}
+
+#[test]
+fn a_thousand_connections_at_once_have_their_own_bytes() {
+    const COUNT: usize = 1000;
+    on_a_link(|server, client| {
+        let _listener = serve_echo(&server);
+        // Both hosts know each other from here on: few segments wait for that.
+        echo_of(1, &client);
+        let all_are_open = Arc::new(Barrier::new(COUNT));
+        let clients: Vec<_> = (0..COUNT)
+            .map(|number| {
+                let (client, all_are_open) = (Arc::clone(&client), Arc::clone(&all_are_open));
+                fiber::spawn(move || {
+                    let mut stream = TcpStream::connect(&client, address(1, PORT)).unwrap();
+                    all_are_open.wait();
+                    let line = format!("line of {number}\n").repeat(20);
+                    stream.write_all(line.as_bytes()).unwrap();
+                    stream.shutdown(Shutdown::Write).unwrap();
+                    let mut came = String::new();
+                    stream.read_to_string(&mut came).unwrap();
+                    assert_eq!(came, line);
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|it| it.join().unwrap());
+    });
+}
+
+#[test]
+fn many_fibers_accept_from_one_listener() {
+    on_a_link(|server, client| {
+        let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
+        let acceptors: Vec<_> = (0..20)
+            .map(|_| {
+                let listener = Arc::clone(&listener);
+                fiber::spawn(move || echo(listener.accept().unwrap()).unwrap())
+            })
+            .collect();
+        for _ in 0..20 {
+            echo_of(100, &client);
+        }
+        acceptors.into_iter().for_each(|it| it.join().unwrap());
+    });
+}
+
+#[test]
+fn after_a_half_close_the_answer_still_comes() {
+    on_a_link(|server, client| {
+        let (mut near, mut far) = pair(&server, &client);
+        far.write_all(b"question").unwrap();
+        far.shutdown(Shutdown::Write).unwrap();
+        let mut question = String::new();
+        near.read_to_string(&mut question).unwrap();
+        assert_eq!(question, "question");
+        assert_eq!(kind(far.write(b"more")), ErrorKind::BrokenPipe);
+        near.write_all(b"answer").unwrap();
+        drop(near);
+        let mut answer = String::new();
+        far.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "answer");
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn the_end_of_reading_wakes_the_reader_and_leaves_what_has_come() {
+    on_a_link(|server, client| {
+        let (mut near, far) = pair(&server, &client);
+        fiber::scope(|scope| {
+            let reader = scope.spawn(|| (&far).read(&mut [0]).unwrap());
+            fiber::yield_now();
+            far.shutdown(Shutdown::Read).unwrap();
+            assert_eq!(reader.join().unwrap(), 0);
+        });
+        near.write_all(b"late").unwrap();
+        until("it has come", || (&far).read(&mut [0; 9]).unwrap() == 4);
+    });
+}
+
+#[test]
+fn a_reset_ends_a_read_and_a_write_that_wait() {
+    on_a_link(|server, client| {
+        let (near, far) = pair(&server, &client);
+        let writer = Arc::new(far);
+        let reader = Arc::clone(&writer);
+        let read = fiber::spawn(move || kind((&*reader).read(&mut [0])));
+        let written = fiber::spawn(move || {
+            // More than both ends have room for.
+            let all = vec![0; 20_000_000];
+            kind((&*writer).write_all(&all))
+        });
+        near.wait_readable(None).unwrap();
+        near.reset();
+        assert_eq!(read.join().unwrap(), ErrorKind::ConnectionReset);
+        assert_eq!(written.join().unwrap(), ErrorKind::ConnectionReset);
+        assert_eq!(kind((&near).write(b"x")), ErrorKind::ConnectionAborted);
+    });
+}
+
+#[test]
+fn what_is_dropped_with_unread_bytes_is_reset_and_else_closed() {
+    on_a_link(|server, client| {
+        let (near, mut far) = pair(&server, &client);
+        far.write_all(b"unread").unwrap();
+        near.wait_readable(None).unwrap();
+        drop(near);
+        assert_eq!(kind(far.read(&mut [0])), ErrorKind::ConnectionReset);
+        drop(far);
+
+        let (mut near, mut far) = pair(&server, &client);
+        let all = pattern(100_000);
+        near.write_all(&all).unwrap();
+        drop(near);
+        let mut came = Vec::new();
+        far.read_to_end(&mut came).unwrap();
+        assert!(came == all, "{} bytes came", came.len());
+    });
+}
+
+#[test]
+fn a_wait_past_its_time_out_fails_and_loses_nothing() {
+    on_a_link(|server, client| {
+        let (mut near, mut far) = pair(&server, &client);
+        let soon = Some(Duration::from_millis(20));
+        assert_eq!(
+            kind(far.set_read_timeout(Some(Duration::ZERO))),
+            ErrorKind::InvalidInput
+        );
+        far.set_read_timeout(soon).unwrap();
+        far.set_write_timeout(soon).unwrap();
+        assert_eq!((far.read_timeout(), far.write_timeout()), (soon, soon));
+        assert_eq!(kind(far.read(&mut [0; 8])), ErrorKind::TimedOut);
+        let bounded = fiber::timeout(Duration::from_millis(20), || near.read(&mut [0; 8]));
+        assert_eq!(kind(bounded), ErrorKind::TimedOut);
+        // Until both ends have no room.
+        let mut sent = 0;
+        let ended = loop {
+            match far.write(&[7; 10_000]) {
+                Ok(len) => sent += len,
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!(ended, ErrorKind::TimedOut);
+        far.shutdown(Shutdown::Write).unwrap();
+        let mut came = Vec::new();
+        near.read_to_end(&mut came).unwrap();
+        assert_eq!(came.len(), sent);
+    });
+}
+
+#[test]
+fn connections_to_nobody_are_refused_or_time_out() {
+    on_a_link(|_server, client| {
+        let refused = TcpStream::connect(&client, address(1, 9));
+        assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
+        let bounded = fiber::timeout(Duration::from_millis(50), || {
+            TcpStream::connect(&client, address(99, 9))
+        });
+        assert_eq!(kind(bounded), ErrorKind::TimedOut);
+        let elsewhere = TcpStream::connect(&client, "[2001:db8::1]:7".parse().unwrap());
+        assert_eq!(kind(elsewhere), ErrorKind::NetworkUnreachable);
+        until("they are forgotten", || {
+            client.with_netstack(|it| it.shard().flows_len()) == 0
+        });
+    });
+}
+
+#[test]
+fn a_fiber_that_is_cancelled_stops_to_wait_and_its_connection_is_closed() {
+    on_a_link(|server, client| {
+        let (near, mut far) = pair(&server, &client);
+        let reader = fiber::spawn(move || (&near).read(&mut [0]).unwrap_err());
+        reader.cancel();
+        assert!(fiber::is_cancellation(&reader.join().unwrap()));
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        let acceptor = fiber::spawn(move || listener.accept().map(drop).unwrap_err());
+        acceptor.cancel();
+        assert!(fiber::is_cancellation(&acceptor.join().unwrap()));
+
+        let connecting =
+            fiber::spawn(move || TcpStream::connect(&client, address(99, 9)).unwrap_err());
+        connecting.cancel();
+        assert!(fiber::is_cancellation(&connecting.join().unwrap()));
+    });
+}
+
+#[test]
+fn a_listener_that_is_closed_wakes_its_acceptors_and_resets_those_that_wait() {
+    on_a_link(|server, client| {
+        let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
+        let taken = TcpListener::bind(&server, address(1, PORT));
+        assert_eq!(kind(taken), ErrorKind::AddrInUse);
+        let foreign = TcpListener::bind(&server, address(5, PORT));
+        assert_eq!(kind(foreign), ErrorKind::AddrNotAvailable);
+
+        let mut waiting: Vec<_> = (0..3)
+            .map(|_| TcpStream::connect(&client, address(1, PORT)).unwrap())
+            .collect();
+        until("they wait", || listener.backlog_len() == 3);
+        let first = listener.accept().unwrap();
+        drop(first);
+        assert_eq!(waiting.remove(0).read(&mut [0]).unwrap(), 0);
+        listener.close();
+        assert_eq!(kind(listener.accept()), ErrorKind::NotConnected);
+        for mut stream in waiting {
+            assert_eq!(kind(stream.read(&mut [0])), ErrorKind::ConnectionReset);
+        }
+        let refused = TcpStream::connect(&client, address(1, PORT));
+        assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
+
+        let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
+        let acceptors = [(); 2].map(|()| {
+            let listener = Arc::clone(&listener);
+            fiber::spawn(move || kind(listener.accept()))
+        });
+        listener.close();
+        for acceptor in acceptors {
+            assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
+        }
+    });
+}
+
+#[test]
+fn a_listener_that_refuses_leaves_those_that_wait_to_be_accepted() {
+    on_a_link(|server, client| {
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        let mut early = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        until("it waits", || listener.backlog_len() == 1);
+        listener.refuse();
+        let late = TcpStream::connect(&client, address(1, PORT));
+        assert_eq!(kind(late), ErrorKind::ConnectionRefused);
+        let mut accepted = listener.accept().unwrap();
+        assert_eq!(listener.backlog_len(), 0);
+        accepted.write_all(b"welcome").unwrap();
+        // Once it has lingered, nothing has to be sent again.
+        accepted.linger(None).unwrap();
+        drop((accepted, listener, server));
+        let mut came = String::new();
+        early.read_to_string(&mut came).unwrap();
+        assert_eq!(came, "welcome");
+    });
+}
+
+#[test]
+fn a_host_that_ends_wakes_all_that_wait_for_it() {
+    on_a_link(|server, client| {
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        let far = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        let near = listener.accept().unwrap();
+        let reader = fiber::spawn(move || kind((&near).read(&mut [0])));
+        let acceptor = fiber::spawn(move || kind(listener.accept()));
+        drop(server);
+        assert_eq!(reader.join().unwrap(), ErrorKind::NotConnected);
+        assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
+        drop(client);
+        assert_eq!(kind((&far).write(b"x")), ErrorKind::NotConnected);
+    });
+}
+
+#[test]
+fn plain_threads_use_the_same_sockets() {
+    on_a_link(|server, client| {
+        let _listener = serve_echo(&server);
+        let thread = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(&client, address(1, PORT)).unwrap();
+            let sent = pattern(300_000);
+            let mut came = vec![0; sent.len()];
+            std::thread::scope(|scope| {
+                scope.spawn(|| (&stream).write_all(&sent).unwrap());
+                (&stream).read_exact(&mut came).unwrap();
+            });
+            assert!(came == sent);
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        });
+        until("the thread is done", || thread.is_finished());
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn hosts_with_idle_connections_rest() {
+    on_a_link(|server, client| {
+        let _listener = serve_echo(&server);
+        let mut stream = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        let turns = || server.counters().turns + client.counters().turns;
+        let before = turns();
+        // What does not rest takes a turn in a microsecond.
+        fiber::sleep(Duration::from_millis(200));
+        let taken = turns() - before;
+        assert!(taken < 200, "{taken} turns, with nothing to do");
+    });
+}
+
+#[test]
+fn a_peer_that_reads_nothing_does_not_hold_up_others() {
+    on_a_link(|server, client| {
+        let _listener = serve_echo(&server);
+        let greedy = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        greedy
+            .set_write_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        let all = vec![0; 20_000_000];
+        assert_eq!(kind((&greedy).write_all(&all)), ErrorKind::TimedOut);
+        echo_of(100_000, &client);
+    });
+}

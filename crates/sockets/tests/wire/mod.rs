@@ -1,0 +1,151 @@
+//! Two hosts on a link inside this process, each on a processor of its own if there are two.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fiber::{BackendChoice, Runtime};
+use netstack::Netstack;
+use netstack::device::impair::{Impair, Impairment};
+use netstack::device::{
+    Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError, Verified,
+};
+use netstack::host::ShardLimits;
+use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::tcp::TcpConfig;
+use netstack::time::Instant as NetInstant;
+use netstack::wire::ethernet::EthernetAddress;
+use rustix::event::{EventfdFlags, eventfd};
+use sockets::SocketHost;
+
+/// Longer than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const MTU: usize = 1500;
+
+/// What a host of these tests may have.
+pub(crate) trait AnyDevice: Device + Send + 'static {}
+impl<D: Device + Send + 'static> AnyDevice for D {}
+
+/// One end of the link. What one end transmits waits in memory for the other.
+pub(crate) struct Wire {
+    outgoing: Arc<Lane>,
+    incoming: Arc<Lane>,
+}
+
+/// One direction, with a descriptor that is readable while there are frames.
+struct Lane {
+    frames: Mutex<VecDeque<Vec<u8>>>,
+    frames_max: usize,
+    bell: OwnedFd,
+}
+
+fn pair(frames_max: usize) -> (Wire, Wire) {
+    let lane = || {
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        Arc::new(Lane {
+            frames: Mutex::default(),
+            frames_max,
+            bell: eventfd(0, flags).unwrap(),
+        })
+    };
+    let (there, back) = (lane(), lane());
+    let end = |outgoing: &Arc<Lane>, incoming: &Arc<Lane>| Wire {
+        outgoing: Arc::clone(outgoing),
+        incoming: Arc::clone(incoming),
+    };
+    (end(&there, &back), end(&back, &there))
+}
+
+impl Device for Wire {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::plain(MTU)
+    }
+
+    fn receive(&mut self, _now: NetInstant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        let mut frames = self.incoming.frames.lock().unwrap();
+        while let Some(room) = burst.room() {
+            let Some(frame) = frames.pop_front() else {
+                let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
+                break;
+            };
+            room[..frame.len()].copy_from_slice(&frame);
+            burst.push(frame.len(), Verified::No, None);
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, _: NetInstant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        let mut frames = self.outgoing.frames.lock().unwrap();
+        if frames.len() == self.outgoing.frames_max {
+            return Err(TransmitError::Full);
+        }
+        let mut bytes = vec![0; frame.len()];
+        frame.gather(&mut bytes);
+        frames.push_back(bytes);
+        rustix::io::write(&self.outgoing.bell, &1u64.to_ne_bytes()).unwrap();
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.incoming.bell.as_fd())
+    }
+}
+
+/// The address of the server's host is 1, the client's 2.
+pub(crate) fn address(host: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::from([192, 0, 2, host]), port)
+}
+
+fn start<D: AnyDevice>(device: D, number: u8) -> Arc<SocketHost<D>> {
+    let interface = InterfaceConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, number]),
+        mtu: MTU,
+        addresses: vec![Prefix {
+            address: address(number, 0).ip(),
+            len: 24,
+        }],
+        gateway_v4: None,
+        gateway_v6: None,
+    };
+    let (tcp, limits, key) = (TcpConfig::default(), ShardLimits::default(), [number; 16]);
+    let netstack = Netstack::new(device, interface, tcp, limits, key);
+    let builder = fiber::Builder::new().processor(usize::from(number) - 1);
+    Arc::new(SocketHost::start(netstack, builder).unwrap())
+}
+
+fn run(backend: BackendChoice, processors: usize, f: impl FnOnce() + Send + 'static) {
+    let builder = Runtime::builder().processors(processors);
+    let runtime = builder.backend(backend).start().unwrap();
+    runtime.run(|| fiber::timeout(PATIENCE, f));
+    assert_eq!(runtime.shutdown(PATIENCE), 0, "fibers are left");
+}
+
+/// Runs `f` with a server's host and a client's, on each back end, on one processor and on two.
+/// The link holds so few frames that it is often full.
+pub(crate) fn on_a_link(f: fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Wire>>)) {
+    for backend in [BackendChoice::Auto, BackendChoice::Epoll] {
+        for processors in [1, 2] {
+            run(backend, processors, move || {
+                let (near, far) = pair(100);
+                f(start(near, 1), start(far, 2));
+            });
+        }
+    }
+}
+
+/// The same with the client's host behind a link that impairs both directions, as the seed says.
+pub(crate) fn over(
+    link: Impairment,
+    seed: u64,
+    backend: BackendChoice,
+    f: fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Impair<Wire>>>),
+) {
+    run(backend, 2, move || {
+        let (near, far) = pair(10_000);
+        f(start(near, 1), start(Impair::new(far, link, link, seed), 2));
+    });
+}

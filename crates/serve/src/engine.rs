@@ -13,6 +13,7 @@ mod loops;
 pub mod netstack;
 pub mod pipeline;
 mod pool;
+mod processors;
 mod serving;
 #[cfg(test)]
 mod smallest;
@@ -30,7 +31,7 @@ use admission::Start;
 use event::Events;
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
-use netstack::{NetstackHost, Netstacks};
+use netstack::{Handlers, NetstackFibers, NetstackHost, Netstacks};
 use pipeline::Pipeline;
 pub use pipeline::PipelineOptions;
 pub use thread::THREADS_MAX;
@@ -53,7 +54,7 @@ pub enum Engine {
     /// Stages with threads of their own, which hand connections from one to the next.
     Pipeline(PipelineOptions),
     /// A few kernel threads with a TCP/IP of their own: [`Settings::netstack`](crate::Settings).
-    Netstack,
+    Netstack(Handlers),
 }
 
 impl Default for Engine {
@@ -75,7 +76,7 @@ impl Engine {
     pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
         match self {
             Engine::Event(options) => event::prepare(options, listeners),
-            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) | Engine::Netstack => {
+            Engine::Fiber { .. } | Engine::Thread | Engine::Pipeline(_) | Engine::Netstack(_) => {
                 Ok(())
             }
         }
@@ -89,6 +90,7 @@ pub(crate) enum Running {
     Event(Events),
     Pipeline(Pipeline),
     Netstack(Netstacks),
+    NetstackFibers(NetstackFibers),
 }
 
 /// What holds the connections of each.
@@ -102,6 +104,9 @@ macro_rules! each {
             Running::Event(Events { loops: $holder, .. }) => $call,
             Running::Pipeline(Pipeline { loops: $holder, .. }) => $call,
             Running::Netstack(Netstacks { loops: $holder, .. }) => $call,
+            Running::NetstackFibers(NetstackFibers {
+                carriers: $holder, ..
+            }) => $call,
         }
     };
 }
@@ -125,10 +130,14 @@ impl Running {
             Engine::Thread => Running::Thread(Threads::start(start)?),
             Engine::Event(options) => Running::Event(Events::start(options, start)?),
             Engine::Pipeline(options) => Running::Pipeline(Pipeline::start(options, start)?),
-            Engine::Netstack => {
+            Engine::Netstack(handlers) => {
                 let none =
                     || io::Error::new(io::ErrorKind::InvalidInput, "no netstack to serve on");
-                Running::Netstack(Netstacks::start(netstack.ok_or_else(none)?, start)?)
+                let host = netstack.ok_or_else(none)?;
+                match handlers {
+                    Handlers::Inline => Running::Netstack(Netstacks::start(host, start)?),
+                    Handlers::Fiber => Running::NetstackFibers(NetstackFibers::start(host, start)?),
+                }
             }
         })
     }
@@ -141,6 +150,7 @@ impl Running {
             Running::Event(events) => events.describe(),
             Running::Pipeline(pipeline) => pipeline.describe(),
             Running::Netstack(netstacks) => netstacks.describe(),
+            Running::NetstackFibers(fibers) => fibers.describe(),
         }
     }
 
@@ -152,6 +162,7 @@ impl Running {
             Running::Event(events) => events.loops.dump(),
             Running::Pipeline(pipeline) => pipeline.dump(),
             Running::Netstack(netstacks) => netstacks.dump(),
+            Running::NetstackFibers(fibers) => fibers.dump(),
         }
     }
 
@@ -163,6 +174,7 @@ impl Running {
             Running::Event(events) => events.loops.write_metrics(out),
             Running::Pipeline(pipeline) => pipeline.write_metrics(out),
             Running::Netstack(netstacks) => netstacks.write_metrics(out),
+            Running::NetstackFibers(fibers) => fibers.write_metrics(out),
         }
     }
 
@@ -171,6 +183,7 @@ impl Running {
     pub(crate) fn runtime(&self) -> Option<&Runtime> {
         match self {
             Running::Fiber(fibers) => Some(fibers.runtime()),
+            Running::NetstackFibers(fibers) => Some(fibers.runtime()),
             _ => None,
         }
     }
@@ -187,13 +200,17 @@ impl Running {
             Running::Event(events) => events.loops.wake(),
             Running::Pipeline(pipeline) => pipeline.loops.wake(),
             Running::Netstack(netstacks) => netstacks.loops.wake(),
-            Running::Fiber(_) | Running::Thread(_) => {}
+            Running::Fiber(_) | Running::Thread(_) | Running::NetstackFibers(_) => {}
         }
     }
 
     /// Ends all waits for connections; the sockets stay.
     pub(crate) fn stop_accepting(&self) {
-        each!(self, holder => holder.stop_accepting());
+        match self {
+            // What waits is in no queue of the kernel's, where the server would have looked.
+            Running::NetstackFibers(fibers) => fibers.stop_accepting(),
+            _ => each!(self, holder => holder.stop_accepting()),
+        }
     }
 
     /// Connections open now.
@@ -207,6 +224,7 @@ impl Running {
         match self {
             Running::Fiber(fibers) => fibers.carriers.close_idle(after_start),
             Running::Thread(threads) => threads.carriers.close_idle(after_start),
+            Running::NetstackFibers(fibers) => fibers.carriers.close_idle(after_start),
             // Their carriages have timers that do.
             Running::Event(_) | Running::Pipeline(_) | Running::Netstack(_) => {}
         }

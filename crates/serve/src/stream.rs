@@ -141,7 +141,10 @@ pub(crate) fn send_out<T: Stream>(
 ///
 /// # Errors
 /// As `send`, if nothing was sent.
-fn send_whole(bytes: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<u64> {
+pub(crate) fn send_whole(
+    bytes: &[u8],
+    mut send: impl FnMut(&[u8]) -> io::Result<usize>,
+) -> io::Result<u64> {
     let mut at = 0;
     while at < bytes.len() {
         match send(&bytes[at..]) {
@@ -240,7 +243,7 @@ const TIMEOUT_STEP: Duration = Duration::from_millis(100);
 const RECEIVE_LEN: usize = 16 * 1024;
 
 thread_local! {
-    static RECEIVE_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; RECEIVE_LEN]);
+    pub(crate) static RECEIVE_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; RECEIVE_LEN]);
 }
 
 impl ThreadStream {

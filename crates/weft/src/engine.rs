@@ -3,6 +3,7 @@
 
 use std::io;
 
+use ::serve::engine::netstack::Handlers;
 use ::serve::engine::{Accept, EventOptions, PipelineOptions, THREADS_MAX};
 use event::{Mechanism, Overflow};
 use fiber::BackendChoice;
@@ -271,8 +272,8 @@ impl EngineChoice {
     pub(crate) fn holds(&self, max: usize) -> String {
         let cure = match self.kind {
             Kind::Thread => format!("{RAISE_THREADS}, or use --engine fiber or event"),
-            Kind::Fiber => "raise vm.max_map_count for more".to_owned(),
-            Kind::Event | Kind::Pipeline | Kind::Netstack => {
+            Kind::Fiber | Kind::Netstack => "raise vm.max_map_count for more".to_owned(),
+            Kind::Event | Kind::Pipeline => {
                 format!("raise {WATCHES} for more, or use --dispatcher uring")
             }
         };
@@ -292,6 +293,7 @@ impl EngineChoice {
     pub(crate) fn connections_max(&self, machine: &Machine) -> usize {
         match (self.kind, self.dispatcher.unwrap_or(DISPATCHER)) {
             (Kind::Fiber, _) => fibers_max(machine),
+            (Kind::Netstack, _) if self.netstack.handlers == Handlers::Fiber => fibers_max(machine),
             (Kind::Thread, _) => threads_max(machine),
             (Kind::Event, Mechanism::Epoll | Mechanism::EpollEdge) => watches_max(machine),
             // One that waits for room is watched by its reader and by its writer.
@@ -304,7 +306,7 @@ impl EngineChoice {
     pub(crate) fn engine(&self, workers: usize) -> ::serve::Engine {
         match self.kind {
             Kind::Thread => ::serve::Engine::Thread,
-            Kind::Netstack => ::serve::Engine::Netstack,
+            Kind::Netstack => ::serve::Engine::Netstack(self.netstack.handlers),
             Kind::Fiber => ::serve::Engine::Fiber {
                 processors: workers,
                 backend: self.io,

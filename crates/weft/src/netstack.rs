@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use ::serve::engine::netstack::{Door, NetstackHost};
+use ::serve::engine::netstack::{Door, Handlers, NetstackHost};
 use ::serve::listen::{Address, Inherited};
 use ::serve::tls::Tls;
 use netstack::device::name::DeviceName;
@@ -24,11 +24,20 @@ pub(crate) struct NetstackChoice {
     gateways: Vec<IpAddr>,
     mtu: Option<usize>,
     congestion: CongestionControl,
+    pub(crate) handlers: Handlers,
 }
 
 const CONGESTION: Choices = &[
     ("cubic", "RFC 9438, as most of the Internet"),
     ("newreno", "RFC 5681 and 6582"),
+];
+
+const HANDLERS: Choices = &[
+    ("inline", "in the loop that has the netstack"),
+    (
+        "fiber",
+        "a fiber for each connection, over sockets of the netstack",
+    ),
 ];
 
 impl<C: AsMut<Common> + 'static> Setting<C> {
@@ -94,6 +103,21 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             .on_engines(&["netstack"])
             .help("How fast the netstack sends, and what it makes of a loss")
             .more("newreno is there to be compared with."),
+        Setting::new("handlers")
+            .chooses(HANDLERS, |config: &mut C, text| {
+                config.as_mut().engine.netstack.handlers = match text {
+                    "fiber" => Handlers::Fiber,
+                    _ => Handlers::Inline,
+                };
+                Ok(())
+            })
+            .derived("inline")
+            .on_engines(&["netstack"])
+            .help("Where sessions run: in the netstack's loop, or on fibers")
+            .more(
+                "fiber is blocking code over sockets: what it sends is copied, and each connection \
+                 has a stack.",
+            ),
     ];
 }
 

@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("sockets", &["fiber", "netstack"], &[]),
     (
         "serve",
-        &["session", "fiber", "event", "netstack"],
+        &["session", "fiber", "event", "netstack", "sockets"],
         &["web"],
     ),
     ("load", &["netstack"], &[]),

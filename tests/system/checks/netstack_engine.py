@@ -88,13 +88,13 @@ def server_on_link(world, kind="tap"):
     return server
 
 
-def on_tap(run):
-    """A check of the other engines, on a TAP interface."""
+def on_tap(run, *flags):
+    """A check of the other engines, on a TAP interface, with these flags besides."""
 
     @functools.wraps(run)
     def on_link(world):
         with own_network():
-            world.server = server_on_link(world)
+            world.server = functools.partial(server_on_link(world), *flags)
             run(world)
 
     return on_link
@@ -110,6 +110,8 @@ for promise in (
     crowds.a_silent_connection_is_closed_without_a_word, crowds.killed_clients_leave_nothing_behind,
 ):
     check("netstack", limit_s=120)(on_tap(promise))
+    # The same sessions, on fibers.
+    check("netstack-fiber", limit_s=120)(on_tap(promise, "--handlers", "fiber"))
 
 
 @check("netstack", limit_s=60)

@@ -3,24 +3,21 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fiber::net::{Input, TcpListener, UnixListener};
-use fiber::{BackendChoice, Flow, ProcessorCounters, Runtime, Source, Steps};
+use fiber::{BackendChoice, Flow, Runtime, Source, Steps};
 use session::{Now, Opening, Session};
 
 use super::admission::Start;
 use super::pool::{self, AcceptPool, Carriers};
+use super::processors;
 use super::serving::{self, Serving};
 use crate::blocking::Driver;
 use crate::clock;
 use crate::listen::{Address, Bound};
 use crate::metrics::MetricsWriter;
 use crate::stream::FiberStream;
-
-/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one,
-/// and what it does.
-const STALL_THRESHOLD: Duration = Duration::from_secs(1);
 
 pub(crate) struct Fibers {
     backend_asked: BackendChoice,
@@ -40,11 +37,7 @@ impl Fibers {
         S: Session + 'static,
         O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
     {
-        let runtime = Runtime::builder()
-            .processors(processors)
-            .backend(backend)
-            .stall_detector(STALL_THRESHOLD)
-            .start()?;
+        let runtime = processors::start(processors, backend)?;
         let workers = runtime.processor_count();
         let (pool, carriers) = AcceptPool::new(start, Listener::new, workers, usize::MAX)?;
         pool.start(|point| {
@@ -74,32 +67,11 @@ impl Fibers {
     }
 
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
-        let processors = self.runtime.counters();
-        // All samples of a metric stand together, so the counter's name is the outer loop.
-        for (at, (name, help, _)) in ProcessorCounters::default().iter().enumerate() {
-            let name = format!("weft_processor_{name}_total");
-            for (number, counters) in processors.iter().enumerate() {
-                let value = counters.iter().nth(at).map_or(0, |(_, _, value)| value);
-                out.counter(&name, help, &[("processor", &number.to_string())], value);
-            }
-        }
-        let help = "Fibers, those that wait for a connection included.";
-        let count = self.runtime.fiber_count();
-        out.gauge("weft_fibers", help, &[], count as f64);
-        let help = "Times that a fiber was found to keep its processor for a second or more.";
-        out.counter("weft_stalls_total", help, &[], self.runtime.stall_count());
+        processors::write_metrics(&self.runtime, out);
     }
 
     pub(crate) fn dump(&self) -> String {
-        let mut text = String::new();
-        for (index, counters) in self.runtime.counters().iter().enumerate() {
-            let counted = counters
-                .iter()
-                .map(|(name, _, value)| format!("{name} {value}"));
-            let counted = counted.collect::<Vec<_>>().join(", ");
-            text += &format!("  processor {index}: {counted}\n");
-        }
-        text + &self.runtime.dump().to_string()
+        processors::dump(&self.runtime)
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

@@ -13,10 +13,14 @@
 //! nothing with those of other loops: a connection's segments come to the queue of its loop. The
 //! loop waits for frames, letters and the next timer with poll(2), and for nothing else.
 //!
+//! In the second form ([`Handlers::Fiber`]) each loop is a fiber of a host of [`sockets`], and each
+//! session runs on a fiber of its own.
+//!
 //! `worker` (the loop) · `connection` (what it goes on with) · `flight` (what was handed to TCP and
-//! is not acknowledged) · `figures` (what the shard counts).
+//! is not acknowledged) · `figures` (what the shard counts) · `fibers` (the second form).
 
 mod connection;
+mod fibers;
 mod figures;
 mod flight;
 #[cfg(test)]
@@ -40,8 +44,19 @@ use super::pool::REFUSERS;
 use crate::listen;
 use crate::metrics::MetricsWriter;
 use crate::tls::Tls;
+pub(crate) use fibers::NetstackFibers;
 use figures::Figures;
 use worker::Worker;
+
+/// Where sessions run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handlers {
+    /// In the loop that has the netstack.
+    #[default]
+    Inline,
+    /// On a fiber for each connection.
+    Fiber,
+}
 
 /// A host with its device open, and where it listens.
 pub struct NetstackHost {
@@ -143,9 +158,26 @@ impl<O> Hall<O> {
 
     /// Which door takes a connection to this address.
     fn door_of(&self, own: IpAddr, port: u16) -> Option<usize> {
-        let is_it = |door: &Door| door.address.port() == port && door.takes(own);
-        self.doors.iter().position(is_it)
+        door_of(&self.doors, own, port)
     }
+}
+
+fn door_of(doors: &[Door], own: IpAddr, port: u16) -> Option<usize> {
+    let is_it = |door: &Door| door.address.port() == port && door.takes(own);
+    doors.iter().position(is_it)
+}
+
+/// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`
+fn describe(station: &Station, shards: usize) -> String {
+    let Station {
+        device, addresses, ..
+    } = station;
+    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    let shards = match shards {
+        1 => "1 shard".to_owned(),
+        count => format!("{count} shards"),
+    };
+    format!("netstack on {device}, {shards}, {}", addresses.join(", "))
 }
 
 /// The engine at work.
@@ -191,15 +223,7 @@ impl Netstacks {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let Station {
-            device, addresses, ..
-        } = &self.station;
-        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-        let shards = match self.figures.len() {
-            1 => "1 shard".to_owned(),
-            count => format!("{count} shards"),
-        };
-        format!("netstack on {device}, {shards}, {}", addresses.join(", "))
+        describe(&self.station, self.figures.len())
     }
 
     /// What each loop and its shard have counted.

@@ -110,26 +110,39 @@ impl<L, O> AcceptPool<L, O> {
         workers: usize,
         carriers_max: usize,
     ) -> io::Result<Made<L, O>> {
+        let listen = |bound: &Bound| Ok((Arc::new(listen(bound)?), bound.tls.clone()));
+        let listeners = start
+            .listeners
+            .iter()
+            .map(listen)
+            .collect::<io::Result<_>>()?;
+        Ok(AcceptPool::behind(start, listeners, workers, carriers_max))
+    }
+
+    /// The same with listeners that are there, each with TLS or without.
+    pub(crate) fn behind(
+        start: Start<O>,
+        listeners: Vec<(Arc<L>, Option<Arc<Tls>>)>,
+        workers: usize,
+        carriers_max: usize,
+    ) -> Made<L, O> {
         let Start {
             admission,
             listeners: bound,
             carriers,
         } = start;
-        let listeners = bound.iter().map(|bound| listen(bound).map(Arc::new));
-        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         let limits = &admission.shared.limits;
         let carriers_max = limits.connections_max.min(carriers_max);
         let refusers = limits.refusal.map_or(0, |_| REFUSERS);
-        let point = |worker, (number, (listener, bound)): (usize, (&Arc<L>, &Bound))| AcceptPoint {
-            listener: Arc::clone(listener),
-            tls: bound.tls.clone(),
-            number,
-            worker,
-            idle: AtomicUsize::new(0),
-        };
         let of_worker = |worker| {
-            let each = listeners.iter().zip(&bound).enumerate();
-            each.map(move |listener| point(worker, listener))
+            let each = listeners.iter().enumerate();
+            each.map(move |(number, (listener, tls))| AcceptPoint {
+                listener: Arc::clone(listener),
+                tls: tls.clone(),
+                number,
+                worker,
+                idle: AtomicUsize::new(0),
+            })
         };
         let pool = AcceptPool {
             connections: Arc::new(Connections::new(workers)),
@@ -139,17 +152,20 @@ impl<L, O> AcceptPool<L, O> {
             total_max: carriers
                 .unwrap_or(carriers_max)
                 .min(carriers_max)
-                .max(bound.len())
+                .max(listeners.len())
                 + refusers,
             is_fixed: carriers.is_some(),
             admission,
         };
         let carriers = Carriers {
             connections: Arc::clone(&pool.connections),
-            listeners,
+            listeners: listeners
+                .into_iter()
+                .map(|(listener, _)| listener)
+                .collect(),
             bound,
         };
-        Ok((Arc::new(pool), carriers))
+        (Arc::new(pool), carriers)
     }
 
     pub(crate) fn point(&self, index: usize) -> &AcceptPoint<L> {

@@ -41,7 +41,7 @@ const HOUSES: &[House] = &[
             blocking
             datagrams
             engine/admission
-            engine/pool
+            engine/pool engine/processors
             engine/serving
             engine/loops/counters engine/loops/threads engine/loops/wire
             engine/loops/bell engine/loops/doors

@@ -35,7 +35,7 @@ use crate::clock;
 use crate::counters::Closed;
 use crate::engine::loops::{Loop, Waits, drop_session};
 use crate::shared::{CUTTING, SERVING};
-use lifetime::HANDSHAKE_PATIENCE;
+pub(super) use lifetime::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
 
 /// How soon a frame is tried again that the device had no room for; and how long a loop leaves the
 /// device alone after an error, which would come back at once. Each further error doubles that up

@@ -16,11 +16,11 @@ use crate::engine::netstack::flight::Flight;
 use crate::shared::CUTTING;
 
 /// How long handshakes under way may take when the server stops to listen.
-pub(super) const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
+pub(in crate::engine::netstack) const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long the last bytes of a connection that has ended may take to be acknowledged: some two
 /// minutes, as Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
-const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
+pub(in crate::engine::netstack) const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
 
 impl<S, O, D> Worker<S, O, D>
 where

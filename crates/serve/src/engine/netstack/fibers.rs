@@ -1,0 +1,286 @@
+//! The second form: a fiber for each connection, over [`sockets`], with the blocking driver.
+//!
+//! Each shard has a processor, on which its host's fibers and those of its connections are. A
+//! carrier accepts a connection and serves it, as under the fiber engine; but it has a stack all
+//! the while.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::netstack::station::{Station, StationDevice};
+use fiber::{ClusterHandle, Runtime};
+use session::{Opening, Session};
+use sockets::{SocketHost, TcpListener, TcpStream};
+
+use super::figures::Figures;
+use super::flight::Hangar;
+use super::worker::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
+use super::{Door, NetstackHost, describe};
+use crate::blocking::converse;
+use crate::carriage::{FilePiece, Look, Untaken};
+use crate::counters::Closed;
+use crate::engine::admission::Start;
+use crate::engine::pool::{self, AcceptPool, Carriers};
+use crate::engine::processors;
+use crate::engine::serving::{self, Serving};
+use crate::file::{self, Way};
+use crate::metrics::MetricsWriter;
+use crate::shared::CUTTING;
+use crate::stream::{RECEIVE_BUFFER, Stream, send_whole};
+
+/// How often the end looks whether those that wait have been accepted.
+const LOOK_STEP: Duration = Duration::from_millis(2);
+
+/// The engine at work. The hosts end before the processors do.
+pub(crate) struct NetstackFibers {
+    hosts: Vec<SocketHost>,
+    ports: BTreeMap<u16, Arc<Port>>,
+    pub(crate) carriers: Carriers<Port>,
+    station: Station,
+    runtime: Runtime,
+}
+
+/// What all carriers share.
+struct Hall<O> {
+    pool: Arc<AcceptPool<Port, O>>,
+    doors: Vec<Door>,
+    cluster: ClusterHandle,
+}
+
+/// A port, on each shard. Doors of the same port share it.
+pub(crate) struct Port(Vec<TcpListener>);
+
+impl Port {
+    fn new(hosts: &[SocketHost], port: u16, backlog: netstack::host::Backlog) -> io::Result<Port> {
+        let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+        let listeners = hosts
+            .iter()
+            .map(|host| TcpListener::bind_with(host, everywhere, backlog));
+        listeners.collect::<io::Result<_>>().map(Port)
+    }
+}
+
+impl pool::Listener for Port {
+    fn close(&self) {
+        self.0.iter().for_each(TcpListener::close);
+    }
+}
+
+impl NetstackFibers {
+    /// # Errors
+    /// What the kernel says to new threads, rings and descriptors.
+    pub(crate) fn start<S, O>(host: NetstackHost, start: Start<O>) -> io::Result<NetstackFibers>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let NetstackHost {
+            shards,
+            doors,
+            backlog,
+            station,
+        } = host;
+        let runtime = processors::start(shards.len(), fiber::BackendChoice::Auto)?;
+        let cluster = runtime.cluster();
+        let on = |at| fiber::Builder::new().cluster(&cluster).processor(at);
+        let hosts = shards.into_iter().enumerate();
+        let hosts = hosts.map(|(at, netstack)| SocketHost::start(netstack, on(at)));
+        let hosts = hosts.collect::<io::Result<Vec<SocketHost>>>()?;
+        let mut ports = BTreeMap::new();
+        for door in &doors {
+            let port = door.address.port();
+            if let Entry::Vacant(place) = ports.entry(port) {
+                place.insert(Arc::new(Port::new(&hosts, port, backlog)?));
+            }
+        }
+        let behind = doors.iter().map(|door| {
+            let port = &ports[&door.address.port()];
+            (Arc::clone(port), door.tls.clone())
+        });
+        let behind = behind.collect();
+        let (pool, carriers) = AcceptPool::behind(start, behind, hosts.len(), usize::MAX);
+        let hall = Arc::new(Hall {
+            pool,
+            doors,
+            cluster,
+        });
+        hall.pool.start(|point| hall.spawn::<S>(point))?;
+        Ok(NetstackFibers {
+            hosts,
+            ports,
+            carriers,
+            station,
+            runtime,
+        })
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let shards = describe(&self.station, self.hosts.len());
+        format!("{shards}, fibers, {}", self.runtime.backend())
+    }
+
+    pub(crate) fn dump(&self) -> String {
+        let figures = self.figures();
+        let figures = figures.map(|(at, figures)| figures.line(&at));
+        figures.collect::<String>() + &processors::dump(&self.runtime)
+    }
+
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        processors::write_metrics(&self.runtime, out);
+        for (at, figures) in self.figures() {
+            figures.write_metrics(&at, out);
+        }
+        for (at, host) in self.hosts.iter().enumerate() {
+            let (name, help) = (
+                "weft_netstack_device_errors_total",
+                "Calls of the device that failed.",
+            );
+            let errors = host.counters().device_errors;
+            out.counter(name, help, &[("loop", &at.to_string())], errors);
+        }
+    }
+
+    fn figures(&self) -> impl Iterator<Item = (String, Figures)> {
+        self.hosts.iter().enumerate().map(|(at, host)| {
+            let figures = Figures::default();
+            host.with_netstack(|netstack| figures.copy(netstack, &Hangar::default()));
+            (at.to_string(), figures)
+        })
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Ends with the handshakes that are under way, and then the waits for connections.
+    pub(crate) fn stop_accepting(&self) {
+        let listeners = || self.ports.values().flat_map(|port| &port.0);
+        listeners().for_each(TcpListener::refuse);
+        let until = Instant::now() + HANDSHAKE_PATIENCE;
+        while Instant::now() < until && listeners().any(|it| it.backlog_len() > 0) {
+            thread::sleep(LOOK_STEP);
+        }
+        self.carriers.stop_accepting();
+    }
+}
+
+impl<O> Hall<O> {
+    fn spawn<S>(self: &Arc<Self>, point: usize) -> io::Result<()>
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let (hall, worker) = (Arc::clone(self), self.pool.point(point).worker);
+        let builder = fiber::Builder::new().name("connection");
+        let builder = builder.cluster(&self.cluster).processor(worker);
+        builder.spawn(move || hall.carry(point)).map(drop)
+    }
+
+    /// A fiber's life: accept, serve, and again.
+    fn carry<S>(self: &Arc<Self>, point: usize)
+    where
+        S: Session + 'static,
+        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+    {
+        let pool = &self.pool;
+        let accept = |port: &Port| self.accept(port, pool.point(point).worker);
+        while let Some((stream, through)) = pool.accept(point, accept) {
+            if pool.admit(point, &stream, |another| self.spawn(another)) {
+                if let Some(mut serving) = Serving::begin(pool, through, stream) {
+                    serving.guard(|driver| {
+                        let ended = converse(driver, serving::open(pool, through));
+                        let is_cut = driver.carriage.shared().stage.get() == CUTTING;
+                        driver.connection.stream.end(is_cut, &ended);
+                        ended
+                    });
+                }
+                pool.admission.dismiss();
+            }
+            if !pool.is_to_stay(point) {
+                return;
+            }
+        }
+    }
+
+    /// The next connection to one of the doors, and the accept point of that door.
+    fn accept(&self, port: &Port, worker: usize) -> io::Result<(NetstackStream, usize)> {
+        loop {
+            let stream = port.0[worker].accept()?;
+            let local = stream.local_addr();
+            if let Some(door) = self.door_of(local.ip(), local.port()) {
+                // Replies leave whole, so no short segment is worth a wait.
+                stream.set_nodelay(true);
+                return Ok((NetstackStream(stream), worker * self.doors.len() + door));
+            }
+            // Nothing listens at this address of the host.
+            stream.reset();
+        }
+    }
+
+    fn door_of(&self, own: IpAddr, port: u16) -> Option<usize> {
+        super::door_of(&self.doors, own, port)
+    }
+}
+
+/// A connection that a fiber carries.
+struct NetstackStream(TcpStream<StationDevice>);
+
+impl NetstackStream {
+    /// After the conversation: the connection keeps its place until the peer has acknowledged all
+    /// bytes. One that takes nothing is not sent what it has not taken.
+    fn end(&self, is_cut: bool, ended: &Result<(), Closed>) {
+        let until = Instant::now() + LAST_BYTES_PATIENCE;
+        if is_cut || *ended == Err(Closed::TooSlow) || self.0.linger(Some(until)).is_err() {
+            self.0.reset();
+        }
+    }
+}
+
+impl Stream for NetstackStream {
+    fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        // The buffer is the thread's: it is borrowed when there is nothing more to wait for.
+        self.0.wait_readable(Some(deadline))?;
+        RECEIVE_BUFFER.with_borrow_mut(|buffer| {
+            let len = self.0.receive_into(buffer, Some(deadline))?;
+            Ok(f(&buffer[..len]))
+        })
+    }
+
+    fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        self.0.receive_into(room, Some(deadline))
+    }
+
+    fn send(&self, slices: &[IoSlice<'_>], _more: bool, deadline: Instant) -> io::Result<usize> {
+        self.0.send(slices, Some(deadline))
+    }
+
+    fn send_file_cached(&self, piece: &FilePiece<'_>, _is_cached: bool) -> io::Result<u64> {
+        let read = file::read(piece.range, Way::Read, piece.len)?;
+        send_whole(&read, |rest| {
+            self.send(&[IoSlice::new(rest)], false, piece.until)
+        })
+    }
+
+    fn untaken(&self, _look: &Look) -> io::Result<Untaken> {
+        // All that was sent is a copy, so no write to the file changes it any more.
+        Ok(Untaken::NONE)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match how {
+            // It is cut.
+            Shutdown::Both => self.0.reset(),
+            _ => self.0.shutdown(how)?,
+        }
+        Ok(())
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        Some(self.0.peer_addr())
+    }
+}

@@ -1,0 +1,48 @@
+//! The processors of the engines that run on fibers: started, shown and counted.
+
+use std::io;
+use std::time::Duration;
+
+use fiber::{BackendChoice, ProcessorCounters, Runtime};
+
+use crate::metrics::MetricsWriter;
+
+/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one,
+/// and what it does.
+const STALL_THRESHOLD: Duration = Duration::from_secs(1);
+
+/// # Errors
+/// What the kernel says to new threads and rings.
+pub(super) fn start(processors: usize, backend: BackendChoice) -> io::Result<Runtime> {
+    let builder = Runtime::builder().processors(processors).backend(backend);
+    builder.stall_detector(STALL_THRESHOLD).start()
+}
+
+pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {
+    let processors = runtime.counters();
+    // All samples of a metric stand together, so the counter's name is the outer loop.
+    for (at, (name, help, _)) in ProcessorCounters::default().iter().enumerate() {
+        let name = format!("weft_processor_{name}_total");
+        for (number, counters) in processors.iter().enumerate() {
+            let value = counters.iter().nth(at).map_or(0, |(_, _, value)| value);
+            out.counter(&name, help, &[("processor", &number.to_string())], value);
+        }
+    }
+    let help = "Fibers, those that wait for a connection included.";
+    let count = runtime.fiber_count();
+    out.gauge("weft_fibers", help, &[], count as f64);
+    let help = "Times that a fiber was found to keep its processor for a second or more.";
+    out.counter("weft_stalls_total", help, &[], runtime.stall_count());
+}
+
+pub(super) fn dump(runtime: &Runtime) -> String {
+    let mut text = String::new();
+    for (index, counters) in runtime.counters().iter().enumerate() {
+        let counted = counters
+            .iter()
+            .map(|(name, _, value)| format!("{name} {value}"));
+        let counted = counted.collect::<Vec<_>>().join(", ");
+        text += &format!("  processor {index}: {counted}\n");
+    }
+    text + &runtime.dump().to_string()
+}

@@ -15,6 +15,7 @@
 use std::time::Duration;
 
 use super::config::CongestionControl;
+use super::slow_start::SlowStart;
 use crate::time::Instant;
 
 /// The smallest threshold, in segments. RFC 5681 3.1 (4)
@@ -33,10 +34,19 @@ pub struct Congestion {
     control: CongestionControl,
     mss: u16,
     cwnd: u64,
-    ssthresh: u64,
+    /// Not beyond CWND_MAX.
+    ssthresh: u32,
     /// Part of a byte or of a segment that the window has grown by in avoidance.
     credit: f64,
-    cubic: Cubic,
+    course: Course,
+}
+
+/// What is remembered for the growth: a connection has room for one of the two.
+#[derive(Clone, Copy, Debug)]
+enum Course {
+    /// Nothing was lost yet.
+    Start(SlowStart),
+    Later(Cubic),
 }
 
 /// The window as it was: [`Congestion::undo`].
@@ -68,15 +78,9 @@ impl Congestion {
             control,
             mss,
             cwnd: initial_window(mss, initial_segments),
-            ssthresh: CWND_MAX,
+            ssthresh: CWND_MAX as u32,
             credit: 0.0,
-            cubic: Cubic {
-                w_max: 0.0,
-                k: 0.0,
-                w_est: 0.0,
-                cwnd_prior: 0.0,
-                epoch: Instant::NEVER,
-            },
+            course: Course::Start(SlowStart::default()),
         }
     }
 
@@ -87,12 +91,23 @@ impl Congestion {
 
     /// Below it the window doubles in a round trip.
     pub fn ssthresh(&self) -> u64 {
-        self.ssthresh
+        self.ssthresh.into()
     }
 
     /// RFC 5681 3.1
     pub fn is_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
+        self.cwnd < self.ssthresh()
+    }
+
+    /// All before `una` is acknowledged, which may say how long the round trip was. The first slow
+    /// start may be over with it. RFC 9406
+    pub fn on_round_trip(&mut self, una: u64, snd_nxt: u64, rtt: Option<Duration>) {
+        if let Course::Start(start) = &mut self.course
+            && start.on_ack(una, snd_nxt, rtt)
+        {
+            self.ssthresh = self.cwnd as u32;
+            self.course = Course::Later(Cubic::UNKNOWN);
+        }
     }
 
     /// The path takes smaller segments than was thought. The window stays as it is in bytes, but
@@ -113,10 +128,15 @@ impl Congestion {
         if self.is_slow_start() {
             // RFC 3465 without its limit of two segments: a peer that merges segments
             // acknowledges many with one.
-            let grown = (self.cwnd + acked).min(self.ssthresh.max(self.cwnd));
-            acked -= grown - self.cwnd;
+            let len = match &self.course {
+                Course::Start(start) => start.growth(acked),
+                Course::Later(_) => acked,
+            };
+            let grown = (self.cwnd + len).min(self.ssthresh());
+            acked -= acked.min(grown - self.cwnd);
+            let is_reached = grown == self.ssthresh();
             self.cwnd = grown.min(CWND_MAX);
-            if acked == 0 {
+            if acked == 0 || !is_reached {
                 return;
             }
         }
@@ -140,7 +160,7 @@ impl Congestion {
         let mss = f64::from(self.mss);
         let cwnd = self.cwnd as f64 / mss;
         let acked = acked as f64 / mss;
-        let cubic = &mut self.cubic;
+        let cubic = self.course.cubic();
         if cubic.epoch == Instant::NEVER {
             cubic.epoch = now;
             cubic.w_est = cwnd;
@@ -172,7 +192,7 @@ impl Congestion {
 
     /// The window was not full: the curve must not run ahead of it. RFC 9438 5.8
     pub fn on_ack_while_limited_elsewhere(&mut self) {
-        self.cubic.epoch = Instant::NEVER;
+        self.course.end_epoch();
     }
 
     /// Data was lost, with `flight` bytes under way: the threshold falls, and the caller brings the
@@ -188,14 +208,15 @@ impl Congestion {
         };
         let cwnd = self.cwnd as f64 / mss;
         // RFC 9438 4.7: a flow that did not come back to its last maximum leaves room for others.
-        self.cubic.cwnd_prior = cwnd;
-        self.cubic.w_max = match cwnd < self.cubic.w_max {
+        let cubic = self.course.cubic();
+        cubic.cwnd_prior = cwnd;
+        cubic.w_max = match cwnd < cubic.w_max {
             true => cwnd * (1.0 + CUBIC_BETA) / 2.0,
             false => cwnd,
         };
-        self.cubic.epoch = Instant::NEVER;
+        cubic.epoch = Instant::NEVER;
         self.credit = 0.0;
-        self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * u64::from(self.mss));
+        self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * u64::from(self.mss)) as u32;
     }
 
     /// The retransmission timer has expired: one segment. RFC 5681 3.1 (4)
@@ -206,7 +227,7 @@ impl Congestion {
 
     /// Recovery is over. RFC 6937 3
     pub fn end_recovery(&mut self) {
-        self.cwnd = self.ssthresh;
+        self.cwnd = self.ssthresh();
     }
 
     /// Rate reduction says how many bytes may be under way.
@@ -218,24 +239,58 @@ impl Congestion {
     pub fn before_loss(&self) -> BeforeLoss {
         BeforeLoss {
             cwnd: self.cwnd as u32,
-            ssthresh: self.ssthresh as u32,
-            w_max: self.cubic.w_max as f32,
+            ssthresh: self.ssthresh,
+            w_max: match &self.course {
+                Course::Start(_) => 0.0,
+                Course::Later(cubic) => cubic.w_max as f32,
+            },
         }
     }
 
     /// There was no loss. RFC 4015 3
     pub fn undo(&mut self, before: &BeforeLoss) {
         self.cwnd = self.cwnd.max(before.cwnd.into());
-        self.ssthresh = before.ssthresh.into();
-        self.cubic.w_max = before.w_max.into();
-        self.cubic.epoch = Instant::NEVER;
+        self.ssthresh = before.ssthresh;
+        let cubic = self.course.cubic();
+        cubic.w_max = before.w_max.into();
+        cubic.epoch = Instant::NEVER;
     }
 
     /// Nothing was sent for a time-out: what was known of the path is old. RFC 5681 4.1
     pub fn restart_after_idle(&mut self, initial_segments: u16) {
         self.cwnd = self.cwnd.min(initial_window(self.mss, initial_segments));
-        self.cubic.epoch = Instant::NEVER;
+        self.course.end_epoch();
     }
+}
+
+impl Course {
+    /// The first slow start is over, if it was not.
+    fn cubic(&mut self) -> &mut Cubic {
+        if let Course::Start(_) = self {
+            *self = Course::Later(Cubic::UNKNOWN);
+        }
+        match self {
+            Course::Later(cubic) => cubic,
+            Course::Start(_) => unreachable!("it was replaced"),
+        }
+    }
+
+    fn end_epoch(&mut self) {
+        if let Course::Later(cubic) = self {
+            cubic.epoch = Instant::NEVER;
+        }
+    }
+}
+
+impl Cubic {
+    /// Nothing was lost yet.
+    const UNKNOWN: Cubic = Cubic {
+        w_max: 0.0,
+        k: 0.0,
+        w_est: 0.0,
+        cwnd_prior: 0.0,
+        epoch: Instant::NEVER,
+    };
 }
 
 /// RFC 6928 2, formula (1), with ten in the place of the number asked for.

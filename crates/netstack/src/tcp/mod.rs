@@ -35,6 +35,7 @@
 //! | [`place`] | sequence numbers of 64 bits | |
 //! | [`rtt`] | round-trip time and retransmission time-out | RFC 6298 |
 //! | [`congestion`] | congestion window: NewReno, CUBIC; rate reduction | RFC 5681, 9438, 6937 |
+//! | [`slow_start`] | when the first slow start is over | RFC 9406 |
 //! | [`pacing`] | a window that is spread over its round trip | RFC 9002 |
 //! | [`flight`] | what was sent and is not acknowledged: scoreboard, RACK | RFC 2018, 6675, 8985 |
 //! | [`reassembly`] | what came out of order, and the blocks to report | RFC 2018, 2883 |
@@ -52,6 +53,7 @@ pub mod place;
 pub mod reassembly;
 pub mod rtt;
 pub mod secret;
+pub mod slow_start;
 pub mod state;
 
 pub use buffer::{ReceiveBuffer, RingPool, SendBuffer};

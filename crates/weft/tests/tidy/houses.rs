@@ -62,7 +62,7 @@ const HOUSES: &[House] = &[
             device neighbor
             ip
             tcp/place tcp/state tcp/rtt tcp/flight tcp/pacing tcp/buffer tcp/secret
-            tcp/config tcp/reassembly
+            tcp/config tcp/reassembly tcp/slow_start
             tcp/congestion
             tcp/connection
             tcp

@@ -102,7 +102,8 @@ impl Connection {
         let arrival = self.flight.acknowledge(now, ack.max(una), min_rtt, echo);
         let sacked = self.take_sacks(now, ack, has_duplicate, min_rtt, echo, arriving);
         if ack > una {
-            self.sample_round_trip(config, now, &arrival, echo_rtt);
+            let rtt = self.sample_round_trip(config, now, &arrival, echo_rtt);
+            self.congestion.on_round_trip(ack, self.flight.end(), rtt);
         }
         let mut delivered = arrival.delivered + sacked;
         let is_duplicate = self.is_duplicate(ack, una, is_window_changed, arriving);
@@ -256,15 +257,17 @@ impl Connection {
         now: Instant,
         arrival: &Arrival,
         echo_rtt: Option<Duration>,
-    ) {
+    ) -> Option<Duration> {
         let by_time = arrival.first_sent_at.filter(|_| !arrival.has_retransmitted);
-        match by_time.map(|sent_at| now.since(sent_at)).or(echo_rtt) {
+        let rtt = by_time.map(|sent_at| now.since(sent_at)).or(echo_rtt);
+        match rtt {
             Some(rtt) => self.round_trip.sample(now, rtt, &config.rto),
             // RFC 6298 5.7 lets the time-out stay doubled until a sample comes. It must not grow
             // from one loss to the next while data gets through.
             None if arrival.delivered > 0 => self.round_trip.end_back_off(),
             None => {}
         }
+        rtt
     }
 
     /// RFC 2883 4: the first block lies before the ACK, or inside of the second.

@@ -1,0 +1,150 @@
+//! When slow start ends before it has filled the queues on a path: the round trip grows before
+//! anything is lost. HyStart++, RFC 9406
+//!
+//! ```text
+//!                 a round's least is beyond that of the one before
+//!   slow start ─────────────────────────────────────────────────────▶ conservative: a quarter of
+//!       ▲                                                             the growth
+//!       │         a round's least is below that which began it            │
+//!       └─────────────────────────────────────────────────────────────────┤
+//!                                                        five rounds ─────┴──▶ avoidance
+//! ```
+//!
+//! A round is what was under way at its beginning. Peers that acknowledge many segments with one
+//! give too few samples in it; then slow start ends with a loss or a mark, as it always did.
+
+use std::time::Duration;
+
+/// RFC 9406 4.3, in microseconds.
+const THRESHOLD_MIN: u32 = 4_000;
+const THRESHOLD_MAX: u32 = 16_000;
+const THRESHOLD_DIVISOR: u32 = 8;
+const SAMPLES_MIN: u8 = 8;
+const CONSERVATIVE_DIVISOR: u64 = 4;
+const CONSERVATIVE_ROUNDS: u8 = 5;
+
+/// Of one connection, until its first slow start is over.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowStart {
+    /// snd_nxt when the round began.
+    round_end: u64,
+    /// The least round-trip time of this round and of the one before, in microseconds.
+    least: u32,
+    least_before: u32,
+    samples: u8,
+    /// Rounds that the conservative part has left; none before it begins.
+    rounds_left: u8,
+    /// The least of the round in which the conservative part began.
+    baseline: u32,
+}
+
+impl Default for SlowStart {
+    /// At the beginning of a connection.
+    fn default() -> SlowStart {
+        SlowStart {
+            round_end: 0,
+            least: u32::MAX,
+            least_before: u32::MAX,
+            samples: 0,
+            rounds_left: 0,
+            baseline: u32::MAX,
+        }
+    }
+}
+
+impl SlowStart {
+    /// An acknowledgement of all before `una`, and what it says of the round trip. Whether slow
+    /// start is over.
+    pub fn on_ack(&mut self, una: u64, snd_nxt: u64, rtt: Option<Duration>) -> bool {
+        if let Some(rtt) = rtt {
+            self.least = self.least.min(rtt.as_micros().min(1 << 30) as u32);
+            self.samples = self.samples.saturating_add(1);
+        }
+        if self.samples >= SAMPLES_MIN {
+            self.look();
+        }
+        if una < self.round_end {
+            return false;
+        }
+        self.round_end = snd_nxt;
+        self.least_before = self.least;
+        (self.least, self.samples) = (u32::MAX, 0);
+        if self.rounds_left == 0 {
+            return false;
+        }
+        self.rounds_left -= 1;
+        self.rounds_left == 0
+    }
+
+    fn look(&mut self) {
+        if self.rounds_left > 0 {
+            if self.least < self.baseline {
+                self.rounds_left = 0;
+            }
+            return;
+        }
+        let threshold = (self.least_before / THRESHOLD_DIVISOR).clamp(THRESHOLD_MIN, THRESHOLD_MAX);
+        if self.least_before < u32::MAX && self.least >= self.least_before + threshold {
+            self.baseline = self.least;
+            self.rounds_left = CONSERVATIVE_ROUNDS;
+        }
+    }
+
+    /// By how much the window grows for `acked` bytes.
+    pub fn growth(&self, acked: u64) -> u64 {
+        match self.rounds_left {
+            0 => acked,
+            _ => acked / CONSERVATIVE_DIVISOR,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A round in which each of eight acknowledgements says how long the round trip was.
+    fn round(start: &mut SlowStart, number: u64, rtt_ms: u64) -> bool {
+        let rtt = Some(Duration::from_millis(rtt_ms));
+        let una = |sample: u64| number * 100 + sample;
+        let is_over = (1..8).any(|sample| start.on_ack(una(sample), u64::MAX, rtt));
+        is_over || start.on_ack(una(100), una(200), rtt)
+    }
+
+    fn begun() -> SlowStart {
+        let mut start = SlowStart::default();
+        assert!(!start.on_ack(1, 100, None));
+        start
+    }
+
+    #[test]
+    fn a_round_trip_that_grows_slows_it_down_and_ends_it_after_five_rounds() {
+        let mut start = begun();
+        assert!(!round(&mut start, 0, 40));
+        assert_eq!(start.growth(1000), 1000);
+        // An eighth more.
+        assert!(!round(&mut start, 1, 45));
+        assert_eq!(start.growth(1000), 250);
+        let ends: Vec<bool> = (2..6).map(|number| round(&mut start, number, 46)).collect();
+        assert_eq!(ends, [false, false, false, true]);
+    }
+
+    #[test]
+    fn a_round_trip_that_is_short_again_lets_it_go_on() {
+        let mut start = begun();
+        for (number, rtt_ms) in [40, 45, 41].into_iter().enumerate() {
+            assert!(!round(&mut start, number as u64, rtt_ms));
+        }
+        assert_eq!(start.growth(1000), 1000);
+    }
+
+    #[test]
+    fn a_little_more_and_a_few_samples_tell_nothing() {
+        let mut start = begun();
+        for (number, rtt_ms) in [10, 13, 16, 19].into_iter().enumerate() {
+            assert!(!round(&mut start, number as u64, rtt_ms));
+        }
+        assert!(!start.on_ack(500, 600, Some(Duration::from_millis(90))));
+        assert_eq!(start.growth(1000), 1000);
+    }
+}

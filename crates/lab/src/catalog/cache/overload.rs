@@ -32,12 +32,11 @@ keep their connections, so nothing is accepted under overload.",
     reasons: "\
 A ring loses under a quota, and not under overload alone. In a closed loop over 2,000 connections
 with a quarter of a core, weft on a ring fell from 26,000 replies per second to 19,000 within four
-seconds, in each of four runs; on epoll it stayed at 26,000, the event engine at 28,000, memcached at
-24,000. With the whole core the ring had 99,000 and the event engine 104,000, and neither fell. A
-bare responder on a ring falls as well, so it is the kernel's ring and no fiber that is slow after
-each of the quota's pauses; why is not known. Until 2026-11-23 the knee was found over 256
-connections in a third of a second, which a ring answers faster than 2,000: that made it look worse
-still.",
+seconds in two runs, and swung between 17,000 and 25,000 in a third; on epoll it stayed at 26,000,
+the event engine at 28,000, memcached at 24,000. With the whole core the ring had 99,000 and the event
+engine 104,000, and neither fell. The bare responder on a ring falls as well, by its courses in the
+samples; why is not known. Until 2026-11-23 the knee was found over 256 connections in a third of a
+second, which a ring answers faster than 2,000: that made it look worse still.",
     measures: overload::MEASURES,
     cells: overload::cells,
     subjects: &[

@@ -30,6 +30,9 @@ const MTU: usize = 1500;
 pub(crate) trait AnyDevice: Device + Send + 'static {}
 impl<D: Device + Send + 'static> AnyDevice for D {}
 
+/// A promise, of a server's host and a client's.
+type Promise<C> = fn(Arc<SocketHost<Wire>>, Arc<SocketHost<C>>);
+
 /// One end of the link. What one end transmits waits in memory for the other.
 pub(crate) struct Wire {
     outgoing: Arc<Lane>,
@@ -126,7 +129,7 @@ fn run(backend: BackendChoice, processors: usize, f: impl FnOnce() + Send + 'sta
 
 /// Runs `f` with a server's host and a client's, on each back end, on one processor and on two.
 /// The link holds so few frames that it is often full.
-pub(crate) fn on_a_link(f: fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Wire>>)) {
+pub(crate) fn on_a_link(f: Promise<Wire>) {
     for backend in [BackendChoice::Auto, BackendChoice::Epoll] {
         for processors in [1, 2] {
             run(backend, processors, move || {
@@ -138,12 +141,7 @@ pub(crate) fn on_a_link(f: fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Wire>>)) {
 }
 
 /// The same with the client's host behind a link that impairs both directions, as the seed says.
-pub(crate) fn over(
-    link: Impairment,
-    seed: u64,
-    backend: BackendChoice,
-    f: fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Impair<Wire>>>),
-) {
+pub(crate) fn over(link: Impairment, seed: u64, backend: BackendChoice, f: Promise<Impair<Wire>>) {
     run(backend, 2, move || {
         let (near, far) = pair(10_000);
         f(start(near, 1), start(Impair::new(far, link, link, seed), 2));

@@ -152,8 +152,8 @@ mod tests {
     }
 
     /// Seen: the p99 of caches at 70 % of the peak jumped by 40 times between two quick runs.
-    /// Cause: a stall of 3 ms is one per cent of a sample of 0.3 s. Cure: an experiment says what it
-    /// needs at the least.
+    /// Cause: a stall of 3 ms is one per cent of a sample of 0.3 s. Cure: an experiment says what
+    /// it needs at the least.
     #[test]
     fn a_quick_look_gives_tails_and_agreement_the_time_that_they_need() {
         let asked = |name| {

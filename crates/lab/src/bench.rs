@@ -352,6 +352,8 @@ struct Reading {
     /// Of all processors, by whatever it was used.
     machine: Duration,
     disk_read_bytes: u64,
+    /// 0 without a group that counts them.
+    disk_reads: u64,
 }
 
 impl Running {
@@ -426,6 +428,7 @@ impl Running {
             delay_ns: 0,
             machine: busy::machine().unwrap_or_default(),
             disk_read_bytes: 0,
+            disk_reads: self.launched.disk_reads().unwrap_or(0),
         };
         for &pid in &self.pids {
             let time = sys::cpu_time(pid)
@@ -547,6 +550,7 @@ struct Window {
     delay_s: f64,
     machine_s: f64,
     disk_read_bytes: f64,
+    disk_reads: f64,
 }
 
 impl Window {
@@ -560,6 +564,7 @@ impl Window {
             delay_s: after[1] - before[1],
             machine_s: after[2] - before[2],
             disk_read_bytes: after[3] - before[3],
+            disk_reads: after[4] - before[4],
         })
     }
 
@@ -568,9 +573,9 @@ impl Window {
     }
 }
 
-/// CPU time, delay and the machine's CPU time at a moment, in seconds, and the bytes read from the
-/// disk until then, on the line between the readings around it.
-fn read_at(readings: &[Reading], at: SystemTime) -> Option<[f64; 4]> {
+/// CPU time, delay and the machine's CPU time at a moment, in seconds, and the bytes and the reads
+/// of the disk until then, on the line between the readings around it.
+fn read_at(readings: &[Reading], at: SystemTime) -> Option<[f64; 5]> {
     let after = readings.iter().position(|reading| reading.at >= at)?;
     let (before, after) = (readings[after.checked_sub(1)?], readings[after]);
     let between = after.at.duration_since(before.at).ok()?.as_secs_f64();
@@ -581,6 +586,7 @@ fn read_at(readings: &[Reading], at: SystemTime) -> Option<[f64; 4]> {
         on_line(|reading| reading.delay_ns as f64 / 1e9),
         on_line(|reading| reading.machine.as_secs_f64()),
         on_line(|reading| reading.disk_read_bytes as f64),
+        on_line(|reading| reading.disk_reads as f64),
     ])
 }
 
@@ -597,6 +603,11 @@ impl Driven {
     /// What the server made the disk read while the generator measured.
     pub(crate) fn disk_read_bytes(&self) -> f64 {
         self.window.disk_read_bytes
+    }
+
+    /// How many reads that were; none if no group counts them.
+    pub(crate) fn disk_reads(&self) -> f64 {
+        self.window.disk_reads
     }
 
     /// A fault if anything at all went wrong: then the figures are not of the work that was asked.
@@ -694,12 +705,14 @@ mod tests {
             delay_ns: cpu_ms * 1_000_000,
             machine: Duration::from_millis(cpu_ms),
             disk_read_bytes: cpu_ms * 1000,
+            disk_reads: cpu_ms,
         };
         let readings = [reading(0, 100), reading(20, 120), reading(40, 130)];
         let cpu_at = |ms| {
             let at = start + Duration::from_millis(ms);
-            let [cpu, delay, machine, from_disk] = read_at(&readings, at)?;
+            let [cpu, delay, machine, from_disk, reads] = read_at(&readings, at)?;
             assert_eq!([cpu, cpu], [delay, machine]);
+            assert_eq!((cpu * 1e3).round(), reads.round());
             assert_eq!((cpu * 1e6).round(), from_disk.round());
             Some((cpu * 1e6).round() / 1e3)
         };

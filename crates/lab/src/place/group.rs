@@ -157,6 +157,26 @@ fn settings(
     }
 }
 
+/// How many reads the disk was asked for by a group, whose reads are limited or could be.
+pub(super) fn disk_reads(group: &Path) -> Option<u64> {
+    let files = ["blkio.throttle.io_serviced", "io.stat"];
+    let texts = files.map(|file| fs::read_to_string(group.join(file)));
+    texts.iter().flatten().find_map(|text| reads(text))
+}
+
+/// Version 1 has lines `254:0 Read 7`, version 2 `254:0 rbytes=28672 wbytes=0 rios=7 …`.
+fn reads(text: &str) -> Option<u64> {
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let count = match words[..] {
+            [_, "Read", count] => Some(count),
+            _ => words.iter().find_map(|word| word.strip_prefix("rios=")),
+        };
+        count?.parse::<u64>().ok()
+    };
+    text.lines().filter_map(of_line).reduce(|a, b| a + b)
+}
+
 /// The numbers of the whole disk that a folder lies on, "254:0": a partition has no limits.
 fn disk_of(folder: &Path) -> io::Result<String> {
     let device = fs::metadata(folder)?.dev();
@@ -227,6 +247,15 @@ mod tests {
             Some((PathBuf::from("/mnt/blkio"), Version::One))
         );
         assert_eq!(hierarchy(disk, Controller::Cpu, |_| false), None);
+    }
+
+    #[test]
+    fn reads_are_counted_as_each_version_says_them() {
+        let one = "254:0 Read 7\n254:0 Write 9\n254:0 Total 16\n8:0 Read 2\nTotal 18\n";
+        assert_eq!(reads(one), Some(9));
+        let two = "254:0 rbytes=28672 wbytes=0 rios=7 wios=0 dbytes=0 dios=0\n";
+        assert_eq!(reads(two), Some(7));
+        assert_eq!(reads("Total 0\n"), None);
     }
 
     #[test]

@@ -286,6 +286,13 @@ impl Launched {
         self.child.id()
     }
 
+    /// How many reads it made the disk do, if there is a group that counts them.
+    pub(crate) fn disk_reads(&self) -> Option<u64> {
+        self.groups
+            .iter()
+            .find_map(|group| group::disk_reads(group))
+    }
+
     /// Its exit status, once it has ended.
     ///
     /// # Errors

@@ -82,19 +82,15 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     now = tell(carriage, filled, Carriage::filled);
                 }
                 Want::File(piece) => {
-                    let sent = stream.send_file(&piece);
-                    now = tell(carriage, sent, Carriage::sent);
+                    let carried = stream.carry_file(&piece);
+                    now = tell(carriage, carried, Carriage::carried);
                 }
-                Want::Copy { range, len, until } => {
-                    let sent = stream.send_file_copy(range, len, until);
-                    now = tell(carriage, sent, Carriage::sent);
+                Want::Read(piece) => {
+                    let bytes = stream.read_file(&piece);
+                    now = tell(carriage, bytes, Carriage::read);
                 }
                 Want::Untaken(look) => {
                     now = tell(carriage, stream.untaken(&look), Carriage::untaken);
-                }
-                Want::Read { range } => {
-                    let bytes = stream.read_file(range);
-                    now = tell(carriage, bytes, Carriage::file_bytes);
                 }
                 Want::Turn => {
                     now = time(carriage);

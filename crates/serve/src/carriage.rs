@@ -6,11 +6,11 @@
 //! came of it and what time it is:
 //!
 //! ```text
-//!          input · end_of_input · filled · sent · untaken · file_bytes · finished · failed · expired ·
+//!          input · end_of_input · filled · sent · read · untaken · finished · failed · expired ·
 //!          opened · go_on · worked · drain · cut
 //!  engine ─────────────────────────────────────────────────────────────────────▶ Carriage ── Session
 //!         ◀─────────────────────────────────────────────────────────────────────
-//!          want: Open · Receive · Fill · Send · File · Copy · Untaken · Read · Turn · Work · Nothing · Finish · Close
+//!          want: Open · Receive · Fill · Send · File · Read · Untaken · Turn · Work · Nothing · Finish · Close
 //! ```
 //!
 //! The engine decides how bytes move and on which thread; the carriage decides everything else:
@@ -50,12 +50,16 @@ mod tests;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use session::{FileRange, Now, Outbox, Phase, Session, TlsFacts};
 
+use crate::buffers::{Buffers, PIECE_LEN_MAX};
 use crate::counters::Closed;
 use crate::shared::Shared;
 use outgoing::Outgoing;
-pub(crate) use secure::{SEALED_LEN_MAX, Secure};
+#[cfg(test)]
+use secure::SEALED_LEN_MAX;
+pub(crate) use secure::Secure;
 
 /// What a carriage wants from its engine next.
 pub(crate) enum Want<'a> {
@@ -73,22 +77,16 @@ pub(crate) enum Want<'a> {
         /// byte, which saves a packet.
         is_last: bool,
     },
-    /// As much as is convenient of this piece of a file sent. Then [`Carriage::sent`], 0 if the
-    /// file ends there.
+    /// As much as is convenient of this piece of a file sent, or read if that is on the disk. Then
+    /// [`Carriage::carried`]; nothing if the file ends there.
     File(FilePiece<'a>),
-    /// The same with the first `len` bytes of a range, as a copy; the last ones of the range only
-    /// if the file has not changed after they were read. Then [`Carriage::sent`].
-    Copy {
-        range: &'a FileRange,
-        len: u64,
-        until: Instant,
-    },
+    /// The beginning of this piece as bytes, to be copied or made into records of TLS; the last
+    /// ones of the range only if the file has not changed after they were read. Then
+    /// [`Carriage::read`], with nothing if the file ends there.
+    Read(FilePiece<'a>),
     /// A look at how many bytes of what was sent the peer has not taken. Then
     /// [`Carriage::untaken`].
     Untaken(Look),
-    /// The beginning of this range of a file, at most 32 KiB, as bytes, because TLS makes records
-    /// of them; the last ones of the range as in [`Want::Copy`]. Then [`Carriage::file_bytes`].
-    Read { range: &'a FileRange },
     /// A turn for the session, when others have had theirs. Then [`Carriage::go_on`].
     Turn,
     /// Work that may block, done where blocking is allowed: [`Carriage::begin_work`], then
@@ -102,14 +100,34 @@ pub(crate) enum Want<'a> {
     Close(Closed),
 }
 
-/// A piece of a file, to be sent as the page cache has it.
+/// A piece of a file that is to be sent.
 pub(crate) struct FilePiece<'a> {
     /// It is the first `len` bytes of this.
     pub(crate) range: &'a FileRange,
     pub(crate) len: u64,
     /// Whether to make sure first that the file has not changed. If it has, nothing is sent.
     pub(crate) look: bool,
+    /// How much is read from the disk at a time. Less than usual for a peer that is slow: the
+    /// engine waits first until the socket has room, so that no buffer waits for it.
+    pub(crate) share: u64,
+    /// What it is read into.
+    pub(crate) buffers: &'a Arc<Buffers>,
     pub(crate) until: Instant,
+}
+
+/// How far a piece of a file has come.
+pub(crate) enum Carried {
+    /// So many bytes of it were sent; 0 if the file ends there, or has changed.
+    Sent(u64),
+    /// These bytes of it were read; none if the file ends there.
+    Read(Bytes),
+}
+
+impl FilePiece<'_> {
+    /// Whether the peer has left what was read for it waiting.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.share < PIECE_LEN_MAX
+    }
 }
 
 /// A look at what the peer has not taken of what was sent.
@@ -239,7 +257,8 @@ impl<S: Session> Carriage<S> {
     pub(crate) fn want(&mut self) -> Want<'_> {
         if let Some(outgoing) = &self.outgoing {
             let ends = matches!(self.stage, Stage::Close(_) | Stage::Finish(_));
-            return outgoing.want(self.secure.is_some(), ends && !self.is_secure);
+            let is_last = ends && !self.is_secure;
+            return outgoing.want(self.secure.is_some(), is_last, &self.shared.buffers);
         }
         let until = self.deadline;
         match self.stage {

@@ -5,48 +5,42 @@
 //! the popular ones, and without the price of inserting and evicting pages. It makes no difference
 //! whether the bytes then go to the socket or into TLS.
 
-mod buffers;
-
 use std::io::{self, ErrorKind::TimedOut};
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fiber::fs::DIRECT_ALIGNMENT;
 use fiber::sync::Semaphore;
 use session::FileRange;
 
+use crate::buffers::{Buffer, Buffers, PIECE_LEN_MAX};
 use crate::carriage::FilePiece;
-pub use buffers::set_file_buffers_max;
-pub(crate) use buffers::write_metrics;
-use buffers::{BUFFERS, Buffer};
 
 /// Whether a piece is to be looked at, and is not what it was.
 pub(crate) fn has_changed(piece: &FilePiece<'_>) -> bool {
     piece.look && !piece.range.file.is_unchanged().unwrap_or(false)
 }
 
-/// The way that the next bytes of a range take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Way<'a> {
-    /// All of the file is in the page cache: sending from there does not wait for the disk.
-    Cached,
-    /// Through the page cache, without blocking a processor.
-    Read,
-    /// Past the page cache.
-    Direct(BorrowedFd<'a>),
-}
-
-/// Finds the way.
-pub(crate) fn way(range: &FileRange) -> Way<'_> {
-    if is_cached_whole(range) {
-        return Way::Cached;
+/// The read without which the beginning of a piece cannot be sent; `None` if it is in the page
+/// cache, so that it is sent or read from there without waiting for the disk.
+///
+/// It is one rule for all engines, whether the bytes go to a socket, into TLS or into a netstack: a
+/// disk that allows so many reads a second allows no more of them if they are short.
+pub(crate) fn on_disk(piece: &FilePiece<'_>) -> Option<DiskRead> {
+    let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
+    let next = range.range.start..range.range.start + len;
+    if is_cached_whole(range) || fiber::fs::is_cached(range.file.as_fd(), next) {
+        return None;
     }
-    let piece_end = range.range.start + range.len().min(PIECE_LEN_MAX);
-    if range.keep || fiber::fs::is_cached(range.file.as_fd(), range.range.start..piece_end) {
-        return Way::Read;
-    }
-    range.file.direct().map_or(Way::Read, Way::Direct)
+    Some(DiskRead {
+        range: range.clone(),
+        len: len.min(piece.share),
+        buffers: Arc::clone(piece.buffers),
+        is_slow: piece.is_slow(),
+    })
 }
 
 /// Files up to this length are looked at whole.
@@ -74,78 +68,104 @@ fn is_cached_whole(range: &FileRange) -> bool {
     is_cached
 }
 
-/// Reads the beginning of a range, at most `len_max`; nothing if the file ends there. The last
-/// bytes of the range are read only if the file's stamp is still the same afterwards.
+/// A read that may wait for the disk.
+pub(crate) struct DiskRead {
+    range: FileRange,
+    len: u64,
+    buffers: Arc<Buffers>,
+    /// For a peer that is slow.
+    is_slow: bool,
+}
+
+impl DiskRead {
+    /// The file past the page cache, if that is how it is read.
+    fn direct(&self) -> Option<BorrowedFd<'_>> {
+        match self.range.keep {
+            true => None,
+            false => self.range.file.direct(),
+        }
+    }
+
+    /// Whether it goes past the page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct().is_some()
+    }
+
+    /// Does it. Nothing if the file ends there. The last bytes of the range are read only if the
+    /// file's stamp is still the same afterwards.
+    ///
+    /// # Errors
+    /// `InvalidData` if the file has changed; `TimedOut` if other reads past the page cache have
+    /// kept it waiting, so that the caller looks at its time and at the server's stage; else what
+    /// `pread(2)` reports.
+    pub(crate) fn run(self) -> io::Result<Bytes> {
+        let direct = self.direct();
+        let _turn = match direct {
+            Some(_) => Some(
+                DIRECT_READS
+                    .acquire_timeout(TURN_PATIENCE)
+                    .ok_or(TimedOut)?,
+            ),
+            None => None,
+        };
+        let buffer = self.buffers.take(self.len, self.is_slow)?;
+        read(&self.range, direct, self.len, buffer)
+    }
+}
+
+/// Reads the beginning of a piece, at most `len_max`, through the page cache, as [`DiskRead::run`].
 ///
 /// # Errors
-/// `InvalidData` if the file has changed; `TimedOut` if other reads past the page cache have kept
-/// it waiting, so that the caller looks at its time and at the server's stage; else what `pread(2)`
-/// reports.
-pub(crate) fn read(range: &FileRange, way: Way<'_>, len_max: u64) -> io::Result<ReadPiece> {
+/// As [`DiskRead::run`].
+pub(crate) fn read_cached(piece: &FilePiece<'_>, len_max: u64) -> io::Result<Bytes> {
+    let len = piece.len.min(len_max);
+    let buffer = piece.buffers.take(len, piece.is_slow())?;
+    read(piece.range, None, len, buffer)
+}
+
+fn read(
+    range: &FileRange,
+    direct: Option<BorrowedFd<'_>>,
+    len_max: u64,
+    mut buffer: Buffer,
+) -> io::Result<Bytes> {
     const ALIGNMENT: u64 = DIRECT_ALIGNMENT as u64;
-    let _turn = match way {
-        Way::Direct(_) => Some(
-            DIRECT_READS
-                .acquire_timeout(TURN_PATIENCE)
-                .ok_or(TimedOut)?,
-        ),
-        Way::Cached | Way::Read => None,
-    };
-    let mut buffer = BUFFERS.take(range.len().min(len_max))?;
-    let len = range.len().min(len_max).min(buffer.piece_len());
-    let (start, file) = (range.range.start, range.file.as_fd());
-    let (file, start, skipped, wanted) = match way {
-        Way::Cached | Way::Read => (file, start, 0, len),
-        Way::Direct(direct) => {
-            let aligned = start / ALIGNMENT * ALIGNMENT;
-            let skipped = start - aligned;
-            (
-                direct,
-                aligned,
-                skipped,
-                (skipped + len).next_multiple_of(ALIGNMENT),
-            )
+    let (start, len) = (range.range.start, len_max.min(buffer.piece_len()));
+    let (file, skipped, wanted) = match direct {
+        None => (range.file.as_fd(), 0, len),
+        Some(direct) => {
+            let skipped = start % ALIGNMENT;
+            (direct, skipped, (skipped + len).next_multiple_of(ALIGNMENT))
         }
     };
-    let read = fiber::fs::read_at(file, &mut buffer.bytes()[..wanted as usize], start)?;
+    let room = &mut buffer.bytes()[..wanted as usize];
+    let read = fiber::fs::read_at(file, room, start - skipped)?;
     let end = read.min((skipped + len) as usize);
-    let has_last = start + end as u64 >= range.range.end;
+    let has_last = start - skipped + end as u64 >= range.range.end;
     if has_last && !range.file.is_unchanged()? {
         let message = "the file has changed while it was sent";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    Ok(ReadPiece {
+    Ok(Bytes::from_owner(ReadPiece {
         buffer,
         filled: (skipped as usize).min(end)..end,
-    })
+    }))
 }
 
 /// Bytes of a file, in a buffer that is lent.
-pub(crate) struct ReadPiece {
+struct ReadPiece {
     buffer: Buffer,
     filled: Range<usize>,
 }
 
-impl Deref for ReadPiece {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+impl AsRef<[u8]> for ReadPiece {
+    fn as_ref(&self) -> &[u8] {
         &self.buffer.as_slice()[self.filled.clone()]
     }
 }
 
-impl AsRef<[u8]> for ReadPiece {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-/// How much of a file that may still change is read and sent at a time.
+/// How much is read from the page cache at a time to be copied into a socket, or sealed.
 pub(crate) const COPIED_PIECE_LEN: u64 = 64 * 1024;
-
-/// How much of a file is read and sent at a time, at most. A disk that allows so many reads a
-/// second allows no more of them if they are short.
-const PIECE_LEN_MAX: u64 = 1024 * 1024;
 
 /// How many reads past the page cache are under way at once: as many as there are threads for them
 /// where a ring does not read. A fiber gives its turn back when it runs again, on a busy processor
@@ -180,8 +200,13 @@ mod tests {
             settled: true,
         };
         let rare = |range: &FileRange| {
-            let direct = range.file.direct().map_or(Way::Read, Way::Direct);
-            read(range, direct, u64::MAX).unwrap().to_vec()
+            let read = DiskRead {
+                range: range.clone(),
+                len: range.len().min(PIECE_LEN_MAX),
+                buffers: Arc::new(Buffers::new(16 << 20)),
+                is_slow: false,
+            };
+            read.run().unwrap()
         };
         assert!(rare(&range) == content);
         range.range.start = 4095;

@@ -27,14 +27,15 @@
 //! `examples/line.rs` is a whole program with a session of its own.
 //!
 //! `carriage` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of a
-//! connection) · `file` (how a file travels) · `jobs` (what may block) · `registry` (the open
-//! connections) · [`engine`] (one file each) · [`server`] (start and drain) · [`listen`],
-//! [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`], [`access_log`], [`metrics`],
-//! [`admin`], [`signals`].
+//! connection) · `file` (how a file travels) · `buffers` (what it is read into) · `jobs` (what may
+//! block) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and
+//! drain) · [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`clock`],
+//! [`access_log`], [`metrics`], [`admin`], [`signals`].
 
 pub mod access_log;
 pub mod admin;
 mod blocking;
+mod buffers;
 mod carriage;
 pub mod clock;
 pub mod counters;
@@ -53,5 +54,4 @@ mod stream;
 pub mod tls;
 
 pub use engine::Engine;
-pub use file::set_file_buffers_max;
 pub use server::{Server, Settings};

@@ -17,6 +17,10 @@ pub struct Limits {
     /// [`Limits::for_descriptors`] for the default.
     pub connections_max: usize,
 
+    /// How many bytes files may take on their way from the disk to peers, over all connections: 16
+    /// MiB. Beyond it files are read in small pieces.
+    pub file_buffers_max: usize,
+
     /// What a connection beyond [`connections_max`](Limits::connections_max) is told before it is
     /// closed. `None`, the default: such connections are not accepted, and wait in the kernel's
     /// queue until another ends.
@@ -81,6 +85,7 @@ impl Limits {
             .clamp(1, CONNECTIONS_DEFAULT_MAX);
         Limits {
             connections_max: connections as usize,
+            file_buffers_max: 16 << 20,
             refusal: None,
             handshake_timeout: Duration::from_secs(20),
             head_timeout: Duration::from_secs(20),

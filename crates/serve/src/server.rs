@@ -19,7 +19,6 @@ use crate::datagrams::{self, DatagramCounters};
 use crate::engine::admission::{Admission, Start};
 use crate::engine::netstack::NetstackHost;
 use crate::engine::{Engine, Running};
-use crate::file;
 use crate::limits::Limits;
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
@@ -137,7 +136,7 @@ impl Server {
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         self.counters().write_to(out);
         self.shared.jobs.write_metrics(out);
-        file::write_metrics(out);
+        self.shared.buffers.write_metrics(out);
         self.running.write_metrics(out);
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use crate::access_log::AccessLog;
+use crate::buffers::Buffers;
 use crate::counters::Counters;
 use crate::jobs::Jobs;
 use crate::limits::Limits;
@@ -17,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) stage: Stage,
     /// What is done where blocking is allowed.
     pub(crate) jobs: Arc<Jobs>,
+    /// What files are read into.
+    pub(crate) buffers: Arc<Buffers>,
     pub(crate) start: Instant,
 }
 
@@ -24,6 +27,7 @@ impl Shared {
     pub(crate) fn new(limits: Limits, log: Option<Arc<AccessLog>>) -> Shared {
         Shared {
             jobs: Arc::new(Jobs::new(limits.connections_max)),
+            buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
             limits,
             counters: Counters::new(),
             log,

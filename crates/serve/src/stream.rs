@@ -11,15 +11,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fiber::net::{FILE_PIECE_LEN_MAX, TcpStream, UnixStream};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use session::{FileRange, Outbox};
+use session::Outbox;
 
-use crate::carriage::{FilePiece, Look, SEALED_LEN_MAX, Untaken};
-use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
+use crate::carriage::{Carried, FilePiece, Look, Untaken};
+use crate::file::{self, COPIED_PIECE_LEN, DiskRead};
 pub(crate) use gathered::Gathered;
 use untaken::poll_for;
 pub(crate) use untaken::untaken;
@@ -46,48 +47,54 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize>;
 
-    /// Sends what it can of a piece of a file. 0 if the file ends there, or has changed.
+    /// Waits until a send may take something.
     ///
     /// # Errors
-    /// As [`send`](Stream::send).
-    fn send_file(&self, piece: &FilePiece<'_>) -> io::Result<u64> {
+    /// `TimedOut` past the deadline; else what the wait itself reports.
+    fn wait_for_room(&self, deadline: Instant) -> io::Result<()>;
+
+    /// Sends what it can of a piece of a file, or reads it if it is on the disk and not worth a
+    /// place in the page cache.
+    ///
+    /// # Errors
+    /// As [`send`](Stream::send), and as [`DiskRead::run`].
+    fn carry_file(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
         if file::has_changed(piece) {
-            return Ok(0);
+            return Ok(Carried::Sent(0));
         }
-        match file::way(piece.range) {
-            way @ Way::Direct(_) => {
-                let read = file::read(piece.range, way, piece.len)?;
-                send_whole(&read, |rest| {
-                    self.send(&[IoSlice::new(rest)], false, piece.until)
-                })
-            }
-            way => self.send_file_cached(piece, matches!(way, Way::Cached)),
+        match file::on_disk(piece) {
+            Some(read) if read.is_direct() => self.read_slowly(piece, read).map(Carried::Read),
+            read => self.send_file_cached(piece, read.is_none()),
         }
     }
 
-    /// As [`send_file`](Stream::send_file), from the page cache. `is_cached` says that all of the
-    /// file is there.
+    /// As [`carry_file`](Stream::carry_file), from the page cache. `is_cached` says that the bytes
+    /// are there.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
-    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<u64>;
+    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<Carried>;
 
-    /// As [`send_file`](Stream::send_file), but sends a copy of the first `len_max` bytes. The last
-    /// bytes of the range leave only if the file's stamp is still the same after they were read.
+    /// Reads the beginning of a piece of a file. Nothing if the file ends there.
     ///
     /// # Errors
-    /// As [`send`](Stream::send); `InvalidData` if the file has changed.
-    fn send_file_copy(
-        &self,
-        range: &FileRange,
-        len_max: u64,
-        deadline: Instant,
-    ) -> io::Result<u64> {
-        let piece = file::read(range, Way::Read, len_max.min(COPIED_PIECE_LEN))?;
-        match piece.is_empty() {
-            true => Ok(0),
-            false => Ok(self.send(&[IoSlice::new(&piece)], false, deadline)? as u64),
+    /// As [`DiskRead::run`].
+    fn read_file(&self, piece: &FilePiece<'_>) -> io::Result<Bytes> {
+        match file::on_disk(piece) {
+            Some(read) => self.read_slowly(piece, read),
+            None => file::read_cached(piece, COPIED_PIECE_LEN),
         }
+    }
+
+    /// Reads from the disk, when the peer is slow not before there is room for what was read.
+    ///
+    /// # Errors
+    /// As [`DiskRead::run`], and as [`wait_for_room`](Stream::wait_for_room).
+    fn read_slowly(&self, piece: &FilePiece<'_>, read: DiskRead) -> io::Result<Bytes> {
+        if piece.is_slow() {
+            self.wait_for_room(piece.until)?;
+        }
+        read.run()
     }
 
     /// How many of the bytes that were sent the peer's side has not taken, when the look is due:
@@ -96,15 +103,6 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// # Errors
     /// `BrokenPipe` if it will never take more.
     fn untaken(&self, look: &Look) -> io::Result<Untaken>;
-
-    /// Reads the beginning of a range of a file, as far as TLS makes records of it at a time.
-    /// Nothing if the file ends there.
-    ///
-    /// # Errors
-    /// What `pread(2)` reports.
-    fn read_file(&self, range: &FileRange) -> io::Result<ReadPiece> {
-        file::read(range, file::way(range), SEALED_LEN_MAX as u64)
-    }
 
     /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
@@ -134,26 +132,6 @@ pub(crate) fn send_out<T: Stream>(
         let _ = stream.shutdown(Shutdown::Write);
     }
     (sent.map(|len| len as u64), is_all)
-}
-
-/// Sends `bytes` in as many sends as it takes. Says how many were taken, if an error comes after
-/// some: it will come again.
-///
-/// # Errors
-/// As `send`, if nothing was sent.
-pub(crate) fn send_whole(
-    bytes: &[u8],
-    mut send: impl FnMut(&[u8]) -> io::Result<usize>,
-) -> io::Result<u64> {
-    let mut at = 0;
-    while at < bytes.len() {
-        match send(&bytes[at..]) {
-            Ok(len) => at += len,
-            Err(_) if at > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(at as u64)
 }
 
 /// A connection that a fiber carries.
@@ -192,25 +170,27 @@ impl Stream for FiberStream {
         either!(self, stream => stream.send(slices, more, Some(deadline)))
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<u64> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<Carried> {
         let FilePiece { range, len, .. } = *piece;
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
-        match is_cached {
+        let sent = match is_cached {
             true => either!(self, stream => stream.send_cached_file(file, start, len, until)),
             false => either!(self, stream => stream.send_file(file, start, len, until)),
-        }
+        };
+        sent.map(Carried::Sent)
+    }
+
+    fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
+        either!(self, stream => stream.wait_writable(Some(deadline)))
     }
 
     fn untaken(&self, look: &Look) -> io::Result<Untaken> {
         match look.all_was_sent {
             true => fiber::sleep(look.after),
-            false => {
-                let until = Instant::now() + look.after;
-                match either!(self, stream => stream.wait_writable(Some(until))) {
-                    Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
-                    _ => {}
-                }
-            }
+            false => match self.wait_for_room(Instant::now() + look.after) {
+                Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
+                _ => {}
+            },
         }
         either!(self, stream => untaken(stream.as_fd(), look))
     }
@@ -316,7 +296,7 @@ impl Stream for ThreadStream {
         })
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>, _: bool) -> io::Result<u64> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>, _: bool) -> io::Result<Carried> {
         self.prepare(Timeout::Send, piece.until)?;
         let range = piece.range;
         let len = piece.len.min(FILE_PIECE_LEN_MAX) as usize;
@@ -324,7 +304,15 @@ impl Stream for ThreadStream {
         let sent = ThreadStream::call(|| {
             rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)
         })?;
-        Ok(sent as u64)
+        Ok(Carried::Sent(sent as u64))
+    }
+
+    fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll_for(self.fd.as_fd(), PollFlags::OUT, left)?.is_empty() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(()),
+        }
     }
 
     fn untaken(&self, look: &Look) -> io::Result<Untaken> {
@@ -348,30 +336,5 @@ impl Stream for ThreadStream {
 
     fn peer(&self) -> Option<SocketAddr> {
         rustix::net::getpeername(&self.fd).ok()??.try_into().ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Seen: a client that took a rare file of some MB at 3 KB/s was closed as too slow, although
-    /// 500 bytes a second are enough. Cause: all of a piece of 256 KiB had to go within one send
-    /// time-out; what had been taken before it was over was not told. Cure: it is told, and the
-    /// rate is judged by it.
-    #[test]
-    fn what_was_taken_before_an_error_is_told() {
-        let script = |answers: &[io::Result<usize>]| {
-            let mut answers = answers.iter();
-            send_whole(&[0; 100], |rest| match answers.next().unwrap() {
-                Ok(len) => Ok((*len).min(rest.len())),
-                Err(error) => Err(error.kind().into()),
-            })
-        };
-        let late = || Err(io::ErrorKind::TimedOut.into());
-        assert_eq!(script(&[Ok(60), Ok(100)]).unwrap(), 100);
-        assert_eq!(script(&[Ok(60), Ok(1), late()]).unwrap(), 61);
-        let kind = script(&[late()]).unwrap_err().kind();
-        assert_eq!(kind, io::ErrorKind::TimedOut);
     }
 }

@@ -22,9 +22,10 @@ impl<S: Session> Carriage<S> {
 
     /// The time is up for what it wanted. Before that it changes nothing.
     pub(crate) fn expired(&mut self, now: Now) {
-        if let Some(outgoing) = &self.outgoing {
-            if now.monotonic >= outgoing.until {
-                self.fail(Closed::TooSlow, now);
+        if let Some(outgoing) = &mut self.outgoing {
+            match now.monotonic < outgoing.until {
+                true => outgoing.give_back(now.monotonic),
+                false => self.fail(Closed::TooSlow, now),
             }
             return;
         }

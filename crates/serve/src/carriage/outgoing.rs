@@ -2,17 +2,21 @@
 //! something to send, because a connection that waits for a request needs none of it.
 //!
 //! ```text
-//!  the session ── put ──▶ out ───────── without TLS ──────────▶ Want::Send, Want::File
-//!                          └─ Secure ──▶ sealed ── with TLS ──▶ Want::Send
+//!  the session ── put ──▶ out ─────────────── without TLS ──────────▶ Want::Send, Want::File
+//!                          ├─ Want::Read ─▶ fetched ─ without TLS ──▶ Want::Send
+//!                          │                   │
+//!                          └──── Secure ───────┴─▶ sealed ── with TLS ─▶ Want::Send
 //! ```
 
 use std::cell::RefCell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use session::{Chunk, Outbox};
 
-use super::{FilePiece, Look, Untaken, Want};
+use super::{FilePiece, Look, Secure, Untaken, Want};
+use crate::buffers::{Buffers, PIECE_LEN_MAX};
 use crate::limits::Limits;
 
 /// Output, and how fast the peer takes it.
@@ -21,6 +25,14 @@ pub(crate) struct Outgoing {
     pub(super) out: Outbox,
     /// The same as TLS records, some 32 KiB at a time.
     pub(super) sealed: Outbox,
+    /// Bytes that were read of the file at the front of `out`, of which they are still a part: they
+    /// may go back at any time.
+    fetched: Outbox,
+    /// How many there were, and when they go back.
+    fetched_len: u64,
+    fetched_until: Instant,
+    /// How much is read of a file at a time.
+    share: u64,
     /// Since when there has been something to send, or the last lap.
     lap_begun: Instant,
     /// When the peer must have taken something.
@@ -46,6 +58,13 @@ pub(super) const COPIED_END_LEN: u64 = 256 * 1024;
 
 /// How much of that is held back meanwhile.
 pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
+
+/// How long bytes that were read wait for the peer to take them. Buffers for files have a limit,
+/// and peers that go on taking need them.
+pub(super) const FETCHED_PATIENCE: Duration = Duration::from_secs(1);
+
+/// At least so much is read at a time for a peer that has not taken them.
+const SHARE_MIN: u64 = 64 * 1024;
 
 /// How often to look whether it has. The socket reports when it has sent all, so a peer that pauses
 /// costs next to nothing and is not waited for longer than it pauses. From then on the peer's side
@@ -105,6 +124,10 @@ impl Outgoing {
         Box::new(Outgoing {
             out: Outbox::new(),
             sealed: Outbox::new(),
+            fetched: Outbox::new(),
+            fetched_len: 0,
+            fetched_until: now,
+            share: PIECE_LEN_MAX,
             lap_begun: now,
             until: now,
             since: now,
@@ -125,6 +148,7 @@ impl Outgoing {
         if !self.is_empty() {
             self.out.clear();
             self.sealed.clear();
+            self.fetched.clear();
         }
         KEPT.with_borrow_mut(|kept| keep(kept, &SPARE, self));
     }
@@ -141,6 +165,7 @@ impl Outgoing {
             self.is_begun = true;
             self.is_slow = false;
             self.untaken = None;
+            self.share = PIECE_LEN_MAX;
             (self.lap_begun, self.since, self.taken) = (now, now, 0);
             self.until = now + limits.send_timeout;
         }
@@ -157,10 +182,15 @@ impl Outgoing {
 
     /// What is to be sent next. Never empty.
     #[inline]
-    pub(super) fn want(&self, is_secure: bool, is_last: bool) -> Want<'_> {
+    pub(super) fn want<'a>(
+        &'a self,
+        is_secure: bool,
+        is_last: bool,
+        buffers: &'a Arc<Buffers>,
+    ) -> Want<'a> {
         let until = self.until;
         if !self.sealed.is_empty() {
-            let out = &self.sealed;
+            let (out, until) = (&self.sealed, self.taken_until());
             return Want::Send {
                 out,
                 until,
@@ -175,8 +205,12 @@ impl Outgoing {
                 is_last,
             };
         };
-        if is_secure {
-            return Want::Read { range };
+        if !self.fetched.is_empty() {
+            return Want::Send {
+                out: &self.fetched,
+                until: self.taken_until(),
+                is_last: is_last && self.fetched.queued_len() == out.queued_len(),
+            };
         }
         // Its length has been announced: a file that ends early or was written to meanwhile can
         // only be cut off, so that it is not taken for whole. What `sendfile(2)` queues are the
@@ -185,19 +219,20 @@ impl Outgoing {
         // its last bytes are held back until all such pages were taken and the stamp is still the
         // same. Where that cannot be told, every piece is a copy. docs/serve.md says what is left.
         let len = range.len();
-        let piece = |len, look| {
-            Want::File(FilePiece {
-                range,
-                len,
-                look,
-                until,
-            })
+        let piece = |len, look| FilePiece {
+            range,
+            len,
+            look,
+            share: self.share,
+            buffers,
+            until,
         };
-        let copy = |len| Want::Copy { range, len, until };
+        let pages = |len, look| Want::File(piece(len, look));
+        let copy = |len| Want::Read(piece(len, false));
         match self.untaken {
-            _ if !range.settled => copy(len),
-            _ if !self.is_slow => piece(len, false),
-            _ if len > COPIED_END_LEN => piece(len - COPIED_END_LEN, true),
+            _ if is_secure || !range.settled => copy(len),
+            _ if !self.is_slow => pages(len, false),
+            _ if len > COPIED_END_LEN => pages(len - COPIED_END_LEN, true),
             _ if len > HELD_BACK_LEN => copy(len - HELD_BACK_LEN),
             Some(untaken) if untaken.len <= self.copied => copy(len),
             untaken => Want::Untaken(match untaken {
@@ -207,6 +242,46 @@ impl Outgoing {
                 _ => self.look(self.look_after, true),
             }),
         }
+    }
+
+    /// When the peer must have taken something, or what was read for it goes back.
+    fn taken_until(&self) -> Instant {
+        match self.fetched.is_empty() {
+            true => self.until,
+            false => self.until.min(self.fetched_until),
+        }
+    }
+
+    /// These bytes were read of the file at the front. If the peer takes them in time, twice as
+    /// much is read the next time.
+    pub(super) fn fetch(&mut self, bytes: Bytes, now: Instant) {
+        self.fetched_len = bytes.len() as u64;
+        self.fetched_until = now + FETCHED_PATIENCE;
+        self.share = (2 * self.share).min(PIECE_LEN_MAX);
+        self.fetched.put_shared(bytes);
+    }
+
+    /// Gives back what was read for the peer, if it has not taken that in time. From then on as
+    /// much is read at a time as it took in that time.
+    pub(super) fn give_back(&mut self, now: Instant) {
+        if !self.fetched.is_empty() && now >= self.fetched_until {
+            let taken = self.fetched_len - self.fetched.queued_len();
+            self.share = taken.clamp(SHARE_MIN, PIECE_LEN_MAX / 2);
+            self.fetched.clear();
+        }
+    }
+
+    /// Makes records of the next bytes that are in memory, unless there are some. Says of how many.
+    pub(super) fn seal(&mut self, secure: &mut Secure) -> usize {
+        if !self.sealed.is_empty() {
+            return 0;
+        }
+        if self.fetched.is_empty() {
+            return secure.seal(&mut self.out, &mut self.sealed);
+        }
+        let len = secure.seal(&mut self.fetched, &mut self.sealed);
+        self.out.consume(len as u64);
+        len
     }
 
     fn look(&self, after: Duration, all_was_sent: bool) -> Look {
@@ -242,10 +317,13 @@ impl Outgoing {
             return self.sealed.consume(len);
         }
         if let Some(Chunk::File(range)) = self.out.front() {
-            self.copied = match self.is_slow && range.len() <= COPIED_END_LEN {
-                true => self.copied + len,
-                false => 0,
+            self.copied = match self.fetched.is_empty() {
+                true => 0,
+                false => self.copied + len,
             };
+            if !self.fetched.is_empty() {
+                self.fetched.consume(len);
+            }
             self.is_slow |= len < range.len();
             (self.untaken, self.look_after) = (None, Duration::ZERO);
         }

@@ -1,14 +1,12 @@
 //! What a carriage is told: output, turns and work.
 
-use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use session::{Now, Session};
 
 use super::outgoing::Outgoing;
-use super::{
-    Carriage, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, SEALED_LEN_MAX, Stage, Untaken, outgoing,
-};
+use super::{Carriage, Carried, Drain, GOODBYE_PATIENCE, LINGER_TIMEOUT, Stage, Untaken, outgoing};
 use crate::counters::Closed;
 use crate::jobs::Job;
 
@@ -49,18 +47,22 @@ impl<S: Session> Carriage<S> {
         }
     }
 
-    /// The first bytes of the file that was to be read; none is its early end.
-    pub(crate) fn file_bytes(&mut self, bytes: impl Deref<Target = [u8]>, now: Now) {
-        let (Some(outgoing), Some(secure)) = (&mut self.outgoing, &mut self.secure) else {
-            return;
-        };
+    /// The piece of a file that was to be sent has come this far.
+    pub(crate) fn carried(&mut self, carried: Carried, now: Now) {
+        match carried {
+            Carried::Sent(len) => self.sent(len, now),
+            Carried::Read(bytes) => self.read(bytes, now),
+        }
+    }
+
+    /// The next bytes of the file that is to be sent; none is its early end.
+    pub(crate) fn read(&mut self, bytes: Bytes, now: Now) {
         if bytes.is_empty() {
             return self.cut_off(now);
         }
-        let bytes = &bytes[..bytes.len().min(SEALED_LEN_MAX)];
-        secure.seal_bytes(bytes, &mut outgoing.sealed);
-        outgoing.out.consume(bytes.len() as u64);
-        self.shared.counters.sent(bytes.len());
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.fetch(bytes, now.monotonic);
+        }
         self.settle(now);
     }
 
@@ -119,10 +121,8 @@ impl<S: Session> Carriage<S> {
     #[inline]
     pub(super) fn settle(&mut self, now: Now) {
         if let Some(outgoing) = &mut self.outgoing {
-            if let Some(secure) = &mut self.secure
-                && outgoing.sealed.is_empty()
-            {
-                let len = secure.seal(&mut outgoing.out, &mut outgoing.sealed);
+            if let Some(secure) = &mut self.secure {
+                let len = outgoing.seal(secure);
                 if len > 0 {
                     self.shared.counters.sent(len);
                 }

@@ -11,7 +11,7 @@ use crate::tls::Tls;
 
 /// How much is put into records before it is sent. A peer that takes less than this within the send
 /// time-out is too slow: some 500 bytes a second.
-pub(crate) const SEALED_LEN_MAX: usize = 32 * 1024;
+pub(super) const SEALED_LEN_MAX: usize = 32 * 1024;
 
 /// The state of TLS on one connection.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Secure {
     }
 
     /// Makes records of `bytes`.
-    pub(super) fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) {
+    fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) {
         for piece in bytes.chunks(SEALED_LEN_MAX) {
             let written = self.connection.writer().write_all(piece);
             written.expect("rustls has room for 64 KiB, and it is empty");

@@ -33,7 +33,7 @@ pub(crate) use lookout::{BELL, DOORS, Heard, Lookout};
 pub(crate) use output::{output, tell};
 pub(crate) use steps::{STEPS_MAX, take_steps};
 pub(crate) use threads::LoopThreads;
-pub(crate) use wire::{SlowRead, Waits, Wire};
+pub(crate) use wire::{Waits, Wire};
 
 /// As much is received at a time: all that has come meanwhile, as a rule, and little enough for a
 /// processor's cache.

@@ -16,11 +16,12 @@ use session::{Now, Opening, Session};
 
 use super::admission::Start;
 use super::loops::{
-    Accepted, House, LoopThreads, Loops, ROOM_LEN, SlowRead, Waits, Wire, all_sockets, output, tell,
+    Accepted, House, LoopThreads, Loops, ROOM_LEN, Waits, Wire, all_sockets, output, tell,
 };
 use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::counters::Closed;
+use crate::file::DiskRead;
 
 /// So often a thread that waits looks whether the server has something to say.
 const TICK: Duration = Duration::from_millis(10);
@@ -125,7 +126,7 @@ impl<S: Session> Connection<S> {
             Want::Nothing => unreachable!("work is done at once"),
             Want::Close(closed) => return Break(Waits::End(closed)),
             _ => {
-                output(carriage, wire, now, None::<fn(SlowRead)>)?;
+                output(carriage, wire, now, None::<fn(DiskRead)>)?;
             }
         }
         Continue(())

@@ -144,7 +144,6 @@ fn start_server(
         log,
         names_peers: false,
     };
-    ::serve::set_file_buffers_max(limits.file_buffers_max_bytes as usize);
     let handle = Arc::clone(handle);
     let open = move |opening: Opening<'_>| {
         let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);

@@ -38,7 +38,6 @@ pub(crate) struct Limits {
     pub(crate) workers: usize,
     pub(crate) open_files_max: usize,
     pub(crate) memory_budget_bytes: u64,
-    pub(crate) file_buffers_max_bytes: u64,
     pub(crate) connections: ::serve::limits::Limits,
 }
 
@@ -255,9 +254,9 @@ impl Limits {
             memory_budget_bytes: config
                 .memory_budget_bytes
                 .unwrap_or_else(|| memory.unwrap_or(MEMORY_BUDGET_UNKNOWN_BYTES)),
-            file_buffers_max_bytes: buffers.unwrap_or(FILE_BUFFERS_UNKNOWN_BYTES),
             connections: ::serve::limits::Limits {
                 connections_max,
+                file_buffers_max: buffers.unwrap_or(FILE_BUFFERS_UNKNOWN_BYTES) as usize,
                 handshake_timeout: config.common.handshake_timeout,
                 head_timeout: config.head_timeout,
                 body_timeout: config.body_timeout,

@@ -32,7 +32,7 @@ const HOUSES: &[House] = &[
             access_log
             counters
             admin
-            jobs
+            buffers jobs
             shared
             carriage
             file

@@ -122,7 +122,7 @@ fn window(random: &mut Random) -> usize {
 /// As input, or into the room that is lent.
 fn deliver(world: &mut World, mut piece: &[u8]) {
     let now = world.now;
-    if let super::super::Want::Fill { room, .. } = world.carriage.want() {
+    if let Want::Fill { room, .. } = world.carriage.want() {
         let len = room.len().min(piece.len());
         room[..len].copy_from_slice(&piece[..len]);
         piece = &piece[len..];

@@ -12,9 +12,9 @@ use session::{Chunk, FileRange, GiveUp, Next, Now, Outbox, Phase, Received, Sess
 
 use std::time::Instant;
 
-use super::super::{
-    Carriage, Closed, FilePiece, Look, SEALED_LEN_MAX, Secure, Shared, Untaken, Want,
-};
+use super::super::{Carriage, Carried, Closed, FilePiece, Look, Secure, Shared, Untaken, Want};
+use crate::buffers::PIECE_LEN_MAX;
+use crate::file::COPIED_PIECE_LEN;
 use crate::limits::Limits;
 
 /// A session with one command for everything that a session can want. Lines, answered in order:
@@ -214,6 +214,9 @@ pub(super) struct World {
     pub(super) got: Vec<u8>,
     /// How many bytes a send takes at most. 0: the peer's window is closed.
     pub(super) window: usize,
+    /// Whether the file is on the disk, and how much was read of it at a time.
+    pub(super) is_on_disk: bool,
+    pub(super) reads: Vec<u64>,
     /// How much of the file there is.
     pub(super) file_len: u64,
     /// Whether the file was written to after it was announced.
@@ -251,6 +254,8 @@ impl World {
             life: Arc::default(),
             got: Vec::new(),
             window: usize::MAX,
+            is_on_disk: false,
+            reads: Vec::new(),
             file_len: FILE_LEN,
             has_changed: false,
             untaken: Untaken::NONE,
@@ -288,7 +293,7 @@ impl World {
             | Want::Fill { until, .. }
             | Want::Send { until, .. }
             | Want::File(FilePiece { until, .. })
-            | Want::Copy { until, .. } => until,
+            | Want::Read(FilePiece { until, .. }) => until,
             _ => panic!("it does not wait for the peer"),
         }
     }
@@ -332,7 +337,7 @@ impl World {
             }
             Want::Receive { .. } => return Some(Blocked::Receive),
             Want::Fill { room, .. } => return Some(Blocked::Fill(room.len())),
-            Want::Send { .. } | Want::File(_) | Want::Copy { .. } if self.window == 0 => {
+            Want::Send { .. } | Want::File(_) | Want::Read(_) if self.window == 0 => {
                 return Some(Blocked::Send);
             }
             Want::Send { out, is_last, .. } => {
@@ -358,34 +363,46 @@ impl World {
                 }
             }
             Want::File(FilePiece {
-                range, len, look, ..
+                range,
+                len,
+                look,
+                share,
+                ..
             }) => {
                 self.asked.push(OutputWant::Pages { len, look });
                 let len = if look && self.has_changed { 0 } else { len };
-                let bytes = read(range, self.window.min(len as usize), self.file_len);
-                self.got.extend_from_slice(&bytes);
-                self.carriage.sent(bytes.len() as u64, now);
+                let carried = if self.is_on_disk {
+                    let bytes = read(range, len.min(share).min(PIECE_LEN_MAX), self.file_len);
+                    self.reads.push(bytes.len() as u64);
+                    Carried::Read(bytes.into())
+                } else {
+                    let bytes = read(range, len.min(self.window as u64), self.file_len);
+                    self.got.extend_from_slice(&bytes);
+                    Carried::Sent(bytes.len() as u64)
+                };
+                self.carriage.carried(carried, now);
             }
-            Want::Copy { range, len, .. } => {
+            Want::Read(FilePiece {
+                range, len, share, ..
+            }) => {
                 self.asked.push(OutputWant::Copy(len));
-                let bytes = read(range, self.window.min(len as usize), self.file_len);
+                let len_max = match self.is_on_disk {
+                    true => share.min(PIECE_LEN_MAX),
+                    false => COPIED_PIECE_LEN,
+                };
+                let bytes = read(range, len.min(len_max), self.file_len);
+                self.reads.push(bytes.len() as u64);
                 if self.has_changed && bytes.len() as u64 == range.len() {
                     let error = io::ErrorKind::InvalidData.into();
                     self.carriage.failed(&error, now);
                     return None;
                 }
-                self.got.extend_from_slice(&bytes);
-                self.carriage.sent(bytes.len() as u64, now);
+                self.carriage.read(bytes.into(), now);
             }
             Want::Untaken(look) => {
                 self.asked.push(OutputWant::Untaken(look));
                 self.pass(look.after);
                 self.carriage.untaken(self.untaken, self.now);
-            }
-            Want::Read { range } => {
-                let len = range.len().min(SEALED_LEN_MAX as u64) as usize;
-                let bytes = read(range, len, self.file_len);
-                self.carriage.file_bytes(bytes, now);
             }
             Want::Turn => self.carriage.go_on(now),
             Want::Work => {
@@ -410,9 +427,9 @@ pub(super) enum Blocked {
     Closed(Closed),
 }
 
-fn read(range: &FileRange, len: usize, file_len: u64) -> Vec<u8> {
+fn read(range: &FileRange, len: u64, file_len: u64) -> Vec<u8> {
     let start = range.range.start;
-    let mut bytes = vec![0; len.min(file_len.saturating_sub(start) as usize)];
+    let mut bytes = vec![0; len.min(file_len.saturating_sub(start)) as usize];
     let read = rustix::io::pread(range.file.as_fd(), &mut bytes[..], start).unwrap();
     assert_eq!(read, bytes.len());
     bytes

@@ -11,7 +11,8 @@ use super::mailbox::{Letter, Mailbox};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
-use crate::engine::loops::{Heard, SlowRead, Waits, Wire, output, take_steps, tell};
+use crate::engine::loops::{Heard, Waits, Wire, output, take_steps, tell};
+use crate::file::DiskRead;
 use crate::jobs::Jobs;
 
 /// One connection.
@@ -126,8 +127,8 @@ fn slow<S: Session + 'static>(
     mailbox: &Arc<Mailbox<S>>,
     jobs: &Arc<Jobs>,
     name: u64,
-) -> impl FnOnce(SlowRead) {
-    move |read: SlowRead| {
+) -> impl FnOnce(DiskRead) {
+    move |read: DiskRead| {
         mailbox.count_slow_read();
         let to = Arc::clone(mailbox);
         let call = move || to.post(Letter::Read(name, read.run()));

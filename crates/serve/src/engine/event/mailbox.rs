@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, mem};
 
+use bytes::Bytes;
+
 use crate::engine::loops::{Accepted, Loop};
-use crate::file::ReadPiece;
 use crate::jobs::Job;
 
 /// The mailboxes of all loops, in the order of the loops. A thread that deals a connection picks
@@ -56,7 +57,7 @@ pub(super) enum Letter<S> {
     /// The session of this connection has worked; `None` if it panicked.
     Worked(u64, Option<Job<S>>),
     /// A piece of a file was read for this connection.
-    Read(u64, io::Result<ReadPiece>),
+    Read(u64, io::Result<Bytes>),
 }
 
 /// Letters, in the order in which they came. As many as the loop has connections and no more: a

@@ -5,9 +5,10 @@ use std::ops::ControlFlow::{self, Continue};
 
 use session::{Now, Session};
 
-use super::wire::{SlowRead, Waits, Wire};
-use crate::carriage::{Carriage, Want};
+use super::wire::{Waits, Wire};
+use crate::carriage::{Carriage, Carried, Want};
 use crate::clock;
+use crate::file::DiskRead;
 
 /// Does one thing that the carriage wants, if that is output. Says how much was sent. `now` is the
 /// time of the last look; `slow` has files read that are not in memory.
@@ -19,7 +20,7 @@ pub(crate) fn output<S: Session>(
     carriage: &mut Carriage<S>,
     wire: &mut Wire,
     now: &mut Now,
-    slow: Option<impl FnOnce(SlowRead)>,
+    slow: Option<impl FnOnce(DiskRead)>,
 ) -> ControlFlow<Waits, u64> {
     let sent = match carriage.want() {
         Want::Send {
@@ -37,11 +38,18 @@ pub(crate) fn output<S: Session>(
                 taken => taken,
             }
         }
-        Want::File(piece) => wire.send_file(&piece, slow)?,
-        Want::Copy { range, len, until } => wire.send_copy(range, len, until, slow)?,
-        Want::Read { range } => {
-            let read = wire.read(range, slow)?;
-            tell(carriage, read, look(now), Carriage::file_bytes);
+        Want::File(piece) => {
+            let carried = wire.carry_file(&piece, slow)?;
+            let len = match &carried {
+                Ok(Carried::Sent(len)) => *len,
+                _ => 0,
+            };
+            tell(carriage, carried, look(now), Carriage::carried);
+            return Continue(len);
+        }
+        Want::Read(piece) => {
+            let read = wire.read_file(&piece, slow)?;
+            tell(carriage, read, look(now), Carriage::read);
             return Continue(0);
         }
         Want::Untaken(look) => {

@@ -5,16 +5,16 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use bytes::Bytes;
 use event::Readiness;
-use fiber::fs::is_cached;
 use fiber::net::FILE_PIECE_LEN_MAX;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
-use session::{FileRange, Now, Outbox};
+use session::{Now, Outbox};
 
-use crate::carriage::{FilePiece, Look, SEALED_LEN_MAX, Untaken};
+use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
-use crate::file::{self, COPIED_PIECE_LEN, ReadPiece, Way};
+use crate::file::{self, COPIED_PIECE_LEN, DiskRead};
 use crate::stream::{self, Gathered};
 
 /// What a connection waits for.
@@ -63,34 +63,14 @@ pub(crate) struct Wire {
     trusts_short_reads: bool,
     /// A thread reads for it.
     is_reading: bool,
-    /// What was read of the file whose turn it is, and how much of that was sent.
-    piece: Option<(ReadPiece, usize)>,
+    /// What it has read.
+    fetched: Option<Bytes>,
     /// When to look whether the peer has taken what was sent, if nothing is reported before.
     look_at: Option<Instant>,
 }
 
 /// What came of a call, or what it would have to wait for.
 pub(crate) type Attempt<T> = ControlFlow<Waits, io::Result<T>>;
-
-/// A read that might wait for the disk.
-pub(crate) struct SlowRead {
-    pub(crate) range: FileRange,
-    /// Past the page cache.
-    pub(crate) is_direct: bool,
-    pub(crate) len_max: u64,
-}
-
-impl SlowRead {
-    fn way(&self) -> Way<'_> {
-        let direct = self.range.file.direct().filter(|_| self.is_direct);
-        direct.map_or(Way::Read, Way::Direct)
-    }
-
-    /// Does it.
-    pub(crate) fn run(self) -> io::Result<ReadPiece> {
-        file::read(&self.range, self.way(), self.len_max)
-    }
-}
 
 impl Wire {
     /// The socket of a connection that was accepted just now. `trusts_short_reads` if a report that
@@ -105,7 +85,7 @@ impl Wire {
             is_ending: false,
             trusts_short_reads,
             is_reading: false,
-            piece: None,
+            fetched: None,
             look_at: None,
         }
     }
@@ -129,9 +109,9 @@ impl Wire {
     }
 
     /// A thread has read for it.
-    pub(crate) fn has_read(&mut self, piece: io::Result<ReadPiece>) -> io::Result<()> {
+    pub(crate) fn has_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
         self.is_reading = false;
-        self.piece = Some((piece?, 0));
+        self.fetched = Some(bytes?);
         Ok(())
     }
 
@@ -184,118 +164,60 @@ impl Wire {
         attempt(&mut self.may_send, Waits::Room { until }, call)
     }
 
-    /// Sends what it can of a piece of a file. 0 if the file ends there, or has changed. What is
-    /// not in memory is read by `slow` first, unless that is `None`.
-    pub(crate) fn send_file(
+    /// Sends what it can of a piece of a file. What is on the disk is read by `slow` first, unless
+    /// that is `None`.
+    pub(crate) fn carry_file(
         &mut self,
         piece: &FilePiece<'_>,
-        slow: Option<impl FnOnce(SlowRead)>,
-    ) -> Attempt<u64> {
-        let FilePiece { range, until, .. } = *piece;
-        if self.piece.is_some() {
-            return self.send_piece(piece.len, until);
+        slow: Option<impl FnOnce(DiskRead)>,
+    ) -> Attempt<Carried> {
+        if let Some(bytes) = self.fetched.take() {
+            return Continue(Ok(Carried::Read(bytes)));
         }
-        if !self.may_send {
-            return Break(Waits::Room { until });
+        if self.may_send && !self.is_reading && file::has_changed(piece) {
+            return Continue(Ok(Carried::Sent(0)));
         }
-        if !self.is_reading && file::has_changed(piece) {
-            return Continue(Ok(0));
-        }
-        let len = piece.len.min(FILE_PIECE_LEN_MAX);
-        self.fetch(range, len, slow)?;
+        self.fetch(piece, slow)?;
+        let (range, waits) = (piece.range, Waits::Room { until: piece.until });
         let (socket, mut at) = (&self.socket, range.range.start);
-        let call = || rustix::fs::sendfile(socket, range.file.as_fd(), Some(&mut at), len as usize);
-        let sent = attempt(&mut self.may_send, Waits::Room { until }, call)?;
-        Continue(sent.map(|len| len as u64))
+        let len = piece.len.min(FILE_PIECE_LEN_MAX) as usize;
+        let call = || rustix::fs::sendfile(socket, range.file.as_fd(), Some(&mut at), len);
+        let sent = attempt(&mut self.may_send, waits, call)?;
+        Continue(sent.map(|len| Carried::Sent(len as u64)))
     }
 
-    /// The same with the first `len_max` bytes of a range, as a copy; the last ones of the range
-    /// only if the file has not changed after they were read.
-    pub(crate) fn send_copy(
+    /// Reads the beginning of a piece of a file, as [`carry_file`](Wire::carry_file). Nothing if
+    /// the file ends there.
+    pub(crate) fn read_file(
         &mut self,
-        range: &FileRange,
-        len_max: u64,
-        until: Instant,
-        slow: Option<impl FnOnce(SlowRead)>,
-    ) -> Attempt<u64> {
-        if !self.may_send {
-            return Break(Waits::Room { until });
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(DiskRead)>,
+    ) -> Attempt<Bytes> {
+        if let Some(bytes) = self.fetched.take() {
+            return Continue(Ok(bytes));
         }
-        if self.piece.is_none() {
-            let len = len_max.min(COPIED_PIECE_LEN);
-            self.fetch(range, len, slow)?;
-            match file::read(range, Way::Read, len) {
-                Ok(piece) => self.piece = Some((piece, 0)),
-                Err(error) => return Continue(Err(error)),
-            }
-        }
-        self.send_piece(len_max, until)
+        self.fetch(piece, slow)?;
+        Continue(file::read_cached(piece, COPIED_PIECE_LEN))
     }
 
-    /// Sends what it can of a piece that was read, at most `len_max`.
-    fn send_piece(&mut self, len_max: u64, until: Instant) -> Attempt<u64> {
-        let Some((piece, at)) = self.piece.take() else {
-            return Continue(Ok(0));
-        };
-        let rest = &piece[at..];
-        let len = usize::try_from(len_max).map_or(rest.len(), |max| rest.len().min(max));
-        if len == 0 {
-            return Continue(Ok(0)); // The file ended there.
-        }
-        let sent = self.send(&[IoSlice::new(&rest[..len])], false, until);
-        let taken = match &sent {
-            Continue(Ok(taken)) => *taken,
-            _ => 0,
-        };
-        if at + taken < piece.len() {
-            self.piece = Some((piece, at + taken));
-        }
-        Continue(sent?.map(|len| len as u64))
-    }
-
-    /// Reads the beginning of a range, as far as TLS makes records of it at a time. Nothing if the
-    /// file ends there.
-    pub(crate) fn read(
-        &mut self,
-        range: &FileRange,
-        slow: Option<impl FnOnce(SlowRead)>,
-    ) -> Attempt<ReadPiece> {
-        if let Some((piece, _)) = self.piece.take() {
-            return Continue(Ok(piece));
-        }
-        const LEN_MAX: u64 = SEALED_LEN_MAX as u64;
-        self.fetch(range, LEN_MAX, slow)?;
-        Continue(file::read(range, Way::Read, LEN_MAX))
-    }
-
-    /// Sees to it that the next bytes of a file are in memory, or that not being there is no reason
-    /// to wait.
+    /// Sees to it that there is room for the beginning of a piece, and that it is in memory, or not
+    /// being there is no reason to wait.
     fn fetch(
         &mut self,
-        range: &FileRange,
-        len_max: u64,
-        slow: Option<impl FnOnce(SlowRead)>,
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(DiskRead)>,
     ) -> ControlFlow<Waits> {
         if self.is_reading {
             return Break(Waits::Helper);
         }
-        let Some(slow) = slow else {
+        if !self.may_send {
+            return Break(Waits::Room { until: piece.until });
+        }
+        let Some((slow, read)) = slow.and_then(|slow| Some((slow, file::on_disk(piece)?))) else {
             return Continue(());
         };
-        let end = range.range.start + range.len().min(len_max);
-        let is_direct = match file::way(range) {
-            Way::Cached => return Continue(()),
-            Way::Read if is_cached(range.file.as_fd(), range.range.start..end) => {
-                return Continue(());
-            }
-            way => matches!(way, Way::Direct(_)),
-        };
         self.is_reading = true;
-        slow(SlowRead {
-            range: range.clone(),
-            is_direct,
-            len_max,
-        });
+        slow(read);
         Break(Waits::Helper)
     }
 

@@ -5,21 +5,19 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
-use fiber::fs::is_cached;
 use netstack::host::{FlowId, Shard};
-use session::{FileRange, Now, Opening, Session};
+use session::{Now, Opening, Session};
 
 use super::flight::{Flight, Hangar};
-use crate::carriage::{Carriage, SEALED_LEN_MAX, Untaken, Want};
+use crate::carriage::{Carriage, FilePiece, Untaken, Want};
 use crate::clock;
 use crate::engine::admission::Admission;
-use crate::engine::loops::{Loop, SlowRead, Waits, take_steps, tell};
-use crate::file::{self, ReadPiece, Way};
+use crate::engine::loops::{Loop, Waits, take_steps, tell};
+use crate::file;
 use crate::jobs::{Job, Jobs};
 
 /// One connection.
@@ -51,11 +49,11 @@ pub(super) enum Letter<S> {
     /// Its session has worked; `None` if it panicked.
     Worked(FlowId, Option<Job<S>>),
     /// A piece of a file was read for it.
-    Read(FlowId, io::Result<ReadPiece>),
+    Read(FlowId, io::Result<Bytes>),
 }
 
-/// What of a file is read at a time, and held until it is acknowledged.
-const FILE_PIECE_LEN: u64 = 256 * 1024;
+/// What is read from the page cache at a time, and held until it is acknowledged.
+const CACHED_PIECE_LEN: u64 = 256 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
     /// Does what the carriage wants until it would have to wait, and notes for what.
@@ -125,29 +123,19 @@ impl<S: Session + 'static> Connection<S> {
                     true => desk.look_at_clock(),
                     false => desk.now,
                 };
-                return Continue(hand_over(carriage, shard, id, len, now));
+                shard.queue(id, len);
+                carriage.sent(len, now);
+                return Continue(len);
             }
-            Want::File(piece) => {
+            Want::File(piece) | Want::Read(piece) => {
                 if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
                     return Break(Waits::Room { until: piece.until });
                 }
-                let len_max = piece.len.min(FILE_PIECE_LEN);
                 let read = match file.is_at_rest() && file::has_changed(&piece) {
                     true => Ok(Bytes::new()),
-                    false => file.read(piece.range, len_max, desk, id)?,
+                    false => file.read(&piece, desk, id)?,
                 };
-                return Continue(put_file(carriage, flight, desk, shard, id, read));
-            }
-            Want::Copy { range, len, until } => {
-                if !flight.has_room(&desk.hangar, cwnd_of(shard, id)) {
-                    return Break(Waits::Room { until });
-                }
-                let read = file.read(range, len.min(FILE_PIECE_LEN), desk, id)?;
-                return Continue(put_file(carriage, flight, desk, shard, id, read));
-            }
-            Want::Read { range } => {
-                let read = file.read(range, SEALED_LEN_MAX as u64, desk, id)?;
-                tell(carriage, read, desk.look_at_clock(), Carriage::file_bytes);
+                tell(carriage, read, desk.look_at_clock(), Carriage::read);
             }
             // All that was sent is a copy, so no write to the file changes it any more.
             Want::Untaken(_) => carriage.untaken(Untaken::NONE, desk.now),
@@ -203,42 +191,6 @@ pub(super) fn cwnd_of(shard: &Shard, id: FlowId) -> u64 {
     shard.connection(id).map_or(0, |tcp| tcp.cwnd())
 }
 
-/// TCP has `len` more bytes to send.
-fn hand_over<S: Session>(
-    carriage: &mut Carriage<S>,
-    shard: &mut Shard,
-    id: FlowId,
-    len: u64,
-    now: Now,
-) -> u64 {
-    shard.queue(id, len);
-    carriage.sent(len, now);
-    len
-}
-
-/// The same with bytes of a file; none if it ends there or has changed.
-fn put_file<S: Session>(
-    carriage: &mut Carriage<S>,
-    flight: &mut Flight,
-    desk: &mut Desk<S>,
-    shard: &mut Shard,
-    id: FlowId,
-    read: io::Result<Bytes>,
-) -> u64 {
-    let now = desk.look_at_clock();
-    match read {
-        Ok(bytes) => {
-            let len = bytes.len() as u64;
-            flight.put(&mut desk.hangar, bytes);
-            hand_over(carriage, shard, id, len, now)
-        }
-        Err(error) => {
-            carriage.failed(&error, now);
-            0
-        }
-    }
-}
-
 /// Leaves a letter at a loop. If that has ended, so has the connection.
 fn post<S>(letters: &Sender<Letter<S>>, own: &Loop, letter: Letter<S>) {
     let _ = letters.send(letter);
@@ -253,7 +205,7 @@ pub(super) enum FileReader {
     /// A thread reads.
     Away,
     /// It has read this.
-    Back(ReadPiece),
+    Back(Bytes),
 }
 
 impl FileReader {
@@ -262,46 +214,31 @@ impl FileReader {
     }
 
     /// A thread has read for it.
-    pub(super) fn has_read(&mut self, piece: io::Result<ReadPiece>) -> io::Result<()> {
+    pub(super) fn has_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
         *self = FileReader::AtRest;
-        *self = FileReader::Back(piece?);
+        *self = FileReader::Back(bytes?);
         Ok(())
     }
 
-    /// The beginning of a range, at most `len_max`: at once if it is in memory, else a thread
-    /// reads it first.
+    /// The beginning of a piece: at once if it is in memory, else a thread reads it first.
     fn read<S: Session + 'static>(
         &mut self,
-        range: &FileRange,
-        len_max: u64,
+        piece: &FilePiece<'_>,
         desk: &mut Desk<S>,
         id: FlowId,
     ) -> ControlFlow<Waits, io::Result<Bytes>> {
         match mem::take(self) {
-            FileReader::Back(piece) => return Continue(Ok(Bytes::from_owner(piece))),
+            FileReader::Back(bytes) => return Continue(Ok(bytes)),
             FileReader::Away => {
                 *self = FileReader::Away;
                 return Break(Waits::Helper);
             }
             FileReader::AtRest => {}
         }
-        let end = range.range.start + range.len().min(len_max);
-        let way = file::way(range);
-        let is_in_memory = match way {
-            Way::Cached => true,
-            Way::Read => is_cached(range.file.as_fd(), range.range.start..end),
-            Way::Direct(_) => false,
+        let Some(read) = file::on_disk(piece) else {
+            return Continue(file::read_cached(piece, CACHED_PIECE_LEN));
         };
-        if is_in_memory {
-            let piece = file::read(range, Way::Read, len_max);
-            return Continue(piece.map(Bytes::from_owner));
-        }
         desk.own.counters.slow_reads.add(1);
-        let read = SlowRead {
-            range: range.clone(),
-            is_direct: matches!(way, Way::Direct(_)),
-            len_max,
-        };
         let (letters, own) = (desk.letters.clone(), Arc::clone(&desk.own));
         let call = move || post(&letters, &own, Letter::Read(id, read.run()));
         match desk.jobs.hand_over(false, call) {

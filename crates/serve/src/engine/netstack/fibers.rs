@@ -22,16 +22,17 @@ use super::flight::Hangar;
 use super::worker::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
 use super::{Door, NetstackHost, describe};
 use crate::blocking::converse;
-use crate::carriage::{FilePiece, Look, Untaken};
+use crate::buffers::PIECE_LEN_MAX;
+use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
 use crate::engine::admission::Start;
 use crate::engine::pool::{self, AcceptPool, Carriers};
 use crate::engine::processors;
 use crate::engine::serving::{self, Serving};
-use crate::file::{self, Way};
+use crate::file;
 use crate::metrics::MetricsWriter;
 use crate::shared::CUTTING;
-use crate::stream::{RECEIVE_BUFFER, Stream, send_whole};
+use crate::stream::{RECEIVE_BUFFER, Stream};
 
 /// How often the end looks whether those that wait have been accepted.
 const LOOK_STEP: Duration = Duration::from_millis(2);
@@ -259,11 +260,13 @@ impl Stream for NetstackStream {
         self.0.send(slices, Some(deadline))
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>, _is_cached: bool) -> io::Result<u64> {
-        let read = file::read(piece.range, Way::Read, piece.len)?;
-        send_whole(&read, |rest| {
-            self.send(&[IoSlice::new(rest)], false, piece.until)
-        })
+    fn wait_for_room(&self, _deadline: Instant) -> io::Result<()> {
+        // These sockets have no such wait. What is read waits for a second at most.
+        Ok(())
+    }
+
+    fn send_file_cached(&self, piece: &FilePiece<'_>, _is_cached: bool) -> io::Result<Carried> {
+        file::read_cached(piece, PIECE_LEN_MAX).map(Carried::Read)
     }
 
     fn untaken(&self, _look: &Look) -> io::Result<Untaken> {

@@ -8,7 +8,8 @@ use session::{Now, Session};
 
 use crate::carriage::{Carriage, Want};
 use crate::counters::Closed;
-use crate::engine::loops::{Accepted, House, SlowRead, Wire, drop_session};
+use crate::engine::loops::{Accepted, House, Wire, drop_session};
+use crate::file::DiskRead;
 use crate::jobs::Job;
 
 /// One connection. The stage that has it owns it.
@@ -37,7 +38,7 @@ pub(super) enum Cargo<S> {
     /// For the session stage: so much was received into the session's own room.
     Filled(usize),
     /// For the session stage: a piece of a file that is not in memory.
-    Cold(Box<SlowRead>),
+    Cold(Box<DiskRead>),
     /// For the read stage: work that waits for something to happen.
     Watch(Box<Job<S>>),
     /// For the read stage: a session has panicked.

@@ -1,18 +1,21 @@
-//! Buffers in which files go from the disk to their readers, under one limit for all threads.
+//! Buffers in which files go from the disk to their readers, under one limit for all of a server.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fiber::fs::{AlignedBuffer, DIRECT_ALIGNMENT};
 
-use super::PIECE_LEN_MAX;
 use crate::metrics::MetricsWriter;
 
-/// How many bytes all buffers have together, unless it is [set](set_file_buffers_max).
-const LEN_MAX: usize = 16 << 20;
+/// How much is read from the disk at a time, at most.
+pub(crate) const PIECE_LEN_MAX: u64 = 1024 * 1024;
 
 /// A buffer gets at most this part of what is left, so that some is left however many are out.
 const PART: usize = 4;
+
+/// All peers that are slow have this part of the limit together at most, so that some is left for
+/// the others.
+const SLOW_PART: usize = 2;
 
 /// Where nothing worth having is left, a buffer is this long and does not count. Peers that do not
 /// read pin their buffers until they time out: one each, and under the netstack as many as are
@@ -23,33 +26,12 @@ const SMALL_LEN: usize = (16 << 10) + DIRECT_ALIGNMENT;
 const KEPT_PART: usize = 4;
 const KEPT_MAX: usize = 64;
 
-pub(super) static BUFFERS: Buffers = Buffers::new();
-
-/// Sets how many bytes the buffers may have in which files go from the disk to their readers. Meant
-/// for the start of a program.
-pub fn set_file_buffers_max(len: usize) {
-    BUFFERS.books().len_max = len;
-}
-
-/// Writes how much of the limit is taken.
-pub(crate) fn write_metrics(out: &mut MetricsWriter) {
-    let (len, len_max, small) = {
-        let books = BUFFERS.books();
-        (books.out_len + books.kept_len, books.len_max, books.small)
-    };
-    let help = "Buffers in which files are read from the disk: in use, or kept for the next read.";
-    out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
-    let help = "How many bytes those buffers may have together.";
-    out.gauge("weft_file_buffers_max_bytes", help, &[], len_max as f64);
-    let help = "Reads into a small buffer beside that, because the limit left no room.";
-    out.counter("weft_file_buffers_small_total", help, &[], small);
-}
-
-pub(super) struct Buffers {
+/// The buffers of a server.
+pub(crate) struct Buffers {
     books: Mutex<Books>,
 }
 
-/// `out_len + kept_len <= len_max`, after each change of the limit as soon as buffers come back.
+/// INVARIANT: `out_len + kept_len <= len_max`.
 struct Books {
     len_max: usize,
     /// Of the buffers that are out and count.
@@ -61,17 +43,18 @@ struct Books {
 }
 
 /// An aligned buffer, taken while a piece is read and sent.
-pub(super) struct Buffer {
-    of: &'static Buffers,
+pub(crate) struct Buffer {
+    of: Arc<Buffers>,
     /// Taken only by drop.
     bytes: Option<AlignedBuffer>,
     counted_len: usize,
 }
 
 impl Buffers {
-    const fn new() -> Buffers {
+    /// None yet, and so many bytes at most.
+    pub(crate) fn new(len_max: usize) -> Buffers {
         let books = Books {
-            len_max: LEN_MAX,
+            len_max,
             out_len: 0,
             kept_len: 0,
             kept: Vec::new(),
@@ -82,15 +65,31 @@ impl Buffers {
         }
     }
 
-    /// A buffer for so many bytes at any offset, or for fewer.
+    /// Writes how much of the limit is taken.
+    pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
+        let (len, len_max, small) = {
+            let books = self.books();
+            (books.out_len + books.kept_len, books.len_max, books.small)
+        };
+        let help =
+            "Buffers in which files are read from the disk: in use, or kept for the next read.";
+        out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
+        let help = "How many bytes those buffers may have together.";
+        out.gauge("weft_file_buffers_max_bytes", help, &[], len_max as f64);
+        let help = "Reads into a small buffer beside that, because the limit left no room.";
+        out.counter("weft_file_buffers_small_total", help, &[], small);
+    }
+
+    /// A buffer for so many bytes at any offset, or for fewer; `is_slow` if it is for a peer that
+    /// may keep it long.
     ///
     /// # Errors
     /// What `mmap(2)` reports.
-    pub(super) fn take(&'static self, len: u64) -> io::Result<Buffer> {
+    pub(crate) fn take(self: &Arc<Self>, len: u64, is_slow: bool) -> io::Result<Buffer> {
         let wanted_len = len.min(PIECE_LEN_MAX) as usize + DIRECT_ALIGNMENT;
         let wanted_len = wanted_len.next_multiple_of(DIRECT_ALIGNMENT);
         let mut books = self.books();
-        let granted_len = books.grant(wanted_len);
+        let granted_len = books.grant(wanted_len, is_slow);
         let len = granted_len.unwrap_or(wanted_len.min(SMALL_LEN));
         let kept = books.take_kept(len);
         let counted_len = match &kept {
@@ -104,7 +103,7 @@ impl Buffers {
         // Unmapped outside the lock.
         drop(surplus);
         let mut buffer = Buffer {
-            of: self,
+            of: Arc::clone(self),
             bytes: kept,
             counted_len,
         };
@@ -133,8 +132,9 @@ impl Buffers {
 
 impl Books {
     /// How much of what is wanted there is, if that is worth having.
-    fn grant(&self, wanted_len: usize) -> Option<usize> {
-        let part = self.len_max.saturating_sub(self.out_len) / PART;
+    fn grant(&self, wanted_len: usize, is_slow: bool) -> Option<usize> {
+        let len_max = self.len_max / if is_slow { SLOW_PART } else { 1 };
+        let part = len_max.saturating_sub(self.out_len) / PART;
         let len = wanted_len.min(part / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT);
         Some(len).filter(|&len| len >= wanted_len.min(SMALL_LEN))
     }
@@ -163,16 +163,16 @@ impl Books {
 }
 
 impl Buffer {
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         self.bytes.as_mut().expect("taken only by drop")
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         self.bytes.as_ref().expect("taken only by drop")
     }
 
     /// The longest piece that fits at any offset.
-    pub(super) fn piece_len(&self) -> u64 {
+    pub(crate) fn piece_len(&self) -> u64 {
         (self.as_slice().len() - DIRECT_ALIGNMENT) as u64
     }
 }
@@ -187,8 +187,10 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
-    fn buffers() -> &'static Buffers {
-        Box::leak(Box::new(Buffers::new()))
+    const LEN_MAX: usize = 16 << 20;
+
+    fn buffers() -> Arc<Buffers> {
+        Arc::new(Buffers::new(LEN_MAX))
     }
 
     /// Seen: 64 misses at a time held 17 MB, a quarter of a memory group of 70 MB, most of it for
@@ -200,14 +202,14 @@ mod tests {
     fn buffers_are_as_long_as_what_is_read_and_have_a_limit() {
         let buffers = buffers();
         let out_len = || buffers.books().out_len;
-        drop(buffers.take(1000).unwrap());
+        drop(buffers.take(1000, false).unwrap());
         assert_eq!(out_len(), 0);
-        let few = [1000, 60_000, u64::MAX].map(|len| buffers.take(len).unwrap());
+        let few = [1000, 60_000, u64::MAX].map(|len| buffers.take(len, false).unwrap());
         let lens = few.each_ref().map(|buffer| buffer.as_slice().len());
         assert_eq!(lens, [8192, 65_536, PIECE_LEN_MAX as usize + 4096]);
         assert_eq!(out_len(), lens.iter().sum::<usize>());
         let many: Vec<_> = (0..1000)
-            .map(|_| buffers.take(PIECE_LEN_MAX).unwrap())
+            .map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap())
             .collect();
         assert!(out_len() <= LEN_MAX, "{} of {LEN_MAX} out", out_len());
         assert_eq!(many[999].piece_len(), (SMALL_LEN - DIRECT_ALIGNMENT) as u64);
@@ -216,24 +218,54 @@ mod tests {
         assert_eq!(out_len(), 0);
     }
 
+    /// Whatever the limit, and however many slow peers there are.
+    #[test]
+    fn slow_peers_leave_the_others_half_of_the_limit() {
+        for len_max in [1 << 20, 70_000_000 / 12, LEN_MAX, 64 << 20] {
+            for count in [0, 1, 2, 31, 59, 60, 75, 76, 500] {
+                for len in [1, 16 << 10, 64 << 10, 200_000, PIECE_LEN_MAX / 2] {
+                    let buffers = Arc::new(Buffers::new(len_max));
+                    let slow: Vec<_> = (0..count)
+                        .map(|_| buffers.take(len, true).unwrap())
+                        .collect();
+                    let out_len = buffers.books().out_len;
+                    let says = format!("{count} x {len} of {len_max}: {out_len}");
+                    assert!(out_len <= len_max / SLOW_PART, "{says}");
+                    let small = buffers.books().small;
+                    let other = buffers.take(PIECE_LEN_MAX, false).unwrap();
+                    let part = (len_max / SLOW_PART / PART) as u64;
+                    let promised = (part - part % 4096 - 4096).min(PIECE_LEN_MAX);
+                    assert!(
+                        other.piece_len() >= promised,
+                        "{} with {says}",
+                        other.piece_len()
+                    );
+                    assert_eq!(buffers.books().small, small, "{says}");
+                    drop((slow, other));
+                    assert_eq!(buffers.books().out_len, 0);
+                }
+            }
+        }
+    }
+
     #[test]
     fn those_that_are_kept_stay_within_their_part_and_make_room_for_those_in_use() {
         let buffers = buffers();
         let kept_len = || buffers.books().kept_len;
         let many: Vec<_> = (0..40)
-            .map(|_| buffers.take(PIECE_LEN_MAX / 8).unwrap())
+            .map(|_| buffers.take(PIECE_LEN_MAX / 8, false).unwrap())
             .collect();
         drop(many);
         assert!((LEN_MAX / KEPT_PART / 2..=LEN_MAX / KEPT_PART).contains(&kept_len()));
         let before = kept_len();
-        let again = buffers.take(PIECE_LEN_MAX / 8 - 1000).unwrap();
+        let again = buffers.take(PIECE_LEN_MAX / 8 - 1000, false).unwrap();
         assert_eq!(
             before - kept_len(),
             again.as_slice().len(),
             "it was a kept one"
         );
         let held: Vec<_> = (0..100)
-            .map(|_| buffers.take(PIECE_LEN_MAX).unwrap())
+            .map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap())
             .collect();
         let books = buffers.books();
         assert!(books.out_len + books.kept_len <= LEN_MAX);

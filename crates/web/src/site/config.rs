@@ -34,7 +34,8 @@ pub struct SiteConfig {
     pub precompressed: bool,
     /// How many bytes of small files may be held in memory, 1 KiB of overhead for each included.
     pub memory_budget: u64,
-    /// Up to which length a file may be held in memory, in bytes.
+    /// Up to which length a file may be held in memory, in bytes. A driver that can have the kernel
+    /// send longer ones from its page cache pays less for that than for a copy.
     pub memory_file_len_max: u64,
     /// How many bytes of files may be left to the kernel's page cache (see
     /// [`FileRange::keep`](session::FileRange)). `None`: half of what this machine and its memory
@@ -92,7 +93,7 @@ impl Default for SiteConfig {
             cache_rules: Vec::new(),
             precompressed: true,
             memory_budget: 64 << 20,
-            memory_file_len_max: 256 << 10,
+            memory_file_len_max: 64 << 10,
             page_cache_budget: None,
             open_files_max: 512,
             paths_max: 32_768,

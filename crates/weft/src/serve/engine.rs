@@ -18,6 +18,7 @@ use super::ServeConfig;
 use super::prepare::Limits;
 use super::terminal::Terminal;
 use crate::Failure;
+use crate::engine::Kind;
 use crate::machine::why_no_threads;
 use crate::operate::{Hosted, Part};
 use crate::value::{show_count, show_counted};
@@ -195,12 +196,20 @@ fn site_config(config: &ServeConfig) -> SiteConfig {
         headers: config.headers.clone(),
         cache_rules: config.cache.clone(),
         precompressed: config.precompressed,
-        memory_file_len_max: config.memory_file_max_bytes,
+        memory_file_len_max: memory_file_max_bytes(config),
         page_cache_budget: config.page_cache_budget_bytes,
         recheck_every: config.recheck,
         mime_types: config.mime_types.clone(),
         ..SiteConfig::default()
     }
+}
+
+/// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
+/// and the netstack it cannot.
+fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
+    let is_copied = !config.tls_cert.is_empty() || config.common.engine.kind == Kind::Netstack;
+    let default = if is_copied { 256 << 10 } else { 64 << 10 };
+    config.memory_file_max_bytes.unwrap_or(default)
 }
 
 fn service_config(config: &ServeConfig) -> ServiceConfig {
@@ -239,5 +248,24 @@ mod tests {
     fn a_label_is_a_name_and_a_value() {
         assert_eq!(label("status=\"200\""), Some(("status", "200")));
         assert_eq!(label(""), None);
+    }
+
+    /// Seen: 500 front pages, half of them above 64 KiB, cost 1.22 times what they cost nginx.
+    /// Cause: files up to 256 KiB were copied out of memory. Cure: the kernel sends the longer ones
+    /// from its page cache, where it can.
+    #[test]
+    fn long_files_are_held_in_memory_only_where_they_are_copied_anyway() {
+        let plain = ServeConfig::default();
+        assert_eq!(memory_file_max_bytes(&plain), 64 << 10);
+        let https = ServeConfig {
+            tls_cert: vec!["certificate.pem".into()],
+            ..ServeConfig::default()
+        };
+        assert_eq!(memory_file_max_bytes(&https), 256 << 10);
+        let mut netstack = ServeConfig::default();
+        netstack.common.engine.kind = Kind::Netstack;
+        assert_eq!(memory_file_max_bytes(&netstack), 256 << 10);
+        netstack.memory_file_max_bytes = Some(7);
+        assert_eq!(memory_file_max_bytes(&netstack), 7);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct ServeConfig {
     pub(crate) server_name: Option<String>,
     pub(crate) max_connections: Option<NonZeroUsize>,
     pub(crate) memory_budget_bytes: Option<u64>,
-    pub(crate) memory_file_max_bytes: u64,
+    pub(crate) memory_file_max_bytes: Option<u64>,
     pub(crate) page_cache_budget_bytes: Option<u64>,
     pub(crate) request_limits: web::RequestLimits,
     pub(crate) recheck: Duration,
@@ -272,11 +272,14 @@ const LIMITS: Rows = &[
             "Sizes are written 64M, 1GiB. The memory is the memory cgroup's limit or the machine's.",
         ),
     set("memory-file-max")
-        .takes("SIZE", put!(memory_file_max_bytes = value::size))
-        .starts_as("256K")
+        .takes("SIZE", put!(memory_file_max_bytes = Some value::size))
+        .derived("64K, or 256K with --tls-cert or --engine netstack")
         .reloads()
         .help("Longest file that is held in memory")
-        .more("Longer ones are sent from their open file."),
+        .more(
+            "Longer ones are sent from their open file, by the kernel where it can: under TLS and \
+             on the netstack it cannot.",
+        ),
     set("page-cache-budget")
         .takes("SIZE", put!(page_cache_budget_bytes = Some value::size))
         .derived("half of the memory that is free at start")

@@ -116,7 +116,6 @@ fn the_defaults_are_those_of_the_libraries() {
     let site = web::SiteConfig::default();
     assert_eq!(config.recheck, site.recheck_every);
     assert_eq!(config.index, site.index);
-    assert_eq!(config.memory_file_max_bytes, site.memory_file_len_max);
     assert!(config.precompressed == site.precompressed && config.listing == site.listing);
     assert_eq!(config.request_limits, web::RequestLimits::default());
     assert_eq!(

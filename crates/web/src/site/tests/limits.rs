@@ -39,7 +39,7 @@ fn memory_and_open_files_stay_within_their_limits() {
 #[test]
 fn a_file_that_memory_has_room_for_is_read_into_it_at_the_first_request() {
     let world = World::with(&[], |config| config.page_cache_budget = Some(0));
-    world.write("f", &"x".repeat(100_000));
+    world.write("f", &"x".repeat(60_000));
     let file = File::open(world.path("f")).unwrap();
     file.sync_all().unwrap();
     // Only clean pages leave the page cache.

@@ -45,6 +45,9 @@ on_every_other_combination! {
 /// Clients that misbehave at once.
 const CROWD: usize = 12;
 
+/// No test gives a client less time than this.
+const TIMEOUT_MIN: Duration = Duration::from_millis(500);
+
 struct World {
     server: Server,
     handle: Arc<Handle>,
@@ -145,17 +148,21 @@ impl World {
     /// Asks on one connection after the other, as long as the crowd is there. Returns the number of
     /// replies.
     fn be_a_neighbour(&self, is_over: &AtomicBool) -> usize {
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut replies = 0;
-        while !is_over.load(Ordering::Relaxed) || replies == 0 {
+        while !is_over.load(Ordering::Relaxed) || replies == 0 && Instant::now() < deadline {
             let mut stream = self.connect();
+            let mut rested = Instant::now();
             for _ in 0..20 {
                 let asked = stream.write_all(GET).ok();
-                // On a machine that has much else to do, its own time may be up between two.
                 let Some((status, body)) = asked.and_then(|()| read_reply(&mut stream)) else {
+                    // On a machine that has much else to do, its time may be up between two.
+                    assert!(rested.elapsed() >= TIMEOUT_MIN, "the neighbour was cut");
                     break;
                 };
                 assert_eq!((status.as_str(), &body[..]), ("200", &b"hello\n"[..]));
                 replies += 1;
+                rested = Instant::now();
             }
         }
         replies

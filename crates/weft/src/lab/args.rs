@@ -114,7 +114,7 @@ fn run() -> Command {
         ]);
     measuring(
         command,
-        "Samples of each cell on each subject [default: 5; 3 with --quick]",
+        "Samples of each cell on each subject [default: 5; 3 with --quick, more where it says so]",
     )
 }
 

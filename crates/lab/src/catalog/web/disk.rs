@@ -165,10 +165,11 @@ fn take(bench: &mut Bench<'_>, cell: &Cell, subject: &Subject) -> Result<Sample,
         ("disk_kib_per_reply", disk_kib / set.replies.max(1) as f64),
     ]);
     if is_slow {
-        sample.add([(
-            PER_READ.name,
-            set.replies as f64 / driven.disk_reads().max(1.0),
-        )]);
+        let reads = driven.disk_reads();
+        if reads < 1.0 {
+            return Err("the group's reads of the disk were not counted".into());
+        }
+        sample.add([(PER_READ.name, set.replies as f64 / reads)]);
     }
     Ok(sample)
 }

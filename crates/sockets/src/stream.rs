@@ -145,6 +145,38 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// `TimedOut` past the deadline; `BrokenPipe` after [`shutdown`](TcpStream::shutdown) and when
     /// both ends have closed; `ConnectionReset` and others of the connection's end.
     pub fn send(&self, slices: &[IoSlice<'_>], deadline: Option<Instant>) -> io::Result<usize> {
+        let mut sent = 0;
+        let mut state = self.until_writable(deadline, |state| {
+            for slice in slices {
+                let taken = state.shard().write(self.id, slice);
+                sent += taken;
+                if taken < slice.len() {
+                    break;
+                }
+            }
+            sent > 0 || slices.iter().all(|slice| slice.is_empty())
+        })?;
+        if sent > 0 {
+            state.call();
+        }
+        Ok(sent)
+    }
+
+    /// Waits until there is room to send something.
+    ///
+    /// # Errors
+    /// As [`send`](TcpStream::send).
+    pub fn wait_writable(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let has_room = |state: &mut Locked<'_, D>| state.shard().write_room(self.id) > 0;
+        self.until_writable(deadline, has_room).map(drop)
+    }
+
+    /// Waits until `is_enough`, tried on a connection that may be written to.
+    fn until_writable(
+        &self,
+        deadline: Option<Instant>,
+        mut is_enough: impl FnMut(&mut Locked<'_, D>) -> bool,
+    ) -> io::Result<Locked<'_, D>> {
         fiber::checkpoint()?;
         let mut state = self.shared.lock();
         loop {
@@ -155,19 +187,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
                 None | Some(End::Closed) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Some(end) => return Err(error_of(end)),
             }
-            let mut sent = 0;
-            for slice in slices {
-                let taken = state.shard().write(self.id, slice);
-                sent += taken;
-                if taken < slice.len() {
-                    break;
-                }
-            }
-            if sent > 0 {
-                state.call();
-            }
-            if sent > 0 || slices.iter().all(|slice| slice.is_empty()) {
-                return Ok(sent);
+            if is_enough(&mut state) {
+                return Ok(state);
             }
             state = Shared::wait(state, &self.waits.writable, deadline)?;
         }

@@ -2,7 +2,7 @@
 
 mod wire;
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -264,6 +264,33 @@ fn a_wait_past_its_time_out_fails_and_loses_nothing() {
         let mut came = Vec::new();
         near.read_to_end(&mut came).unwrap();
         assert_eq!(came.len(), sent);
+    });
+}
+
+#[test]
+fn the_wait_for_room_ends_when_there_is_some_and_fails_past_its_time() {
+    on_a_link(|server, client| {
+        let (mut near, far) = pair(&server, &client);
+        let soon = || Some(Instant::now() + Duration::from_millis(20));
+        far.wait_writable(None).unwrap();
+        let full = loop {
+            match far.wait_writable(soon()) {
+                Ok(()) => far.send(&[IoSlice::new(&[7; 10_000])], None).unwrap(),
+                full => break kind(full),
+            };
+        };
+        assert_eq!(full, ErrorKind::TimedOut);
+        let far = Arc::new(far);
+        let sender = Arc::clone(&far);
+        let sent = fiber::spawn(move || {
+            sender.wait_writable(None).unwrap();
+            sender.send(&[IoSlice::new(b"x")], Some(Instant::now()))
+        });
+        let read = fiber::spawn(move || near.read_to_end(&mut Vec::new()));
+        assert_eq!(sent.join().unwrap().unwrap(), 1);
+        far.shutdown(Shutdown::Write).unwrap();
+        read.join().unwrap().unwrap();
+        assert_eq!(kind(far.wait_writable(None)), ErrorKind::BrokenPipe);
     });
 }
 

@@ -107,8 +107,8 @@ pub(crate) struct FilePiece<'a> {
     pub(crate) len: u64,
     /// Whether to make sure first that the file has not changed. If it has, nothing is sent.
     pub(crate) look: bool,
-    /// How much is read from the disk at a time. Less than usual for a peer that is slow: the
-    /// engine waits first until the socket has room, so that no buffer waits for it.
+    /// How much is read at a time. Less than usual for a peer that is slow: the engine waits first
+    /// until the socket has room, so that no buffer waits for it.
     pub(crate) share: u64,
     /// What it is read into.
     pub(crate) buffers: &'a Arc<Buffers>,

@@ -113,12 +113,12 @@ impl DiskRead {
     }
 }
 
-/// Reads the beginning of a piece, at most `len_max`, through the page cache, as [`DiskRead::run`].
+/// Reads the beginning of a piece, at most `len_max` or the peer's share, through the page cache, as [`DiskRead::run`].
 ///
 /// # Errors
 /// As [`DiskRead::run`].
 pub(crate) fn read_cached(piece: &FilePiece<'_>, len_max: u64) -> io::Result<Bytes> {
-    let len = piece.len.min(len_max);
+    let len = piece.len.min(len_max).min(piece.share);
     let buffer = piece.buffers.take(len, piece.is_slow())?;
     read(piece.range, None, len, buffer)
 }

@@ -12,15 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fiber::net::{FILE_PIECE_LEN_MAX, TcpStream, UnixStream};
+use fiber::net::{TcpStream, UnixStream};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use session::Outbox;
 
+use crate::buffers::PIECE_LEN_MAX;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
-use crate::file::{self, COPIED_PIECE_LEN, DiskRead};
+use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
 use untaken::poll_for;
 pub(crate) use untaken::untaken;
@@ -57,13 +58,14 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// place in the page cache.
     ///
     /// # Errors
-    /// As [`send`](Stream::send), and as [`DiskRead::run`].
+    /// As [`send`](Stream::send), and as [`DiskRead::run`](file::DiskRead::run).
     fn carry_file(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
+        self.wait_if_slow(piece)?;
         if file::has_changed(piece) {
             return Ok(Carried::Sent(0));
         }
         match file::on_disk(piece) {
-            Some(read) if read.is_direct() => self.read_slowly(piece, read).map(Carried::Read),
+            Some(read) if read.is_direct() => read.run().map(Carried::Read),
             read => self.send_file_cached(piece, read.is_none()),
         }
     }
@@ -78,23 +80,24 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// Reads the beginning of a piece of a file. Nothing if the file ends there.
     ///
     /// # Errors
-    /// As [`DiskRead::run`].
+    /// As [`DiskRead::run`](file::DiskRead::run), and as [`wait_for_room`](Stream::wait_for_room).
     fn read_file(&self, piece: &FilePiece<'_>) -> io::Result<Bytes> {
+        self.wait_if_slow(piece)?;
         match file::on_disk(piece) {
-            Some(read) => self.read_slowly(piece, read),
+            Some(read) => read.run(),
             None => file::read_cached(piece, COPIED_PIECE_LEN),
         }
     }
 
-    /// Reads from the disk, when the peer is slow not before there is room for what was read.
+    /// Waits until there is room for what is about to be read, if the peer is slow.
     ///
     /// # Errors
-    /// As [`DiskRead::run`], and as [`wait_for_room`](Stream::wait_for_room).
-    fn read_slowly(&self, piece: &FilePiece<'_>, read: DiskRead) -> io::Result<Bytes> {
-        if piece.is_slow() {
-            self.wait_for_room(piece.until)?;
+    /// As [`wait_for_room`](Stream::wait_for_room).
+    fn wait_if_slow(&self, piece: &FilePiece<'_>) -> io::Result<()> {
+        match piece.is_slow() {
+            true => self.wait_for_room(piece.until),
+            false => Ok(()),
         }
-        read.run()
     }
 
     /// How many of the bytes that were sent the peer's side has not taken, when the look is due:
@@ -171,7 +174,7 @@ impl Stream for FiberStream {
     }
 
     fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<Carried> {
-        let FilePiece { range, len, .. } = *piece;
+        let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
         let sent = match is_cached {
             true => either!(self, stream => stream.send_cached_file(file, start, len, until)),
@@ -299,7 +302,7 @@ impl Stream for ThreadStream {
     fn send_file_cached(&self, piece: &FilePiece<'_>, _: bool) -> io::Result<Carried> {
         self.prepare(Timeout::Send, piece.until)?;
         let range = piece.range;
-        let len = piece.len.min(FILE_PIECE_LEN_MAX) as usize;
+        let len = piece.len.min(PIECE_LEN_MAX) as usize;
         let mut at = range.range.start;
         let sent = ThreadStream::call(|| {
             rustix::fs::sendfile(&self.fd, range.file.as_fd(), Some(&mut at), len)

@@ -42,7 +42,7 @@ pub(crate) struct Outgoing {
     taken: u64,
     is_begun: bool,
     /// A file was too much for the socket.
-    is_slow: bool,
+    is_in_pieces: bool,
     /// What the last look found, and how long to wait for the next one.
     untaken: Option<Untaken>,
     look_after: Duration,
@@ -133,7 +133,7 @@ impl Outgoing {
             since: now,
             taken: 0,
             is_begun: false,
-            is_slow: false,
+            is_in_pieces: false,
             untaken: None,
             look_after: Duration::ZERO,
             copied: 0,
@@ -163,7 +163,7 @@ impl Outgoing {
     pub(super) fn begin(&mut self, now: Instant, limits: &Limits) {
         if !self.is_begun {
             self.is_begun = true;
-            self.is_slow = false;
+            self.is_in_pieces = false;
             self.untaken = None;
             self.share = PIECE_LEN_MAX;
             (self.lap_begun, self.since, self.taken) = (now, now, 0);
@@ -231,7 +231,7 @@ impl Outgoing {
         let copy = |len| Want::Read(piece(len, false));
         match self.untaken {
             _ if is_secure || !range.settled => copy(len),
-            _ if !self.is_slow => pages(len, false),
+            _ if !self.is_in_pieces => pages(len, false),
             _ if len > COPIED_END_LEN => pages(len - COPIED_END_LEN, true),
             _ if len > HELD_BACK_LEN => copy(len - HELD_BACK_LEN),
             Some(untaken) if untaken.len <= self.copied => copy(len),
@@ -252,12 +252,15 @@ impl Outgoing {
         }
     }
 
-    /// These bytes were read of the file at the front. If the peer takes them in time, twice as
-    /// much is read the next time.
+    /// These bytes were read of the file at the front. If the last ones were taken in less than
+    /// half of the time that they have, twice as much is read the next time: that is taken in time
+    /// too.
     pub(super) fn fetch(&mut self, bytes: Bytes, now: Instant) {
+        if now + FETCHED_PATIENCE / 2 < self.fetched_until {
+            self.share = (2 * self.share).min(PIECE_LEN_MAX);
+        }
         self.fetched_len = bytes.len() as u64;
         self.fetched_until = now + FETCHED_PATIENCE;
-        self.share = (2 * self.share).min(PIECE_LEN_MAX);
         self.fetched.put_shared(bytes);
     }
 
@@ -324,7 +327,7 @@ impl Outgoing {
             if !self.fetched.is_empty() {
                 self.fetched.consume(len);
             }
-            self.is_slow |= len < range.len();
+            self.is_in_pieces |= len < range.len();
             (self.untaken, self.look_after) = (None, Duration::ZERO);
         }
         self.out.consume(len);

@@ -608,7 +608,7 @@ fn what_was_read_for_a_peer_that_does_not_take_it_goes_back() {
     // The longer the peer is quick again, the more.
     world.window = usize::MAX;
     assert_eq!(world.run(), Blocked::Receive);
-    assert_eq!(world.reads[1..4], [200_000, 400_000, 800_000]);
+    assert_eq!(world.reads[1..5], [200_000, 200_000, 400_000, 800_000]);
     assert!(world.got == [&file(FILE_LEN)[..], b"x\n"].concat());
 
     let mut stalled = World::new();
@@ -621,6 +621,32 @@ fn what_was_read_for_a_peer_that_does_not_take_it_goes_back() {
     assert!(matches!(stalled.carriage.want(), Want::File(piece) if piece.share == 64 << 10));
     assert_eq!(stalled.expire(), Blocked::Closed(Closed::TooSlow));
     assert_eq!(stalled.now.monotonic, begun + stalled.limits().send_timeout);
+}
+
+/// Seen: a third of what was read for a steadily slow peer was thrown away and read again. Cause:
+/// twice as much was read each time, however long the last piece had taken. Cure: only if it was
+/// taken quickly.
+#[test]
+fn hardly_more_is_read_for_a_slow_peer_than_it_takes() {
+    for rate in [100_000, 300_000, 700_000] {
+        let mut world = World::new();
+        (world.is_on_disk, world.window) = (true, rate / 100);
+        world.carriage.input(b"file 3000000\n", world.now);
+        let mut taken_first = 0;
+        while world.got.len() < FILE_LEN as usize {
+            let before = world.got.len();
+            while world.got.len() == before {
+                assert_eq!(world.step(), None);
+            }
+            if world.reads.len() == 1 {
+                taken_first = world.got.len() as u64;
+            }
+            world.pass(Duration::from_millis(10));
+            world.carriage.expired(world.now);
+        }
+        let (read, taken) = (world.reads[1..].iter().sum::<u64>(), FILE_LEN - taken_first);
+        assert!(read <= taken + taken / 10, "{read} for {taken} at {rate}");
+    }
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use event::Readiness;
-use fiber::net::FILE_PIECE_LEN_MAX;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use session::{Now, Outbox};
 
+use crate::buffers::PIECE_LEN_MAX;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
 use crate::file::{self, COPIED_PIECE_LEN, DiskRead};
@@ -180,7 +180,7 @@ impl Wire {
         self.fetch(piece, slow)?;
         let (range, waits) = (piece.range, Waits::Room { until: piece.until });
         let (socket, mut at) = (&self.socket, range.range.start);
-        let len = piece.len.min(FILE_PIECE_LEN_MAX) as usize;
+        let len = piece.len.min(PIECE_LEN_MAX) as usize;
         let call = || rustix::fs::sendfile(socket, range.file.as_fd(), Some(&mut at), len);
         let sent = attempt(&mut self.may_send, waits, call)?;
         Continue(sent.map(|len| Carried::Sent(len as u64)))

@@ -53,7 +53,7 @@ pub(super) enum Letter<S> {
 }
 
 /// What is read from the page cache at a time, and held until it is acknowledged.
-const CACHED_PIECE_LEN: u64 = 256 * 1024;
+pub(super) const CACHED_PIECE_LEN: u64 = 256 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
     /// Does what the carriage wants until it would have to wait, and notes for what.

@@ -17,12 +17,12 @@ use fiber::{ClusterHandle, Runtime};
 use session::{Opening, Session};
 use sockets::{SocketHost, TcpListener, TcpStream};
 
+use super::connection::CACHED_PIECE_LEN;
 use super::figures::Figures;
 use super::flight::Hangar;
 use super::worker::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
 use super::{Door, NetstackHost, describe};
 use crate::blocking::converse;
-use crate::buffers::PIECE_LEN_MAX;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
 use crate::engine::admission::Start;
@@ -260,13 +260,12 @@ impl Stream for NetstackStream {
         self.0.send(slices, Some(deadline))
     }
 
-    fn wait_for_room(&self, _deadline: Instant) -> io::Result<()> {
-        // These sockets have no such wait. What is read waits for a second at most.
-        Ok(())
+    fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
+        self.0.wait_writable(Some(deadline))
     }
 
     fn send_file_cached(&self, piece: &FilePiece<'_>, _is_cached: bool) -> io::Result<Carried> {
-        file::read_cached(piece, PIECE_LEN_MAX).map(Carried::Read)
+        file::read_cached(piece, CACHED_PIECE_LEN).map(Carried::Read)
     }
 
     fn untaken(&self, _look: &Look) -> io::Result<Untaken> {

@@ -133,15 +133,24 @@ fn deliver(world: &mut World, mut piece: &[u8]) {
     }
 }
 
-/// Some steps, and sometimes all of them; so input may come while a reply waits.
+/// Some steps, and sometimes all of them; so input may come while a reply waits. Files come and go
+/// from memory, and what was read of them may go back.
 fn travel(world: &mut World, random: &mut Random) -> Blocked {
-    if random.below(2) == 0 {
-        return world.run();
+    let (steps, runs) = (random.below(5), random.below(2) == 0);
+    let mut step = |world: &mut World| {
+        world.is_on_disk = random.below(2) == 0;
+        if let Some(outgoing) = &mut world.carriage.outgoing
+            && random.below(4) == 0
+        {
+            outgoing.give_back(world.now.monotonic + FETCHED_PATIENCE);
+        }
+        world.step()
+    };
+    let blocked = (0..steps).find_map(|_| step(world));
+    match blocked {
+        None if runs => world.run(),
+        blocked => blocked.unwrap_or(Blocked::Nothing),
     }
-    let steps = random.below(5);
-    (0..steps)
-        .find_map(|_| world.step())
-        .unwrap_or(Blocked::Nothing)
 }
 
 /// Commands of every kind.

@@ -45,7 +45,6 @@ const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 /// heard of no more, and all that wait for them get `NotConnected`.
 pub struct SocketHost<D: Device + Send + 'static = StationDevice> {
     pub(crate) shared: Arc<Shared<D>>,
-    frames: Fiber,
 }
 
 /// What a host has counted.
@@ -55,7 +54,7 @@ pub struct HostCounters {
     pub turns: u64,
     /// Turns of the clock among them, by its timers or because a fiber has called it.
     pub clock_turns: u64,
-    /// Calls of the device that have failed.
+    /// Turns in which the device has failed.
     pub device_errors: u64,
 }
 
@@ -77,16 +76,18 @@ impl<D: Device + Send + 'static> SocketHost<D> {
             start: Instant::now(),
             state: Mutex::new(State::new(netstack)),
         });
-        let (own, frames_builder) = (Arc::clone(&shared), builder.clone().name("netstack frames"));
-        let frames = frames_builder.spawn(move || own.bring_frames(readable))?;
-        let host = SocketHost {
-            shared,
-            frames: frames.fiber().clone(),
-        };
+        let host = SocketHost { shared };
+        // The clock is known before the frames can call it.
         let own = Arc::clone(&host.shared);
-        let clock = builder.name("netstack clock");
+        let mut state = host.shared.lock();
+        let clock = builder.clone().name("netstack clock");
         let clock = clock.spawn(move || own.keep_time())?;
-        host.shared.lock().clock = Some(clock.fiber().clone());
+        state.clock = Some(clock.fiber().clone());
+        drop(state);
+        let own = Arc::clone(&host.shared);
+        let frames = builder.name("netstack frames");
+        let frames = frames.spawn(move || own.bring_frames(readable))?;
+        host.shared.lock().frames = Some(frames.fiber().clone());
         Ok(host)
     }
 
@@ -103,8 +104,11 @@ impl<D: Device + Send + 'static> SocketHost<D> {
 
 impl<D: Device + Send + 'static> Drop for SocketHost<D> {
     fn drop(&mut self) {
-        self.shared.lock().end();
-        self.frames.cancel();
+        let mut state = self.shared.lock();
+        state.end();
+        if let Some(frames) = &state.frames {
+            frames.cancel();
+        }
     }
 }
 
@@ -135,6 +139,7 @@ pub(crate) struct State<D> {
     /// Turns that have begun and not transmitted: what is written now leaves with them.
     turns: usize,
     clock: Option<Fiber>,
+    frames: Option<Fiber>,
     /// When the clock's next turn is; `START` if it was called.
     clock_at: NetInstant,
     /// When its last one was.
@@ -193,7 +198,8 @@ impl<D: Device> Shared<D> {
                 Turn::More => Ok(()),
                 Turn::Done => readable.wait(None),
                 Turn::Failed => {
-                    fiber::sleep(self.lock().device_pause);
+                    let pause = self.lock().device_pause;
+                    fiber::sleep(pause);
                     Ok(())
                 }
             };
@@ -239,11 +245,7 @@ impl<D: Device> Shared<D> {
         let mut state = self.lock();
         state.turns -= 1;
         let transmitted = state.netstack.transmit(self.now(), &());
-        let wakes_at = state.wakes_at();
-        if wakes_at < state.clock_at {
-            state.call_clock(wakes_at);
-        }
-        match (received, transmitted) {
+        let came_of_it = match (received, transmitted) {
             (Ok(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
                 match count < BURST_FRAMES_MAX {
@@ -257,7 +259,13 @@ impl<D: Device> Shared<D> {
                 state.device_pause = longer.clamp(DEVICE_PAUSE, DEVICE_PAUSE_MAX);
                 Turn::Failed
             }
+        };
+        // After an error the clock tries again: what is to leave may have no timer.
+        let wakes_at = state.wakes_at();
+        if wakes_at < state.clock_at {
+            state.call_clock(wakes_at);
         }
+        came_of_it
     }
 
     /// Waits, with the lock given away, until `on` is told of, or for no reason.
@@ -301,6 +309,7 @@ impl<D: Device> State<D> {
             ports: BTreeMap::new(),
             turns: 0,
             clock: None,
+            frames: None,
             clock_at: NetInstant::START,
             clock_was_at: NetInstant::START,
             device_pause: Duration::ZERO,
@@ -331,7 +340,8 @@ impl<D: Device> State<D> {
 
     /// Something is to be sent, or a timer is another: there will be a turn.
     pub(crate) fn call(&mut self) {
-        if self.turns == 0 && self.clock_at != NetInstant::START {
+        let is_coming = self.turns > 0 || !self.device_pause.is_zero();
+        if !is_coming && self.clock_at != NetInstant::START {
             self.call_clock(NetInstant::START);
         }
     }
@@ -345,6 +355,9 @@ impl<D: Device> State<D> {
 
     /// When the clock's next turn is.
     fn wakes_at(&self) -> NetInstant {
+        if !self.device_pause.is_zero() {
+            return self.clock_was_at + self.device_pause;
+        }
         let not_before = self.clock_was_at + TICK;
         match self.netstack.is_held_up() {
             true => not_before,

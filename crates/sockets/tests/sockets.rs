@@ -455,3 +455,53 @@ fn a_peer_that_reads_nothing_does_not_hold_up_others() {
         echo_of(100_000, &client);
     });
 }
+
+#[test]
+fn what_a_device_fails_to_send_in_a_turn_of_the_clock_leaves_when_it_works_again() {
+    // Seen: an error of the device in a turn of the clock was forgotten, and an idle host tried
+    // again when a timer was due. Eight of them took eight time-outs, each twice as long as the
+    // one before. The clock comes back after the device's pause.
+    on_a_link(|server, client| {
+        let (mut near, mut far) = pair(&server, &client);
+        client.with_netstack(|it| it.device().transmits_to_fail = 8);
+        let all = pattern(100_000);
+        far.write_all(&all).unwrap();
+        near.set_read_timeout(Some(PATIENCE / 3)).unwrap();
+        let mut came = vec![0; all.len()];
+        near.read_exact(&mut came).unwrap();
+        assert!(came == all);
+        assert!(client.counters().device_errors >= 8);
+    });
+}
+
+#[test]
+fn a_device_that_fails_in_a_turn_of_frames_is_tried_again() {
+    on_a_link(|server, client| {
+        let (mut near, mut far) = pair(&server, &client);
+        client.with_netstack(|it| it.device().receives_to_fail = 5);
+        server.with_netstack(|it| it.device().transmits_to_fail = 5);
+        near.write_all(b"it comes").unwrap();
+        let mut came = [0; 8];
+        far.read_exact(&mut came).unwrap();
+        assert_eq!(&came, b"it comes");
+        until("it has failed", || client.counters().device_errors >= 5);
+    });
+}
+
+#[test]
+fn a_host_can_be_looked_at_while_its_device_is_left_alone() {
+    // Seen: the host's lock was held for the pause after an error of the device, so each look took
+    // as long as the pause, and saw the next turn.
+    on_a_link(|server, _client| {
+        server.with_netstack(|it| it.device().receives_to_fail = usize::MAX);
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        drop(listener);
+        let (mut turns, mut looks) = (0, 0);
+        until("five looks in one pause", || {
+            let seen = server.counters().turns;
+            looks = if seen == turns { looks + 1 } else { 1 };
+            turns = seen;
+            looks == 5
+        });
+    });
+}

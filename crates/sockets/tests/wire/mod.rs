@@ -37,6 +37,9 @@ type Promise<C> = fn(Arc<SocketHost<Wire>>, Arc<SocketHost<C>>);
 pub(crate) struct Wire {
     outgoing: Arc<Lane>,
     incoming: Arc<Lane>,
+    /// How many of the next calls fail.
+    pub(crate) receives_to_fail: usize,
+    pub(crate) transmits_to_fail: usize,
 }
 
 /// One direction, with a descriptor that is readable while there are frames.
@@ -59,6 +62,8 @@ fn pair(frames_max: usize) -> (Wire, Wire) {
     let end = |outgoing: &Arc<Lane>, incoming: &Arc<Lane>| Wire {
         outgoing: Arc::clone(outgoing),
         incoming: Arc::clone(incoming),
+        receives_to_fail: 0,
+        transmits_to_fail: 0,
     };
     (end(&there, &back), end(&back, &there))
 }
@@ -69,6 +74,7 @@ impl Device for Wire {
     }
 
     fn receive(&mut self, _now: NetInstant, burst: &mut ReceiveBurst) -> io::Result<()> {
+        fails(&mut self.receives_to_fail)?;
         let mut frames = self.incoming.frames.lock().unwrap();
         while let Some(room) = burst.room() {
             let Some(frame) = frames.pop_front() else {
@@ -82,6 +88,7 @@ impl Device for Wire {
     }
 
     fn transmit(&mut self, _: NetInstant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError> {
+        fails(&mut self.transmits_to_fail).map_err(TransmitError::Io)?;
         let mut frames = self.outgoing.frames.lock().unwrap();
         if frames.len() == self.outgoing.frames_max {
             return Err(TransmitError::Full);
@@ -96,6 +103,14 @@ impl Device for Wire {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.incoming.bell.as_fd())
     }
+}
+
+fn fails(left: &mut usize) -> io::Result<()> {
+    if *left > 0 {
+        *left -= 1;
+        return Err(io::Error::other("a device that fails"));
+    }
+    Ok(())
 }
 
 /// The address of the server's host is 1, the client's 2.

@@ -139,7 +139,7 @@ impl NetstackFibers {
         for (at, host) in self.hosts.iter().enumerate() {
             let (name, help) = (
                 "weft_netstack_device_errors_total",
-                "Calls of the device that failed.",
+                "Turns in which the device failed.",
             );
             let errors = host.counters().device_errors;
             out.counter(name, help, &[("loop", &at.to_string())], errors);

@@ -113,7 +113,8 @@ impl DiskRead {
     }
 }
 
-/// Reads the beginning of a piece, at most `len_max` or the peer's share, through the page cache, as [`DiskRead::run`].
+/// Reads the beginning of a piece, at most `len_max` or the peer's share, through the page cache,
+/// as [`DiskRead::run`].
 ///
 /// # Errors
 /// As [`DiskRead::run`].

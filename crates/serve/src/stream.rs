@@ -28,6 +28,9 @@ pub(crate) use untaken::untaken;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
+    /// Whether a call that sends from the page cache may wait for the disk.
+    const MAY_WAIT: bool = false;
+
     /// Waits for input and shows it to `f`, in a buffer of the thread that carries the stream; an
     /// empty slice is the end.
     ///
@@ -54,8 +57,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// `TimedOut` past the deadline; else what the wait itself reports.
     fn wait_for_room(&self, deadline: Instant) -> io::Result<()>;
 
-    /// Sends what it can of a piece of a file, or reads it if it is on the disk and not worth a
-    /// place in the page cache.
+    /// Sends what it can of a piece of a file, or reads it if it is on the disk.
     ///
     /// # Errors
     /// As [`send`](Stream::send), and as [`DiskRead::run`](file::DiskRead::run).
@@ -65,17 +67,16 @@ pub(crate) trait Stream: Send + Sync + 'static {
             return Ok(Carried::Sent(0));
         }
         match file::on_disk(piece) {
-            Some(read) if read.is_direct() => read.run().map(Carried::Read),
-            read => self.send_file_cached(piece, read.is_none()),
+            Some(read) if read.is_direct() || !Self::MAY_WAIT => read.run().map(Carried::Read),
+            _ => self.send_file_cached(piece),
         }
     }
 
-    /// As [`carry_file`](Stream::carry_file), from the page cache. `is_cached` says that the bytes
-    /// are there.
+    /// As [`carry_file`](Stream::carry_file), from the page cache.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
-    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<Carried>;
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried>;
 
     /// Reads the beginning of a piece of a file. Nothing if the file ends there.
     ///
@@ -173,14 +174,10 @@ impl Stream for FiberStream {
         either!(self, stream => stream.send(slices, more, Some(deadline)))
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>, is_cached: bool) -> io::Result<Carried> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
         let (range, len) = (piece.range, piece.len.min(PIECE_LEN_MAX));
         let (file, start, until) = (range.file.as_fd(), range.range.start, Some(piece.until));
-        let sent = match is_cached {
-            true => either!(self, stream => stream.send_cached_file(file, start, len, until)),
-            false => either!(self, stream => stream.send_file(file, start, len, until)),
-        };
-        sent.map(Carried::Sent)
+        either!(self, stream => stream.send_cached_file(file, start, len, until)).map(Carried::Sent)
     }
 
     fn wait_for_room(&self, deadline: Instant) -> io::Result<()> {
@@ -275,6 +272,8 @@ impl ThreadStream {
 }
 
 impl Stream for ThreadStream {
+    const MAY_WAIT: bool = true;
+
     fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         RECEIVE_BUFFER.with_borrow_mut(|buffer| {
             let len = self.receive_into(buffer, deadline)?;
@@ -299,7 +298,7 @@ impl Stream for ThreadStream {
         })
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>, _: bool) -> io::Result<Carried> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
         self.prepare(Timeout::Send, piece.until)?;
         let range = piece.range;
         let len = piece.len.min(PIECE_LEN_MAX) as usize;

@@ -264,7 +264,7 @@ impl Stream for NetstackStream {
         self.0.wait_writable(Some(deadline))
     }
 
-    fn send_file_cached(&self, piece: &FilePiece<'_>, _is_cached: bool) -> io::Result<Carried> {
+    fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<Carried> {
         file::read_cached(piece, CACHED_PIECE_LEN).map(Carried::Read)
     }
 

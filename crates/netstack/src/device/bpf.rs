@@ -53,6 +53,7 @@ pub(super) mod code {
     /// Of a socket's frame into r0, as the network has it; outside of it the program returns 0.
     pub(in super::super) const LOAD_FRAME_HALF: u8 = 0x28;
     pub(in super::super) const LOAD_FRAME_BYTE: u8 = 0x30;
+    pub(in super::super) const STORE: u8 = 0x7b;
     pub(in super::super) const STORE_WORD: u8 = 0x63;
     pub(in super::super) const STORE_IMMEDIATE_WORD: u8 = 0x62;
     pub(in super::super) const ATOMIC_ADD: u8 = 0xdb;

@@ -10,9 +10,13 @@
 //! | TAP | when it has been read | what a shard that is [behind](Lag) reads beyond [`WHILE_BEHIND`] in a burst |
 //!
 //! ```text
-//!   the limit of a queue, in a map     | left i64 | refused u64 |
+//!   the limit of a queue, in a map     | left i64 | refused u64 | passes_at u64 |
 //!                                        ▲ the shard sets it, the program counts it down
 //! ```
+//!
+//! The program counts before the kernel looks whether it can hand a frame over, so all that may
+//! come can be lost, and then nothing wakes the shard. So beyond the limit it lets one frame through
+//! every [`PASSES_EVERY_NS`].
 //!
 //! TCP behind an extension header of IPv6 is not told from the others, so it is limited with them.
 
@@ -32,6 +36,10 @@ const WHILE_DRAINED: i64 = 128;
 
 /// How many may come with each burst while a shard has not seen all.
 pub(super) const WHILE_BEHIND: usize = 16;
+
+/// How often one frame passes beyond the limit. A shard that stands still for ten seconds finds no
+/// more of them than it had room for.
+const PASSES_EVERY_NS: i32 = 100_000_000;
 
 /// Where Ethernet says what a frame is, and IPv4 and IPv6 what is behind their headers.
 pub(super) const ETHERTYPE_AT: usize = 12;
@@ -84,10 +92,12 @@ pub(super) struct Limit {
 struct Entry {
     left: AtomicI64,
     refused: AtomicU64,
+    /// When the next one passes beyond the limit, by the kernel's clock. It is the program's own.
+    passes_at: AtomicU64,
 }
 
 /// The length of [`Limit::counts_down`].
-pub(super) const COUNTS_DOWN_LEN: i16 = 14;
+pub(super) const COUNTS_DOWN_LEN: i16 = 21;
 
 impl Limit {
     /// All queues are empty.
@@ -128,25 +138,33 @@ impl Limit {
     }
 
     /// The part of a program that is come to with a frame that is not TCP, its queue's number being
-    /// at `r10 - 4`. It goes on behind this part if the frame may come, and else ends the program
+    /// at `r10 - 4`; r8 is its own. It goes on behind this part if the frame may come, and else ends the program
     /// with `refusal`.
     ///
     /// ```text
     ///    0   r2 = r10; r2 += -4
     ///    2   r1 = limits                 the map; two instructions long
     ///    4   call bpf_map_lookup_elem
-    ///    5   if r0 == 0 goto 14          not a queue of this process
+    ///    5   if r0 == 0 goto 21          not a queue of this process
     ///    6   r1 = r0->left
-    ///    7   if r1 > 0 goto 12
-    ///    8   lock r0->refused += 1
-    ///   10   r0 = refusal; exit
-    ///   12   lock r0->left += -1
-    ///   14
+    ///    7   if r1 > 0 goto 19
+    ///    8   r8 = r0
+    ///    9   call bpf_ktime_get_ns
+    ///   10   r1 = r8->passes_at
+    ///   11   if r0 > r1 goto 16
+    ///   12   r1 = 1; lock r8->refused += r1
+    ///   14   r0 = refusal; exit
+    ///   16   r0 += PASSES_EVERY_NS; r8->passes_at = r0
+    ///   18   goto 21
+    ///   19   r1 = -1; lock r0->left += r1
+    ///   21
     /// ```
     pub(super) fn counts_down(&self, refusal: i32) -> [Instruction; COUNTS_DOWN_LEN as usize] {
         const BPF_MAP_LOOKUP_ELEM: i32 = 1;
+        const BPF_KTIME_GET_NS: i32 = 5;
         const LEFT_AT: i16 = offset_of!(Entry, left) as i16;
         const REFUSED_AT: i16 = offset_of!(Entry, refused) as i16;
+        const PASSES_AT: i16 = offset_of!(Entry, passes_at) as i16;
         let [limits, limits_end] = bpf::load_map(1, self.map.as_fd());
         [
             instruction(code::MOVE, 2, 10, 0, 0),
@@ -154,13 +172,20 @@ impl Limit {
             limits,
             limits_end,
             instruction(code::CALL, 0, 0, 0, BPF_MAP_LOOKUP_ELEM),
-            instruction(code::JUMP_IF_EQUAL, 0, 0, 8, 0),
+            instruction(code::JUMP_IF_EQUAL, 0, 0, 15, 0),
             instruction(code::LOAD, 1, 0, LEFT_AT, 0),
-            instruction(code::JUMP_IF_SIGNED_GREATER, 1, 0, 4, 0),
+            instruction(code::JUMP_IF_SIGNED_GREATER, 1, 0, 11, 0),
+            instruction(code::MOVE, 8, 0, 0, 0),
+            instruction(code::CALL, 0, 0, 0, BPF_KTIME_GET_NS),
+            instruction(code::LOAD, 1, 8, PASSES_AT, 0),
+            instruction(code::JUMP_IF_GREATER, 0, 1, 4, 0),
             instruction(code::MOVE_IMMEDIATE, 1, 0, 0, 1),
-            instruction(code::ATOMIC_ADD, 0, 1, REFUSED_AT, 0),
+            instruction(code::ATOMIC_ADD, 8, 1, REFUSED_AT, 0),
             instruction(code::MOVE_IMMEDIATE, 0, 0, 0, refusal),
             instruction(code::EXIT, 0, 0, 0, 0),
+            instruction(code::ADD_IMMEDIATE, 0, 0, 0, PASSES_EVERY_NS),
+            instruction(code::STORE, 8, 0, PASSES_AT, 0),
+            instruction(code::JUMP, 0, 0, 2, 0),
             instruction(code::MOVE_IMMEDIATE, 1, 0, 0, -1),
             instruction(code::ATOMIC_ADD, 0, 1, LEFT_AT, 0),
         ]

@@ -13,10 +13,10 @@
 //!    7   r0 = IPv4's protocol; goto 11
 //!    9   if r0 != IPv6 goto 12
 //!   10   r0 = IPv6's next header
-//!   11   if r0 == TCP goto 27
+//!   11   if r0 == TCP goto 34
 //!   12   *(r10 - 4) = 0                the socket's limit is the map's first
 //!   13   what counts the others down   it ends with 0, or goes on
-//!   27   r0 = -1; exit                 the whole frame
+//!   34   r0 = -1; exit                 the whole frame
 //! ```
 
 use std::io;

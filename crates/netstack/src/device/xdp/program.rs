@@ -10,14 +10,14 @@
 //!    8   r5 = IPv4's protocol; goto 12
 //!   10   if r5 != IPv6 goto 13
 //!   11   r5 = IPv6's next header
-//!   12   if r5 == TCP goto 28
+//!   12   if r5 == TCP goto 35
 //!   13   *(r10 - 4) = r7
 //!   14   what counts the others down   it ends with XDP_DROP, or goes on
-//!   28   r2 = r7
-//!   29   r1 = sockets                  the map; two instructions long
-//!   31   r3 = XDP_PASS                 what to return if the queue has no socket
-//!   32   call bpf_redirect_map         r0 = XDP_REDIRECT to the socket, or XDP_PASS
-//!   33   exit
+//!   35   r2 = r7
+//!   36   r1 = sockets                  the map; two instructions long
+//!   38   r3 = XDP_PASS                 what to return if the queue has no socket
+//!   39   call bpf_redirect_map         r0 = XDP_REDIRECT to the socket, or XDP_PASS
+//!   40   exit
 //! ```
 
 use std::ffi::c_int;

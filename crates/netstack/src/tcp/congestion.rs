@@ -100,10 +100,16 @@ impl Congestion {
     }
 
     /// All before `una` is acknowledged, which may say how long the round trip was. The first slow
-    /// start may be over with it. RFC 9406
-    pub fn on_round_trip(&mut self, una: u64, snd_nxt: u64, rtt: Option<Duration>) {
+    /// start may be over with it, if the window was full. RFC 9406
+    pub fn on_round_trip(
+        &mut self,
+        una: u64,
+        snd_nxt: u64,
+        rtt: Option<Duration>,
+        was_limited: bool,
+    ) {
         if let Course::Start(start) = &mut self.course
-            && start.on_ack(una, snd_nxt, rtt)
+            && start.on_ack(una, snd_nxt, rtt, was_limited)
         {
             self.ssthresh = self.cwnd as u32;
             self.course = Course::Later(Cubic::UNKNOWN);

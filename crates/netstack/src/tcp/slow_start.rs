@@ -10,7 +10,8 @@
 //!                                                        five rounds ─────┴──▶ avoidance
 //! ```
 //!
-//! A round is what was under way at its beginning. Peers that acknowledge many segments with one
+//! A round is what was under way at its beginning. One in which the window was not full fills no
+//! queue, so it neither begins the conservative part nor counts as one of its rounds. Peers that acknowledge many segments with one
 //! give too few samples in it; then slow start ends with a loss or a mark, as it always did.
 
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub struct SlowStart {
     least: u32,
     least_before: u32,
     samples: u8,
+    /// The window was full in this round.
+    is_limited: bool,
     /// Rounds that the conservative part has left; none before it begins.
     rounds_left: u8,
     /// The least of the round in which the conservative part began.
@@ -46,6 +49,7 @@ impl Default for SlowStart {
             least: u32::MAX,
             least_before: u32::MAX,
             samples: 0,
+            is_limited: false,
             rounds_left: 0,
             baseline: u32::MAX,
         }
@@ -55,7 +59,14 @@ impl Default for SlowStart {
 impl SlowStart {
     /// An acknowledgement of all before `una`, and what it says of the round trip. Whether slow
     /// start is over.
-    pub fn on_ack(&mut self, una: u64, snd_nxt: u64, rtt: Option<Duration>) -> bool {
+    pub fn on_ack(
+        &mut self,
+        una: u64,
+        snd_nxt: u64,
+        rtt: Option<Duration>,
+        was_limited: bool,
+    ) -> bool {
+        self.is_limited |= was_limited;
         if let Some(rtt) = rtt {
             self.least = self.least.min(rtt.as_micros().min(1 << 30) as u32);
             self.samples = self.samples.saturating_add(1);
@@ -69,7 +80,8 @@ impl SlowStart {
         self.round_end = snd_nxt;
         self.least_before = self.least;
         (self.least, self.samples) = (u32::MAX, 0);
-        if self.rounds_left == 0 {
+        let was_limited = std::mem::take(&mut self.is_limited);
+        if self.rounds_left == 0 || !was_limited {
             return false;
         }
         self.rounds_left -= 1;
@@ -84,7 +96,10 @@ impl SlowStart {
             return;
         }
         let threshold = (self.least_before / THRESHOLD_DIVISOR).clamp(THRESHOLD_MIN, THRESHOLD_MAX);
-        if self.least_before < u32::MAX && self.least >= self.least_before + threshold {
+        if self.is_limited
+            && self.least_before < u32::MAX
+            && self.least >= self.least_before + threshold
+        {
             self.baseline = self.least;
             self.rounds_left = CONSERVATIVE_ROUNDS;
         }
@@ -105,15 +120,19 @@ mod tests {
 
     /// A round in which each of eight acknowledgements says how long the round trip was.
     fn round(start: &mut SlowStart, number: u64, rtt_ms: u64) -> bool {
+        round_of(start, number, rtt_ms, true)
+    }
+
+    fn round_of(start: &mut SlowStart, number: u64, rtt_ms: u64, was_limited: bool) -> bool {
         let rtt = Some(Duration::from_millis(rtt_ms));
         let una = |sample: u64| number * 100 + sample;
-        let is_over = (1..8).any(|sample| start.on_ack(una(sample), u64::MAX, rtt));
-        is_over || start.on_ack(una(100), una(200), rtt)
+        let is_over = (1..8).any(|sample| start.on_ack(una(sample), u64::MAX, rtt, was_limited));
+        is_over || start.on_ack(una(100), una(200), rtt, was_limited)
     }
 
     fn begun() -> SlowStart {
         let mut start = SlowStart::default();
-        assert!(!start.on_ack(1, 100, None));
+        assert!(!start.on_ack(1, 100, None, true));
         start
     }
 
@@ -144,7 +163,21 @@ mod tests {
         for (number, rtt_ms) in [10, 13, 16, 19].into_iter().enumerate() {
             assert!(!round(&mut start, number as u64, rtt_ms));
         }
-        assert!(!start.on_ack(500, 600, Some(Duration::from_millis(90))));
+        assert!(!start.on_ack(500, 600, Some(Duration::from_millis(90)), true));
         assert_eq!(start.growth(1000), 1000);
+    }
+
+    /// Seen: a connection that never filled its window left slow start when a path's round trip
+    /// rose by 4 ms. Cause: its rounds counted. Cure: only those in which the window was full do.
+    #[test]
+    fn rounds_that_do_not_fill_the_window_tell_nothing() {
+        let mut start = begun();
+        assert!(!round(&mut start, 0, 40));
+        assert!(!round_of(&mut start, 1, 45, false));
+        assert_eq!(start.growth(1000), 1000);
+        assert!(!round(&mut start, 2, 51));
+        assert_eq!(start.growth(1000), 250);
+        let ends = (3..12).any(|number| round_of(&mut start, number, 51, false));
+        assert!(!ends, "its rounds were not full");
     }
 }

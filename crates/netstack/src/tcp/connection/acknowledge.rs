@@ -103,7 +103,8 @@ impl Connection {
         let sacked = self.take_sacks(now, ack, has_duplicate, min_rtt, echo, arriving);
         if ack > una {
             let rtt = self.sample_round_trip(config, now, &arrival, echo_rtt);
-            self.congestion.on_round_trip(ack, self.flight.end(), rtt);
+            let end = self.flight.end();
+            self.congestion.on_round_trip(ack, end, rtt, was_limited);
         }
         let mut delivered = arrival.delivered + sacked;
         let is_duplicate = self.is_duplicate(ack, una, is_window_changed, arriving);

@@ -18,7 +18,7 @@ use super::super::state::{End, TcpState};
 use super::receive::Arriving;
 use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo};
 use crate::time::Instant;
-use crate::wire::tcp::Flags;
+use crate::wire::tcp::{Flags, SeqNumber};
 
 impl Connection {
     /// False: the segment is dropped.
@@ -97,7 +97,7 @@ impl Connection {
         let flight_len = self.flight.len();
         let (echo, echo_rtt) = self.echo_of(now, arriving);
         let min_rtt = self.round_trip.min_rtt();
-        let has_duplicate = self.take_duplicate_report(ack, arriving);
+        let has_duplicate = self.take_duplicate_report(now, ack, arriving);
 
         let arrival = self.flight.acknowledge(now, ack.max(una), min_rtt, echo);
         let sacked = self.take_sacks(now, ack, has_duplicate, min_rtt, echo, arriving);
@@ -128,6 +128,7 @@ impl Connection {
             return;
         }
         self.counters.marks_echoed += 1;
+        self.undo = None;
         self.congestion.on_loss(flight_len);
         self.congestion.end_recovery();
         self.window_was_reduced();
@@ -174,19 +175,34 @@ impl Connection {
         self.has_sack && self.timestamps.is_none()
     }
 
-    /// If all that left again has come twice, its first try was late and not lost. RFC 3708 3
-    fn judge_duplicate(&mut self, len: u64) {
-        let is_told = self.is_told_by_duplicates();
-        let Some(undo) = self
-            .undo
-            .as_mut()
-            .filter(|undo| is_told && undo.unreported > 0)
-        else {
+    /// If all that left again has come twice, its first try was late and not lost. If something
+    /// else has, or the same once more, the network makes copies, and they tell nothing. RFC 3708 3
+    fn judge_duplicate(&mut self, now: Instant, left: SeqNumber, right: SeqNumber) {
+        let (is_told, is_on_trial) = (self.is_told_by_duplicates(), self.is_on_trial());
+        let Some(undo) = self.undo.as_mut().filter(|_| is_told) else {
             return;
         };
-        undo.unreported = undo.unreported.saturating_sub(len as u32);
+        // What left again last has arrived by now.
+        let patience = 2 * self.round_trip.srtt().unwrap_or_default();
+        let age_ms = (now.as_millis() as u32).wrapping_sub(undo.at_ms);
+        let is_late = self.phase == Phase::Open && u128::from(age_ms) > patience.as_millis();
+        if is_late || left.before(undo.again.0) || right.after(undo.again.1) {
+            if !is_on_trial {
+                self.undo = None;
+            }
+            return;
+        }
+        undo.again.0 = right;
+        undo.unreported = undo.unreported.saturating_sub(right.since(left) as u32);
         if undo.unreported == 0 {
             self.undo_reduction();
+        }
+    }
+
+    fn recovery_is_over(&mut self, now: Instant) {
+        self.flight.end_recovery();
+        if let Some(undo) = &mut self.undo {
+            undo.at_ms = now.as_millis() as u32;
         }
     }
 
@@ -194,7 +210,8 @@ impl Connection {
     /// has arrived, late. RFC 3522 3.2, RFC 4015 3
     fn is_echo_of_first_try(&self, echo: Echoed) -> bool {
         let echoed = echo.sent_at.zip(self.undo);
-        echoed.is_some_and(|(at, undo)| at.as_millis() < undo.sent_at.as_millis())
+        echoed
+            .is_some_and(|(at, undo)| ((at.as_millis() as u32).wrapping_sub(undo.at_ms) as i32) < 0)
     }
 
     /// F-RTO: if the first progress is of all that left again, new data leaves in the place of old.
@@ -223,8 +240,13 @@ impl Connection {
         let is_first = self.phase == Phase::Open && !self.flight.has_retransmitted();
         self.undo = is_first.then_some(Undo {
             window: self.congestion.before_loss(),
-            sent_at: now,
+            at_ms: now.as_millis() as u32,
             unreported: 0,
+            // Nothing did yet.
+            again: (
+                self.snd.seq(self.flight.end()),
+                self.snd.seq(self.flight.start()),
+            ),
         });
     }
 
@@ -272,7 +294,7 @@ impl Connection {
     }
 
     /// RFC 2883 4: the first block lies before the ACK, or inside of the second.
-    fn take_duplicate_report(&mut self, ack: u64, arriving: &Arriving<'_>) -> bool {
+    fn take_duplicate_report(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
         let blocks = arriving.segment.options.sacks;
         let mut places = blocks.as_slice().iter().map(|block| {
             let left = self.snd.place(block.left, ack);
@@ -290,7 +312,7 @@ impl Connection {
         }
         self.counters.duplicates_reported += 1;
         self.flight.duplicate_reported(self.flight.end());
-        self.judge_duplicate(right - left);
+        self.judge_duplicate(now, self.snd.seq(left), self.snd.seq(right));
         true
     }
 
@@ -436,12 +458,12 @@ impl Connection {
             Phase::Recovery { end } if ack >= end => {
                 self.phase = Phase::Open;
                 self.congestion.end_recovery();
-                self.flight.end_recovery();
+                self.recovery_is_over(now);
                 return; // What it acknowledges has been counted by rate reduction.
             }
             Phase::Loss { end, .. } if ack >= end => {
                 self.phase = Phase::Open;
-                self.flight.end_recovery();
+                self.recovery_is_over(now);
             }
             _ => {}
         }

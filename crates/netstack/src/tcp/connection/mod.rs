@@ -175,10 +175,13 @@ struct Marks {
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     window: BeforeLoss,
-    /// When the first retransmission left.
-    sent_at: Instant,
+    /// When the first retransmission left; when recovery was over, once it is. In milliseconds:
+    /// each connection has room for it.
+    at_ms: u32,
     /// Bytes that left again, and that the peer has not said came twice.
     unreported: u32,
+    /// Where they begin and end.
+    again: (SeqNumber, SeqNumber),
 }
 
 /// RFC 7323 4.3

@@ -170,6 +170,13 @@ impl Connection {
         self.counters.retransmissions += 1;
         if let Some(undo) = &mut self.undo {
             undo.unreported = undo.unreported.saturating_add(len as u32);
+            let (left, right) = (self.snd.seq(place), self.snd.seq(place + len));
+            if left.before(undo.again.0) {
+                undo.again.0 = left;
+            }
+            if right.after(undo.again.1) {
+                undo.again.1 = right;
+            }
         }
         if let Phase::Recovery { .. } = self.phase {
             self.reduction.on_sent(len);

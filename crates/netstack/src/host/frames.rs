@@ -125,7 +125,8 @@ impl<D: Device> Netstack<D> {
         self.unroutable
     }
 
-    /// Frames that the device has lost, of a second ago or so.
+    /// Frames that the device has lost, as of the last turn or up to a second before it. Without
+    /// turns it is not asked.
     pub fn losses(&self) -> Losses {
         self.losses
     }

@@ -62,7 +62,9 @@ fn a_crowd_finds_room_before_the_first_accept() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let connect = |_| Client::connect_timeout(&address, BOUND / 10).expect("no room");
-    let crowd: Vec<_> = (0..200).map(connect).collect();
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let len = allowed.trim().parse::<usize>().unwrap().min(200);
+    let crowd: Vec<_> = (0..len).map(connect).collect();
     drop((listener, crowd));
 }
 

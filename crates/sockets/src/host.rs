@@ -19,6 +19,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fiber::Fiber;
@@ -41,8 +42,10 @@ const TICK: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// A host on a link: a netstack that two fibers drive. Dropping it ends it: its connections are
-/// heard of no more, and all that wait for them get `NotConnected`.
+/// A host on a link: a netstack that two fibers drive. Dropping it ends it, and so does a panic of
+/// what it does or of [`with_netstack`](SocketHost::with_netstack): its connections are heard of no
+/// more, and all that wait for them get `NotConnected`. Its device is closed when the last of its
+/// sockets is dropped too.
 pub struct SocketHost<D: Device + Send + 'static = StationDevice> {
     pub(crate) shared: Arc<Shared<D>>,
 }
@@ -147,6 +150,8 @@ pub(crate) struct State<D> {
     /// Zero while the device works.
     device_pause: Duration,
     is_over: bool,
+    /// Why it is, if not because it was dropped.
+    failure: Option<String>,
     counters: HostCounters,
 }
 
@@ -181,8 +186,7 @@ enum Turn {
 
 impl<D: Device> Shared<D> {
     pub(crate) fn lock(&self) -> Locked<'_, D> {
-        // A panic ends the host, and then nothing more is done with the netstack.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock().map_err(PoisonError::into_inner))
     }
 
     pub(crate) fn now(&self) -> NetInstant {
@@ -203,8 +207,13 @@ impl<D: Device> Shared<D> {
                     Ok(())
                 }
             };
-            if waited.is_err() || fiber::is_cancelled() {
+            if fiber::is_cancelled() {
                 return;
+            }
+            if let Err(error) = waited {
+                return self
+                    .lock()
+                    .fail(&format!("waiting for its device: {error}"));
             }
         }
     }
@@ -244,6 +253,9 @@ impl<D: Device> Shared<D> {
         fiber::yield_now();
         let mut state = self.lock();
         state.turns -= 1;
+        if state.is_over {
+            return Turn::More;
+        }
         let transmitted = state.netstack.transmit(self.now(), &());
         let came_of_it = match (received, transmitted) {
             (Ok(count), Ok(())) => {
@@ -286,7 +298,10 @@ impl<D: Device> Shared<D> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let waited = on.wait_timeout(state, left);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let state = whole(match waited {
+            Ok((state, _)) => Ok(state),
+            Err(poisoned) => Err(poisoned.into_inner().0),
+        });
         fiber::checkpoint()?;
         Ok(state)
     }
@@ -297,8 +312,21 @@ struct Over<'a, D: Device>(&'a Shared<D>);
 
 impl<D: Device> Drop for Over<'_, D> {
     fn drop(&mut self) {
-        self.0.lock().end();
+        let mut state = self.0.lock();
+        match thread::panicking() {
+            true => state.fail("a fiber of it panicked"),
+            false => state.end(),
+        }
     }
+}
+
+/// A state that a panic has left behind is not whole: it ends the host, and then nothing more is
+/// done with the netstack.
+fn whole<'a, D: Device>(locked: Result<Locked<'a, D>, Locked<'a, D>>) -> Locked<'a, D> {
+    locked.unwrap_or_else(|mut state| {
+        state.fail("a panic while it was at work");
+        state
+    })
 }
 
 impl<D: Device> State<D> {
@@ -314,28 +342,33 @@ impl<D: Device> State<D> {
             clock_was_at: NetInstant::START,
             device_pause: Duration::ZERO,
             is_over: false,
+            failure: None,
             counters: HostCounters::default(),
         }
     }
 
-    pub(crate) fn shard(&mut self) -> &mut Shard {
-        self.netstack.shard()
+    /// # Errors
+    /// `NotConnected` if the host has ended.
+    pub(crate) fn shard(&mut self) -> io::Result<&mut Shard> {
+        self.netstack().map(Netstack::shard)
     }
 
-    pub(crate) fn netstack(&mut self) -> &mut Netstack<D> {
-        &mut self.netstack
+    /// # Errors
+    /// `NotConnected` if the host has ended.
+    pub(crate) fn netstack(&mut self) -> io::Result<&mut Netstack<D>> {
+        self.check()?;
+        Ok(&mut self.netstack)
     }
 
     /// # Errors
     /// `NotConnected` if the host has ended.
     pub(crate) fn check(&self) -> io::Result<()> {
-        match self.is_over {
-            true => Err(io::Error::new(
-                io::ErrorKind::NotConnected,
-                "the netstack has ended",
-            )),
-            false => Ok(()),
+        if !self.is_over {
+            return Ok(());
         }
+        let why = self.failure.as_deref().unwrap_or("its owner dropped it");
+        let message = format!("the netstack has ended: {why}");
+        Err(io::Error::new(io::ErrorKind::NotConnected, message))
     }
 
     /// Something is to be sent, or a timer is another: there will be a turn.
@@ -410,7 +443,9 @@ impl<D: Device> State<D> {
     }
 
     pub(crate) fn close_port(&mut self, port: u16) {
-        self.netstack.shard().unlisten(port);
+        if let Ok(shard) = self.shard() {
+            shard.unlisten(port);
+        }
         if let Some(waiting) = self.ports.remove(&port) {
             waiting.notify_all();
         }
@@ -419,13 +454,25 @@ impl<D: Device> State<D> {
 
     /// The addresses of a connection: ours, and the peer's.
     pub(crate) fn addresses(&mut self, id: FlowId) -> Option<(SocketAddr, SocketAddr)> {
-        let tuple = self.netstack.shard().tuple(id)?;
+        let tuple = self.shard().ok()?.tuple(id)?;
         let local = SocketAddr::new(tuple.local, tuple.local_port);
         Some((local, SocketAddr::new(tuple.remote, tuple.remote_port)))
     }
 
     pub(crate) fn is_own(&mut self, address: IpAddr) -> bool {
         self.netstack.interface().is_own(address)
+    }
+
+    /// Ends the host, which was not asked to; the first reason is kept.
+    fn fail(&mut self, why: &str) {
+        if !self.is_over {
+            self.failure = Some(why.to_owned());
+            self.end();
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     fn end(&mut self) {

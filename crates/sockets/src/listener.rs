@@ -65,7 +65,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         }
         let waiting = state.open_port(address.port());
         let waiting = waiting.ok_or(io::ErrorKind::AddrInUse)?;
-        state.shard().listen(address.port(), backlog);
+        state.shard()?.listen(address.port(), backlog);
         Ok(TcpListener {
             shared: Arc::clone(&host.shared),
             address,
@@ -86,7 +86,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
             if self.is_closed.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::NotConnected.into());
             }
-            while let Some(id) = state.shard().accept(self.address.port()) {
+            while let Some(id) = state.shard()?.accept(self.address.port()) {
                 if let Some(stream) = self.admit(&mut state, id) {
                     return Ok(stream);
                 }
@@ -103,7 +103,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         if takes(self.address.ip(), local.ip()) {
             return TcpStream::of(&self.shared, state, id);
         }
-        state.shard().abort(id);
+        state.shard().ok()?.abort(id);
         state.call();
         None
     }
@@ -111,15 +111,21 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// Takes no more handshakes: clients that connect from now on are refused. Those that have, can
     /// be accepted.
     pub fn refuse(&self) {
-        self.shared
-            .lock()
-            .shard()
-            .refuse_handshakes(self.address.port());
+        if let Ok(shard) = self.shared.lock().shard() {
+            shard.refuse_handshakes(self.address.port());
+        }
     }
 
     /// How many connections are half open, or wait to be accepted.
     pub fn backlog_len(&self) -> usize {
-        self.shared.lock().shard().backlog_len(self.address.port())
+        let mut state = self.shared.lock();
+        let shard = state.shard();
+        shard.map_or(0, |shard| shard.backlog_len(self.address.port()))
+    }
+
+    /// Why the host has ended, if it was not dropped: a panic, or an error of the system's.
+    pub fn host_failure(&self) -> Option<String> {
+        self.shared.lock().failure().map(str::to_owned)
     }
 
     /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error,

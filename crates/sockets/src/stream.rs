@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use netstack::device::Device;
-use netstack::host::{ConnectError, FlowId};
+use netstack::host::{ConnectError, FlowId, Shard};
 use netstack::station::StationDevice;
 use netstack::tcp::{Connection, End};
 
@@ -56,7 +56,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         let mut state = shared.lock();
         state.check()?;
         let now = shared.now();
-        let id = state.netstack().connect(now, peer).map_err(refusal)?;
+        let id = state.netstack()?.connect(now, peer).map_err(refusal)?;
         let stream = TcpStream::of(shared, &mut state, id).ok_or(io::ErrorKind::NotConnected)?;
         state.call();
         drop(state);
@@ -103,7 +103,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
             return Ok(0);
         }
         let mut state = self.until_readable(deadline)?;
-        let len = state.shard().read(self.id, room);
+        let len = state.shard()?.read(self.id, room);
         if len > 0 {
             // The peer may be waiting for the window to open.
             state.call();
@@ -146,9 +146,9 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// both ends have closed; `ConnectionReset` and others of the connection's end.
     pub fn send(&self, slices: &[IoSlice<'_>], deadline: Option<Instant>) -> io::Result<usize> {
         let mut sent = 0;
-        let mut state = self.until_writable(deadline, |state| {
+        let mut state = self.until_writable(deadline, |shard| {
             for slice in slices {
-                let taken = state.shard().write(self.id, slice);
+                let taken = shard.write(self.id, slice);
                 sent += taken;
                 if taken < slice.len() {
                     break;
@@ -167,7 +167,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// # Errors
     /// As [`send`](TcpStream::send).
     pub fn wait_writable(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let has_room = |state: &mut Locked<'_, D>| state.shard().write_room(self.id) > 0;
+        let has_room = |shard: &mut Shard| shard.write_room(self.id) > 0;
         self.until_writable(deadline, has_room).map(drop)
     }
 
@@ -175,19 +175,18 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     fn until_writable(
         &self,
         deadline: Option<Instant>,
-        mut is_enough: impl FnMut(&mut Locked<'_, D>) -> bool,
+        mut is_enough: impl FnMut(&mut Shard) -> bool,
     ) -> io::Result<Locked<'_, D>> {
         fiber::checkpoint()?;
         let mut state = self.shared.lock();
         loop {
-            state.check()?;
             let connection = self.connection(&mut state)?;
             match connection.end() {
                 None if !connection.is_finished() => {}
                 None | Some(End::Closed) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Some(end) => return Err(error_of(end)),
             }
-            if is_enough(&mut state) {
+            if is_enough(state.shard()?) {
                 return Ok(state);
             }
             state = Shared::wait(state, &self.waits.writable, deadline)?;
@@ -209,7 +208,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
             self.waits.readable.notify_all();
         }
         if how != Shutdown::Read {
-            state.shard().finish(self.id);
+            state.shard()?.finish(self.id);
             self.waits.writable.notify_all();
             state.call();
         }
@@ -223,7 +222,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// others of the connection's end.
     pub fn linger(&self, deadline: Option<Instant>) -> io::Result<()> {
         let mut state = self.shared.lock();
-        state.shard().finish(self.id);
+        state.shard()?.finish(self.id);
         state.call();
         loop {
             let connection = self.connection(&mut state)?;
@@ -239,7 +238,9 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// Ends the connection with a RST: reads and writes fail from now on.
     pub fn reset(&self) {
         let mut state = self.shared.lock();
-        state.shard().abort(self.id);
+        if let Ok(shard) = state.shard() {
+            shard.abort(self.id);
+        }
         self.waits.readable.notify_all();
         self.waits.writable.notify_all();
         state.call();
@@ -248,7 +249,9 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// Whether short segments are sent at once (TCP_NODELAY). They are not, unless it is said: with
     /// data under way a short segment waits. RFC 9293 3.7.4
     pub fn set_nodelay(&self, is_nodelay: bool) {
-        self.shared.lock().shard().set_nodelay(self.id, is_nodelay);
+        if let Ok(shard) = self.shared.lock().shard() {
+            shard.set_nodelay(self.id, is_nodelay);
+        }
     }
 
     /// The other end's address.
@@ -288,9 +291,9 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     }
 
     /// # Errors
-    /// `ConnectionAborted` after [`reset`](TcpStream::reset).
+    /// `ConnectionAborted` after [`reset`](TcpStream::reset); `NotConnected` if the host has ended.
     fn connection<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a Connection> {
-        let connection = state.shard().connection(self.id);
+        let connection = state.shard()?.connection(self.id);
         connection.ok_or_else(|| error_of(End::Aborted))
     }
 }
@@ -299,9 +302,11 @@ impl<D: Device + Send + 'static> Drop for TcpStream<D> {
     fn drop(&mut self) {
         let now = self.shared.now();
         let mut state = self.shared.lock();
-        state.unseat(self.id, &self.waits);
-        state.shard().close(now, self.id);
-        state.call();
+        if let Ok(shard) = state.shard() {
+            shard.close(now, self.id);
+            state.unseat(self.id, &self.waits);
+            state.call();
+        }
     }
 }
 

@@ -505,3 +505,27 @@ fn a_host_can_be_looked_at_while_its_device_is_left_alone() {
         });
     });
 }
+
+#[test]
+fn a_panic_that_leaves_the_netstack_behind_ends_the_host_and_says_why() {
+    // Seen: a host went on after a panic of `with_netstack`, and after one of its own fibers each
+    // stream that was dropped went into the netstack again: a second panic there aborts.
+    on_a_link(|server, client| {
+        let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
+        let mut far = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        let near = listener.accept().unwrap();
+        far.write_all(b"x").unwrap();
+        near.wait_readable(None).unwrap();
+        assert_eq!(listener.host_failure(), None);
+        let own = Arc::clone(&server);
+        let panicked = fiber::spawn(move || own.with_netstack(|_| panic!("on purpose")));
+        let panicked: Result<(), _> = panicked.join();
+        assert!(panicked.is_err());
+        let error = (&near).read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotConnected);
+        assert!(error.to_string().contains("a panic"), "{error}");
+        assert!(listener.host_failure().is_some());
+        assert_eq!(kind(listener.accept()), ErrorKind::NotConnected);
+        drop((near, listener));
+    });
+}

@@ -220,7 +220,7 @@ pub(crate) struct ThreadStream {
 /// Deadlines are kept to this, so that successive ones give equal time-outs.
 const TIMEOUT_STEP: Duration = Duration::from_millis(100);
 
-const RECEIVE_LEN: usize = 16 * 1024;
+pub(crate) const RECEIVE_LEN: usize = 16 * 1024;
 
 thread_local! {
     pub(crate) static RECEIVE_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; RECEIVE_LEN]);

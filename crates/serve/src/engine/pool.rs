@@ -7,6 +7,7 @@
 //! afford it, and invite the peer to try again at once.
 
 use std::io::{self, IoSlice};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -116,15 +117,18 @@ impl<L, O> AcceptPool<L, O> {
             .iter()
             .map(listen)
             .collect::<io::Result<_>>()?;
-        Ok(AcceptPool::behind(start, listeners, workers, carriers_max))
+        // At least one for each listener, or nothing would accept from it.
+        let counts = start.listeners.len()..=carriers_max;
+        Ok(AcceptPool::behind(start, listeners, workers, counts))
     }
 
-    /// The same with listeners that are there, each with TLS or without.
+    /// The same with listeners that are there, each with TLS or without. There may be as many
+    /// carriers as `counts` says, whatever the limits.
     pub(crate) fn behind(
         start: Start<O>,
         listeners: Vec<(Arc<L>, Option<Arc<Tls>>)>,
         workers: usize,
-        carriers_max: usize,
+        counts: RangeInclusive<usize>,
     ) -> Made<L, O> {
         let Start {
             admission,
@@ -132,7 +136,7 @@ impl<L, O> AcceptPool<L, O> {
             carriers,
         } = start;
         let limits = &admission.shared.limits;
-        let carriers_max = limits.connections_max.min(carriers_max);
+        let carriers_max = limits.connections_max.min(*counts.end());
         let refusers = limits.refusal.map_or(0, |_| REFUSERS);
         let of_worker = |worker| {
             let each = listeners.iter().enumerate();
@@ -148,11 +152,10 @@ impl<L, O> AcceptPool<L, O> {
             connections: Arc::new(Connections::new(workers)),
             points: (0..workers).flat_map(of_worker).collect(),
             total: AtomicUsize::new(0),
-            // At least one for each listener, or nothing would accept from it.
             total_max: carriers
                 .unwrap_or(carriers_max)
                 .min(carriers_max)
-                .max(listeners.len())
+                .max(*counts.start())
                 + refusers,
             is_fixed: carriers.is_some(),
             admission,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
+use std::process;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ use crate::engine::serving::{self, Serving};
 use crate::file;
 use crate::metrics::MetricsWriter;
 use crate::shared::CUTTING;
-use crate::stream::{RECEIVE_BUFFER, Stream};
+use crate::stream::{RECEIVE_BUFFER, RECEIVE_LEN, Stream};
 
 /// How often the end looks whether those that wait have been accepted.
 const LOOK_STEP: Duration = Duration::from_millis(2);
@@ -104,7 +105,10 @@ impl NetstackFibers {
             (Arc::clone(port), door.tls.clone())
         });
         let behind = behind.collect();
-        let (pool, carriers) = AcceptPool::behind(start, behind, hosts.len(), usize::MAX);
+        // At least one for each door of each shard, which no carrier of another accepts from.
+        let carriers_min = hosts.len() * doors.len();
+        let counts = carriers_min..=usize::MAX;
+        let (pool, carriers) = AcceptPool::behind(start, behind, hosts.len(), counts);
         let hall = Arc::new(Hall {
             pool,
             doors,
@@ -211,7 +215,10 @@ impl<O> Hall<O> {
     /// The next connection to one of the doors, and the accept point of that door.
     fn accept(&self, port: &Port, worker: usize) -> io::Result<(NetstackStream, usize)> {
         loop {
-            let stream = port.0[worker].accept()?;
+            let listener = &port.0[worker];
+            let stream = listener
+                .accept()
+                .inspect_err(|_| abort_if_failed(listener))?;
             let local = stream.local_addr();
             if let Some(door) = self.door_of(local.ip(), local.port()) {
                 // Replies leave whole, so no short segment is worth a wait.
@@ -225,6 +232,14 @@ impl<O> Hall<O> {
 
     fn door_of(&self, own: IpAddr, port: u16) -> Option<usize> {
         super::door_of(&self.doors, own, port)
+    }
+}
+
+/// A host that nothing drives any more is worse than no server, as a loop that panicked is.
+fn abort_if_failed(listener: &TcpListener) {
+    if let Some(why) = listener.host_failure() {
+        eprintln!("a shard of the netstack has ended: {why}");
+        process::abort();
     }
 }
 
@@ -242,14 +257,22 @@ impl NetstackStream {
     }
 }
 
+/// The thread's buffer, as one's own: a fiber that receives may wait for the host's lock, and
+/// another one of the thread that does so meanwhile has a new buffer.
+fn take_buffer() -> Vec<u8> {
+    let mut buffer = RECEIVE_BUFFER.take();
+    buffer.resize(RECEIVE_LEN, 0);
+    buffer
+}
+
 impl Stream for NetstackStream {
     fn receive<R>(&self, deadline: Instant, f: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
-        // The buffer is the thread's: it is borrowed when there is nothing more to wait for.
         self.0.wait_readable(Some(deadline))?;
-        RECEIVE_BUFFER.with_borrow_mut(|buffer| {
-            let len = self.0.receive_into(buffer, Some(deadline))?;
-            Ok(f(&buffer[..len]))
-        })
+        let mut buffer = take_buffer();
+        let received = self.0.receive_into(&mut buffer, Some(deadline));
+        let result = received.map(|len| f(&buffer[..len]));
+        RECEIVE_BUFFER.set(buffer);
+        result
     }
 
     fn receive_into(&self, room: &mut [u8], deadline: Instant) -> io::Result<usize> {

@@ -7,12 +7,12 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fiber::BackendChoice;
 use fiber::sync::Barrier;
+use fiber::{BackendChoice, Inspector, JoinHandle};
 use netstack::device::impair::Impairment;
 use netstack::host::Backlog;
 use sockets::{SocketHost, TcpListener, TcpStream};
-use wire::{AnyDevice, PATIENCE, Wire, address, on_a_link, over};
+use wire::{AnyDevice, PATIENCE, Wire, address, on_a_link, on_a_link_seen, over};
 
 const PORT: u16 = 7;
 
@@ -66,6 +66,17 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
         fiber::sleep(Duration::from_millis(1));
     }
+}
+
+/// Waits until the fiber waits for its socket.
+fn until_it_waits<T>(inspector: &Inspector, handle: &JoinHandle<T>) {
+    let id = handle.fiber().id();
+    until("the fiber waits", || {
+        let dump = inspector.dump();
+        let fiber = dump.fibers.iter().find(|it| it.id == id);
+        let waits_for = fiber.and_then(|it| it.waits_for.as_deref());
+        waits_for.is_some_and(|it| it.starts_with("condvar"))
+    });
 }
 
 fn kind<T>(result: io::Result<T>) -> ErrorKind {
@@ -313,20 +324,23 @@ fn connections_to_nobody_are_refused_or_time_out() {
 
 #[test]
 fn a_fiber_that_is_cancelled_stops_to_wait_and_its_connection_is_closed() {
-    on_a_link(|server, client| {
+    on_a_link_seen(|server, client, inspector| {
         let (near, mut far) = pair(&server, &client);
         let reader = fiber::spawn(move || (&near).read(&mut [0]).unwrap_err());
+        until_it_waits(&inspector, &reader);
         reader.cancel();
         assert!(fiber::is_cancellation(&reader.join().unwrap()));
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
 
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let acceptor = fiber::spawn(move || listener.accept().map(drop).unwrap_err());
+        until_it_waits(&inspector, &acceptor);
         acceptor.cancel();
         assert!(fiber::is_cancellation(&acceptor.join().unwrap()));
 
         let connecting =
             fiber::spawn(move || TcpStream::connect(&client, address(99, 9)).unwrap_err());
+        until_it_waits(&inspector, &connecting);
         connecting.cancel();
         assert!(fiber::is_cancellation(&connecting.join().unwrap()));
     });
@@ -334,7 +348,7 @@ fn a_fiber_that_is_cancelled_stops_to_wait_and_its_connection_is_closed() {
 
 #[test]
 fn a_listener_that_is_closed_wakes_its_acceptors_and_resets_those_that_wait() {
-    on_a_link(|server, client| {
+    on_a_link_seen(|server, client, inspector| {
         let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
         let taken = TcpListener::bind(&server, address(1, PORT));
         assert_eq!(kind(taken), ErrorKind::AddrInUse);
@@ -361,6 +375,8 @@ fn a_listener_that_is_closed_wakes_its_acceptors_and_resets_those_that_wait() {
             let listener = Arc::clone(&listener);
             fiber::spawn(move || kind(listener.accept()))
         });
+        let all_wait = |it| until_it_waits(&inspector, it);
+        acceptors.iter().for_each(all_wait);
         listener.close();
         for acceptor in acceptors {
             assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
@@ -391,12 +407,14 @@ fn a_listener_that_refuses_leaves_those_that_wait_to_be_accepted() {
 
 #[test]
 fn a_host_that_ends_wakes_all_that_wait_for_it() {
-    on_a_link(|server, client| {
+    on_a_link_seen(|server, client, inspector| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
         let far = TcpStream::connect(&client, address(1, PORT)).unwrap();
         let near = listener.accept().unwrap();
         let reader = fiber::spawn(move || kind((&near).read(&mut [0])));
         let acceptor = fiber::spawn(move || kind(listener.accept()));
+        until_it_waits(&inspector, &reader);
+        until_it_waits(&inspector, &acceptor);
         drop(server);
         assert_eq!(reader.join().unwrap(), ErrorKind::NotConnected);
         assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fiber::{BackendChoice, Runtime};
+use fiber::{BackendChoice, Inspector, Runtime};
 use netstack::Netstack;
 use netstack::device::impair::{Impair, Impairment};
 use netstack::device::{
@@ -135,21 +135,29 @@ fn start<D: AnyDevice>(device: D, number: u8) -> Arc<SocketHost<D>> {
     Arc::new(SocketHost::start(netstack, builder).unwrap())
 }
 
-fn run(backend: BackendChoice, processors: usize, f: impl FnOnce() + Send + 'static) {
+fn run(backend: BackendChoice, processors: usize, f: impl FnOnce(Inspector) + Send + 'static) {
     let builder = Runtime::builder().processors(processors);
     let runtime = builder.backend(backend).start().unwrap();
-    runtime.run(|| fiber::timeout(PATIENCE, f));
+    let inspector = runtime.inspector();
+    runtime.run(|| fiber::timeout(PATIENCE, || f(inspector)));
     assert_eq!(runtime.shutdown(PATIENCE), 0, "fibers are left");
 }
 
 /// Runs `f` with a server's host and a client's, on each back end, on one processor and on two.
 /// The link holds so few frames that it is often full.
 pub(crate) fn on_a_link(f: Promise<Wire>) {
+    on_a_link_seen(move |server, client, _| f(server, client));
+}
+
+/// The same with what shows the fibers.
+pub(crate) fn on_a_link_seen(
+    f: impl Fn(Arc<SocketHost<Wire>>, Arc<SocketHost<Wire>>, Inspector) + Copy + Send + 'static,
+) {
     for backend in [BackendChoice::Auto, BackendChoice::Epoll] {
         for processors in [1, 2] {
-            run(backend, processors, move || {
+            run(backend, processors, move |inspector| {
                 let (near, far) = pair(100);
-                f(start(near, 1), start(far, 2));
+                f(start(near, 1), start(far, 2), inspector);
             });
         }
     }
@@ -157,7 +165,7 @@ pub(crate) fn on_a_link(f: Promise<Wire>) {
 
 /// The same with the client's host behind a link that impairs both directions, as the seed says.
 pub(crate) fn over(link: Impairment, seed: u64, backend: BackendChoice, f: Promise<Impair<Wire>>) {
-    run(backend, 2, move || {
+    run(backend, 2, move |_| {
         let (near, far) = pair(10_000);
         f(start(near, 1), start(Impair::new(far, link, link, seed), 2));
     });

@@ -293,3 +293,43 @@ impl<L, O> AcceptPool<L, O> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::shared::Shared;
+
+    struct Nothing;
+
+    impl Listener for Nothing {
+        fn close(&self) {}
+    }
+
+    #[test]
+    fn a_limit_below_the_number_of_accept_points_leaves_each_a_carrier() {
+        // Seen: one connection allowed and two shards of the netstack, each with a listener of its
+        // own: the second had no carrier, and its clients waited for ever.
+        let limits = Limits {
+            connections_max: 1,
+            ..Limits::default()
+        };
+        let start = Start {
+            admission: Admission::new(Arc::new(Shared::new(limits, None)), false, ()),
+            listeners: Vec::new(),
+            carriers: None,
+        };
+        let doors = vec![(Arc::new(Nothing), None), (Arc::new(Nothing), None)];
+        let (pool, _carriers) = AcceptPool::behind(start, doors, 2, 4..=usize::MAX);
+        let points = RefCell::new(BTreeSet::new());
+        let spawned = pool.start(|point| {
+            points.borrow_mut().insert(point);
+            Ok(())
+        });
+        spawned.unwrap();
+        assert_eq!(points.into_inner(), (0..4).collect());
+    }
+}

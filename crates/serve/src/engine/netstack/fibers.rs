@@ -309,3 +309,21 @@ impl Stream for NetstackStream {
         Some(self.0.peer_addr())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fiber_that_finds_the_buffer_taken_has_one_of_its_own() {
+        // Seen: a fiber that waited for the host's lock had the thread's buffer borrowed, and the
+        // next one panicked.
+        let (mut first, mut second) = (take_buffer(), take_buffer());
+        first.fill(1);
+        second.fill(2);
+        assert_eq!(first, [1; RECEIVE_LEN]);
+        RECEIVE_BUFFER.set(first);
+        RECEIVE_BUFFER.set(second);
+        assert_eq!(take_buffer().len(), RECEIVE_LEN);
+    }
+}

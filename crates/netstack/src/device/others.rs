@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The program counts before the kernel looks whether it can hand a frame over, so all that may
-//! come can be lost, and then nothing wakes the shard. So beyond the limit it lets one frame through
-//! every [`PASSES_EVERY_NS`].
+//! come can be lost, and then nothing wakes the shard. So beyond the limit it lets one frame
+//! through every [`PASSES_EVERY_NS`].
 //!
 //! TCP behind an extension header of IPv6 is not told from the others, so it is limited with them.
 
@@ -138,8 +138,8 @@ impl Limit {
     }
 
     /// The part of a program that is come to with a frame that is not TCP, its queue's number being
-    /// at `r10 - 4`; r8 is its own. It goes on behind this part if the frame may come, and else ends the program
-    /// with `refusal`.
+    /// at `r10 - 4`; r8 is its own. It goes on behind this part if the frame may come, and else
+    /// ends the program with `refusal`.
     ///
     /// ```text
     ///    0   r2 = r10; r2 += -4

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! A round is what was under way at its beginning. One in which the window was not full fills no
-//! queue, so it neither begins the conservative part nor counts as one of its rounds. Peers that acknowledge many segments with one
-//! give too few samples in it; then slow start ends with a loss or a mark, as it always did.
+//! queue, so it neither begins the conservative part nor counts as one of its rounds. Peers that
+//! acknowledge many segments with one give too few samples in it; then slow start ends with a loss
+//! or a mark, as it always did.
 
 use std::time::Duration;
 

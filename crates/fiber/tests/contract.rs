@@ -152,13 +152,17 @@ fn write_to_a_peer_that_does_not_read_times_out() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
+/// Seen: on epoll a peer that had paused for a second in a file got no more of it. Cause: with room
+/// left the next wait for room was for an edge that had been told of. Cure: it looks first.
 fn a_wait_for_room_ends_when_the_peer_has_read() {
     let (mut near, mut far) = pair();
     near.set_write_timeout(Some(Duration::from_millis(50)))
         .unwrap();
     while near.write(&vec![0; 65536]).is_ok() {}
     let reader = fiber::spawn(move || while let Ok(1..) = far.read(&mut [0; 1000]) {});
-    near.wait_writable(Some(Instant::now() + PATIENCE)).unwrap();
+    for _ in 0..3 {
+        near.wait_writable(Some(Instant::now() + PATIENCE)).unwrap();
+    }
     near.shutdown(Shutdown::Write).unwrap();
     reader.join().unwrap();
 }

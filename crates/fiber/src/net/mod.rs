@@ -112,7 +112,7 @@ macro_rules! stream {
                 &self,
                 deadline: Option<std::time::Instant>,
             ) -> std::io::Result<()> {
-                self.socket.wait(Interest::Write, deadline)
+                self.socket.wait_unless_ready(Interest::Write, deadline)
             }
 
             /// Ends reading, writing or both; those that wait are woken.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use super::Socket;
+use crate::backend::Interest;
 
 /// A descriptor that other code reads, by calls that do not wait: a TAP interface, or the socket of
 /// a library. A fiber waits here until it is worth a try.
@@ -38,7 +39,7 @@ impl Readable {
     /// `TimedOut` past the deadline; [`Cancelled`](crate::Cancelled); or what `epoll_ctl(2)` says
     /// to a descriptor that cannot be waited for.
     pub fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
-        self.socket.wait_while_empty(deadline)
+        self.socket.wait_unless_ready(Interest::Read, deadline)
     }
 }
 

@@ -475,7 +475,7 @@ impl Socket {
         self.wait(Interest::Read, None)
     }
 
-    /// Waits until an attempt may succeed; may return for no reason.
+    /// Waits until an attempt may succeed, after one that could not; may return for no reason.
     pub(super) fn wait(&self, interest: Interest, deadline: Option<Instant>) -> io::Result<()> {
         match io_path() {
             IoPath::Uring => match operate(self.poll_entry(interest), deadline) {
@@ -490,17 +490,21 @@ impl Socket {
         }
     }
 
-    /// As [`wait_readable`](Socket::wait_readable), but returns at once while there is something:
-    /// epoll tells of an edge once, and the caller may have left some.
-    pub(super) fn wait_while_empty(&self, deadline: Option<Instant>) -> io::Result<()> {
+    /// Waits until an attempt may succeed, and returns at once if it may already: epoll tells of an
+    /// edge once, and the caller may have left something to read, or room to write.
+    pub(super) fn wait_unless_ready(
+        &self,
+        interest: Interest,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
         check_cancelled()?;
-        let is_readable = || {
+        let is_ready = || {
             let now = Some(Instant::now());
-            wait_ready_plain(self.fd.as_fd(), Interest::Read, now).is_ok()
+            wait_ready_plain(self.fd.as_fd(), interest, now).is_ok()
         };
-        match io_path() == IoPath::Epoll && is_readable() {
+        match io_path() == IoPath::Epoll && is_ready() {
             true => Ok(()),
-            false => self.wait(Interest::Read, deadline),
+            false => self.wait(interest, deadline),
         }
     }
 

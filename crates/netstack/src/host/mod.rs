@@ -458,7 +458,7 @@ impl Shard {
             let flow = &mut self.flows[index];
             flow.is_owned = false;
             flow.connection.finish();
-            flow.connection.shut_read(now + fin_wait_2_timeout);
+            flow.connection.shut_read(now, now + fin_wait_2_timeout);
             // The network may need the connection for minutes; what came is of no use any more.
             flow.receive.rest(&mut self.receive_rings);
             self.wake(id.index);

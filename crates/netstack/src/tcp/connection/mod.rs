@@ -140,7 +140,7 @@ pub struct Connection {
     keep_alive_probes: u8,
     is_keep_alive_due: bool,
     is_window_probe_due: bool,
-    /// snd_una moved last, or the flight began.
+    /// snd_una moved last, the flight began, or a window that holds everything back was met.
     progress_at: Instant,
     /// When the last of what was sent would have left at the rate of [`super::pacing`]; without a
     /// rate, when it left.
@@ -537,8 +537,12 @@ impl Connection {
 
     /// The application reads no more: what still comes is answered with a RST, since it would be
     /// lost. RFC 9293 3.6.1, SHLD-3. FIN-WAIT-2 ends at `until`, if it is there already.
-    pub fn shut_read(&mut self, until: Instant) {
+    pub fn shut_read(&mut self, now: Instant, until: Instant) {
         self.is_read_shut = true;
+        if self.flight.is_empty() && self.persist_at == Instant::NEVER {
+            // Nothing was missing so far. What is still to be sent has its time from now on.
+            self.progress_at = now;
+        }
         if self.readable_len() > 0 {
             // What was received and not read is lost already. RFC 2525 2.17
             self.abort();

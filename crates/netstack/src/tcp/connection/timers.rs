@@ -198,6 +198,15 @@ impl Connection {
 
     // ---- closed windows: RFC 9293 3.8.6.1
 
+    /// The window holds back what comes first. Until now nothing was missing, so patience begins. A
+    /// peer must not begin it again and again once the application has left: that began it then.
+    pub(super) fn wait_for_window(&mut self, config: &TcpConfig, now: Instant) {
+        if self.persist_at == Instant::NEVER && !self.is_read_shut {
+            self.progress_at = now;
+        }
+        self.arm_persist(config, now);
+    }
+
     /// Runs while there is something to send that the window holds back, and nothing under way
     /// whose acknowledgement would tell of a larger one.
     pub(super) fn arm_persist(&mut self, config: &TcpConfig, now: Instant) {

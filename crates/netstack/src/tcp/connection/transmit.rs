@@ -236,14 +236,14 @@ impl Connection {
         if waits > 0 && !self.may_send(len, waits) {
             // What the window holds back is asked for when nothing else would tell that it opens.
             if self.flight.is_empty() {
-                self.arm_persist(config, now);
+                self.wait_for_window(config, now);
             }
             return None;
         }
         if waits == 0 && self.snd_wnd <= self.flight.len() {
             // Only the FIN is left, and there is no room for it.
             if self.flight.is_empty() {
-                self.arm_persist(config, now);
+                self.wait_for_window(config, now);
             }
             return None;
         }

@@ -53,7 +53,8 @@ impl Shard {
     ) -> Happened {
         let at = index as usize;
         let is_half_open = self.flows[at].connection.state() == TcpState::SynReceived;
-        if is_half_open && segment.ack.is_some() && self.is_accept_queue_full(index) {
+        let completes = segment.ack.is_some() && !segment.flags.contains(Flags::RST);
+        if is_half_open && completes && self.is_accept_queue_full(index) {
             // The peer takes itself for connected; its data and our SYN are sent again.
             self.counters.accept_overflows += 1;
             return Happened::NOTHING;

@@ -48,8 +48,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`; `NetworkUnreachable` if no address of
-    /// the host's leads there, `AddrNotAvailable` if no port is free, `QuotaExceeded` if the host
-    /// has as many connections as it may.
+    /// the host's and no gateway leads there, `AddrNotAvailable` if no port is free,
+    /// `QuotaExceeded` if the host has as many connections as it may.
     pub fn connect(host: &SocketHost<D>, peer: SocketAddr) -> io::Result<TcpStream<D>> {
         fiber::checkpoint()?;
         let shared = &host.shared;

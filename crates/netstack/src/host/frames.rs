@@ -138,6 +138,7 @@ impl<D: Device> Netstack<D> {
     /// [`ConnectError`]
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<FlowId, ConnectError> {
         let local = self.interface.source_for(remote.ip());
+        let local = local.filter(|_| self.interface.has_route(now, remote.ip()));
         self.shard
             .connect(now, local.ok_or(ConnectError::NoAddress)?, remote)
     }

@@ -135,7 +135,7 @@ pub enum ConnectError {
     NoPort,
     /// There is a connection of this name.
     InUse,
-    /// There is no way to the peer, so we have no address towards it.
+    /// There is no way to the peer: no gateway leads there, or no address of ours.
     NoAddress,
 }
 

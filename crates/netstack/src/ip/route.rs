@@ -97,6 +97,11 @@ pub(super) fn may_send_v6(address: Ipv6Addr) -> bool {
     !address.is_multicast() && !address.is_loopback() && address.to_ipv4_mapped().is_none()
 }
 
+/// Whether a router carries packets to `address`. RFC 4291 2.5.6
+fn is_beyond_link_v6(address: Ipv6Addr) -> bool {
+    may_send_v6(address) && !address.is_unicast_link_local()
+}
+
 pub(super) struct Routes {
     own: Vec<Prefix>,
     /// The addresses of `own`, in order: each frame is compared with them, and there may be many.
@@ -186,7 +191,7 @@ impl Routes {
         match dst {
             _ if self.is_own(dst) || self.is_broadcast(dst) => None,
             IpAddr::V4(dst) if is_one_host_v4(dst) => self.gateway_v4.map(IpAddr::V4),
-            IpAddr::V6(dst) if may_send_v6(dst) && !dst.is_unicast_link_local() => {
+            IpAddr::V6(dst) if is_beyond_link_v6(dst) => {
                 let router = self.router.filter(|(_, until)| now < *until);
                 let router = router.map(|(router, _)| router);
                 self.gateway_v6.or(router).map(IpAddr::V6)
@@ -213,6 +218,12 @@ impl Routes {
         self.gateway_v6.is_none() && self.is_own(self.link_local.into())
     }
 
+    /// Whether a router that advertises itself would be the way to `dst`.
+    pub(super) fn may_have_router(&self, dst: IpAddr) -> bool {
+        let is_beyond = matches!(dst, IpAddr::V6(six) if is_beyond_link_v6(six));
+        is_beyond && !self.is_own(dst) && self.wants_router()
+    }
+
     /// A router says that it is one, or, until now, no longer. The first that does so is kept.
     pub(super) fn router_advertised(&mut self, now: Instant, router: Ipv6Addr, until: Instant) {
         match self.router {
@@ -232,7 +243,38 @@ fn link_local(mac: EthernetAddress) -> Ipv6Addr {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Interface;
     use super::*;
+
+    #[test]
+    fn what_is_beyond_the_link_has_a_way_only_by_a_gateway_or_a_router_that_may_come() {
+        let interface = |gateway_v4: Option<&str>, gateway_v6: Option<&str>| {
+            Interface::new(InterfaceConfig {
+                mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
+                mtu: 1500,
+                addresses: ["10.9.0.2/24", "fd00:9::2/64"]
+                    .map(|it| it.parse().unwrap())
+                    .to_vec(),
+                gateway_v4: gateway_v4.map(|it| it.parse().unwrap()),
+                gateway_v6: gateway_v6.map(|it| it.parse().unwrap()),
+            })
+        };
+        let has_route = |interface: &Interface, dst: &str| {
+            interface.has_route(Instant::START, dst.parse().unwrap())
+        };
+        let (alone, led) = (
+            interface(None, None),
+            interface(Some("10.9.0.1"), Some("fd00:9::1")),
+        );
+        for near in ["10.9.0.3", "fd00:9::3", "fe80::3"] {
+            assert!(has_route(&alone, near) && has_route(&led, near), "{near}");
+        }
+        assert!(!has_route(&alone, "198.51.100.1") && has_route(&led, "198.51.100.1"));
+        assert!(has_route(&alone, "2001:db8::1") && has_route(&led, "2001:db8::1"));
+        for own_or_none in ["10.9.0.2", "10.9.0.255", "127.0.0.1", "fd00:9::2", "::1"] {
+            assert!(!has_route(&alone, own_or_none), "{own_or_none}");
+        }
+    }
 
     #[test]
     fn each_of_many_addresses_is_own_and_their_neighbours_are_on_the_link() {

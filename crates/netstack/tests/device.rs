@@ -307,6 +307,29 @@ fn more_frames_than_may_be_under_way_are_dropped() {
     assert_eq!((seen.len(), counters.overflowed), (10, 90));
 }
 
+/// Seen: behind a link with no impairment at all, frames were lost that the device had no room for,
+/// and counted as the link's. Cure: they wait, and go on in their order when it has room.
+#[test]
+fn frames_that_the_device_has_no_room_for_wait_for_it() {
+    let (a, mut b) = pair(2);
+    let mut a = Impair::new(a, Impairment::NONE, Impairment::NONE, 1);
+    for number in 0..5 {
+        a.transmit(Instant::START, &plain(&[number; 20])).unwrap();
+    }
+    let (mut now, mut seen) = (Instant::START, Vec::new());
+    while let Some(at) = a.wakes_at() {
+        assert!(at > now, "it is asked again without a pause");
+        seen.extend(received(&mut b, now));
+        now = at;
+        a.flush(now).unwrap();
+    }
+    seen.extend(received(&mut b, now));
+    let expected: Vec<_> = (0..5).map(|number| vec![number; 20]).collect();
+    assert_eq!(seen, expected);
+    let (counters, _) = a.counters();
+    assert_eq!((counters.left, counters.overflowed), (5, 0));
+}
+
 #[test]
 fn corruption_flips_one_bit_that_a_checksum_notices() {
     let bad = Impairment {

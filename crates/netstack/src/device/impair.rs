@@ -82,7 +82,7 @@ pub struct ImpairCounters {
     /// Lost by [`Impairment::loss`].
     pub lost: u64,
     /// Dropped by [`Impairment::queue_bytes_max`] or [`Impairment::frames_max`], or because the
-    /// device, or the receiver's burst, could not take them.
+    /// device's MTU was lowered.
     pub overflowed: u64,
     /// Doubled.
     pub doubled: u64,
@@ -94,6 +94,9 @@ pub struct ImpairCounters {
     pub marked: u64,
 }
 
+/// How soon a device is asked again that had no room.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+
 /// A device behind a bad link. It offers no offload for transmission, so that what it impairs are
 /// the frames that a wire would see; a device that merges segments is to be opened without that.
 pub struct Impair<D> {
@@ -102,6 +105,8 @@ pub struct Impair<D> {
     receive: Lane,
     /// What the device gives, before it is impaired.
     came: ReceiveBurst,
+    /// The device had no room: it is not asked before.
+    full_until: Instant,
 }
 
 impl<D: Device> Impair<D> {
@@ -115,6 +120,7 @@ impl<D: Device> Impair<D> {
             transmit: Lane::new(transmit, seeds.draw()),
             receive: Lane::new(receive, seeds.draw()),
             came,
+            full_until: Instant::START,
         }
     }
 
@@ -134,22 +140,29 @@ impl<D: Device> Impair<D> {
         self.receive.impairment = receive;
     }
 
-    /// Gives the frames to the device that are due.
+    /// Gives the frames to the device that are due. If it has no room, they wait for it in their
+    /// order.
     fn release(&mut self, now: Instant) -> io::Result<()> {
-        while let Some(held) = self.transmit.due(now) {
+        if now < self.full_until {
+            return Ok(());
+        }
+        while let Some(held) = self.transmit.next(now) {
             let frame = OutgoingFrame {
                 headers: &held.bytes,
                 payload: &[],
                 offload: Offload::None,
             };
             let taken = self.device.transmit(now, &frame);
-            self.transmit.spare.push(held.bytes);
+            if let Err(TransmitError::Full) = taken {
+                self.full_until = now + FULL_PAUSE;
+                return Ok(());
+            }
+            let held = self.transmit.due(now);
+            self.transmit.spare.extend(held.map(|it| it.bytes));
             match taken {
                 Ok(()) => self.transmit.counters.left += 1,
-                Err(TransmitError::Full | TransmitError::TooLong { .. }) => {
-                    self.transmit.counters.overflowed += 1;
-                }
                 Err(TransmitError::Io(error)) => return Err(error),
+                Err(_) => self.transmit.counters.overflowed += 1,
             }
         }
         Ok(())
@@ -215,7 +228,9 @@ impl<D: Device> Device for Impair<D> {
     }
 
     fn wakes_at(&self) -> Option<Instant> {
-        let own = [self.transmit.next_due(), self.receive.next_due()];
+        let outgoing = self.transmit.next_due();
+        let outgoing = outgoing.map(|due| due.max(self.full_until));
+        let own = [outgoing, self.receive.next_due()];
         let all = own.into_iter().chain([self.device.wakes_at()]);
         all.flatten().min()
     }
@@ -342,10 +357,14 @@ impl Lane {
         self.under_way.peek().map(|Reverse(next)| next.due)
     }
 
+    /// The next one, if it is due.
+    fn next(&self, now: Instant) -> Option<&Held> {
+        let Reverse(next) = self.under_way.peek()?;
+        (next.due <= now).then_some(&next.held)
+    }
+
     fn due(&mut self, now: Instant) -> Option<Held> {
-        if self.next_due()? > now {
-            return None;
-        }
+        self.next(now)?;
         let Reverse(next) = self.under_way.pop()?;
         Some(next.held)
     }

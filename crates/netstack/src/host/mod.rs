@@ -26,6 +26,7 @@
 //! |---|---|---|
 //! | [`ShardLimits::flows_max`] | a SYN is dropped; `connect` fails | `flows_refused` |
 //! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
+//! | [`ShardLimits::send_memory_max`] | a write takes less than there is room for otherwise | `writes_cut_short` |
 //! | [`ShardLimits::receive_memory_max`] | a segment that needs more than a short ring is dropped | `receive_memory_refused` |
 //! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
 //! | [`Backlog::syn_queue_max`] | a SYN is answered with a cookie | `cookies_sent` |
@@ -87,6 +88,10 @@ pub struct ShardLimits {
     pub turn_segments_max: usize,
     /// Bytes that a connection takes from an application that writes by copying.
     pub send_capacity: usize,
+    /// Memory of what was written by copying and is not acknowledged, of all connections together.
+    /// From half of it on a connection has less than `send_capacity`, and beyond it
+    /// [`SHARE_LEN_MIN`](crate::tcp::buffer::SHARE_LEN_MIN).
+    pub send_memory_max: usize,
     /// Memory of what came and was not read, of all connections together. Beyond it each has a
     /// short ring: [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
     pub receive_memory_max: usize,
@@ -102,6 +107,7 @@ impl Default for ShardLimits {
             replies_max: 256,
             turn_segments_max: 16,
             send_capacity: 256 << 10,
+            send_memory_max: 256 << 20,
             receive_memory_max: 256 << 20,
             ephemeral_ports: (49_152, 65_535),
         }
@@ -123,6 +129,7 @@ pub struct ShardCounters {
     pub time_wait_evicted: u64,
     pub time_wait_reused: u64,
     pub receive_memory_refused: u64,
+    pub writes_cut_short: u64,
     pub tcp: TcpCounters,
 }
 
@@ -246,7 +253,7 @@ impl Shard {
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
-            send_rings: RingPool::new(limits.send_capacity, usize::MAX),
+            send_rings: RingPool::new(limits.send_capacity, limits.send_memory_max),
             receive_rings: RingPool::new(v4.receive_limit() as usize, limits.receive_memory_max),
             serial: 0,
             next_port: 0,
@@ -381,6 +388,9 @@ impl Shard {
             return 0;
         }
         let taken = flow.send.write(&mut self.send_rings, bytes);
+        if taken < bytes.len() && flow.send.is_cut_short(&self.send_rings) {
+            self.counters.writes_cut_short += 1;
+        }
         flow.connection.queue(taken as u64);
         self.wake(id.index);
         taken

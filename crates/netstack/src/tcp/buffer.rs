@@ -26,6 +26,12 @@ pub struct RingPool {
 /// The shortest ring.
 pub const RING_LEN_MIN: usize = 4096;
 
+/// What a [`SendBuffer`] holds once all of them take half of what they may: a long segment.
+pub const SHARE_LEN_USUAL: usize = 64 << 10;
+
+/// And what it holds once they take all: a few segments, so that the peer acknowledges at once.
+pub const SHARE_LEN_MIN: usize = 16 << 10;
+
 /// So many bytes of rings are kept for the next that need one; more are given back to the system.
 pub const FREE_LEN_MAX: usize = 64 << 20;
 
@@ -49,6 +55,16 @@ impl RingPool {
     /// put in only after this was asked.
     pub fn is_full(&self) -> bool {
         self.used_len >= self.used_len_max
+    }
+
+    /// How much one ring may hold while all of them take as much as they do. Some memory is left for
+    /// each, however many have a peer that takes nothing.
+    fn share(&self) -> usize {
+        match self.used_len {
+            used if used < self.used_len_max / 2 => self.capacity,
+            used if used < self.used_len_max => self.capacity.min(SHARE_LEN_USUAL),
+            _ => self.capacity.min(SHARE_LEN_MIN),
+        }
     }
 
     fn take(&mut self, len: usize) -> Box<[u8]> {
@@ -101,9 +117,15 @@ impl SendBuffer {
         taken
     }
 
-    /// How many bytes fit.
+    /// How many bytes fit. There are fewer while others have much; a ring that is long stays of use.
     pub fn room(&self, pool: &RingPool) -> usize {
-        pool.capacity - self.len
+        let len_max = pool.share().max(self.ring.bytes.len());
+        len_max.min(pool.capacity).saturating_sub(self.len)
+    }
+
+    /// Whether others have so much that it holds less than it would else.
+    pub fn is_cut_short(&self, pool: &RingPool) -> bool {
+        self.room(pool) < pool.capacity.saturating_sub(self.len)
     }
 
     /// `len` bytes from stream offset `offset` on, in two pieces if they lie around the end of the
@@ -272,6 +294,51 @@ mod tests {
         assert_eq!(buffer.write(&mut pool, b"ef"), 0);
         buffer.release(&mut pool, 1);
         assert_eq!(buffer.write(&mut pool, b"ef"), 1);
+    }
+
+    /// Seen in a review: 17,500 peers that read nothing, which is a server's default number of
+    /// connections, could hold 4.4 GB of replies. Cause: each send buffer had a limit, and all of
+    /// them together had none. Cure: beyond half of a limit for all, each holds less.
+    #[test]
+    fn all_send_buffers_have_a_limit_and_each_goes_on() {
+        const CAPACITY: usize = 256 << 10;
+        const USED_MAX: usize = 8 << 20;
+        let mut pool = RingPool::new(CAPACITY, USED_MAX);
+        let all = vec![1; CAPACITY];
+        let write = |pool: &mut RingPool| {
+            let mut buffer = SendBuffer::default();
+            let taken = buffer.write(pool, &all);
+            assert_eq!(buffer.is_cut_short(pool), taken < CAPACITY);
+            (buffer, taken)
+        };
+        let mut stalled = Vec::new();
+        for (count, len) in [
+            (USED_MAX / 2 / CAPACITY, CAPACITY),
+            (USED_MAX / 2 / SHARE_LEN_USUAL, SHARE_LEN_USUAL),
+            (1000, SHARE_LEN_MIN),
+        ] {
+            for _ in 0..count {
+                let (buffer, taken) = write(&mut pool);
+                assert_eq!(taken, len, "with {} in use", pool.used_len);
+                stalled.push(buffer);
+            }
+        }
+        assert_eq!(pool.used_len, USED_MAX + 1000 * SHARE_LEN_MIN);
+        // One goes on as its peer takes the bytes, in what it has.
+        let mut last = stalled.pop().unwrap();
+        assert_eq!(last.write(&mut pool, &all), 0);
+        last.release(&mut pool, 1000);
+        assert_eq!(last.write(&mut pool, &all), 1000);
+        // A ring that was long before stays of use while it holds something.
+        let first = &mut stalled[0];
+        first.release(&mut pool, 100_000);
+        assert_eq!(first.write(&mut pool, &all), 100_000);
+        // Once they are gone, there is room as before.
+        stalled
+            .into_iter()
+            .for_each(|mut it| it.release(&mut pool, u64::MAX));
+        last.release(&mut pool, u64::MAX);
+        assert_eq!(write(&mut pool).1, CAPACITY);
     }
 
     #[test]

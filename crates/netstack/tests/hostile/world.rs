@@ -28,6 +28,7 @@ const LIMITS: ShardLimits = ShardLimits {
     replies_max: 8,
     turn_segments_max: 16,
     send_capacity: 30_000,
+    send_memory_max: 40_000,
     receive_memory_max: 100_000,
     ephemeral_ports: (49_152, 49_160),
 };

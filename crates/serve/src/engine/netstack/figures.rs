@@ -40,6 +40,8 @@ figures! { |it, hangar|
     Gauge flight_bytes: "Bytes that were sent and are not acknowledged." = hangar.len();
     Counter flights_crowded: "Times that there were so many of these bytes that connections had to hold less." =
         hangar.crowded();
+    Counter writes_cut_short: "Writes of fibers that took less because all connections together had much to send." =
+        it.shard().counters().writes_cut_short;
     Gauge flows: "Connections, open, half open and closing." =
         it.shard().flows_len() as u64;
     Gauge time_wait: "Names of connections in TIME-WAIT." =

@@ -44,8 +44,9 @@ const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
 /// A host on a link: a netstack that two fibers drive. Dropping it ends it, and so does a panic of
 /// what it does or of [`with_netstack`](SocketHost::with_netstack): its connections are heard of no
-/// more, and all that wait for them get `NotConnected`. Its device is closed when the last of its
-/// sockets is dropped too.
+/// more, and all that wait for them get `NotConnected`. What was due when it was dropped, such as
+/// the ends and resets of its connections, is sent once, and not again. Its device is closed when
+/// the last of its sockets is dropped too.
 pub struct SocketHost<D: Device + Send + 'static = StationDevice> {
     pub(crate) shared: Arc<Shared<D>>,
 }
@@ -108,6 +109,7 @@ impl<D: Device + Send + 'static> SocketHost<D> {
 impl<D: Device + Send + 'static> Drop for SocketHost<D> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
+        state.send_last(self.shared.now());
         state.end();
         if let Some(frames) = &state.frames {
             frames.cancel();
@@ -461,6 +463,14 @@ impl<D: Device> State<D> {
 
     pub(crate) fn is_own(&mut self, address: IpAddr) -> bool {
         self.netstack.interface().is_own(address)
+    }
+
+    /// Sends what would leave with the next turn, as far as the device takes it: there is none.
+    fn send_last(&mut self, now: NetInstant) {
+        if !self.is_over {
+            // Nothing can be done about an error any more.
+            let _ = self.netstack.transmit(now, &());
+        }
     }
 
     /// Ends the host, which was not asked to; the first reason is kept.

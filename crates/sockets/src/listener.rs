@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fiber::sync::Condvar;
 use netstack::device::Device;
-use netstack::host::{Backlog, FlowId};
+use netstack::host::{Backlog, FlowId, Shard};
 use netstack::station::StationDevice;
 
 use crate::host::{Locked, Shared, SocketHost};
@@ -83,10 +83,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         fiber::checkpoint()?;
         let mut state = self.shared.lock();
         loop {
-            if self.is_closed.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::NotConnected.into());
-            }
-            while let Some(id) = state.shard()?.accept(self.address.port()) {
+            while let Some(id) = self.shard(&mut state)?.accept(self.address.port()) {
                 if let Some(stream) = self.admit(&mut state, id) {
                     return Ok(stream);
                 }
@@ -95,6 +92,17 @@ impl<D: Device + Send + 'static> TcpListener<D> {
                 // It may have been told of a connection, which then is another's.
                 self.waiting.notify_one();
             })?;
+        }
+    }
+
+    /// What has its port, which is another listener's once this one is closed.
+    ///
+    /// # Errors
+    /// `NotConnected` after [`close`](TcpListener::close) and when the host has ended.
+    fn shard<'a>(&self, state: &'a mut Locked<'_, D>) -> io::Result<&'a mut Shard> {
+        match self.is_closed.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false => state.shard(),
         }
     }
 
@@ -111,7 +119,8 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// Takes no more handshakes: clients that connect from now on are refused. Those that have, can
     /// be accepted.
     pub fn refuse(&self) {
-        if let Ok(shard) = self.shared.lock().shard() {
+        let mut state = self.shared.lock();
+        if let Ok(shard) = self.shard(&mut state) {
             shard.refuse_handshakes(self.address.port());
         }
     }
@@ -119,7 +128,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// How many connections are half open, or wait to be accepted.
     pub fn backlog_len(&self) -> usize {
         let mut state = self.shared.lock();
-        let shard = state.shard();
+        let shard = self.shard(&mut state);
         shard.map_or(0, |shard| shard.backlog_len(self.address.port()))
     }
 

@@ -246,11 +246,14 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         state.call();
     }
 
-    /// Whether short segments are sent at once (TCP_NODELAY). They are not, unless it is said: with
-    /// data under way a short segment waits. RFC 9293 3.7.4
+    /// Whether short segments are sent at once (TCP_NODELAY), one that waits as well. They are not,
+    /// unless it is said: with data under way a short segment waits. RFC 9293 3.7.4
     pub fn set_nodelay(&self, is_nodelay: bool) {
-        if let Ok(shard) = self.shared.lock().shard() {
+        let mut state = self.shared.lock();
+        if let Ok(shard) = state.shard() {
             shard.set_nodelay(self.id, is_nodelay);
+            // One may be waiting.
+            state.call();
         }
     }
 

@@ -11,6 +11,8 @@ use fiber::sync::Barrier;
 use fiber::{BackendChoice, Inspector, JoinHandle};
 use netstack::device::impair::Impairment;
 use netstack::host::Backlog;
+use netstack::tcp::Connection;
+use netstack::tcp::secret::FourTuple;
 use sockets::{SocketHost, TcpListener, TcpStream};
 use wire::{AnyDevice, PATIENCE, Wire, address, on_a_link, on_a_link_seen, over};
 
@@ -423,6 +425,91 @@ fn a_host_that_ends_wakes_all_that_wait_for_it() {
         assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
         drop(client);
         assert_eq!(kind((&far).write(b"x")), ErrorKind::NotConnected);
+    });
+}
+
+#[test]
+fn what_ends_just_before_its_host_is_still_told_to_the_peer() {
+    // Seen in a review: a connection that was reset, and one that was closed with its last bytes,
+    // just before the host was dropped, stayed open for the peer until its own time-out. Cause: the
+    // turn that would have sent it found the host ended. Cure: a host sends what is due as it ends.
+    on_a_link(|server, client| {
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        let connect = || {
+            let far = TcpStream::connect(&client, address(1, PORT)).unwrap();
+            far.set_read_timeout(Some(PATIENCE / 10)).unwrap();
+            far
+        };
+        let (mut cut, mut closed) = (connect(), connect());
+        let (cutting, mut closing) = (listener.accept().unwrap(), listener.accept().unwrap());
+        let mut waiting = connect();
+        until("it waits", || listener.backlog_len() == 1);
+        cutting.reset();
+        closing.write_all(b"the last bytes").unwrap();
+        drop((closing, listener, server));
+        assert_eq!(kind(cut.read(&mut [0])), ErrorKind::ConnectionReset);
+        assert_eq!(kind(waiting.read(&mut [0])), ErrorKind::ConnectionReset);
+        let mut came = String::new();
+        closed.read_to_string(&mut came).unwrap();
+        assert_eq!(came, "the last bytes");
+    });
+}
+
+#[test]
+fn a_listener_that_is_closed_leaves_the_next_one_of_its_port_alone() {
+    // Seen in a review: to refuse on a listener that was closed refused the clients of the next one
+    // at its port, whose backlog it told as its own.
+    on_a_link(|server, client| {
+        let before = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        before.close();
+        let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
+        before.refuse();
+        let _waiting = TcpStream::connect(&client, address(1, PORT)).unwrap();
+        until("it waits", || listener.backlog_len() == 1);
+        assert_eq!(before.backlog_len(), 0);
+        assert_eq!(kind(before.accept()), ErrorKind::NotConnected);
+        drop(before);
+        listener.accept().unwrap();
+    });
+}
+
+#[test]
+fn a_short_segment_that_waits_leaves_when_it_need_not_wait_any_more() {
+    // Seen in a review: it waited for the next turn of its host, which came with a time-out.
+    on_a_link(|server, client| {
+        let (_near, mut far) = pair(&server, &client);
+        let tuple = FourTuple {
+            local: far.local_addr().ip(),
+            local_port: far.local_addr().port(),
+            remote: far.peer_addr().ip(),
+            remote_port: far.peer_addr().port(),
+        };
+        let look = |what: fn(&Connection) -> u64| {
+            client.with_netstack(|it| {
+                let shard = it.shard();
+                what(shard.connection(shard.named(&tuple).unwrap()).unwrap())
+            })
+        };
+        // Nothing is acknowledged.
+        server.with_netstack(|it| it.device().receives_to_fail = usize::MAX);
+        let time_outs =
+            || look(|it| u64::from(it.counters().tail_loss_probes + it.counters().timeouts));
+        // On a busy machine a time-out may come first.
+        let is_sent_at_once = (0..5).any(|_| {
+            let before = time_outs();
+            far.set_nodelay(false);
+            far.write_all(b"first").unwrap();
+            until("something is under way", || {
+                look(Connection::flight_len) > 0
+            });
+            far.write_all(b"second").unwrap();
+            // The turn of the write is over.
+            fiber::sleep(Duration::from_millis(5));
+            far.set_nodelay(true);
+            until("it has left", || look(Connection::unsent_len) == 0);
+            time_outs() == before
+        });
+        assert!(is_sent_at_once);
     });
 }
 

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
@@ -104,6 +105,13 @@ impl<D: Device + Send + 'static> SocketHost<D> {
     pub fn counters(&self) -> HostCounters {
         self.shared.lock().counters
     }
+
+    /// What tells of failures of its device.
+    pub fn device_watch(&self) -> DeviceWatch<D> {
+        DeviceWatch {
+            shared: Arc::clone(&self.shared),
+        }
+    }
 }
 
 impl<D: Device + Send + 'static> Drop for SocketHost<D> {
@@ -123,6 +131,37 @@ impl<D: Device + Send + 'static> fmt::Debug for SocketHost<D> {
         f.debug_struct("SocketHost")
             .field("counters", &counters)
             .finish_non_exhaustive()
+    }
+}
+
+/// Tells of failures of a host's device, which is tried again all the while. It does not keep the
+/// host.
+pub struct DeviceWatch<D: Device + Send + 'static = StationDevice> {
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: Device + Send + 'static> DeviceWatch<D> {
+    /// Waits until the device brings nothing, and says why: once, until frames have come again.
+    ///
+    /// # Errors
+    /// `NotConnected` if the host has ended; [`fiber::Cancelled`].
+    pub fn next_failure(&self) -> io::Result<io::Error> {
+        fiber::checkpoint()?;
+        let mut state = self.shared.lock();
+        loop {
+            state.check()?;
+            if let Some(failure) = state.device_failure.take() {
+                return Ok(failure);
+            }
+            let failed = Arc::clone(&state.device_failed);
+            state = Shared::wait(state, &failed, None)?;
+        }
+    }
+}
+
+impl<D: Device + Send + 'static> fmt::Debug for DeviceWatch<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceWatch").finish_non_exhaustive()
     }
 }
 
@@ -151,6 +190,11 @@ pub(crate) struct State<D> {
     clock_was_at: NetInstant,
     /// Zero while the device works.
     device_pause: Duration,
+    /// Why it brings nothing, until that is taken.
+    device_failure: Option<io::Error>,
+    /// No frame has come since that was told.
+    is_failure_told: bool,
+    device_failed: Arc<Condvar>,
     is_over: bool,
     /// Why it is, if not because it was dropped.
     failure: Option<String>,
@@ -259,8 +303,9 @@ impl<D: Device> Shared<D> {
             return Turn::More;
         }
         let transmitted = state.netstack.transmit(self.now(), &());
+        let received = state.hear_device(received);
         let came_of_it = match (received, transmitted) {
-            (Ok(count), Ok(())) => {
+            (Some(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
                 match count < BURST_FRAMES_MAX {
                     true => Turn::Done,
@@ -343,6 +388,9 @@ impl<D: Device> State<D> {
             clock_at: NetInstant::START,
             clock_was_at: NetInstant::START,
             device_pause: Duration::ZERO,
+            device_failure: None,
+            is_failure_told: false,
+            device_failed: Arc::new(Condvar::new()),
             is_over: false,
             failure: None,
             counters: HostCounters::default(),
@@ -385,6 +433,23 @@ impl<D: Device> State<D> {
         self.clock_at = at;
         if let Some(clock) = &self.clock {
             clock.unpark();
+        }
+    }
+
+    /// Tells the first failure since frames have come.
+    fn hear_device(&mut self, received: io::Result<usize>) -> Option<usize> {
+        match received {
+            Ok(count) => {
+                self.is_failure_told &= count == 0;
+                Some(count)
+            }
+            Err(failure) => {
+                if !mem::replace(&mut self.is_failure_told, true) {
+                    self.device_failure = Some(failure);
+                    self.device_failed.notify_all();
+                }
+                None
+            }
         }
     }
 
@@ -497,5 +562,6 @@ impl<D: Device> State<D> {
         for waiting in self.ports.values() {
             waiting.notify_all();
         }
+        self.device_failed.notify_all();
     }
 }

@@ -68,6 +68,6 @@ mod host;
 mod listener;
 mod stream;
 
-pub use host::{HostCounters, SocketHost};
+pub use host::{DeviceWatch, HostCounters, SocketHost};
 pub use listener::TcpListener;
 pub use stream::TcpStream;

@@ -597,6 +597,27 @@ fn a_device_that_fails_in_a_turn_of_frames_is_tried_again() {
 }
 
 #[test]
+fn a_device_that_brings_nothing_is_told_once_until_frames_come_again() {
+    // Seen: over fibers a server whose device was taken away answered no one and said nothing.
+    on_a_link(|server, client| {
+        let (mut near, mut far) = pair(&server, &client);
+        let watch = client.device_watch();
+        for _ in 0..2 {
+            client.with_netstack(|it| it.device().receives_to_fail = 5);
+            near.write_all(b"it comes").unwrap();
+            let failure = watch.next_failure().unwrap();
+            assert!(failure.to_string().contains("that fails"), "{failure}");
+            far.read_exact(&mut [0; 8]).unwrap();
+            let again = fiber::timeout(Duration::from_millis(20), || watch.next_failure());
+            assert_eq!(kind(again), ErrorKind::TimedOut);
+        }
+        let waiting = fiber::spawn(move || kind(watch.next_failure()));
+        drop((near, far, client));
+        assert_eq!(waiting.join().unwrap(), ErrorKind::NotConnected);
+    });
+}
+
+#[test]
 fn a_host_can_be_looked_at_while_its_device_is_left_alone() {
     // Seen: the host's lock was held for the pause after an error of the device, so each look took
     // as long as the pause, and saw the next turn.

@@ -167,6 +167,11 @@ fn door_of(doors: &[Door], own: IpAddr, port: u16) -> Option<usize> {
     doors.iter().position(is_it)
 }
 
+/// Tells the operator, once until frames have come again.
+fn complain(failure: &io::Error) {
+    eprintln!("the netstack's device brings nothing: {failure}; it is tried again");
+}
+
 /// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`
 fn describe(station: &Station, shards: usize) -> String {
     let Station {

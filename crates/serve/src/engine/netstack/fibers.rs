@@ -22,7 +22,7 @@ use super::connection::CACHED_PIECE_LEN;
 use super::figures::Figures;
 use super::flight::Hangar;
 use super::worker::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
-use super::{Door, NetstackHost, describe};
+use super::{Door, NetstackHost, complain, describe};
 use crate::blocking::converse;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
@@ -93,6 +93,15 @@ impl NetstackFibers {
         let hosts = shards.into_iter().enumerate();
         let hosts = hosts.map(|(at, netstack)| SocketHost::start(netstack, on(at)));
         let hosts = hosts.collect::<io::Result<Vec<SocketHost>>>()?;
+        for (at, host) in hosts.iter().enumerate() {
+            let watch = host.device_watch();
+            let builder = on(at).name("netstack watch");
+            builder.spawn(move || {
+                while let Ok(failure) = watch.next_failure() {
+                    complain(&failure);
+                }
+            })?;
+        }
         let mut ports = BTreeMap::new();
         for door in &doors {
             let port = door.address.port();

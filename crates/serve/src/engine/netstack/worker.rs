@@ -27,10 +27,10 @@ use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Opening, Session};
 
-use super::Hall;
 use super::connection::{Connection, Desk, Letter, cwnd_of};
 use super::figures::Figures;
 use super::flight::Hangar;
+use super::{Hall, complain};
 use crate::clock;
 use crate::counters::Closed;
 use crate::engine::loops::{Loop, Waits, drop_session};
@@ -185,7 +185,7 @@ where
         let received = self.netstack.receive(self.now());
         match &received {
             Err(error) if !mem::replace(&mut self.has_complained, true) => {
-                eprintln!("the netstack's device brings nothing: {error}; it is tried again");
+                complain(error);
             }
             Ok(1..) => self.has_complained = false,
             _ => {}

@@ -27,7 +27,7 @@ use crate::blocking::converse;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
 use crate::engine::admission::Start;
-use crate::engine::pool::{self, AcceptPool, Carriers};
+use crate::engine::pool::{self, AcceptPool, Carriers, REFUSAL_PATIENCE};
 use crate::engine::processors;
 use crate::engine::serving::{self, Serving};
 use crate::file;
@@ -214,6 +214,8 @@ impl<O> Hall<O> {
                     });
                 }
                 pool.admission.dismiss();
+            } else {
+                stream.end_refused();
             }
             if !pool.is_to_stay(point) {
                 return;
@@ -263,6 +265,12 @@ impl NetstackStream {
         if is_cut || *ended == Err(Closed::TooSlow) || self.0.linger(Some(until)).is_err() {
             self.0.reset();
         }
+    }
+
+    /// After the line that says that there is no room. With bytes that came and were not read the
+    /// connection is reset when it is dropped, and the line must have left before.
+    fn end_refused(&self) {
+        let _ = self.0.linger(Some(Instant::now() + REFUSAL_PATIENCE));
     }
 }
 

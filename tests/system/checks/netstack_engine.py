@@ -14,10 +14,11 @@ import struct
 import subprocess
 
 import link
-from memcache import CacheServer
+from memcache import CacheServer, certificate
 from world import Server, check, expect, expect_equal, read_reply, request, wait_for
 
 from . import clients, crowds, lifecycle, load, netstack
+from .cache_commands import tls_client
 
 KERNEL, SERVER, PORT = "10.9.0.1", "10.9.0.2", 8080
 INTERFACE = "weft0"
@@ -114,11 +115,35 @@ for promise in (
     check("netstack-fiber", limit_s=120)(on_tap(promise, "--handlers", "fiber"))
 
 
-@check("netstack", limit_s=60)
-def two_shards_serve_the_site_on_two_queues(world):
+def in_both_forms(run):
+    """A check of the sessions inline, and on fibers: it is given the flags besides."""
+    check("netstack", limit_s=60)(run)
+
+    @functools.wraps(run)
+    def on_fibers(world):
+        run(world, "--handlers", "fiber")
+
+    check("netstack-fiber", limit_s=60)(on_fibers)
+    return run
+
+
+@in_both_forms
+def two_shards_serve_the_site_on_two_queues(world, *form):
     with own_network():
-        world.server = functools.partial(server_on_link(world), workers=2)
+        world.server = functools.partial(server_on_link(world), *form, workers=2)
         clients.every_file_arrives_whole(world)
+
+
+@in_both_forms
+def each_of_two_shards_on_two_queues_serves_and_ends(world, *form):
+    with own_network():
+        server = server_on_link(world)(*form, workers=2)
+        # A port of the client's decides which queue its connection comes to.
+        for _ in range(64):
+            expect_equal("status", server.get("/style.css").status, 200)
+        wait_for("each shard has served some", lambda: all(float(flows) > 0 for flows in opened_by_shard(server)))
+        server.signal(signal.SIGTERM)
+        expect_equal("exit status", server.wait_end(10), 0)
 
 
 @check("netstack", limit_s=60)
@@ -399,9 +424,9 @@ def a_tap_interface_that_a_virtual_machine_had_is_used_as_any(world):
         expect_equal("the first page", server.get("/").status, 200)
 
 
-@check("netstack", limit_s=60)
-def a_thousand_connections_are_served_at_once(world):
-    with own_network(), server_on_link(world)() as server:
+@in_both_forms
+def a_thousand_connections_are_served_at_once(world, *form):
+    with own_network(), server_on_link(world)(*form) as server:
         crowd = [server.connect() for _ in range(1000)]
         for connection in crowd:
             connection.sendall(request("/style.css"))
@@ -425,11 +450,11 @@ def kill_9_leaves_no_interface_behind(world):
         wait_for("the interface is gone", lambda: INTERFACE not in world.output_of("ip", "link").decode())
 
 
-@check("netstack", limit_s=60)
-def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world):
+@in_both_forms
+def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world, *form):
     """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""
     with own_network():
-        server = server_on_link(world)()
+        server = server_on_link(world)(*form)
         expect_equal("the first page", server.get("/").status, 200)
         ip("link", "delete", INTERFACE)
         wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())
@@ -447,9 +472,9 @@ def without_the_right_to_it_the_device_is_refused_with_a_sentence(world):
     expect(refused.returncode != 0 and b"CAP_NET_ADMIN" in said, f"it ended with {refused.returncode} and said {said!r}")
 
 
-@check("netstack", limit_s=60)
-def the_cache_answers_over_the_netstack(world):
-    with own_network(), cache_on_link(world, "-m", 256) as server:
+@in_both_forms
+def the_cache_answers_over_the_netstack(world, *form):
+    with own_network(), cache_on_link(world, "-m", 256, *form) as server:
         value = os.urandom(1_000_000)
         with server.client() as client:
             client.must_set(b"small", b"value")
@@ -466,17 +491,43 @@ def the_cache_answers_over_the_netstack(world):
                 expect_equal("the version", client.ask(b"version")[:7], b"VERSION")
 
 
-@check("netstack", limit_s=60)
-def the_cache_tells_one_too_many_so_over_the_netstack(world):
-    with own_network(), cache_on_link(world, "-c", 3) as server:
+@in_both_forms
+def the_cache_tells_one_too_many_so_over_the_netstack(world, *form):
+    with own_network(), cache_on_link(world, "-c", 3, *form) as server:
         inside = [server.client() for _ in range(3)]
         for client in inside:
             client.must_set(b"a", b"b")
         with server.client() as outside:
             expect_equal("what it is told", outside.line(), b"ERROR Too many open connections")
+        # Seen with fibers: one whose command came with the handshake was reset without a word. Cause: with bytes that were not read
+        # the line was thrown away. Cure: it is acknowledged before the connection goes.
+        for _ in range(20):
+            with eager_client(b"get a\r\n") as outside, outside.makefile("rb") as file:
+                expect_equal("what it is told", file.readline(), b"ERROR Too many open connections\r\n")
         for client in inside:
             expect_equal("those inside", client.get(b"a"), b"b")
             client.close()
+
+
+def eager_client(command):
+    """Its first bytes are in the segment that ends the handshake."""
+    outside = socket.socket()
+    outside.settimeout(10)
+    outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    outside.connect((SERVER, PORT))
+    outside.sendall(command)
+    return outside
+
+
+@in_both_forms
+def tls_carries_the_cache_over_the_netstack(world, *form):
+    authority, chain, key = certificate(world.scratch)
+    with own_network(), cache_on_link(world, "-m", 256, "-Z", "-o", f"ssl_chain_cert={chain},ssl_key={key}", *form) as server:
+        value = os.urandom(1_000_000)
+        for _ in range(5):
+            with tls_client(server, authority) as client:
+                client.must_set(b"large", value)
+                expect_equal("the value", client.get(b"large"), value)
 
 
 def cache_on_link(world, *flags):
@@ -486,10 +537,10 @@ def cache_on_link(world, *flags):
     return server
 
 
-@check("netstack", limit_s=60)
-def a_cache_that_stops_is_gone_when_its_clients_have_all_replies(world):
+@in_both_forms
+def a_cache_that_stops_is_gone_when_its_clients_have_all_replies(world, *form):
     with own_network():
-        server = cache_on_link(world, "-m", 256)
+        server = cache_on_link(world, "-m", 256, *form)
         with server.client() as client:
             value = os.urandom(1_000_000)
             client.must_set(b"large", value)

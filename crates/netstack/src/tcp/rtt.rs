@@ -10,6 +10,10 @@ use crate::time::Instant;
 /// For how long the smallest round-trip time is believed. A route may have changed since.
 const MIN_RTT_AGE_MAX: Duration = Duration::from_secs(300);
 
+/// What the variation adds at least: the tick of the timers. Else a round trip that is always the
+/// same leaves a time-out that the next acknowledgement just misses. RFC 6298 4
+const GRANULARITY: Duration = Duration::from_millis(1);
+
 /// The estimator's state.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundTrip {
@@ -64,7 +68,7 @@ impl RoundTrip {
             self.rttvar = self.rttvar * 3 / 4 + difference / 4;
             self.srtt = self.srtt * 7 / 8 + rtt / 8;
         }
-        let base = self.srtt + self.rttvar * 4;
+        let base = self.srtt + (self.rttvar * 4).max(nanos(GRANULARITY));
         self.base = base.clamp(nanos(limits.min), nanos(limits.max));
         self.backoff = 0;
         let is_old = now.since(self.min_rtt_at) > MIN_RTT_AGE_MAX;
@@ -83,6 +87,11 @@ impl RoundTrip {
     /// RFC 6298 5.5
     pub fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
+    }
+
+    /// How often it was doubled since then.
+    pub fn back_offs(&self) -> u8 {
+        self.backoff
     }
 
     /// Acknowledgements come again, though without a sample.
@@ -157,6 +166,19 @@ mod tests {
         }
         trip.sample(Instant::START, Duration::from_millis(1), &LIMITS);
         assert_eq!(trip.rto(&LIMITS), Duration::from_millis(200));
+    }
+
+    /// Seen: after thirty equal round trips of 300 ms the time-out was 300 ms as well, so the next
+    /// segment was sent again in the instant in which its acknowledgement came. Cause: the
+    /// variation was nothing. Cure: a tick at least, as the RFC has it.
+    #[test]
+    fn a_round_trip_that_does_not_vary_leaves_a_tick_to_the_time_out() {
+        let mut trip = RoundTrip::new(&LIMITS);
+        for _ in 0..100 {
+            trip.sample(Instant::START, Duration::from_millis(300), &LIMITS);
+        }
+        assert_eq!(trip.srtt(), Some(Duration::from_millis(300)));
+        assert_eq!(trip.rto(&LIMITS), Duration::from_millis(301));
     }
 
     #[test]

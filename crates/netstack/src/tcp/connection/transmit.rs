@@ -57,7 +57,12 @@ impl Connection {
         if self.persist_at != Instant::NEVER {
             return; // The window is closed: that timer runs.
         }
-        if self.rto_at == Instant::NEVER {
+        // RFC 6298 5, RFC 6675 6: what has left again must not leave a third time within less than
+        // a time-out. Without SACK, the holes behind it do not put the time-out off: RFC 6582 3.2.
+        let is_first = outgoing.segment.seq == self.snd.seq(self.flight.start());
+        let is_first_again = outgoing.is_retransmission && is_first;
+        let is_patient = self.has_sack || self.partial_acks == 0;
+        if self.rto_at == Instant::NEVER || (is_first_again && is_patient) {
             if !outgoing.is_retransmission {
                 self.progress_at = now;
             }

@@ -77,6 +77,7 @@ fn answer(interface: &mut Interface, now: Instant, src: std::net::IpAddr, dst: s
     let fields = IpFields {
         src,
         dst,
+        dscp: 0,
         ecn: Ecn::NotCapable,
         len: 0,
     };

@@ -91,6 +91,7 @@ fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
     let fields = IpFields {
         src: address(here),
         dst: address(there),
+        dscp: 0,
         ecn: Ecn::NotCapable,
         len: TCP_LEN + payload.len(),
     };

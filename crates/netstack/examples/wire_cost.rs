@@ -51,6 +51,7 @@ fn main() {
     let fields = IpFields {
         src: address(1),
         dst: address(2),
+        dscp: 0,
         ecn: Ecn::NotCapable,
         len: TCP_LEN + MSS,
     };

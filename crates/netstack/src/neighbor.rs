@@ -10,7 +10,7 @@
 //!                                │ 3 questions, 1 s each      │ 30 s    │
 //!                                ▼                            ▼         │
 //!                             (removed)      hint ────────▶ Stale       │
-//!                                ▲                            │ resolve │
+//!                                ▲                            │ resolve │   `doubt`: at once
 //!                                │                            ▼    5 s  │
 //!                                └─── 3 questions, 1 s ── Probe ◀──── Delay
 //! ```
@@ -246,6 +246,18 @@ impl NeighborCache {
     pub fn confirm(&mut self, now: Instant, address: IpAddr) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.confirm(now);
+        }
+    }
+
+    /// TCP hears nothing from behind `address`: it is asked now, and not when its time is over. It
+    /// is used meanwhile.
+    pub fn doubt(&mut self, now: Instant, address: IpAddr) {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            return;
+        };
+        if let State::Reachable { .. } | State::Stale | State::Delay { .. } = entry.state {
+            entry.state = State::Delay { until: now };
+            wake(&mut self.wakes_at, now);
         }
     }
 

@@ -412,6 +412,7 @@ fn packet(ecn: Ecn) -> Vec<u8> {
         dst: [10, 0, 0, 2].into(),
         protocol: Protocol::TCP,
         hop_limit: 64,
+        dscp: 0,
         ecn,
         identification: 1,
         dont_fragment: true,

@@ -103,6 +103,7 @@ impl<D: Device> End<D> {
         let fields = IpFields {
             src: self.address,
             dst,
+            dscp: 0,
             ecn: Ecn::NotCapable,
             len: segment.header_len() + payload.len(),
         };
@@ -137,6 +138,7 @@ fn ping(from: &mut End<impl Device>, now: Instant, dst: IpAddr) {
     let fields = IpFields {
         src: from.address,
         dst,
+        dscp: 0,
         ecn: Ecn::NotCapable,
         len: 64,
     };

@@ -1,5 +1,5 @@
 //! How much gets through a link that loses: one flow from one shard to another for some seconds of
-//! virtual time, by loss, delay and algorithm. The numbers are exact: the same in every run, so a
+//! virtual time, by loss, delay, algorithm and the receiver's buffer. The numbers are exact: the same in every run, so a
 //! change of congestion control or loss recovery shows here: look at what it does to the table, and
 //! put the new one in the place of the old.
 
@@ -45,16 +45,28 @@ const BUNCHED: Link = Link {
 const TABLE: &str = "\
 newreno               1 ms   19.27  19.26  19.00  14.88
 newreno              10 ms   19.16  18.44   7.52   2.49
-newreno              40 ms   17.82   9.77   2.40   0.83
-newreno without SACK  1 ms   19.15  19.15  18.37   7.65
-newreno without SACK 10 ms   18.78  17.78   6.26   2.00
-newreno without SACK 40 ms   15.86   7.69   2.10   0.74
+newreno              40 ms   17.82   9.77   2.40   0.75
+newreno without SACK  1 ms   19.15  19.15  18.53   7.64
+newreno without SACK 10 ms   18.78  17.78   6.29   2.00
+newreno without SACK 40 ms   15.86   7.69   2.09   0.63
 cubic                 1 ms   19.27  19.27  19.24  15.22
 cubic                10 ms   19.16  19.15   7.64   2.75
-cubic                40 ms   17.96  10.45   2.88   0.83
+cubic                40 ms   17.96  10.45   2.88   0.86
 cubic, ACKs bunched   1 ms   15.28  12.84   4.61   2.40
 cubic, ACKs bunched  10 ms   15.97  13.34   2.96   1.19
 cubic, ACKs bunched  40 ms   15.22   8.06   1.40   0.74
+cubic, 16 KiB         1 ms   19.27  19.24  18.83  13.99
+cubic, 16 KiB        10 ms    5.61   5.56   4.53   2.29
+cubic, 16 KiB        40 ms    1.50   1.40   1.15   0.76
+cubic, 64 KiB         1 ms   19.27  19.25  19.24  15.22
+cubic, 64 KiB        10 ms   19.18  18.67   6.78   2.73
+cubic, 64 KiB        40 ms    6.20   5.65   2.66   0.86
+cubic, 256 KiB        1 ms   19.27  19.27  19.24  15.22
+cubic, 256 KiB       10 ms   19.16  18.70   7.92   2.75
+cubic, 256 KiB       40 ms   18.60  10.75   2.54   0.86
+cubic, it grows       1 ms   19.27  19.27  19.23  15.22
+cubic, it grows      10 ms   19.18  18.35   7.93   2.73
+cubic, it grows      40 ms   18.35  11.67   2.89   0.86
 ";
 
 struct Zeros([u8; 1460]);
@@ -68,19 +80,7 @@ impl Writer for Zeros {
 /// When, a number in order of leaving, to which end, and what.
 type Packet = (Instant, u64, usize, usize);
 
-fn goodput_mbit(
-    congestion: CongestionControl,
-    has_sack: bool,
-    link: &Link,
-    delay: Duration,
-    loss_per_mille: u64,
-) -> f64 {
-    let config = TcpConfig {
-        congestion,
-        has_sack,
-        receive_capacity: 4 << 20,
-        ..TcpConfig::default()
-    };
+fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille: u64) -> f64 {
     let mut shards = [1, 2].map(|key| Shard::new(config, ShardLimits::default(), [key; 16]));
     shards[1].listen(PORT, Backlog::default());
     let mut now = Instant::START;
@@ -154,27 +154,39 @@ fn goodput_mbit(
 
 #[test]
 fn so_much_gets_through_a_link_that_loses() {
+    let large = TcpConfig {
+        receive_capacity: 4 << 20,
+        ..TcpConfig::default()
+    };
+    let newreno = TcpConfig {
+        congestion: CongestionControl::NewReno,
+        ..large
+    };
+    let without_sack = TcpConfig {
+        has_sack: false,
+        ..newreno
+    };
+    // It stays as it is.
+    let buffer = |kib: u32| TcpConfig {
+        receive_capacity: kib << 10,
+        receive_capacity_max: 0,
+        ..TcpConfig::default()
+    };
     let mut table = String::new();
-    for (name, congestion, has_sack, link) in [
-        ("newreno", CongestionControl::NewReno, true, USUAL),
-        (
-            "newreno without SACK",
-            CongestionControl::NewReno,
-            false,
-            USUAL,
-        ),
-        ("cubic", CongestionControl::Cubic, true, USUAL),
-        (
-            "cubic, ACKs bunched",
-            CongestionControl::Cubic,
-            true,
-            BUNCHED,
-        ),
+    for (name, config, link) in [
+        ("newreno", newreno, USUAL),
+        ("newreno without SACK", without_sack, USUAL),
+        ("cubic", large, USUAL),
+        ("cubic, ACKs bunched", large, BUNCHED),
+        ("cubic, 16 KiB", buffer(16), USUAL),
+        ("cubic, 64 KiB", buffer(64), USUAL),
+        ("cubic, 256 KiB", buffer(256), USUAL),
+        ("cubic, it grows", TcpConfig::default(), USUAL),
     ] {
         for delay_ms in [1, 10, 40] {
             let row = [0, 1, 10, 50].map(|loss| {
                 let delay = Duration::from_millis(delay_ms);
-                let mbit = goodput_mbit(congestion, has_sack, &link, delay, loss);
+                let mbit = goodput_mbit(config, &link, delay, loss);
                 format!("{mbit:6.2}")
             });
             table += &format!("{name:20} {delay_ms:2} ms  {}\n", row.join(" "));

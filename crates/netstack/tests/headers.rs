@@ -16,7 +16,7 @@ use netstack::wire::quoted::QuotedSegment;
 use netstack::wire::tcp::SeqNumber;
 use netstack::wire::udp::UdpHeader;
 use netstack::wire::vnet::{VnetChecksum, VnetGso, VnetHeader};
-use netstack::wire::{Ecn, Malformed, Protocol};
+use netstack::wire::{DSCP_MAX, Ecn, Malformed, Protocol};
 use proptest::array::uniform4;
 use proptest::collection::vec;
 use proptest::option;
@@ -51,14 +51,15 @@ fn ipv4_header() -> impl Strategy<Value = Ipv4Header> {
         v4(),
         v4(),
         any::<(u8, u8, u16, bool, bool)>(),
-        ecn(),
+        (0..=DSCP_MAX, ecn()),
         0u16..1 << 13,
     );
-    fields.prop_map(|(src, dst, fields, ecn, offset)| Ipv4Header {
+    fields.prop_map(|(src, dst, fields, (dscp, ecn), offset)| Ipv4Header {
         src,
         dst,
         protocol: Protocol(fields.0),
         hop_limit: fields.1,
+        dscp,
         ecn,
         identification: fields.2,
         dont_fragment: fields.3,
@@ -68,12 +69,19 @@ fn ipv4_header() -> impl Strategy<Value = Ipv4Header> {
 }
 
 fn ipv6_header() -> impl Strategy<Value = Ipv6Header> {
-    let fields = (v6(), v6(), any::<(u8, u8)>(), ecn(), 0u32..1 << 20);
-    fields.prop_map(|(src, dst, fields, ecn, flow_label)| Ipv6Header {
+    let fields = (
+        v6(),
+        v6(),
+        any::<(u8, u8)>(),
+        (0..=DSCP_MAX, ecn()),
+        0u32..1 << 20,
+    );
+    fields.prop_map(|(src, dst, fields, (dscp, ecn), flow_label)| Ipv6Header {
         src,
         dst,
         next_header: Protocol(fields.0),
         hop_limit: fields.1,
+        dscp,
         ecn,
         flow_label,
     })
@@ -387,6 +395,7 @@ fn agree_v4(ours: &Ipv4Header, theirs: &Ipv4HeaderSlice<'_>) {
         (ours.hop_limit, ours.identification),
         (theirs.ttl(), theirs.identification())
     );
+    assert_eq!(ours.dscp, theirs.dcp().value());
     assert_eq!(ours.ecn.bits(), theirs.ecn().value());
     assert_eq!(ours.dont_fragment, theirs.dont_fragment());
     assert_eq!(ours.more_fragments, theirs.more_fragments());
@@ -406,6 +415,7 @@ fn agree_v6(ours: &Ipv6Header, theirs: &Ipv6HeaderSlice<'_>) {
         (ours.next_header.0, ours.hop_limit),
         (theirs.next_header().0, theirs.hop_limit())
     );
+    assert_eq!(ours.dscp, theirs.dscp().value());
     assert_eq!(ours.ecn.bits(), theirs.ecn().value());
     assert_eq!(ours.flow_label, theirs.flow_label().value());
 }
@@ -578,6 +588,7 @@ fn a_quoted_segment_is_found_in_eight_bytes_behind_the_header() {
         dst,
         protocol: Protocol::TCP,
         hop_limit: 1,
+        dscp: 0,
         ecn: Ecn::NotCapable,
         identification: 0,
         dont_fragment: true,

@@ -123,6 +123,25 @@ fn what_tcp_confirms_is_not_asked() {
 }
 
 #[test]
+fn a_neighbour_that_is_doubted_is_asked_at_once_and_used_meanwhile() {
+    let mut cache = knows_one(START);
+    let now = START + Duration::from_secs(1);
+    cache.doubt(now, host(1));
+    cache.doubt(now, host(2)); // Nothing is known of it.
+    cache.on_timer(now);
+    let to_one = Question {
+        target: host(1),
+        station: Some(A),
+    };
+    assert_eq!(questions(&mut cache), [to_one]);
+    assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
+    // Asked already: no second question before its time.
+    cache.doubt(now, host(1));
+    cache.on_timer(now);
+    assert_eq!(questions(&mut cache), []);
+}
+
+#[test]
 fn an_answer_while_it_is_probed_ends_the_probing() {
     let mut cache = knows_one(START);
     let later = START + REACHABLE_FOR;

@@ -98,8 +98,9 @@ impl Shard {
             return;
         };
         let flow = &mut self.flows[index as usize];
-        if flow.connection.unreachable(quoted, is_hard) {
-            self.announce(index, Happened::ENDED);
+        let happened = flow.connection.unreachable(quoted, is_hard);
+        self.announce(index, happened);
+        if happened.contains(Happened::ENDED) {
             self.wake(index);
         }
     }

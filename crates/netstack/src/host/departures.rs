@@ -82,6 +82,8 @@ pub struct Departure<'a> {
     pub mss: u16,
     /// It has left before.
     pub is_retransmission: bool,
+    /// The class of service that it asks for. RFC 2474
+    pub dscp: u8,
     /// Whether routers may mark it.
     pub ecn: Ecn,
 }
@@ -103,6 +105,7 @@ impl Shard {
                 pieces: &Pieces::default(),
                 mss: outgoing.mss,
                 is_retransmission: false,
+                dscp: 0,
                 ecn: outgoing.ecn,
             });
             if !is_room_left {
@@ -160,6 +163,7 @@ impl Shard {
                 pieces: &pieces,
                 mss: outgoing.mss,
                 is_retransmission: outgoing.is_retransmission,
+                dscp: flow.dscp,
                 ecn: outgoing.ecn,
             });
             if !is_room_left {

@@ -138,7 +138,10 @@ impl<D: Device> Netstack<D> {
     /// [`ConnectError`]
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<FlowId, ConnectError> {
         let local = self.interface.source_for(remote.ip());
-        let local = local.filter(|_| self.interface.has_route(now, remote.ip()));
+        // RFC 9293 3.9.1.1, MUST-46
+        let local = local.filter(|_| {
+            self.interface.is_one_host(remote.ip()) && self.interface.has_route(now, remote.ip())
+        });
         self.shard
             .connect(now, local.ok_or(ConnectError::NoAddress)?, remote)
     }
@@ -150,8 +153,11 @@ impl<D: Device> Netstack<D> {
     ///
     /// What the device says.
     pub fn receive(&mut self, now: Instant) -> io::Result<usize> {
-        self.interface.on_timer(now);
         self.shard.expire(now);
+        while let Some(peer) = self.shard.next_silent() {
+            self.interface.doubt(now, peer);
+        }
+        self.interface.on_timer(now);
         if now >= self.losses_at {
             self.losses = self.device.losses();
             self.losses_at = now + LOSSES_EVERY;
@@ -277,6 +283,7 @@ impl<D: Device> Line<'_, D> {
         let fields = IpFields {
             src: tuple.local,
             dst: tuple.remote,
+            dscp: departure.dscp,
             ecn: departure.ecn,
             len: departure.segment.header_len() + payload_len,
         };

@@ -43,6 +43,7 @@ pub mod wheel;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -52,6 +53,7 @@ use crate::tcp::{
     TcpCounters, TcpState,
 };
 use crate::time::Instant;
+use crate::wire::DSCP_MAX;
 use listener::Listeners;
 use table::FlowTable;
 use time_wait::TimeWait;
@@ -175,6 +177,8 @@ pub struct Shard {
     /// Flows with events that were not taken, once each.
     event_queue: VecDeque<u32>,
     replies: VecDeque<(FourTuple, Outgoing)>,
+    /// Peers that do not answer, of late: [`Shard::next_silent`].
+    silent: VecDeque<IpAddr>,
     send_rings: RingPool,
     receive_rings: RingPool,
     serial: u32,
@@ -217,6 +221,8 @@ struct Flow {
     /// The port of the listener that it is half open or waits at.
     waits_at: Option<u16>,
     events: Happened,
+    /// RFC 2474
+    dscp: u8,
     /// The application has it, or will.
     is_owned: bool,
     /// Its name is another's by now, or in TIME-WAIT.
@@ -224,6 +230,9 @@ struct Flow {
     is_in_send_queue: bool,
     is_in_event_queue: bool,
 }
+
+/// Peers whose silence was not yet asked for: more are left out.
+const SILENT_MAX: usize = 64;
 
 /// What stands in the table: flows by their index, names in TIME-WAIT with this bit.
 const IN_TIME_WAIT: u32 = 1 << 31;
@@ -253,6 +262,7 @@ impl Shard {
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
+            silent: VecDeque::with_capacity(SILENT_MAX),
             send_rings: RingPool::new(limits.send_capacity, limits.send_memory_max),
             receive_rings: RingPool::new(v4.receive_limit() as usize, limits.receive_memory_max),
             serial: 0,
@@ -492,6 +502,41 @@ impl Shard {
         }
     }
 
+    /// RFC 9293 3.8.4, MUST-24
+    pub fn set_keep_alive(&mut self, now: Instant, id: FlowId, is_on: bool) {
+        self.set(id, |connection, config| {
+            connection.set_keep_alive(config, now, is_on);
+        });
+    }
+
+    /// RFC 9293 3.8.3, MUST-21
+    pub fn set_user_timeout(&mut self, now: Instant, id: FlowId, timeout: Duration) {
+        self.set(id, |connection, config| {
+            connection.set_user_timeout(config, now, timeout);
+        });
+    }
+
+    /// The class of service that its segments ask for from now on, DSCP: zero, if nothing is said.
+    /// RFC 9293 3.9.1.9, MUST-48
+    ///
+    /// # Panics
+    ///
+    /// Above [`DSCP_MAX`].
+    pub fn set_dscp(&mut self, id: FlowId, dscp: u8) {
+        assert!(dscp <= DSCP_MAX, "a DSCP of {dscp}");
+        if let Some(flow) = self.flow_mut(id) {
+            flow.dscp = dscp;
+        }
+    }
+
+    fn set(&mut self, id: FlowId, change: impl FnOnce(&mut Connection, &TcpConfig)) {
+        if let Some(index) = self.index_of(id) {
+            let flow = &mut self.flows[index];
+            change(&mut flow.connection, self.configs.of(&flow.tuple));
+            self.wake(id.index);
+        }
+    }
+
     /// The machine of a connection, to look at.
     pub fn connection(&self, id: FlowId) -> Option<&Connection> {
         self.flow(id).map(|flow| &flow.connection)
@@ -536,6 +581,9 @@ impl Shard {
             let flow = &mut self.flows[index as usize];
             if flow.connection.deadline() <= now {
                 let happened = flow.connection.expire(self.configs.of(&flow.tuple), now);
+                if happened.contains(Happened::TROUBLED) && self.silent.len() < SILENT_MAX {
+                    self.silent.push_back(flow.tuple.remote);
+                }
                 self.announce(index, happened);
                 self.wake(index);
             } else {
@@ -544,6 +592,12 @@ impl Shard {
                 self.wheel.arm(index, deadline);
             }
         }
+    }
+
+    /// A peer that has not answered for some time, as [`Shard::expire`] has found: the way there
+    /// may be what is wrong. RFC 9293 3.8.3 (b), RFC 1122 3.3.1.4
+    pub fn next_silent(&mut self) -> Option<IpAddr> {
+        self.silent.pop_front()
     }
 
     /// When [`Shard::expire`] may have something to do.
@@ -608,6 +662,7 @@ impl Shard {
             serial: self.serial,
             waits_at: None,
             events: Happened::NOTHING,
+            dscp: 0,
             is_owned: false,
             is_nameless: false,
             is_in_send_queue: false,

@@ -83,6 +83,7 @@ impl Interface {
         let fields = IpFields {
             src: back.src,
             dst: back.dst,
+            dscp: 0,
             ecn: Ecn::NotCapable,
             len,
         };

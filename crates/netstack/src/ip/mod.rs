@@ -141,6 +141,8 @@ pub struct IpFields {
     pub src: IpAddr,
     /// To: of the same family.
     pub dst: IpAddr,
+    /// The class of service that its sender asks for. RFC 2474
+    pub dscp: u8,
     /// Whether its sender understands marks.
     pub ecn: Ecn,
     /// The length of the segment, header and payload.
@@ -276,9 +278,20 @@ impl Interface {
         }
     }
 
+    /// How many routers its packets may pass: 64, if nothing is said. RFC 9293 3.9.2, MUST-49
+    pub fn set_hop_limit(&mut self, hop_limit: u8) {
+        self.hop_limit = hop_limit;
+    }
+
     /// Whether `address` is one of its own.
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.routes.is_own(address)
+    }
+
+    /// Whether `address` is that of one other host: neither of a group, nor of all on the link, nor
+    /// one of its own.
+    pub fn is_one_host(&self, address: IpAddr) -> bool {
+        self.routes.is_one_host(address)
     }
 
     /// Which of its addresses a packet to `dst` should come from.
@@ -352,6 +365,7 @@ impl Interface {
                     dst,
                     protocol,
                     hop_limit,
+                    dscp: to.dscp,
                     ecn: to.ecn,
                     identification: if may_cut { self.identification } else { 0 },
                     dont_fragment: !may_cut,
@@ -368,6 +382,7 @@ impl Interface {
                     dst,
                     next_header: protocol,
                     hop_limit,
+                    dscp: to.dscp,
                     ecn: to.ecn,
                     flow_label: 0,
                 };
@@ -420,6 +435,14 @@ impl Interface {
     pub fn confirm(&mut self, now: Instant, dst: IpAddr) {
         if let Some(hop) = self.routes.next_hop(now, dst) {
             self.neighbors.confirm(now, hop);
+        }
+    }
+
+    /// Nothing comes back from `dst`: the neighbour that its packets go by is asked whether it is
+    /// there. RFC 1122 3.3.1.4
+    pub fn doubt(&mut self, now: Instant, dst: IpAddr) {
+        if let Some(hop) = self.routes.next_hop(now, dst) {
+            self.neighbors.doubt(now, hop);
         }
     }
 
@@ -542,6 +565,7 @@ impl Interface {
             next_header: Protocol::ICMPV6,
             // So that the receiver sees that it has passed no router. RFC 4861 7.1
             hop_limit: NDP_HOP_LIMIT,
+            dscp: 0,
             ecn: Ecn::NotCapable,
             flow_label: 0,
         };

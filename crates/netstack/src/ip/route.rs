@@ -171,16 +171,18 @@ impl Routes {
         })
     }
 
-    /// Whether `address` is a neighbour's.
-    pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
+    /// Whether `address` is that of one other host.
+    pub(super) fn is_one_host(&self, address: IpAddr) -> bool {
         let is_one_host = match address {
             IpAddr::V4(address) => is_one_host_v4(address),
             IpAddr::V6(address) => may_send_v6(address) && !address.is_unspecified(),
         };
-        is_one_host
-            && !self.is_own(address)
-            && !self.is_broadcast(address)
-            && self.links.iter().any(|link| link.contains(address))
+        is_one_host && !self.is_own(address) && !self.is_broadcast(address)
+    }
+
+    /// Whether `address` is a neighbour's.
+    pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
+        self.is_one_host(address) && self.links.iter().any(|link| link.contains(address))
     }
 
     /// The neighbour that a packet to `dst` goes to.

@@ -409,6 +409,13 @@ impl Flight {
         });
     }
 
+    /// The peer has said that it has the first bytes, and does not acknowledge them: it has thrown
+    /// them away. RFC 2018 8
+    pub fn is_reneged(&self) -> bool {
+        let first = self.pieces.front();
+        first.is_some_and(|piece| piece.fate == Fate::Sacked)
+    }
+
     /// Whether something that left again is under way.
     pub fn has_retransmitted(&self) -> bool {
         let mut pieces = self.pieces.iter();

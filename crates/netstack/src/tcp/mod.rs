@@ -58,6 +58,6 @@ pub mod state;
 
 pub use buffer::{ReceiveBuffer, RingPool, SendBuffer};
 pub use config::{CongestionControl, KeepAlive, TcpConfig};
-pub use connection::{Connection, Happened, Outgoing, Placed, Receipt, TcpCounters};
+pub use connection::{Connection, Happened, Outgoing, Placed, Receipt, TcpCounters, Trouble};
 pub use secret::Secret;
 pub use state::{End, TcpState};

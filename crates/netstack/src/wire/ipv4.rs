@@ -19,7 +19,7 @@
 use std::net::Ipv4Addr;
 
 use super::checksum::Sum;
-use super::{Ecn, Malformed, Protocol, array, be16, put, put16, split};
+use super::{Ecn, Malformed, Protocol, array, be16, dscp_of, put, put16, split};
 
 /// A header without options: what [`Ipv4Header::emit`] writes.
 pub const HEADER_LEN: usize = 20;
@@ -42,6 +42,8 @@ pub struct Ipv4Header {
     pub protocol: Protocol,
     /// How many routers it may pass yet.
     pub hop_limit: u8,
+    /// The class of service that its sender asks for; [`DSCP_MAX`](super::DSCP_MAX) at most.
+    pub dscp: u8,
     /// What routers may do, and have done.
     pub ecn: Ecn,
     /// What tells the fragments of one packet from those of another. Means nothing in a packet
@@ -96,6 +98,7 @@ impl Ipv4Header {
             dst: array::<4>(fixed, 16).into(),
             protocol: Protocol(fixed[9]),
             hop_limit: fixed[8],
+            dscp: dscp_of(fixed[1]),
             ecn: Ecn::of_traffic_class(fixed[1]),
             identification: be16(fixed, 4),
             dont_fragment: fragment & DONT_FRAGMENT != 0,
@@ -120,7 +123,7 @@ impl Ipv4Header {
         let total_len = total_len.expect("a payload that fits into a packet");
         let header = &mut room[..HEADER_LEN];
         header[0] = 4 << 4 | (HEADER_LEN / 4) as u8;
-        header[1] = self.ecn.bits();
+        header[1] = self.dscp << 2 | self.ecn.bits();
         put16(header, 2, total_len);
         put16(header, 4, self.identification);
         let flags = if self.dont_fragment { DONT_FRAGMENT } else { 0 }

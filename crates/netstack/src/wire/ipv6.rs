@@ -16,7 +16,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Ecn, Malformed, Protocol, array, be16, put, put16, put32, split};
+use super::{Ecn, Malformed, Protocol, array, be16, dscp_of, put, put16, put32, split};
 
 /// The header's length.
 pub const HEADER_LEN: usize = 40;
@@ -35,6 +35,8 @@ pub struct Ipv6Header {
     pub next_header: Protocol,
     /// How many routers it may pass yet.
     pub hop_limit: u8,
+    /// The class of service that its sender asks for; [`DSCP_MAX`](super::DSCP_MAX) at most.
+    pub dscp: u8,
     /// What routers may do, and have done.
     pub ecn: Ecn,
     /// The same for all packets of a flow; 20 bits. RFC 6437
@@ -70,6 +72,7 @@ impl Ipv6Header {
             dst: array::<16>(fixed, 24).into(),
             next_header: Protocol(fixed[6]),
             hop_limit: fixed[7],
+            dscp: dscp_of((word >> 20) as u8),
             ecn: Ecn::of_traffic_class((word >> 20) as u8),
             flow_label: word & FLOW_LABEL_MAX,
         };
@@ -83,7 +86,7 @@ impl Ipv6Header {
     /// If `room` is shorter, or the payload longer than [`PAYLOAD_LEN_MAX`].
     pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
         let payload_len = u16::try_from(payload_len).expect("a payload that fits into a packet");
-        let class = u32::from(self.ecn.bits());
+        let class = u32::from(self.dscp << 2 | self.ecn.bits());
         put32(
             room,
             0,

@@ -87,6 +87,14 @@ pub enum Ecn {
     Congested,
 }
 
+/// A class of service (DSCP) has six bits. RFC 2474 3
+pub const DSCP_MAX: u8 = 0x3f;
+
+/// Out of IPv4's type of service or IPv6's traffic class.
+const fn dscp_of(class: u8) -> u8 {
+    class >> 2
+}
+
 impl Ecn {
     /// Out of IPv4's type of service or IPv6's traffic class.
     pub const fn of_traffic_class(class: u8) -> Ecn {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use netstack::ip::{Delivery, MTU_MIN_V4, PATH_MTU_FOR, PATHS_MAX, PathErrorKind};
 use netstack::wire::Protocol;
+use netstack::wire::checksum::Sum;
 use netstack::wire::icmpv4::{self, Icmpv4Message};
 use netstack::wire::icmpv6::Icmpv6Message;
 use netstack::wire::ipv4::Ipv4Header;
@@ -175,4 +176,21 @@ fn narrow_paths_have_a_limit() {
     }
     assert_eq!(world.interface.mtu_to(START, host(0)), MTU);
     assert_eq!(world.interface.mtu_to(START, host(1)), 1400);
+}
+
+#[test]
+fn a_source_quench_is_dropped_without_a_word() {
+    // RFC 9293 3.9.2.2, MUST-55; RFC 6633 3
+    let mut world = World::new();
+    let mut quench = too_big(0, &quoted_v4(OUR_V4, 1500));
+    let icmp = 14 + 20;
+    (quench[icmp], quench[icmp + 1]) = (4, 0);
+    (quench[icmp + 2], quench[icmp + 3]) = (0, 0);
+    let sum = Sum::of(&quench[icmp..]).checksum();
+    quench[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(error_of(&mut world, &quench), None);
+    assert_eq!(world.sent().len(), 0);
+    // It was read, and not dropped for another reason.
+    assert_eq!(world.interface.counters().0.malformed, 0);
+    assert_eq!(world.interface.counters().0.checksums, 0);
 }

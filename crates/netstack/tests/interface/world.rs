@@ -141,6 +141,7 @@ pub(crate) fn v4_header(src: Ipv4Addr, protocol: Protocol) -> Ipv4Header {
         dst: OUR_V4,
         protocol,
         hop_limit: 64,
+        dscp: 0,
         ecn: Ecn::NotCapable,
         identification: 0,
         dont_fragment: true,
@@ -162,6 +163,7 @@ pub(crate) fn v6_header(src: Ipv6Addr, next_header: Protocol) -> Ipv6Header {
         dst: OUR_V6,
         next_header,
         hop_limit: 255,
+        dscp: 0,
         ecn: Ecn::NotCapable,
         flow_label: 0,
     }
@@ -254,6 +256,7 @@ pub(crate) fn send_to(world: &mut World, dst: IpAddr) -> Result<bool, NoRoute> {
     let fields = IpFields {
         src,
         dst,
+        dscp: 0,
         ecn: Ecn::Capable0,
         len: 20,
     };

@@ -21,6 +21,8 @@ pub(crate) enum What {
     Nothing,
     /// The peer sends.
     Send(Pattern),
+    /// The same, and what comes next comes in the same burst.
+    SendMore(Pattern),
     /// The shard sends.
     Expect(Pattern),
     /// Anything else: its words.
@@ -57,6 +59,7 @@ impl Line {
         let what = match words.next() {
             None => What::Nothing,
             Some("<") => What::Send(Pattern::parse(words)?),
+            Some("<+") => What::SendMore(Pattern::parse(words)?),
             Some(">") => What::Expect(Pattern::parse(words)?),
             Some(first) => {
                 let rest = words.map(str::to_owned);

@@ -21,6 +21,8 @@
 //! `ect` an outgoing one that routers may mark, `noect` one that they may not. Timestamps of ours
 //! are milliseconds since the start; those of the peer are its own.
 //!
+//! `<+` is a segment that comes in one burst with the next one: the shard sends nothing between.
+//!
 //! Whatever the shard sends and the script does not expect, at that very time, is a failure.
 
 mod line;

@@ -115,6 +115,11 @@ impl World {
                 self.send(pattern);
                 self.transmit()
             }
+            What::SendMore(pattern) => {
+                self.nothing_is_left()?;
+                self.send(pattern);
+                Ok(())
+            }
             What::Command(words) => {
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
                 if words[0] == "config" {
@@ -445,6 +450,15 @@ impl World {
                 let id = self.flow()?;
                 self.shard_mut().set_nodelay(id, true);
             }
+            "keepalive" => {
+                let id = self.flow()?;
+                self.shard_mut()
+                    .set_keep_alive(now, id, value == Some("on"));
+            }
+            "user_timeout" => {
+                let (id, timeout) = (self.flow()?, duration(value.unwrap_or_default())?);
+                self.shard_mut().set_user_timeout(now, id, timeout);
+            }
             "toobig" | "unreachable" => self.icmp(words)?,
             _ => return self.assert(words),
         }
@@ -597,6 +611,15 @@ impl World {
                 self.shard().time_wait_len(),
                 number(value, "names")?,
             ),
+            "trouble" => {
+                let trouble = self.machine()?.trouble();
+                let trouble = trouble.map_or("none".to_owned(), |it| format!("{it:?}"));
+                same("trouble", trouble.as_str(), value.unwrap_or_default())
+            }
+            "silent" => {
+                let is_silent = self.shard_mut().next_silent() == Some(REMOTE);
+                same("silent", is_silent, true)
+            }
             "event" => {
                 self.flow()?;
                 self.transmit()?;
@@ -606,6 +629,7 @@ impl World {
                     "peer_closed" => Happened::PEER_CLOSED,
                     "released" => Happened::RELEASED,
                     "ended" => Happened::ENDED,
+                    "troubled" => Happened::TROUBLED,
                     other => return Err(format!("there is no event {other}")),
                 };
                 let did = self.happened.contains(expected);

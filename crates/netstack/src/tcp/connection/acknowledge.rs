@@ -516,6 +516,7 @@ impl Connection {
     /// snd_una has moved.
     fn after_progress(&mut self, config: &TcpConfig, now: Instant) {
         self.progress_at = now;
+        self.trouble = None;
         self.persist_backoff = 0;
         // RFC 6582 3.2 (4), "impatient": without SACK recovery fills one hole in a round trip. If
         // there are many, the time-out is to end it, so only the first of them puts that off.

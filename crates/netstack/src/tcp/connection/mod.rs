@@ -23,6 +23,7 @@ mod receive;
 mod timers;
 mod transmit;
 
+use std::num::NonZeroU64;
 use std::ops::{BitOr, BitOrAssign, Range};
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ pub struct Connection {
     round_at: Instant,
     round_read: u64,
     /// The place of the peer's FIN, once it was seen.
-    rcv_fin: Option<u64>,
+    rcv_fin: Option<NonZeroU64>,
     /// The largest payload seen: two of these are acknowledged at once.
     rcv_mss: u16,
     reassembly: Reassembly,
@@ -139,6 +140,12 @@ pub struct Connection {
     persist_backoff: u8,
     keep_alive_probes: u8,
     is_keep_alive_due: bool,
+    /// For this connection; nothing if it is as the others of its shard.
+    has_keep_alive: Option<bool>,
+    /// In seconds, for this connection; 0 if it is as the others of its shard.
+    user_timeout_s: u16,
+    /// Of late: progress ends it.
+    trouble: Option<Trouble>,
     is_window_probe_due: bool,
     /// snd_una moved last, the flight began, or a window that holds everything back was met.
     progress_at: Instant,
@@ -249,6 +256,8 @@ impl Happened {
     pub const TIME_WAIT: Happened = Happened(0x10);
     /// It is over: [`Connection::end`].
     pub const ENDED: Happened = Happened(0x20);
+    /// It goes on, and something is in its way: [`Connection::trouble`].
+    pub const TROUBLED: Happened = Happened(0x40);
 
     /// Whether all of `other` happened.
     pub const fn contains(self, other: Happened) -> bool {
@@ -268,6 +277,15 @@ impl BitOrAssign for Happened {
     fn bitor_assign(&mut self, other: Happened) {
         *self = *self | other;
     }
+}
+
+/// What is in the way of a connection, which may pass: RFC 9293 3.9.1.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trouble {
+    /// The same segment has left four times and was not acknowledged (R1). RFC 9293 3.8.3
+    Silence,
+    /// A router, or the peer's host, says that a segment could not be delivered. RFC 9293 3.9.2.2
+    Unreachable,
 }
 
 /// What a segment brought.
@@ -499,6 +517,9 @@ impl Connection {
             persist_backoff: 0,
             keep_alive_probes: 0,
             is_keep_alive_due: false,
+            has_keep_alive: None,
+            user_timeout_s: 0,
+            trouble: None,
             is_window_probe_due: false,
             progress_at: now,
             spread_until: now,
@@ -591,6 +612,24 @@ impl Connection {
         self.is_nodelay = is_nodelay;
     }
 
+    /// Whether it is probed while nothing happens; at the pace of the shard's settings, or else of
+    /// [`KeepAlive::default`](super::config::KeepAlive). RFC 9293 3.8.4, MUST-24
+    pub fn set_keep_alive(&mut self, config: &TcpConfig, now: Instant, is_on: bool) {
+        self.has_keep_alive = Some(is_on);
+        if !matches!(self.state, TcpState::Closed | TcpState::TimeWait) {
+            self.arm_idle(config, now);
+        }
+    }
+
+    /// After how long without an acknowledgement it ends (R2): whole seconds, up to 18 hours.
+    /// RFC 9293 3.8.3, MUST-21
+    pub fn set_user_timeout(&mut self, config: &TcpConfig, now: Instant, timeout: Duration) {
+        self.user_timeout_s = timeout.as_secs().clamp(1, u16::MAX.into()) as u16;
+        if self.rto_at != Instant::NEVER {
+            self.arm_retransmission(config, now);
+        }
+    }
+
     // ---- what the network says besides segments
 
     /// The path takes packets for segments of `mss` bytes at most: RFC 1191, RFC 8201. `quoted` is
@@ -613,16 +652,27 @@ impl Connection {
         true
     }
 
-    /// The network cannot deliver to the peer. RFC 9293 3.9.2.2: an error that may pass is
-    /// ignored; one that will not ends a connection that is not yet open, and no other, since
+    /// The network cannot deliver to the peer. RFC 9293 3.9.2.2: the owner is told of an error that
+    /// may pass; one that will not ends a connection that is not yet open, and no other, since
     /// anything can forge it (RFC 5927 5.2).
-    pub fn unreachable(&mut self, quoted: SeqNumber, is_hard: bool) -> bool {
-        let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
-        if !is_hard || !is_opening || !self.is_under_way(quoted) {
-            return false;
+    pub fn unreachable(&mut self, quoted: SeqNumber, is_hard: bool) -> Happened {
+        if !self.is_under_way(quoted) {
+            return Happened::NOTHING;
         }
-        self.finish_with(End::Unreachable);
-        true
+        let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
+        if is_hard && is_opening {
+            self.finish_with(End::Unreachable);
+            return Happened::ENDED;
+        }
+        self.meet(Trouble::Unreachable)
+    }
+
+    /// Each trouble is told once, until there was progress.
+    fn meet(&mut self, trouble: Trouble) -> Happened {
+        match self.trouble.replace(trouble) == Some(trouble) {
+            true => Happened::NOTHING,
+            false => Happened::TROUBLED,
+        }
     }
 
     fn is_under_way(&self, quoted: SeqNumber) -> bool {
@@ -642,6 +692,11 @@ impl Connection {
         self.end
     }
 
+    /// What is in its way, since what was sent was acknowledged last. RFC 9293 3.9.1.8, MUST-47
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble
+    }
+
     /// It is over, and owes nothing.
     pub fn is_done(&self) -> bool {
         self.state == TcpState::Closed && !self.is_abort_due && self.reset_due.is_none()
@@ -656,7 +711,7 @@ impl Connection {
     /// Bytes that came in order and were not read.
     pub fn readable_len(&self) -> usize {
         let data_end = self
-            .rcv_fin
+            .fin_place()
             .map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
         data_end.saturating_sub(self.rcv_read) as usize
     }
@@ -684,7 +739,7 @@ impl Connection {
 
     /// The peer has closed, and all before its FIN has come.
     pub fn is_peer_closed(&self) -> bool {
-        self.rcv_fin.is_some_and(|fin| self.rcv_nxt > fin)
+        self.fin_place().is_some_and(|fin| self.rcv_nxt > fin)
     }
 
     /// The numbers of a connection that goes to TIME-WAIT: snd_nxt and rcv_nxt.
@@ -769,6 +824,11 @@ impl Connection {
     fn mss(&self) -> u64 {
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         u64::from(self.snd_mss - options)
+    }
+
+    /// Where the peer's FIN stands, once it was seen: behind its SYN, so never at 0.
+    fn fin_place(&self) -> Option<u64> {
+        self.rcv_fin.map(NonZeroU64::get)
     }
 
     /// How fast new data leaves; `None` for as fast as the windows let it.

@@ -8,6 +8,7 @@
 //! blind attacker could send is answered with a challenge acknowledgement, of which there are only
 //! so many.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::super::config::{CHALLENGE_PERIOD, TcpConfig};
@@ -444,7 +445,7 @@ impl Connection {
         receipt: &mut Receipt,
     ) {
         // Behind the peer's FIN there is nothing, whatever it sends.
-        let fin = self.rcv_fin.unwrap_or(u64::MAX);
+        let fin = self.fin_place().unwrap_or(u64::MAX);
         let len_max = fin.saturating_sub(arriving.start);
         let len = ((arriving.payload_to - arriving.payload_from) as u64).min(len_max) as usize;
         let range = arriving.payload_from..arriving.payload_from + len;
@@ -528,9 +529,9 @@ impl Connection {
         let text_len = (arriving.payload_to - arriving.payload_from) as u64;
         let place = arriving.start + text_len;
         if arriving.has_fin && self.rcv_fin.is_none() && place >= self.rcv_nxt {
-            self.rcv_fin = Some(place);
+            self.rcv_fin = NonZeroU64::new(place);
         }
-        if self.rcv_fin != Some(self.rcv_nxt) {
+        if self.fin_place() != Some(self.rcv_nxt) {
             // One that comes again is answered again: RFC 9293 3.10.7.4 for CLOSE-WAIT and later.
             self.is_ack_due |= arriving.has_fin;
             return;

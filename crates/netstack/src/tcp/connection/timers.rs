@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::config::TcpConfig;
+use super::super::config::{KeepAlive, TcpConfig};
 use super::super::state::{End, TcpState};
-use super::{Connection, Happened, Phase, Probe, Trial};
+use super::{Connection, Happened, Phase, Probe, Trial, Trouble};
 use crate::time::Instant;
 
 /// Before the first sample. RFC 8985 7.2
@@ -19,6 +19,9 @@ const PEER_ACK_DELAY_MAX: Duration = Duration::from_millis(200);
 
 /// A closed window is probed with pauses that double up to this. RFC 9293 3.8.6.1
 const PERSIST_MAX: Duration = Duration::from_secs(60);
+
+/// R1: so many retransmissions that nothing answers are trouble. RFC 9293 3.8.3, SHLD-10
+const TROUBLE_BACK_OFFS: u8 = 3;
 
 impl Connection {
     /// When to call [`Connection::expire`] next.
@@ -39,6 +42,7 @@ impl Connection {
     /// Does what is due by now. What is to be sent leaves with the next [`Connection::transmit`].
     pub fn expire(&mut self, config: &TcpConfig, now: Instant) -> Happened {
         let state_before = self.state;
+        let mut happened = Happened::NOTHING;
         if self.ack_at <= now {
             self.ack_at = Instant::NEVER;
             self.is_ack_due = true;
@@ -50,7 +54,7 @@ impl Connection {
             self.on_probe_timeout(config, now);
         }
         if self.rto_at <= now {
-            self.on_retransmission_timeout(config, now);
+            happened |= self.on_retransmission_timeout(config, now);
         }
         if self.persist_at <= now {
             self.on_persist_timeout(config, now);
@@ -61,10 +65,10 @@ impl Connection {
         if self.close_at <= now {
             self.finish_with(End::Closed);
         }
-        match self.state == TcpState::Closed && state_before != TcpState::Closed {
-            true => Happened::ENDED,
-            false => Happened::NOTHING,
+        if self.state == TcpState::Closed && state_before != TcpState::Closed {
+            happened |= Happened::ENDED;
         }
+        happened
     }
 
     pub(super) fn disarm(&mut self) {
@@ -80,24 +84,22 @@ impl Connection {
 
     // ---- retransmission: RFC 6298 5
 
-    fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) {
+    fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) -> Happened {
         self.rto_at = Instant::NEVER;
-        if self.flight.is_empty() {
-            return;
-        }
-        if self.is_given_up(config, now) {
-            return;
+        if self.flight.is_empty() || self.is_given_up(config, now) {
+            return Happened::NOTHING;
         }
         if self.snd_wnd == 0 && self.state.is_synchronized() {
             // The peer has closed its window over what is under way. It is probed, as if nothing
             // were: RFC 9293 3.8.6, MUST-35.
             self.arm_persist(config, now);
-            return;
+            return Happened::NOTHING;
         }
         self.counters.timeouts += 1;
         let is_first = !matches!(self.phase, Phase::Loss { .. });
-        // RFC 5681 3.1 (4): the threshold falls once for one window.
-        if is_first && self.state.is_synchronized() {
+        // RFC 5681 3.1 (4): the threshold falls once for one segment. Without progress it is the same.
+        let is_another = is_first || self.round_trip.back_offs() == 0;
+        if is_another && self.state.is_synchronized() {
             self.remember_for_undo(now);
             self.congestion.on_loss(self.flight.len());
             self.window_was_reduced();
@@ -113,11 +115,12 @@ impl Connection {
                 },
             };
         }
-        if !is_first {
-            // It may have dropped what it said that it has. RFC 2018 8
+        // It may have dropped what it said that it has. RFC 2018 5, 8
+        let is_reneged = !is_first || self.flight.is_reneged();
+        if is_reneged {
             self.flight.forget_sacks();
         }
-        let is_all = !self.has_sack || !is_first;
+        let is_all = !self.has_sack || is_reneged;
         self.flight.timed_out(&about, is_all);
         self.recover = self.flight.end();
         self.is_repairing = false;
@@ -128,6 +131,10 @@ impl Connection {
         self.probe_at = Instant::NEVER;
         self.reorder_at = Instant::NEVER;
         self.arm_retransmission(config, now);
+        match self.round_trip.back_offs() == TROUBLE_BACK_OFFS {
+            true => self.meet(Trouble::Silence),
+            false => Happened::NOTHING,
+        }
     }
 
     /// RFC 9293 3.8.3, R2
@@ -143,6 +150,7 @@ impl Connection {
         match self.state {
             TcpState::SynSent => config.connect_timeout,
             TcpState::SynReceived => config.accept_timeout,
+            _ if self.user_timeout_s > 0 => Duration::from_secs(self.user_timeout_s.into()),
             _ => config.user_timeout,
         }
     }
@@ -233,13 +241,21 @@ impl Connection {
     /// The peer has been heard.
     pub(super) fn arm_idle(&mut self, config: &TcpConfig, now: Instant) {
         self.keep_alive_probes = 0;
-        let keep_alive = config.keep_alive.filter(|_| self.state.is_synchronized());
+        let keep_alive = self.keep_alive(config);
+        let keep_alive = keep_alive.filter(|_| self.state.is_synchronized());
         self.idle_at = keep_alive.map_or(Instant::NEVER, |keep| now + keep.idle);
+    }
+
+    fn keep_alive(&self, config: &TcpConfig) -> Option<KeepAlive> {
+        match self.has_keep_alive {
+            None => config.keep_alive,
+            Some(is_on) => is_on.then(|| config.keep_alive.unwrap_or_default()),
+        }
     }
 
     fn on_idle(&mut self, config: &TcpConfig, now: Instant) {
         self.idle_at = Instant::NEVER;
-        let Some(keep_alive) = config.keep_alive else {
+        let Some(keep_alive) = self.keep_alive(config) else {
             return;
         };
         // Only while nothing else would find out. MUST-26

@@ -1,0 +1,214 @@
+//! What TCP asks of IP, and tells it: RFC 9293 3.9.2. One host on a link, of which each frame is
+//! looked at.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use netstack::Netstack;
+use netstack::device::mem::{self, Mem};
+use netstack::device::{Capabilities, Device, ReceiveBurst};
+use netstack::host::{Backlog, ConnectError, FlowId, ShardLimits};
+use netstack::ip::{InterfaceConfig, Prefix};
+use netstack::tcp::TcpConfig;
+use netstack::time::Instant;
+use netstack::wire::arp::ArpPacket;
+use netstack::wire::ethernet::{EtherType, EthernetAddress, EthernetHeader};
+use netstack::wire::ipv4::Ipv4Header;
+use netstack::wire::ipv6::Ipv6Header;
+use netstack::wire::tcp::{Flags, Segment};
+
+const PEER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
+
+/// A host with two addresses of each family, and the other end of its link.
+struct World {
+    host: Netstack<Mem>,
+    link: Mem,
+    now: Instant,
+}
+
+/// A frame that has left.
+enum Sent {
+    V4(Ipv4Header, Vec<u8>),
+    V6(Ipv6Header, Vec<u8>),
+    Question(ArpPacket),
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn peers() -> [IpAddr; 2] {
+    ["10.0.0.9", "fd00::9"].map(address)
+}
+
+impl World {
+    fn new(mtu: usize) -> World {
+        let capabilities = Capabilities {
+            mtu,
+            has_checksum_offload: false,
+            segmentation_len_max: 0,
+            receive_len_max: mtu + 14,
+        };
+        let (device, link) = mem::pair(capabilities, 64);
+        let prefixes = ["10.0.0.1/24", "10.7.0.1/24", "fd00::1/64", "fd00:7::1/64"];
+        let interface = InterfaceConfig {
+            mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+            mtu,
+            addresses: prefixes.map(|it| it.parse::<Prefix>().unwrap()).to_vec(),
+            gateway_v4: None,
+            gateway_v6: None,
+        };
+        let (tcp, limits) = (TcpConfig::default(), ShardLimits::default());
+        let mut host = Netstack::new(device, interface, tcp, limits, [7; 16]);
+        let now = Instant::START;
+        for peer in peers() {
+            let neighbors = host.interface().neighbors();
+            neighbors.hinted(now, peer, PEER_MAC, true);
+            neighbors.confirm(now, peer);
+        }
+        World { host, link, now }
+    }
+
+    fn connect(&mut self, peer: IpAddr) -> FlowId {
+        let remote = SocketAddr::new(peer, 80);
+        self.host.connect(self.now, remote).expect("a way to it")
+    }
+
+    /// What leaves by `until`.
+    fn sent_by(&mut self, until: Duration) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        loop {
+            self.host.receive(self.now).expect("memory");
+            self.host.transmit(self.now, &()).expect("memory");
+            let mut burst = ReceiveBurst::new(64, 9014);
+            self.link.receive(self.now, &mut burst).expect("memory");
+            sent.extend((0..burst.len()).map(|at| parsed(burst.frame(at).bytes)));
+            let wakes_at = self.host.wakes_at();
+            if wakes_at > Instant::START + until {
+                return sent;
+            }
+            self.now = self.now.max(wakes_at);
+        }
+    }
+}
+
+fn parsed(frame: &[u8]) -> Sent {
+    let (link, packet) = EthernetHeader::parse(frame).expect("a frame");
+    match link.ethertype {
+        EtherType::IPV4 => {
+            let (header, payload) = Ipv4Header::parse(packet).expect("a packet");
+            Sent::V4(header, payload.to_vec())
+        }
+        EtherType::IPV6 => {
+            let (header, payload) = Ipv6Header::parse(packet).expect("a packet");
+            Sent::V6(header, payload.to_vec())
+        }
+        EtherType::ARP => Sent::Question(ArpPacket::parse(packet).expect("a question")),
+        other => panic!("a frame of {other:?}"),
+    }
+}
+
+/// Source, MSS option, hop limit and class of service of the SYN that opens a connection.
+fn syn_of(sent: &[Sent]) -> (IpAddr, u16, u8, u8) {
+    let (src, hop_limit, dscp, bytes) = match sent {
+        [Sent::V4(header, bytes)] => (header.src.into(), header.hop_limit, header.dscp, bytes),
+        [Sent::V6(header, bytes)] => (header.src.into(), header.hop_limit, header.dscp, bytes),
+        sent => panic!("{} frames, and not one packet", sent.len()),
+    };
+    let segment = Segment::parse(bytes).expect("a segment");
+    assert!(segment.flags.contains(Flags::SYN));
+    let mss = segment.options.mss.expect("an MSS option");
+    (src, mss, hop_limit, dscp)
+}
+
+#[test]
+fn an_open_asks_ip_for_its_source_and_offers_what_the_mtu_takes() {
+    // RFC 9293 3.9.1.1, MUST-44; 3.7.1, MUST-67: MMS_R less the header of TCP.
+    for mtu in [1280, 1500, 9000] {
+        for (peer, own, headers) in [("10.0.0.9", "10.0.0.1", 40), ("fd00::9", "fd00::1", 60)] {
+            let mut world = World::new(mtu);
+            world.connect(address(peer));
+            let (src, mss, ..) = syn_of(&world.sent_by(Duration::ZERO));
+            assert_eq!((src, usize::from(mss)), (address(own), mtu - headers));
+        }
+    }
+}
+
+#[test]
+fn an_open_to_more_than_one_host_or_to_itself_is_refused() {
+    // RFC 9293 3.9.1.1, MUST-46
+    let mut world = World::new(1500);
+    for remote in [
+        "10.0.0.255",
+        "10.7.0.255",
+        "255.255.255.255",
+        "224.0.0.1",
+        "0.0.0.0",
+        "10.0.0.1",
+        "ff02::1",
+        "::",
+        "fd00::1",
+    ] {
+        let remote = SocketAddr::new(address(remote), 80);
+        let refused = world.host.connect(world.now, remote);
+        assert_eq!(refused, Err(ConnectError::NoAddress), "{remote}");
+    }
+    assert!(world.sent_by(Duration::from_secs(10)).is_empty());
+}
+
+#[test]
+fn the_hop_limit_and_the_class_of_service_are_what_was_asked_for() {
+    // RFC 9293 3.9.2, MUST-49; 3.9.1.9, MUST-48, SHLD-21, SHLD-22
+    for peer in peers() {
+        let mut world = World::new(1500);
+        world.connect(peer);
+        let (.., hop_limit, dscp) = syn_of(&world.sent_by(Duration::ZERO));
+        assert_eq!((hop_limit, dscp), (64, 0));
+        world.host.interface().set_hop_limit(5);
+        let id = world.connect(peer);
+        world.host.shard().set_dscp(id, 46);
+        let (.., hop_limit, dscp) = syn_of(&world.sent_by(Duration::ZERO));
+        assert_eq!((hop_limit, dscp), (5, 46));
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_answer_makes_its_neighbour_doubtful() {
+    // RFC 9293 3.8.3 (b), MUST-20: negative advice, when the third retransmission leaves.
+    let mut world = World::new(1500);
+    world.connect(address("10.0.0.9"));
+    let is_question = |sent: &Sent| matches!(sent, Sent::Question(_));
+    let syns = world.sent_by(Duration::from_millis(6999));
+    assert!(syns.len() == 3 && !syns.iter().any(is_question));
+    let sent = world.sent_by(Duration::from_secs(7));
+    let questions: Vec<_> = sent.iter().filter(|sent| is_question(sent)).collect();
+    let [Sent::Question(question)] = questions[..] else {
+        panic!("{} questions", questions.len());
+    };
+    assert_eq!(IpAddr::V4(question.target_ip), address("10.0.0.9"));
+    // To it alone: it is known where it was.
+    assert_eq!(question.target_mac, PEER_MAC);
+}
+
+#[test]
+fn an_answer_comes_from_the_address_that_was_asked() {
+    // RFC 9293 3.9.1.1, MUST-45, though another one of ours is nearer to the peer.
+    let mut world = World::new(1500);
+    world.host.shard().listen(80, Backlog::default());
+    let (peer, asked) = (address("10.0.0.9"), address("10.7.0.1"));
+    let syn = Segment {
+        src_port: 4000,
+        dst_port: 80,
+        seq: netstack::wire::tcp::SeqNumber(1),
+        ack: None,
+        flags: Flags::SYN,
+        window: 1000,
+        urgent: 0,
+        options: netstack::wire::tcp::TcpOptions::NONE,
+        payload: &[],
+    };
+    let (shard, ecn) = (world.host.shard(), netstack::wire::Ecn::NotCapable);
+    shard.receive(world.now, asked, peer, &syn, ecn);
+    let (src, ..) = syn_of(&world.sent_by(Duration::ZERO));
+    assert_eq!(src, asked);
+}

@@ -3,6 +3,7 @@
 
 mod script;
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -79,15 +80,96 @@ fn the_conformance_page_lists_every_script() {
             "{PAGE} is old: run this test with NETSTACK_UPDATE=1"
         );
     }
-    // The table of requirements above names scripts, too.
-    for name in before.split('`').skip(1).step_by(2) {
-        let is_script = name.starts_with("rfc") && name.contains('/');
-        let exists = scripts.iter().any(|script| script.name == name);
-        assert!(
-            !is_script || exists,
-            "the page names {name}, and there is no such script"
-        );
+    // The tables of requirements above name scripts and tests, too.
+    let tests = tests_of(&["", "../sockets", "../serve", "../weft"]);
+    for name in names_in(before) {
+        let exists = match is_script(name) {
+            true => scripts.iter().any(|script| script.name == name),
+            false => !is_test(name) || tests.contains(name),
+        };
+        assert!(exists, "the page names {name}, and there is no such thing");
     }
+}
+
+#[test]
+fn each_requirement_stands_on_the_page_once_with_what_shows_it() {
+    let page = std::fs::read_to_string(here().join(PAGE)).expect("the page");
+    let (_, rest) = page.split_once("\n## The requirements\n").expect("a part");
+    let (tables, _) = rest.split_once(BEGIN).expect("its end");
+    let mut requirements = Vec::new();
+    for row in tables.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [requirement, what, shown] = cells[..] else {
+            panic!("three cells: {row}");
+        };
+        if shown == "shown by" {
+            continue;
+        }
+        let is_named = names_in(shown).any(|name| is_script(name) || is_test(name));
+        let has_reason = shown.starts_with("not done, see above");
+        assert!(is_named || has_reason, "{what}: nothing shows it");
+        if let Some(numbers) = requirement.strip_prefix("MUST-") {
+            requirements.extend(numbers_in(numbers));
+        }
+    }
+    requirements.sort_unstable();
+    let all: Vec<u32> = (1..=MUSTS_OF_RFC9293).collect();
+    assert_eq!(requirements, all, "the numbers of the table");
+    for rfc in ["9293", "6298", "5681", "7323", "2018", "5961"] {
+        let title = format!("\n### RFC {rfc}\n");
+        assert!(tables.contains(&title), "no table of RFC {rfc}");
+    }
+}
+
+/// RFC 9293 appendix B: MUST-1 to this one.
+const MUSTS_OF_RFC9293: u32 = 69;
+
+/// `2`, `8, 9`, `30 to 33`
+fn numbers_in(text: &str) -> Vec<u32> {
+    let number = |text: &str| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{text} is no number"))
+    };
+    let ranges = text.split(", ").map(|part| match part.split_once(" to ") {
+        Some((first, last)) => number(first)..=number(last),
+        None => number(part)..=number(part),
+    });
+    ranges.flatten().collect()
+}
+
+/// What stands between backticks.
+fn names_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn is_script(name: &str) -> bool {
+    name.starts_with("rfc") && name.contains('/')
+}
+
+/// Its name is a sentence.
+fn is_test(name: &str) -> bool {
+    name.matches('_').count() >= 4 && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+}
+
+/// The names of the tests of some crates.
+fn tests_of(crates: &[&str]) -> HashSet<String> {
+    let mut names = HashSet::new();
+    let mut paths: Vec<PathBuf> = (crates.iter())
+        .flat_map(|name| ["src", "tests"].map(|folder| here().join(name).join(folder)))
+        .filter(|folder| folder.exists())
+        .collect();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("a folder");
+            paths.extend(entries.map(|entry| entry.expect("an entry").path()));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            let named = text.split("fn ").skip(1);
+            names
+                .extend(named.filter_map(|it| it.split_once('(').map(|(name, _)| name.to_owned())));
+        }
+    }
+    names
 }
 
 /// A table for each folder, which is an RFC.

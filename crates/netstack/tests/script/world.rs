@@ -56,6 +56,8 @@ struct Peer {
     iss: u32,
     /// Of the shard: known from its first segment.
     irs: Option<u32>,
+    /// The one before, if the name was used before.
+    irs_before: Option<u32>,
     clock_offset: Option<u32>,
     local_port: u16,
     flow: Option<FlowId>,
@@ -251,7 +253,10 @@ impl World {
         for (port, segment, payload, ecn) in sent {
             let peer = self.peers.entry(port).or_default();
             if segment.flags.contains(Flags::SYN) {
-                peer.irs = Some(segment.seq.0);
+                let irs = Some(segment.seq.0);
+                if peer.irs != irs {
+                    peer.irs_before = std::mem::replace(&mut peer.irs, irs);
+                }
                 peer.local_port = segment.src_port;
             }
             if let (None, Some((value, _))) = (peer.clock_offset, segment.options.timestamps) {
@@ -615,6 +620,14 @@ impl World {
                 let trouble = self.machine()?.trouble();
                 let trouble = trouble.map_or("none".to_owned(), |it| format!("{it:?}"));
                 same("trouble", trouble.as_str(), value.unwrap_or_default())
+            }
+            "isn_beyond" => {
+                let used: i32 = number(value, "isn_beyond")?;
+                let peer = self.peer();
+                let ends = peer.irs.zip(peer.irs_before);
+                let (irs, before) = ends.ok_or("there was no connection before")?;
+                let ahead = irs.wrapping_sub(before) as i32;
+                same("it is beyond", ahead > used, true)
             }
             "silent" => {
                 let is_silent = self.shard_mut().next_silent() == Some(REMOTE);

@@ -11,11 +11,12 @@ use netstack::host::{Backlog, ConnectError, FlowId, ShardLimits};
 use netstack::ip::{InterfaceConfig, Prefix};
 use netstack::tcp::TcpConfig;
 use netstack::time::Instant;
+use netstack::wire::Ecn;
 use netstack::wire::arp::ArpPacket;
 use netstack::wire::ethernet::{EtherType, EthernetAddress, EthernetHeader};
 use netstack::wire::ipv4::Ipv4Header;
 use netstack::wire::ipv6::Ipv6Header;
-use netstack::wire::tcp::{Flags, Segment};
+use netstack::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 
 const PEER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
 
@@ -74,6 +75,11 @@ impl World {
         self.host.connect(self.now, remote).expect("a way to it")
     }
 
+    fn tell(&mut self, own: IpAddr, peer: IpAddr, segment: &Segment<'_>) {
+        let (shard, ecn) = (self.host.shard(), Ecn::NotCapable);
+        shard.receive(self.now, own, peer, segment, ecn);
+    }
+
     /// What leaves by `until`.
     fn sent_by(&mut self, until: Duration) -> Vec<Sent> {
         let mut sent = Vec::new();
@@ -105,6 +111,14 @@ fn parsed(frame: &[u8]) -> Sent {
         }
         EtherType::ARP => Sent::Question(ArpPacket::parse(packet).expect("a question")),
         other => panic!("a frame of {other:?}"),
+    }
+}
+
+/// What IP carries.
+fn bytes_of(sent: &Sent) -> &[u8] {
+    match sent {
+        Sent::V4(_, bytes) | Sent::V6(_, bytes) => bytes,
+        Sent::Question(question) => panic!("{question:?}"),
     }
 }
 
@@ -196,19 +210,45 @@ fn an_answer_comes_from_the_address_that_was_asked() {
     let mut world = World::new(1500);
     world.host.shard().listen(80, Backlog::default());
     let (peer, asked) = (address("10.0.0.9"), address("10.7.0.1"));
-    let syn = Segment {
-        src_port: 4000,
-        dst_port: 80,
-        seq: netstack::wire::tcp::SeqNumber(1),
-        ack: None,
-        flags: Flags::SYN,
-        window: 1000,
-        urgent: 0,
-        options: netstack::wire::tcp::TcpOptions::NONE,
-        payload: &[],
-    };
-    let (shard, ecn) = (world.host.shard(), netstack::wire::Ecn::NotCapable);
-    shard.receive(world.now, asked, peer, &syn, ecn);
+    world.tell(asked, peer, &segment(1, None));
     let (src, ..) = syn_of(&world.sent_by(Duration::ZERO));
     assert_eq!(src, asked);
+}
+
+#[test]
+fn a_peer_that_says_no_mss_gets_what_every_path_takes() {
+    // RFC 9293 3.7.1, MUST-15
+    for (peer, own, mss) in [("10.0.0.9", "10.0.0.1", 536), ("fd00::9", "fd00::1", 1220)] {
+        let mut world = World::new(9000);
+        world.host.shard().listen(80, Backlog::default());
+        let (peer, own) = (address(peer), address(own));
+        world.tell(own, peer, &segment(1, None));
+        let answer = bytes_of(&world.sent_by(Duration::ZERO)[0]).to_vec();
+        let iss = Segment::parse(&answer).expect("an answer").seq;
+        world.tell(own, peer, &segment(2, Some(iss + 1)));
+        let id = world.host.shard().accept(80).expect("a connection");
+        world.host.shard().write(id, &[7; 5000]);
+        let sent = world.sent_by(Duration::ZERO);
+        let first = Segment::parse(bytes_of(&sent[0])).expect("a segment");
+        assert_eq!(first.payload.len(), mss);
+    }
+}
+
+/// Without options: a SYN, or with `ack` the segment behind it.
+fn segment(seq: u32, ack: Option<SeqNumber>) -> Segment<'static> {
+    Segment {
+        src_port: 4000,
+        dst_port: 80,
+        seq: SeqNumber(seq),
+        ack,
+        flags: if ack.is_none() {
+            Flags::SYN
+        } else {
+            Flags::NONE
+        },
+        window: 10_000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+        payload: &[],
+    }
 }

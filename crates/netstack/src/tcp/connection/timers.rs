@@ -97,7 +97,8 @@ impl Connection {
         }
         self.counters.timeouts += 1;
         let is_first = !matches!(self.phase, Phase::Loss { .. });
-        // RFC 5681 3.1 (4): the threshold falls once for one segment. Without progress it is the same.
+        // RFC 5681 3.1 (4): the threshold falls once for one segment, and without progress it is
+        // the same one.
         let is_another = is_first || self.round_trip.back_offs() == 0;
         if is_another && self.state.is_synchronized() {
             self.remember_for_undo(now);

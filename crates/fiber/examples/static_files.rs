@@ -1,7 +1,6 @@
 //! Files over HTTP/1.0, in a page: the shape of it. `weft serve` does it in full.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::AsFd;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,14 +28,9 @@ fn answer(mut stream: &TcpStream, root: &Path) -> io::Result<()> {
         Ok(file) if file.metadata()?.is_file() => file,
         _ => return stream.write_all(b"HTTP/1.0 404 Not Found\r\n\r\n"),
     };
-    let (len, mut sent) = (file.len()?, 0);
+    let len = file.len()?;
     write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {len}\r\n\r\n")?;
-    while sent < len {
-        match stream.send_file(file.as_fd(), sent, len - sent, None)? {
-            0 => break, // It has become shorter.
-            count => sent += count,
-        }
-    }
+    io::copy(&mut file.take(len), &mut stream)?;
     Ok(())
 }
 

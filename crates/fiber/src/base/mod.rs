@@ -2,6 +2,7 @@
 
 pub(crate) mod abort;
 pub(crate) mod atomic;
+mod by_reference;
 pub(crate) mod cancelled;
 pub(crate) mod clock;
 pub(crate) mod counters;
@@ -9,3 +10,5 @@ pub(crate) mod home;
 pub(crate) mod lock;
 pub(crate) mod stamp;
 pub(crate) mod topology;
+
+pub(crate) use by_reference::by_reference;

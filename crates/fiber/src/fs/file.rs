@@ -12,6 +12,7 @@ use rustix::io::ReadWriteFlags;
 use super::metadata::{self, Metadata};
 use super::{HERE, by_ring, c_path};
 use crate::backend::ring_len;
+use crate::base::by_reference;
 use crate::io::offload::offload;
 use crate::io::path::{IoPath, io_path};
 
@@ -388,21 +389,7 @@ impl Write for &File {
     }
 }
 
-impl Read for File {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buffer)
-    }
-}
-
-impl Write for File {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+by_reference!(Read, Write for File);
 
 impl From<std::fs::File> for File {
     fn from(file: std::fs::File) -> File {

@@ -127,7 +127,7 @@ impl Socket {
 
 /// The methods that all datagram types share.
 macro_rules! datagram {
-    ($name:ident) => {
+    ($name:ident, $std:ty) => {
         impl $name {
             /// Receives one datagram; what does not fit into `buffer` is lost. An empty datagram is
             /// 0 and not an end.
@@ -170,7 +170,7 @@ macro_rules! datagram {
             }
         }
 
-        crate::net::handle!($name);
+        crate::net::handle!($name, $std);
     };
 }
 

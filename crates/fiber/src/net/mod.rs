@@ -25,7 +25,7 @@ pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
 /// The methods that all stream types share.
 macro_rules! stream {
-    ($name:ident) => {
+    ($name:ident, $std:ty) => {
         impl $name {
             /// This stream as where the input of [`Steps`](crate::Steps) comes from.
             pub fn source(&self) -> crate::Source<'_> {
@@ -135,36 +135,14 @@ macro_rules! stream {
             }
         }
 
-        impl std::io::Read for $name {
-            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-                (&*self).read(buffer)
-            }
-        }
-
-        impl std::io::Write for $name {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                (&*self).write(bytes)
-            }
-
-            fn write_vectored(
-                &mut self,
-                slices: &[std::io::IoSlice<'_>],
-            ) -> std::io::Result<usize> {
-                (&*self).write_vectored(slices)
-            }
-
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-
-        crate::net::handle!($name);
+        crate::base::by_reference!(Read, Write for $name);
+        crate::net::handle!($name, $std);
     };
 }
 
 /// What streams and datagram sockets have in common.
 macro_rules! handle {
-    ($name:ident) => {
+    ($name:ident, $std:ty) => {
         impl $name {
             /// A second handle to the same socket.
             ///
@@ -222,7 +200,73 @@ macro_rules! handle {
                 }
             }
         }
+
+        impl From<$std> for $name {
+            fn from(socket: $std) -> $name {
+                std::os::fd::OwnedFd::from(socket).into()
+            }
+        }
     };
 }
 
-use {handle, stream};
+/// What listeners have in common.
+macro_rules! listener {
+    ($name:ident, $stream:ident, $std:ty) => {
+        impl $name {
+            /// Waits for a connection. Any number of fibers and plain threads may wait on one
+            /// listener.
+            ///
+            /// # Errors
+            /// `NotConnected` after [`close`](Self::close); else what `accept4(2)` reports. A
+            /// server goes on after any other error; out of descriptors, after a pause.
+            pub fn accept(&self) -> std::io::Result<$stream> {
+                let connection = crate::io::accept::accept(&self.state)?;
+                // As our back ends accept them: the ring's are blocking, the others not.
+                let nonblocking = io_path() != IoPath::Uring;
+                Ok($stream {
+                    socket: Socket::with_mode(connection, nonblocking),
+                })
+            }
+
+            /// The connections, one after the other, as that of `std`; but it ends when the
+            /// listener is [closed](Self::close) or the fiber is cancelled.
+            pub fn incoming(&self) -> impl Iterator<Item = std::io::Result<$stream>> + '_ {
+                std::iter::from_fn(|| crate::io::accept::unless_over(self.accept()))
+            }
+
+            /// Stops listening: fibers that wait in [`accept`](Self::accept) get an error, later
+            /// connections are refused.
+            pub fn close(&self) {
+                self.state.close();
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                self.state.close();
+            }
+        }
+
+        impl std::os::fd::AsFd for $name {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.state.as_fd()
+            }
+        }
+
+        impl From<std::os::fd::OwnedFd> for $name {
+            fn from(fd: std::os::fd::OwnedFd) -> $name {
+                $name {
+                    state: ListenerState::new(fd, crate::net::socket::next_id()),
+                }
+            }
+        }
+
+        impl From<$std> for $name {
+            fn from(listener: $std) -> $name {
+                std::os::fd::OwnedFd::from(listener).into()
+            }
+        }
+    };
+}
+
+use {handle, listener, stream};

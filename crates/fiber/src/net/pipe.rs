@@ -9,6 +9,7 @@ use rustix::pipe::PipeFlags;
 
 use super::socket::Socket;
 use crate::backend::{Interest, ring_len};
+use crate::base::by_reference;
 use crate::io::path::{IoPath, io_path};
 use crate::io::ring::operate;
 
@@ -100,11 +101,7 @@ impl Read for &PipeReader {
     }
 }
 
-impl Read for PipeReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buffer)
-    }
-}
+by_reference!(Read for PipeReader);
 
 impl Write for &PipeWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -116,15 +113,7 @@ impl Write for &PipeWriter {
     }
 }
 
-impl Write for PipeWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+by_reference!(Write for PipeWriter);
 
 impl AsFd for PipeReader {
     fn as_fd(&self) -> BorrowedFd<'_> {

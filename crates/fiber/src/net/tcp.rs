@@ -2,16 +2,15 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::resolve::{first_that_works, resolve};
-use super::socket::{Socket, next_id};
-use super::stream;
+use super::socket::Socket;
+use super::{listener, stream};
 use crate::backend::Interest;
-use crate::io::accept::{self, ListenerState};
+use crate::io::accept::ListenerState;
 use crate::io::path::{IoPath, io_path};
 
 /// A TCP connection, as [`std::net::TcpStream`].
@@ -20,7 +19,7 @@ pub struct TcpStream {
     socket: Socket,
 }
 
-stream!(TcpStream);
+stream!(TcpStream, std::net::TcpStream);
 
 impl TcpStream {
     /// Connects to the first address that answers. Names are looked up on an offload thread.
@@ -77,6 +76,8 @@ pub struct TcpListener {
     state: Arc<ListenerState>,
 }
 
+listener!(TcpListener, TcpStream, std::net::TcpListener);
+
 impl TcpListener {
     /// Listens on the first address that is free. Names are looked up on an offload thread. As many
     /// connections wait to be accepted as the system allows (`net.core.somaxconn`).
@@ -91,69 +92,11 @@ impl TcpListener {
         Ok(listener.into())
     }
 
-    /// Waits for a connection. Any number of fibers and plain threads may wait on one listener.
-    ///
-    /// # Errors
-    /// `NotConnected` after [`close`](TcpListener::close); else what `accept4(2)` reports. A server
-    /// goes on after any other error; out of descriptors, after a pause.
-    pub fn accept(&self) -> io::Result<TcpStream> {
-        let connection = accept::accept(&self.state)?;
-        // As our back ends accept them: the ring's are blocking, the others not.
-        let nonblocking = io_path() != IoPath::Uring;
-        Ok(TcpStream {
-            socket: Socket::with_mode(connection, nonblocking),
-        })
-    }
-
-    /// The connections, one after the other, as [`std::net::TcpListener::incoming`]; but it ends
-    /// when the listener is [closed](TcpListener::close) or the fiber is cancelled.
-    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
-        std::iter::from_fn(|| accept::unless_over(self.accept()))
-    }
-
-    /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error, later
-    /// connections are refused.
-    pub fn close(&self) {
-        self.state.close();
-    }
-
     /// The address it listens on.
     ///
     /// # Errors
     /// What `getsockname(2)` reports.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(self)?.try_into()?)
-    }
-}
-
-impl Drop for TcpListener {
-    fn drop(&mut self) {
-        self.state.close();
-    }
-}
-
-impl AsFd for TcpListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.state.as_fd()
-    }
-}
-
-impl From<OwnedFd> for TcpListener {
-    fn from(fd: OwnedFd) -> TcpListener {
-        TcpListener {
-            state: ListenerState::new(fd, next_id()),
-        }
-    }
-}
-
-impl From<std::net::TcpListener> for TcpListener {
-    fn from(listener: std::net::TcpListener) -> TcpListener {
-        OwnedFd::from(listener).into()
-    }
-}
-
-impl From<std::net::TcpStream> for TcpStream {
-    fn from(stream: std::net::TcpStream) -> TcpStream {
-        OwnedFd::from(stream).into()
     }
 }

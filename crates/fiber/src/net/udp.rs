@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::OwnedFd;
 
 use rustix::net::{RecvFlags, SocketAddrAny, sockopt};
 
@@ -30,7 +29,7 @@ pub struct UdpSocket {
     socket: Socket,
 }
 
-datagram!(UdpSocket);
+datagram!(UdpSocket, std::net::UdpSocket);
 
 impl UdpSocket {
     /// A socket at the first address that is free. Names are looked up on an offload thread.
@@ -185,11 +184,5 @@ impl UdpSocket {
     /// What `setsockopt(2)` reports.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
         Ok(sockopt::set_ip_multicast_ttl(self, ttl)?)
-    }
-}
-
-impl From<std::net::UdpSocket> for UdpSocket {
-    fn from(socket: std::net::UdpSocket) -> UdpSocket {
-        OwnedFd::from(socket).into()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +14,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 
 use super::datagram::datagram;
-use super::socket::{Socket, next_id};
-use super::stream;
+use super::socket::Socket;
+use super::{listener, stream};
 use crate::backend::Interest;
-use crate::io::accept::{self, ListenerState};
+use crate::io::accept::ListenerState;
 use crate::io::path::{IoPath, io_path};
 
 /// A connection between processes of this machine, as [`std::os::unix::net::UnixStream`].
@@ -27,7 +26,7 @@ pub struct UnixStream {
     socket: Socket,
 }
 
-stream!(UnixStream);
+stream!(UnixStream, std::os::unix::net::UnixStream);
 
 impl UnixStream {
     /// Connects to the socket at `path`.
@@ -64,62 +63,15 @@ pub struct UnixListener {
     state: Arc<ListenerState>,
 }
 
+listener!(UnixListener, UnixStream, std::os::unix::net::UnixListener);
+
 impl UnixListener {
     /// Makes a socket at `path` and listens on it.
     ///
     /// # Errors
     /// What `bind(2)` reports; `AddrInUse` if something is at `path`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
-        Ok(OwnedFd::from(std::os::unix::net::UnixListener::bind(path)?).into())
-    }
-
-    /// Waits for a connection.
-    ///
-    /// # Errors
-    /// As [`TcpListener::accept`](super::TcpListener::accept).
-    pub fn accept(&self) -> io::Result<UnixStream> {
-        let connection = accept::accept(&self.state)?;
-        let nonblocking = io_path() != IoPath::Uring;
-        Ok(UnixStream {
-            socket: Socket::with_mode(connection, nonblocking),
-        })
-    }
-
-    /// The connections, one after the other, as
-    /// [`TcpListener::incoming`](super::TcpListener::incoming).
-    pub fn incoming(&self) -> impl Iterator<Item = io::Result<UnixStream>> + '_ {
-        std::iter::from_fn(|| accept::unless_over(self.accept()))
-    }
-
-    /// Stops listening, as [`TcpListener::close`](super::TcpListener::close).
-    pub fn close(&self) {
-        self.state.close();
-    }
-}
-
-impl Drop for UnixListener {
-    fn drop(&mut self) {
-        self.state.close();
-    }
-}
-
-impl AsFd for UnixListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.state.as_fd()
-    }
-}
-
-impl From<OwnedFd> for UnixListener {
-    fn from(fd: OwnedFd) -> UnixListener {
-        UnixListener {
-            state: ListenerState::new(fd, next_id()),
-        }
-    }
-}
-
-impl From<std::os::unix::net::UnixStream> for UnixStream {
-    fn from(stream: std::os::unix::net::UnixStream) -> UnixStream {
-        OwnedFd::from(stream).into()
+        Ok(std::os::unix::net::UnixListener::bind(path)?.into())
     }
 }
 
@@ -130,7 +82,7 @@ pub struct UnixDatagram {
     socket: Socket,
 }
 
-datagram!(UnixDatagram);
+datagram!(UnixDatagram, std::os::unix::net::UnixDatagram);
 
 impl UnixDatagram {
     /// A socket at `path`, to which others may send.
@@ -215,11 +167,5 @@ fn unix_address(address: Option<SocketAddrAny>) -> io::Result<SocketAddr> {
     match (address.abstract_name(), address.path_bytes()) {
         (Some(name), _) => SocketAddr::from_abstract_name(name),
         (None, path) => SocketAddr::from_pathname(OsStr::from_bytes(path.unwrap_or_default())),
-    }
-}
-
-impl From<std::os::unix::net::UnixDatagram> for UnixDatagram {
-    fn from(socket: std::os::unix::net::UnixDatagram) -> UnixDatagram {
-        OwnedFd::from(socket).into()
     }
 }

@@ -85,8 +85,8 @@ const HOUSES: &[House] = &[
     House {
         name: "fiber",
         floors: "
-            base/atomic base/abort base/cancelled base/clock base/counters base/home base/lock
-            base/stamp base/topology
+            base/atomic base/abort base/by_reference base/cancelled base/clock base/counters
+            base/home base/lock base/stamp base/topology
             switch/valgrind switch/locals switch/reason switch/token
             switch/stack
             switch/look switch/resources

@@ -26,6 +26,8 @@ const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring regis
 
 /// A module of the peers in Rust.
 const COMMON: (&str, &str) = ("src/common.rs", include_str!("../peers/common.rs"));
+/// A module of those that have tasks or coroutines.
+const PROGRAMS: (&str, &str) = ("src/programs.rs", include_str!("../peers/programs.rs"));
 
 impl PeerRuntime {
     /// All.
@@ -55,11 +57,13 @@ impl PeerRuntime {
             PeerRuntime::Tokio => &[
                 ("src/main.rs", include_str!("../peers/tokio/src/main.rs")),
                 COMMON,
+                PROGRAMS,
                 ("Cargo.toml", include_str!("../peers/tokio/Cargo.toml.txt")),
             ],
             PeerRuntime::May => &[
                 ("src/main.rs", include_str!("../peers/may/src/main.rs")),
                 COMMON,
+                PROGRAMS,
                 ("Cargo.toml", include_str!("../peers/may/Cargo.toml.txt")),
             ],
             PeerRuntime::Threads => &[

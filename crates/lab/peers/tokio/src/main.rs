@@ -8,7 +8,26 @@ use std::time::{Duration, Instant};
 
 use common::{Batch, Random, Round, STOP, get};
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
+
+macro_rules! go { ($body:block) => { tokio::spawn(async move $body) }; }
+macro_rules! give_way { () => { tokio::task::yield_now().await }; }
+macro_rules! wait { ($semaphore:expr) => { $semaphore.acquire().await.unwrap().forget() }; }
+macro_rules! post { ($semaphore:expr) => { $semaphore.add_permits(1) }; }
+macro_rules! sleep { ($bell:expr) => { $bell.notified().await }; }
+macro_rules! wake { ($bell:expr) => { $bell.notify_one() }; }
+macro_rules! lock { ($mutex:expr) => { $mutex.lock().await }; }
+macro_rules! join { ($handle:expr) => { $handle.await.unwrap() }; }
+
+type Bell = Notify;
+
+fn bell() -> Bell {
+    Notify::new()
+}
+
+mod programs;
+
+use programs::{RING, semaphore_ring};
 
 fn main() {
     common::run(|program| {
@@ -28,14 +47,14 @@ fn main() {
 fn measure(runtime: &Runtime, program: &str) -> Option<String> {
     let _inside = runtime.enter();
     match program {
-        "yield" => common::timed(spawn_yield),
+        "yield" => common::timed(programs::yields),
         "cycle" => common::timed(spawn_cycle),
-        "churn" => common::timed(spawn_churn),
-        "locality" => common::timed(spawn_locality),
+        "churn" => common::timed(programs::churn),
+        "locality" => common::timed(programs::locality),
         "transfer" => transfer(),
         "memory" => memory(),
-        "spawn" => common::timed(spawn_spawn),
-        "mutex" => common::timed(spawn_mutex),
+        "spawn" => common::timed(programs::spawn_and_join),
+        "mutex" => common::timed(programs::mutex),
         "channel" => common::timed(spawn_channel),
         "idle" => idle(),
         // It has no channel with many receivers, so no "crowd".
@@ -43,40 +62,10 @@ fn measure(runtime: &Runtime, program: &str) -> Option<String> {
     }
 }
 
-fn spawn_yield(total: &Arc<AtomicU64>) {
-    for _ in 0..get("threads", 100) {
-        let mut batch = Batch::of(total);
-        tokio::spawn(async move {
-            while batch.count() {
-                tokio::task::yield_now().await;
-            }
-        });
-    }
-}
-
-const RING: usize = 5;
-
-fn spawn_semaphore_ring(total: &Arc<AtomicU64>) {
-    let spots: Arc<[Semaphore; RING]> = Arc::new(std::array::from_fn(|_| Semaphore::new(0)));
-    for at in 0..RING {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
-        tokio::spawn(async move {
-            loop {
-                spots[at].acquire().await.unwrap().forget();
-                spots[(at + 1) % RING].add_permits(1);
-                if !batch.count() {
-                    return;
-                }
-            }
-        });
-    }
-    spots[0].add_permits(1);
-}
-
 fn spawn_cycle(total: &Arc<AtomicU64>) {
     for _ in 0..get("threads", 100) {
         if get("semaphore", 0) != 0 {
-            spawn_semaphore_ring(total);
+            semaphore_ring(total);
             continue;
         }
         let spots: Arc<[Notify; RING]> = Arc::new(std::array::from_fn(|_| Notify::new()));
@@ -93,76 +82,6 @@ fn spawn_cycle(total: &Arc<AtomicU64>) {
             });
         }
         spots[0].notify_one();
-    }
-}
-
-fn spawn_churn(total: &Arc<AtomicU64>) {
-    let count = get("spots", 50) as usize;
-    let spots: Arc<Vec<Semaphore>> = Arc::new((0..count).map(|_| Semaphore::new(0)).collect());
-    for seed in 0..get("threads", 100) {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
-        tokio::spawn(async move {
-            let mut random = Random::new(seed + 1);
-            let mut posts = seed as usize >= spots.len();
-            loop {
-                let spot = &spots[random.below(spots.len())];
-                if posts {
-                    spot.add_permits(1);
-                }
-                posts = true;
-                spot.acquire().await.unwrap().forget();
-                if !batch.count() {
-                    return;
-                }
-            }
-        });
-    }
-}
-
-struct Seat {
-    woken: Notify,
-    data: AtomicPtr<Vec<u64>>,
-}
-
-fn spawn_locality(total: &Arc<AtomicU64>) {
-    let (threads, processors) = (get("threads", 100), get("processors", 1));
-    let spots = threads.saturating_sub(processors).max(1) as usize;
-    let spots: Arc<Vec<AtomicPtr<Seat>>> = Arc::new((0..spots).map(|_| AtomicPtr::default()).collect());
-    for seed in 0..threads {
-        let (spots, mut batch) = (Arc::clone(&spots), Batch::of(total));
-        tokio::spawn(async move {
-            let mut random = Random::new(seed + 1);
-            let words = get("words", 100) as usize;
-            let first = Box::into_raw(Box::new(vec![0u64; words]));
-            let seat: &'static Seat = Box::leak(Box::new(Seat {
-                woken: Notify::new(),
-                data: AtomicPtr::new(first),
-            }));
-            let (shares, touched) = (get("share", 0) != 0, get("touched", 10));
-            loop {
-                // SAFETY: each vector belongs to one seat at a time, and none is freed.
-                let data = unsafe { &mut *seat.data.load(Acquire) };
-                for _ in 0..touched {
-                    data[random.below(words)] += 1;
-                }
-                let mine = std::ptr::from_ref(seat).cast_mut();
-                let mine_data = seat.data.load(Acquire);
-                let other = spots[random.below(spots.len())].swap(mine, AcqRel);
-                if !other.is_null() {
-                    // SAFETY: seats are never freed.
-                    let other = unsafe { &*other };
-                    if shares {
-                        let theirs = other.data.swap(mine_data, AcqRel);
-                        seat.data.store(theirs, Release);
-                    }
-                    other.woken.notify_one();
-                }
-                seat.woken.notified().await;
-                if !batch.count() {
-                    return;
-                }
-            }
-        });
     }
 }
 
@@ -206,36 +125,6 @@ fn memory() -> Option<String> {
         }
     };
     common::memory(start, |()| release.notify_waiters())
-}
-
-fn spawn_spawn(total: &Arc<AtomicU64>) {
-    let mut batch = Batch::of(total);
-    tokio::spawn(async move {
-        let at_once = get("at_once", 1);
-        let mut handles = Vec::new();
-        loop {
-            handles.extend((0..at_once).map(|_| tokio::spawn(async {})));
-            for handle in handles.drain(..) {
-                handle.await.unwrap();
-                if !batch.count() {
-                    return;
-                }
-            }
-        }
-    });
-}
-
-fn spawn_mutex(total: &Arc<AtomicU64>) {
-    let mut batch = Batch::of(total);
-    tokio::spawn(async move {
-        let mutex = tokio::sync::Mutex::new(0u64);
-        loop {
-            *std::hint::black_box(&mutex).lock().await += 1;
-            if !batch.count() {
-                return;
-            }
-        }
-    });
 }
 
 fn spawn_channel(total: &Arc<AtomicU64>) {

@@ -23,11 +23,11 @@ use std::io;
 use std::time::Duration;
 
 use ::fiber::{BackendChoice, Runtime};
-use session::{Opening, Session};
+use session::Session;
 
 use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
-use admission::Start;
+use admission::{Opens, Start};
 use event::Events;
 pub use event::{Accept, EventOptions};
 use fiber::Fibers;
@@ -113,15 +113,11 @@ macro_rules! each {
 
 impl Running {
     /// Starts to accept.
-    pub(crate) fn start<S, O>(
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         engine: &Engine,
         netstack: Option<NetstackHost>,
         start: Start<O>,
-    ) -> io::Result<Running>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    ) -> io::Result<Running> {
         Ok(match engine.clone() {
             Engine::Fiber {
                 processors,

@@ -20,6 +20,11 @@ pub(crate) struct Start<O> {
     pub(crate) carriers: Option<usize>,
 }
 
+/// Makes sessions, on any thread and for as long as the engine runs.
+pub(crate) trait Opens<S>: Fn(Opening<'_>) -> S + Send + Sync + 'static {}
+
+impl<S, O: Fn(Opening<'_>) -> S + Send + Sync + 'static> Opens<S> for O {}
+
 /// Lets connections in, or says what those are told for which there is no room.
 pub(crate) struct Admission<O> {
     pub(crate) shared: Arc<Shared>,

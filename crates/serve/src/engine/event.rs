@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::thread;
 
 use event::Mechanism;
-use session::{Opening, Session};
+use session::Session;
 
-use super::admission::Start;
+use super::admission::{Opens, Start};
 use super::loops::{Accepted, DOORS, Doors, House, Loop, Loops, OpenDispatcher, Sockets, sockets};
 use crate::listen::Bound;
 use mailbox::{Mailbox, Mailboxes};
@@ -86,24 +86,19 @@ pub(crate) struct Events {
 impl Events {
     /// # Errors
     /// What the kernel says to new threads, sockets and dispatchers.
-    pub(crate) fn start<S, O>(options: EventOptions, start: Start<O>) -> io::Result<Events>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
+        options: EventOptions,
+        start: Start<O>,
+    ) -> io::Result<Events> {
         let dispatcher = options.dispatcher;
         Events::start_over(options, start, Box::new(move || dispatcher.open()))
     }
 
-    pub(super) fn start_over<S, O>(
+    pub(super) fn start_over<S: Session + 'static, O: Opens<S>>(
         mut options: EventOptions,
         mut start: Start<O>,
         open_dispatcher: OpenDispatcher,
-    ) -> io::Result<Events>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    ) -> io::Result<Events> {
         options.loops = options.loops.max(1);
         prepare(&options, &mut start.listeners)?;
         let (own, dealt) = divide(&options, &start.listeners)?;

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use fiber::net::{Input, TcpListener, UnixListener};
 use fiber::{BackendChoice, Flow, Runtime, Source, Steps};
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 
-use super::admission::Start;
+use super::admission::{Opens, Start};
 use super::pool::{self, AcceptPool, Carriers};
 use super::processors;
 use super::serving::{self, Serving};
@@ -28,15 +28,11 @@ pub(crate) struct Fibers {
 impl Fibers {
     /// # Errors
     /// What the kernel says to new threads, rings and descriptors.
-    pub(crate) fn start<S, O>(
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         processors: usize,
         backend: BackendChoice,
         start: Start<O>,
-    ) -> io::Result<Fibers>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    ) -> io::Result<Fibers> {
         let runtime = processors::start(processors, backend)?;
         let workers = runtime.processor_count();
         let (pool, carriers) = AcceptPool::new(start, Listener::new, workers, usize::MAX)?;
@@ -87,11 +83,7 @@ struct Carrier<S: Session, O> {
     serving: Option<Serving<S, FiberStream>>,
 }
 
-impl<S, O> Carrier<S, O>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-{
+impl<S: Session + 'static, O: Opens<S>> Carrier<S, O> {
     fn new(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> Carrier<S, O> {
         Carrier {
             pool: Arc::clone(pool),
@@ -148,11 +140,7 @@ where
     }
 }
 
-impl<S, O> Steps for Carrier<S, O>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-{
+impl<S: Session + 'static, O: Opens<S>> Steps for Carrier<S, O> {
     fn begin(&mut self) -> Flow {
         self.accept()
     }

@@ -36,9 +36,9 @@ use ::netstack::Netstack;
 use ::netstack::host::{Backlog, ShardLimits};
 use ::netstack::station::{Station, StationDevice, StationError};
 use ::netstack::tcp::TcpConfig;
-use session::{Opening, Session};
+use session::Session;
 
-use super::admission::{Admission, Start};
+use super::admission::{Admission, Opens, Start};
 use super::loops::{Gate, Loop, Loops};
 use super::pool::REFUSERS;
 use crate::listen;
@@ -196,11 +196,10 @@ pub(crate) struct Netstacks {
 impl Netstacks {
     /// # Errors
     /// What the kernel says to new threads and descriptors.
-    pub(crate) fn start<S, O>(host: NetstackHost, start: Start<O>) -> io::Result<Netstacks>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
+        host: NetstackHost,
+        start: Start<O>,
+    ) -> io::Result<Netstacks> {
         let NetstackHost {
             shards,
             doors,

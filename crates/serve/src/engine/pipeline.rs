@@ -60,11 +60,11 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use ::session::{Opening, Session};
+use ::session::Session;
 use event::Mechanism;
 
 use self::session::SessionThread;
-use super::admission::Start;
+use super::admission::{Opens, Start};
 use super::loops::{
     Accepted, Deals, Gate, House, Loop, LoopThreads, Loops, OpenDispatcher, all_sockets,
 };
@@ -168,24 +168,19 @@ impl<S> Deals for InTurn<S> {
 impl Pipeline {
     /// # Errors
     /// What the kernel says to new threads, sockets and dispatchers.
-    pub(crate) fn start<S, O>(options: PipelineOptions, start: Start<O>) -> io::Result<Pipeline>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
+        options: PipelineOptions,
+        start: Start<O>,
+    ) -> io::Result<Pipeline> {
         let dispatcher = options.dispatcher;
         Pipeline::start_over(options, start, Box::new(move || dispatcher.open()))
     }
 
-    pub(super) fn start_over<S, O>(
+    pub(super) fn start_over<S: Session + 'static, O: Opens<S>>(
         options: PipelineOptions,
         start: Start<O>,
         open_dispatcher: OpenDispatcher,
-    ) -> io::Result<Pipeline>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    ) -> io::Result<Pipeline> {
         let (house, bound) = House::new(start, open_dispatcher, (1, true));
         let stages = Arc::new(Stages::<S>::new(&options)?);
         let (gauges, mut loops) = (stages.gauges(), Loops::new(&house, bound));

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use event::Mechanism;
 use rustix::event::{PollFd, PollFlags, poll};
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 
-use super::admission::Start;
+use super::admission::{Opens, Start};
 use super::loops::{
     Accepted, House, LoopThreads, Loops, ROOM_LEN, Waits, Wire, all_sockets, output, tell,
 };
@@ -37,11 +37,7 @@ struct Connection<S> {
 
 /// # Errors
 /// What the kernel says to a new thread and its descriptors.
-pub(crate) fn start<S, O>(start: Start<O>) -> io::Result<Loops>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-{
+pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Loops> {
     let (house, bound) = House::new(start, Box::new(|| Mechanism::Poll.open()), (1, true));
     let mut loops = Loops::new(&house, bound);
     let begin = {
@@ -53,11 +49,7 @@ where
 }
 
 /// Gives a connection that was accepted a thread, unless there is no room for it.
-fn begin<S, O>(house: &Arc<House<O>>, accepted: Accepted)
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-{
+fn begin<S: Session + 'static, O: Opens<S>>(house: &Arc<House<O>>, accepted: Accepted) {
     let Some((accepted, carriage)) = house.welcome(accepted, clock::now()) else {
         return;
     };
@@ -80,7 +72,7 @@ where
 
 impl<S: Session> Connection<S> {
     /// Does what the carriage wants until that is to close.
-    fn run(&mut self, house: &House<impl Fn(Opening<'_>) -> S>) -> Closed {
+    fn run(&mut self, house: &House<impl Opens<S>>) -> Closed {
         let mut room = vec![0; ROOM_LEN];
         loop {
             let mut now = clock::now();
@@ -99,7 +91,7 @@ impl<S: Session> Connection<S> {
     /// to wait for first.
     fn step(
         &mut self,
-        house: &House<impl Fn(Opening<'_>) -> S>,
+        house: &House<impl Opens<S>>,
         room: &mut [u8],
         now: &mut Now,
     ) -> ControlFlow<Waits> {

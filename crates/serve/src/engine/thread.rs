@@ -7,9 +7,9 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
-use session::{Opening, Session};
+use session::Session;
 
-use super::admission::Start;
+use super::admission::{Opens, Start};
 use super::pool::{self, AcceptPool, Carriers};
 use super::serving::{self, Serving};
 use crate::blocking::converse;
@@ -30,11 +30,7 @@ pub(crate) struct Threads {
 impl Threads {
     /// # Errors
     /// What the kernel says to new threads and descriptors.
-    pub(crate) fn start<S, O>(start: Start<O>) -> io::Result<Threads>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Threads> {
         // A thread belongs to no worker. One accepts at a time, so one list of connections is
         // enough.
         let (pool, carriers) = AcceptPool::new(start, Listener::new, 1, THREADS_MAX)?;
@@ -47,11 +43,10 @@ impl Threads {
     }
 }
 
-fn spawn<S, O>(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> io::Result<()>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-{
+fn spawn<S: Session + 'static, O: Opens<S>>(
+    pool: &Arc<AcceptPool<Listener, O>>,
+    point: usize,
+) -> io::Result<()> {
     let pool = Arc::clone(pool);
     let builder = thread::Builder::new().name("connection".into());
     let builder = builder.stack_size(STACK_SIZE);
@@ -59,11 +54,7 @@ where
 }
 
 /// A kernel thread's life: accept, serve, and again.
-fn carry<S, O>(pool: &Arc<AcceptPool<Listener, O>>, point: usize)
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-{
+fn carry<S: Session + 'static, O: Opens<S>>(pool: &Arc<AcceptPool<Listener, O>>, point: usize) {
     while let Some(stream) = pool.accept(point, Listener::accept) {
         if pool.admit(point, &stream, |point| spawn(pool, point)) {
             if let Some(mut serving) = Serving::begin(pool, point, stream) {

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 
 use super::mailbox::{Letter, Mailbox};
 use crate::carriage::{Carriage, Want};
 use crate::clock;
-use crate::engine::admission::Admission;
+use crate::engine::admission::{Admission, Opens};
 use crate::engine::loops::{Heard, Waits, Wire, output, take_steps, tell};
 use crate::file::DiskRead;
 use crate::jobs::Jobs;
@@ -46,7 +46,7 @@ impl<S: Session + 'static> Connection<S> {
     pub(super) fn drive(
         &mut self,
         desk: &mut Desk<S>,
-        admission: &Admission<impl Fn(Opening<'_>) -> S>,
+        admission: &Admission<impl Opens<S>>,
     ) -> Waits {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
@@ -67,7 +67,7 @@ impl<S: Session + 'static> Connection<S> {
     fn step(
         &mut self,
         desk: &mut Desk<S>,
-        admission: &Admission<impl Fn(Opening<'_>) -> S>,
+        admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
     ) -> ControlFlow<Waits, u64> {
         let Connection {

@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event::{Interest, Ready};
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 use slab::Slab;
 
 use super::connection::{Connection, Desk};
 use super::mailbox::{Letter, Mailboxes};
 use crate::clock;
 use crate::counters::Closed;
+use crate::engine::admission::Opens;
 use crate::engine::loops::{
     BELL, DOORS, Doors, Entrance, House, Lookout, Loop, ROOM_LEN, Waits, drop_session,
 };
@@ -50,11 +51,7 @@ pub(super) struct Worker<S, O> {
     expired: Vec<u64>,
 }
 
-impl<S, O> Worker<S, O>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S,
-{
+impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     /// # Errors
     /// What the kernel says to the dispatcher.
     pub(super) fn new(

@@ -10,12 +10,12 @@ use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 use netstack::host::{FlowId, Shard};
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 
 use super::flight::{Flight, Hangar};
 use crate::carriage::{Carriage, FilePiece, Untaken, Want};
 use crate::clock;
-use crate::engine::admission::Admission;
+use crate::engine::admission::{Admission, Opens};
 use crate::engine::loops::{Loop, Waits, take_steps, tell};
 use crate::file;
 use crate::jobs::{Job, Jobs};
@@ -61,7 +61,7 @@ impl<S: Session + 'static> Connection<S> {
         &mut self,
         desk: &mut Desk<S>,
         shard: &mut Shard,
-        admission: &Admission<impl Fn(Opening<'_>) -> S>,
+        admission: &Admission<impl Opens<S>>,
     ) -> Waits {
         // A connection that has waited for a turn of its session has one now. The next comes after
         // those of others.
@@ -85,7 +85,7 @@ impl<S: Session + 'static> Connection<S> {
         &mut self,
         desk: &mut Desk<S>,
         shard: &mut Shard,
-        admission: &Admission<impl Fn(Opening<'_>) -> S>,
+        admission: &Admission<impl Opens<S>>,
         has_turn: &mut bool,
     ) -> ControlFlow<Waits, u64> {
         let (id, flight, file) = (self.id, &mut self.flight, &mut self.file);

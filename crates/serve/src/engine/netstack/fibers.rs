@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ::netstack::station::{Station, StationDevice};
 use fiber::{ClusterHandle, Runtime};
-use session::{Opening, Session};
+use session::Session;
 use sockets::{SocketHost, TcpListener, TcpStream};
 
 use super::connection::CACHED_PIECE_LEN;
@@ -26,7 +26,7 @@ use super::{Door, NetstackHost, complain, describe};
 use crate::blocking::converse;
 use crate::carriage::{Carried, FilePiece, Look, Untaken};
 use crate::counters::Closed;
-use crate::engine::admission::Start;
+use crate::engine::admission::{Opens, Start};
 use crate::engine::pool::{self, AcceptPool, Carriers, REFUSAL_PATIENCE};
 use crate::engine::processors;
 use crate::engine::serving::{self, Serving};
@@ -76,11 +76,10 @@ impl pool::Listener for Port {
 impl NetstackFibers {
     /// # Errors
     /// What the kernel says to new threads, rings and descriptors.
-    pub(crate) fn start<S, O>(host: NetstackHost, start: Start<O>) -> io::Result<NetstackFibers>
-    where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
-    {
+    pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
+        host: NetstackHost,
+        start: Start<O>,
+    ) -> io::Result<NetstackFibers> {
         let NetstackHost {
             shards,
             doors,
@@ -184,10 +183,9 @@ impl NetstackFibers {
 }
 
 impl<O> Hall<O> {
-    fn spawn<S>(self: &Arc<Self>, point: usize) -> io::Result<()>
+    fn spawn<S: Session + 'static>(self: &Arc<Self>, point: usize) -> io::Result<()>
     where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+        O: Opens<S>,
     {
         let (hall, worker) = (Arc::clone(self), self.pool.point(point).worker);
         let builder = fiber::Builder::new().name("connection");
@@ -196,10 +194,9 @@ impl<O> Hall<O> {
     }
 
     /// A fiber's life: accept, serve, and again.
-    fn carry<S>(self: &Arc<Self>, point: usize)
+    fn carry<S: Session + 'static>(self: &Arc<Self>, point: usize)
     where
-        S: Session + 'static,
-        O: Fn(Opening<'_>) -> S + Send + Sync + 'static,
+        O: Opens<S>,
     {
         let pool = &self.pool;
         let accept = |port: &Port| self.accept(port, pool.point(point).worker);

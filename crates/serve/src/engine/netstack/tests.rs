@@ -14,7 +14,7 @@ use ::netstack::ip::{InterfaceConfig, Prefix};
 use ::netstack::tcp::End;
 use ::netstack::time::Instant as NetInstant;
 use ::netstack::wire::ethernet::EthernetAddress;
-use session::{Echo, FileRange, Next, Now, Outbox, Phase, Received, SharedFile};
+use session::{Echo, FileRange, Next, Now, Opening, Outbox, Phase, Received, SharedFile};
 
 use super::*;
 use crate::carriage::DRAIN_GRACE;

@@ -25,7 +25,7 @@ use netstack::host::{Backlog, FlowId, Pieces, Writer};
 use netstack::tcp::{End, Happened};
 use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use session::{Opening, Session};
+use session::Session;
 
 use super::connection::{Connection, Desk, Letter, cwnd_of};
 use super::figures::Figures;
@@ -33,6 +33,7 @@ use super::flight::Hangar;
 use super::{Hall, complain};
 use crate::clock;
 use crate::counters::Closed;
+use crate::engine::admission::Opens;
 use crate::engine::loops::{Loop, Waits, drop_session};
 use crate::shared::{CUTTING, SERVING};
 pub(super) use lifetime::{HANDSHAKE_PATIENCE, LAST_BYTES_PATIENCE};
@@ -115,12 +116,7 @@ impl<S> Connections<S> {
     }
 }
 
-impl<S, O, D> Worker<S, O, D>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S,
-    D: Device,
-{
+impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
     pub(super) fn new(
         hall: Arc<Hall<O>>,
         own: Arc<Loop>,

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 
 use super::connection::{Arrival, Cargo, Connection, Stop, cut, cut_arrival, guard};
 use super::stages::Stages;
 use crate::carriage::Want;
 use crate::clock;
+use crate::engine::admission::Opens;
 use crate::engine::loops::{House, STEPS_MAX};
 
 /// One thread of the stage.
@@ -23,11 +24,7 @@ pub(super) struct SessionThread<S, O> {
     may_block: VecDeque<Box<Connection<S>>>,
 }
 
-impl<S, O> SessionThread<S, O>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S,
-{
+impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
     pub(super) fn new(house: Arc<House<O>>, stages: Arc<Stages<S>>) -> SessionThread<S, O> {
         SessionThread {
             to_readers: stages.readers.iter().map(|_| VecDeque::new()).collect(),
@@ -111,10 +108,7 @@ where
 
 impl<S: Session + 'static> Connection<S> {
     /// Goes on with the conversation until that is up to another stage, or may block.
-    fn converse<O>(&mut self, house: &House<O>) -> Stop
-    where
-        O: Fn(Opening<'_>) -> S,
-    {
+    fn converse(&mut self, house: &House<impl Opens<S>>) -> Stop {
         let mut now = clock::now();
         let Connection { carriage, .. } = self;
         carriage.at_stage(house.admission.shared.stage.get(), now);
@@ -141,10 +135,7 @@ impl<S: Session + 'static> Connection<S> {
     }
 
     /// Makes its session, if it is to have one now.
-    fn open<O>(&mut self, house: &House<O>, now: Now)
-    where
-        O: Fn(Opening<'_>) -> S,
-    {
+    fn open(&mut self, house: &House<impl Opens<S>>, now: Now) {
         if let Want::Open { tls } = self.carriage.want() {
             let peer = || self.peer;
             let session = house.admission.session(self.listener, peer, tls, now);

@@ -3,18 +3,15 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use session::{Opening, Session};
+use session::Session;
 
 use super::Worker;
 use crate::counters::Closed;
+use crate::engine::admission::Opens;
 use crate::engine::event::connection::Connection;
 use crate::engine::loops::{Accepted, Waits, Wire};
 
-impl<S, O> Worker<S, O>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S,
-{
+impl<S: Session + 'static, O: Opens<S>> Worker<S, O> {
     /// Takes what has come to the doors.
     pub(super) fn accept(&mut self) {
         let now = self.desk.now.monotonic;

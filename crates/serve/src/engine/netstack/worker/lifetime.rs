@@ -6,10 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use netstack::device::Device;
 use netstack::host::FlowId;
-use session::{Opening, Session};
+use session::Session;
 
 use super::{Entrance, Worker};
 use crate::counters::Closed;
+use crate::engine::admission::Opens;
 use crate::engine::loops::{Waits, drop_session};
 use crate::engine::netstack::connection::{Connection, FileReader};
 use crate::engine::netstack::flight::Flight;
@@ -22,12 +23,7 @@ pub(in crate::engine::netstack) const HANDSHAKE_PATIENCE: Duration = Duration::f
 /// minutes, as Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
 pub(in crate::engine::netstack) const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
 
-impl<S, O, D> Worker<S, O, D>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S,
-    D: Device,
-{
+impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
     /// Takes those whose handshake is complete, as far as there is room.
     pub(super) fn accept(&mut self) {
         let was_called = self.desk.own.has_room.swap(false, Ordering::Acquire);

@@ -6,20 +6,16 @@ use std::time::Instant;
 
 use netstack::device::Device;
 use netstack::host::FlowId;
-use session::{Now, Opening, Session};
+use session::{Now, Session};
 
 use super::{Worker, net_instant};
 use crate::carriage::Carriage;
 use crate::counters::Closed;
+use crate::engine::admission::Opens;
 use crate::engine::loops::Waits;
 use crate::engine::netstack::connection::FileReader;
 
-impl<S, O, D> Worker<S, O, D>
-where
-    S: Session + 'static,
-    O: Fn(Opening<'_>) -> S,
-    D: Device,
-{
+impl<S: Session + 'static, O: Opens<S>, D: Device> Worker<S, O, D> {
     /// A turn for each that waits for one now.
     pub(super) fn give_turns(&mut self) {
         for _ in 0..self.turns.len() {

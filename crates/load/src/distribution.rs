@@ -149,23 +149,6 @@ impl Distribution {
         // `as` saturates: what is negative or not a number becomes 0.
         (drawn.round() as usize).clamp(min, max)
     }
-
-    /// The probability of drawing at most `x`.
-    pub fn cumulative(&self, x: f64) -> f64 {
-        match *self {
-            Distribution::Fixed(value) => f64::from(u8::from(x >= value)),
-            Distribution::Uniform { low, high } => ((x - low) / (high - low)).clamp(0.0, 1.0),
-            Distribution::Exponential { mean } => 1.0 - (-x.max(0.0) / mean).exp(),
-            Distribution::Normal { mean, deviation } => normal_cumulative((x - mean) / deviation),
-            Distribution::LogNormal { median, sigma } => match x > 0.0 {
-                true => normal_cumulative((x / median).ln() / sigma),
-                false => 0.0,
-            },
-            Distribution::Pareto(shape) => 1.0 - shape.pareto_tail(x),
-            Distribution::ExtremeValue(shape) => shape.extreme_value_cumulative(x),
-            Distribution::EtcValue => etc_value_cumulative(x),
-        }
-    }
 }
 
 impl Shape {
@@ -178,14 +161,6 @@ impl Shape {
         self.location + self.scale * stretch
     }
 
-    fn pareto_tail(&self, x: f64) -> f64 {
-        let z = ((x - self.location) / self.scale).max(0.0);
-        match self.shape {
-            0.0 => (-z).exp(),
-            shape => (1.0 + shape * z).max(0.0).powf(-1.0 / shape),
-        }
-    }
-
     /// The value that is not exceeded with probability `below`.
     fn extreme_value_below(&self, below: f64) -> f64 {
         let hazard = -below.ln();
@@ -194,14 +169,6 @@ impl Shape {
             shape => (hazard.powf(-shape) - 1.0) / shape,
         };
         self.location + self.scale * stretch
-    }
-
-    fn extreme_value_cumulative(&self, x: f64) -> f64 {
-        let z = (x - self.location) / self.scale;
-        match self.shape {
-            0.0 => (-(-z).exp()).exp(),
-            shape => (-(1.0 + shape * z).max(0.0).powf(-1.0 / shape)).exp(),
-        }
     }
 }
 
@@ -216,15 +183,6 @@ fn etc_value(random: &mut Random) -> f64 {
     ETC_VALUE_TAIL.pareto_above(random.unit_above_zero())
 }
 
-fn etc_value_cumulative(x: f64) -> f64 {
-    let small: f64 = ETC_VALUE_SMALL.iter().sum();
-    if x < 0.0 {
-        return 0.0;
-    }
-    let counted = ETC_VALUE_SMALL.iter().take(x as usize + 1);
-    counted.sum::<f64>() + (1.0 - small) * (1.0 - ETC_VALUE_TAIL.pareto_tail(x))
-}
-
 /// One draw of the normal distribution with mean 0 and deviation 1, by Marsaglia's polar method.
 fn standard_normal(random: &mut Random) -> f64 {
     loop {
@@ -234,22 +192,6 @@ fn standard_normal(random: &mut Random) -> f64 {
             return u * (-2.0 * s.ln() / s).sqrt();
         }
     }
-}
-
-/// Φ by Abramowitz and Stegun 7.1.26; its error is below 1.5e-7.
-fn normal_cumulative(z: f64) -> f64 {
-    const A: [f64; 5] = [
-        0.254_829_592,
-        -0.284_496_736,
-        1.421_413_741,
-        -1.453_152_027,
-        1.061_405_429,
-    ];
-    let x = z.abs() / std::f64::consts::SQRT_2;
-    let t = 1.0 / (1.0 + 0.327_591_1 * x);
-    let series = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
-    let erf = 1.0 - series * (-x * x).exp();
-    0.5 * (1.0 + erf.copysign(z))
 }
 
 /// Which of a number of items is asked for next.
@@ -546,23 +488,6 @@ impl FromStr for Distribution {
     }
 }
 
-impl fmt::Display for Distribution {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Distribution::Fixed(value) => write!(f, "fixed:{value}"),
-            Distribution::Uniform { low, high } => write!(f, "uniform:{low}-{high}"),
-            Distribution::Exponential { mean } => write!(f, "exp:{mean}"),
-            Distribution::Normal { mean, deviation } => write!(f, "normal:{mean},{deviation}"),
-            Distribution::LogNormal { median, sigma } => write!(f, "lognormal:{median},{sigma}"),
-            Distribution::Pareto(s) => write!(f, "pareto:{},{},{}", s.location, s.scale, s.shape),
-            Distribution::ExtremeValue(s) => {
-                write!(f, "gev:{},{},{}", s.location, s.scale, s.shape)
-            }
-            Distribution::EtcValue => f.write_str("etc-value"),
-        }
-    }
-}
-
 impl FromStr for Popularity {
     type Err = ParseError;
 
@@ -581,17 +506,6 @@ impl FromStr for Popularity {
             _ => Err(ParseError(format!(
                 "'{text}' is not a popularity; write uniform, zipf:0.99, hot:0.2, hot:0.9,100 or sequential"
             ))),
-        }
-    }
-}
-
-impl fmt::Display for Popularity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Popularity::Uniform => f.write_str("uniform"),
-            Popularity::Zipf { exponent } => write!(f, "zipf:{exponent}"),
-            Popularity::Hot { share, items } => write!(f, "hot:{share},{items}"),
-            Popularity::Sequential => f.write_str("sequential"),
         }
     }
 }

@@ -133,7 +133,7 @@ impl Place {
         }
     }
 
-    /// This agent's part of a number for the whole crew, such as its connections.
+    /// This agent's part of a number for all agents together, such as their connections.
     pub fn part_of(&self, whole: u32) -> u32 {
         whole / self.size + u32::from(self.rank < whole % self.size)
     }
@@ -185,7 +185,7 @@ fn first_address(text: &str) -> Option<String> {
 /// The order for one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Order {
-    /// The rate of the whole crew, where it is not that of the command line: a step of a sweep.
+    /// The rate of all agents together, if it is not that of the command line: a step of a sweep.
     pub rate_per_s: Option<f64>,
 }
 
@@ -381,7 +381,7 @@ impl Leader {
     /// long the others may take after this agent has finished.
     ///
     /// # Errors
-    /// Which agent failed and why. The others have been told; the crew cannot be used any more.
+    /// Which agent failed and why. The others have been told; the agents cannot be used any more.
     pub fn round(
         &mut self,
         order: Order,
@@ -550,7 +550,7 @@ impl Member {
     /// set when it should stop because the round is void.
     ///
     /// # Errors
-    /// What went wrong, here or elsewhere: the whole crew fails together.
+    /// What went wrong, here or elsewhere: all agents fail together.
     pub fn work(
         mut self,
         mut run: impl FnMut(Order, Arc<AtomicBool>) -> Result<Outcome, String>,

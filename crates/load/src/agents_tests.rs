@@ -50,7 +50,7 @@ fn errors_of(members: Vec<JoinHandle<Result<(), String>>>) -> Vec<String> {
 #[test]
 fn outcomes_of_all_agents_are_merged_exactly_round_after_round() {
     let listener = listener();
-    let crew = members(4, &listener, |rank, _, _| Ok(part(rank)));
+    let agents = members(4, &listener, |rank, _, _| Ok(part(rank)));
     let mut leader = Leader::gather(&listener, &place(0, 4, &listener), PATIENCE).unwrap();
     let mut expected = part(0);
     (1..4).for_each(|rank| expected.merge(&part(rank)).unwrap());
@@ -61,13 +61,13 @@ fn outcomes_of_all_agents_are_merged_exactly_round_after_round() {
         assert_eq!(merged.to_json(), expected.to_json());
     }
     leader.end(&Ok(()));
-    assert_eq!(errors_of(crew), [""; 0]);
+    assert_eq!(errors_of(agents), [""; 0]);
 }
 
 #[test]
 fn the_order_reaches_every_agent() {
     let listener = listener();
-    let crew = members(3, &listener, |_, order, _| {
+    let agents = members(3, &listener, |_, order, _| {
         assert_eq!(order.rate_per_s, Some(30_000.0));
         Ok(part(0))
     });
@@ -82,7 +82,7 @@ fn the_order_reaches_every_agent() {
         )
         .unwrap();
     leader.end(&Ok(()));
-    assert_eq!(errors_of(crew), [""; 0]);
+    assert_eq!(errors_of(agents), [""; 0]);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn an_agent_that_dies_fails_the_round_for_all_and_is_named() {
 #[test]
 fn an_agent_that_fails_says_why_and_all_fail() {
     let listener = listener();
-    let crew = members(3, &listener, |rank, _, _| match rank {
+    let agents = members(3, &listener, |rank, _, _| match rank {
         2 => Err("no more descriptors".to_owned()),
         _ => Ok(part(rank)),
     });
@@ -141,7 +141,7 @@ fn an_agent_that_fails_says_why_and_all_fail() {
         error.contains("agent 2 on 127.0.0.1: no more descriptors"),
         "{error}"
     );
-    let told = errors_of(crew);
+    let told = errors_of(agents);
     assert_eq!(told.len(), 2);
     assert!(told.iter().all(|what| what.contains("agent 2")), "{told:?}");
 }
@@ -149,12 +149,12 @@ fn an_agent_that_fails_says_why_and_all_fail() {
 #[test]
 fn a_leader_that_dies_fails_all() {
     let listener = listener();
-    let crew = members(3, &listener, |rank, _, _| Ok(part(rank)));
+    let agents = members(3, &listener, |rank, _, _| Ok(part(rank)));
     let leader = Leader::gather(&listener, &place(0, 3, &listener), PATIENCE).unwrap();
     for member in &leader.members {
         member.stream.shutdown(Shutdown::Both).unwrap();
     }
-    let told = errors_of(crew);
+    let told = errors_of(agents);
     assert_eq!(told.len(), 2);
     assert!(
         told.iter().all(|what| what.contains("rank 0 is gone")),
@@ -165,13 +165,13 @@ fn a_leader_that_dies_fails_all() {
 #[test]
 fn who_is_missing_is_named() {
     let listener = listener();
-    let crew = members(2, &listener, |_, _, _| Ok(part(0)));
+    let agents = members(2, &listener, |_, _, _| Ok(part(0)));
     let place = Place {
         size: 2,
         ..place(0, 2, &listener)
     };
     drop(Leader::gather(&listener, &place, PATIENCE).unwrap());
-    assert_eq!(errors_of(crew).len(), 1);
+    assert_eq!(errors_of(agents).len(), 1);
     let place = Place { size: 4, ..place };
     let error = Leader::gather(&listener, &place, Duration::from_millis(1)).unwrap_err();
     assert!(error.contains("1 of 4 agents have come"), "{error}");

@@ -3,7 +3,7 @@
 //! The thesis gives its set as one table: which part of the requests is served by how much memory,
 //! and up to which file size. The sizes are SPECweb99's: nine of each magnitude, from 0.1 to 900
 //! KiB. How many files there are of each size follows from the differences between the table's
-//! columns, and The table `THESIS` below holds them.
+//! columns; `THESIS` below has the numbers.
 //!
 //! Which file is asked for how often is Zipf's law over all files: rank 1 is the most popular.
 //! Ranks are dealt to the size groups so that each group gets its share of the requests. In the

@@ -6,7 +6,7 @@
 //! then halves the gap. `Sweep::overload` asks for twice the knee: does the server degrade
 //! gracefully?
 //!
-//! What runs is a closure, so that a sweep is the same for one generator and for a crew of
+//! What runs is a closure, so that a sweep is the same for one generator and for many
 //! [`agents`](crate::agents).
 
 use std::fmt::Write as _;

@@ -146,35 +146,40 @@ def each_of_two_shards_on_two_queues_serves_and_ends(world, *form):
         expect_equal("exit status", server.wait_end(10), 0)
 
 
-@check("netstack", limit_s=60)
-def a_packet_socket_serves_the_site(world):
-    on_veth(world, "packet")
+def check_over(*kinds):
+    """A check over each of these kinds of device."""
+
+    def register(run):
+        for kind in kinds:
+            over_kind = functools.partial(run, kind=kind)
+            over_kind.__name__ = f"{run.__name__}_over_{kind}"
+            check("netstack", limit_s=60)(over_kind)
+        return run
+
+    return register
 
 
-@check("netstack", limit_s=60)
-def af_xdp_serves_the_site(world):
-    on_veth(world, "xdp")
+@check_over("packet", "xdp")
+def the_site_is_served(world, kind):
+    with own_link(world, kind):
+        clients.every_file_arrives_whole(world)
 
 
 @check("netstack", limit_s=60)
 def af_xdp_on_a_veth_runs_its_program_behind_the_driver(world):
     """Seen: a tenth of the server's time went into frames that were made of the kernel's buffers, and copied, for a program that only
     says where they go. Cause: it ran in the veth's driver, which has buffers. Cure: on a veth it runs behind the driver."""
-    with on_veth_link(world, "xdp"):
+    with own_link(world, "xdp"):
         world.server()
         said = subprocess.run(["ip", "link", "show", "stack"], check=True, capture_output=True, text=True).stdout
         expect("xdpgeneric" in said, said)
 
 
-def on_veth(world, kind):
-    with on_veth_link(world, kind):
-        clients.every_file_arrives_whole(world)
-
-
 @contextlib.contextmanager
-def on_veth_link(world, kind, queues=1):
+def own_link(world, kind, queues=1):
     with own_network():
-        make_veth(queues)
+        if kind != "tap":
+            make_veth(queues)
         if kind == "xdp":
             link.make_checksums("kernel")
         world.server = server_on_link(world, kind)
@@ -193,7 +198,7 @@ def make_veth(queues=1):
 @check("netstack", limit_s=60)
 def two_shards_serve_the_site_on_two_queues_of_af_xdp(world):
     """With several queues the program runs in the veth's driver, which deals flows by their hash."""
-    with on_veth_link(world, "xdp", queues=2):
+    with own_link(world, "xdp", queues=2):
         server = world.server(workers=2)
         for path in ["/data/loom.wav", *["/style.css"] * 64]:
             expect(server.get(path).body == (world.site / path[1:]).read_bytes(), f"{path} has other bytes")
@@ -207,20 +212,11 @@ def opened_by_shard(server):
     return flows
 
 
-@check("netstack", limit_s=60)
-def a_syn_behind_a_flood_on_a_packet_socket_finds_room(world):
-    a_syn_behind_a_flood_finds_room(world, "packet")
-
-
-@check("netstack", limit_s=60)
-def a_syn_behind_a_flood_on_af_xdp_finds_room(world):
-    a_syn_behind_a_flood_finds_room(world, "xdp")
-
-
+@check_over("packet", "xdp")
 def a_syn_behind_a_flood_finds_room(world, kind):
     """Seen: while a host sent ARP as fast as it could, a client waited up to 3 s. Cause: the ring was full of it, so the SYN was lost. Cure:
     what is not TCP is limited before it comes into the ring. Here the server is stopped, so that any flood is too fast for it."""
-    with on_veth_link(world, kind):
+    with own_link(world, kind):
         server = world.server()
         server.get("/style.css")
         with raw_link("kernel") as wire:
@@ -239,42 +235,24 @@ def a_syn_behind_a_flood_finds_room(world, kind):
         wait_for("what was lost is counted", lambda: server.get("/style.css") and server.metric("weft_netstack_refused_frames_total") > 0)
 
 
-@check("netstack", limit_s=60)
-def frames_that_find_a_packet_sockets_ring_full_are_counted(world):
-    frames_that_find_no_room_are_counted(world, "packet")
-
-
-@check("netstack", limit_s=60)
-def frames_that_find_af_xdps_ring_full_are_counted(world):
-    frames_that_find_no_room_are_counted(world, "xdp")
-
-
-@check("netstack", limit_s=60)
-def frames_that_find_a_tap_interfaces_queue_full_are_counted(world):
-    with own_network():
-        world.server = server_on_link(world)
-        overflow(world.server(), INTERFACE)
-
-
-def frames_that_find_no_room_are_counted(world, kind):
-    with on_veth_link(world, kind):
-        overflow(world.server(), "kernel")
-
-
-def overflow(server, interface):
+@check_over("packet", "xdp", "tap")
+def frames_that_find_the_queue_full_are_counted(world, kind):
     """Seen: what the kernel dropped since the ring was full was in no counter."""
-    server.get("/style.css")
-    if server.kind == "tap":
-        ip("link", "set", interface, "txqueuelen", "100")
-    with raw_link(interface) as wire:
-        neighbour = mac_of_neighbour()
-        server.signal(signal.SIGSTOP)
-        wait_for("it is stopped", server.is_stopped)
-        for _ in range(3000):
-            with contextlib.suppress(OSError):
-                wire.send(neighbour + tcp_frame(40_000, RST))
-        server.signal(signal.SIGCONT)
-    wait_for("what was lost is counted", lambda: server.get("/style.css") and server.metric("weft_netstack_overflowed_frames_total") > 0)
+    interface = INTERFACE if kind == "tap" else "kernel"
+    with own_link(world, kind):
+        server = world.server()
+        server.get("/style.css")
+        if kind == "tap":
+            ip("link", "set", interface, "txqueuelen", "100")
+        with raw_link(interface) as wire:
+            neighbour = mac_of_neighbour()
+            server.signal(signal.SIGSTOP)
+            wait_for("it is stopped", server.is_stopped)
+            for _ in range(3000):
+                with contextlib.suppress(OSError):
+                    wire.send(neighbour + tcp_frame(40_000, RST))
+            server.signal(signal.SIGCONT)
+        wait_for("what was lost is counted", lambda: server.get("/style.css") and server.metric("weft_netstack_overflowed_frames_total") > 0)
 
 
 @check("netstack", limit_s=60)
@@ -300,7 +278,7 @@ def an_interface_whose_mtu_is_lowered_gets_shorter_segments(world):
     (site / "page.bin").write_bytes(os.urandom(1200))
     (site / "long.bin").write_bytes(os.urandom(3_000_000))
     for kind in ("packet", "xdp"):
-        with on_veth_link(world, kind):
+        with own_link(world, kind):
             server = world.server(site=site)
             for mtu in (1500, 1280):
                 ip("link", "set", "stack", "mtu", str(mtu))

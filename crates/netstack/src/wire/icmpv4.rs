@@ -26,9 +26,9 @@ pub const FRAGMENTATION_NEEDED: u8 = 4;
 /// A question whether a host is there, or the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpEcho<'a> {
-    /// Whose question it is.
+    /// Tells one program's questions from those of others.
     pub identifier: u16,
-    /// The how manieth.
+    /// Counts that program's questions.
     pub sequence: u16,
     /// Comes back in the answer.
     pub data: &'a [u8],

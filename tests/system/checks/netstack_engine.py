@@ -432,7 +432,8 @@ def kill_9_leaves_no_interface_behind(world):
 def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world, *form):
     """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""
     with own_network():
-        server = server_on_link(world)(*form)
+        # A client's last acknowledgement may be lost with the device, and a connection waits for it.
+        server = server_on_link(world)(*form, "--drain-timeout", "1s")
         expect_equal("the first page", server.get("/").status, 200)
         ip("link", "delete", INTERFACE)
         wait_for("it says so", lambda: b"device brings nothing" in server.log.read_bytes())

@@ -299,8 +299,8 @@ impl Interface {
         self.routes.source_for(dst)
     }
 
-    /// Whether there is a way to `dst`: it is on the link, or behind a gateway. A router of IPv6 that
-    /// nobody has named may still advertise itself.
+    /// Whether there is a way to `dst`: it is on the link, or behind a gateway. A router of IPv6
+    /// that nobody has named may still advertise itself.
     pub fn has_route(&self, now: Instant, dst: IpAddr) -> bool {
         let may_come = dst.is_ipv6() && self.routes.may_have_router(dst);
         may_come || self.routes.next_hop(now, dst).is_some()

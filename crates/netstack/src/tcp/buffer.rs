@@ -57,8 +57,8 @@ impl RingPool {
         self.used_len >= self.used_len_max
     }
 
-    /// How much one ring may hold while all of them take as much as they do. Some memory is left for
-    /// each, however many have a peer that takes nothing.
+    /// How much one ring may hold while all of them take as much as they do. Some memory is left
+    /// for each, however many have a peer that takes nothing.
     fn share(&self) -> usize {
         match self.used_len {
             used if used < self.used_len_max / 2 => self.capacity,
@@ -117,7 +117,8 @@ impl SendBuffer {
         taken
     }
 
-    /// How many bytes fit. There are fewer while others have much; a ring that is long stays of use.
+    /// How many bytes fit. There are fewer while others have much; a ring that is long stays of
+    /// use.
     pub fn room(&self, pool: &RingPool) -> usize {
         let len_max = pool.share().max(self.ring.bytes.len());
         len_max.min(pool.capacity).saturating_sub(self.len)

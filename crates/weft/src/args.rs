@@ -1,5 +1,8 @@
 //! The command line: what can be typed (built from [rows](crate::settings)) and what was.
 
+#[cfg(test)]
+mod manuals;
+
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -161,7 +164,7 @@ const SERVE_SECTIONS: Sections = &[
          weft serve site --error-page 404=404.html --header 'X-Frame-Options: DENY'\n\
          weft serve site --admin 127.0.0.1:9090      with /metrics and /healthz there\n\
          weft serve --config serve.toml  and to check it: weft check-config serve.toml\n\
-         weft serve site --engine thread the same, with a kernel thread per connection",
+         weft serve site --engine thread             a kernel thread per connection",
     ),
     (
         "Signals",

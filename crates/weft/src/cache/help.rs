@@ -57,9 +57,9 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
 /// Also in the manual page.
 pub(crate) const EXAMPLES: &str = "\
 weft cache -m 1024 -l 127.0.0.1          1 GiB of items, for this machine only
-weft cache -d -u nobody -P /run/c.pid    in the background, not as root
+weft cache -d -u nobody -l 127.0.0.1 -P /run/c.pid    in the background, not as root
 weft cache -s /run/cache.sock -a 0660    for this machine's programs, by a file's mode
-weft cache -e /var/lib/weft/items        keep the items over a restart
+weft cache -e /var/lib/weft-cache/items  keep the items over a restart
 weft cache -Z -o ssl_chain_cert=chain.pem,ssl_key=key.pem
 weft cache --admin 127.0.0.1:9150        with /metrics and /healthz there";
 

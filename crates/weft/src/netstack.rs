@@ -80,8 +80,10 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
                 Ok(())
             })
             .on_engines(&["netstack"])
-            .help("Where the netstack sends what leaves the link; one of IPv4 and one of IPv6")
-            .more("A router of IPv6 that advertises itself needs none."),
+            .help("Where the netstack sends what leaves the link; may be repeated")
+            .more(
+                "One of IPv4 and one of IPv6. A router of IPv6 that advertises itself needs none.",
+            ),
         Setting::new("mtu")
             .takes("N", |config: &mut C, text| {
                 config.as_mut().engine.netstack.mtu = Some(value::count(text, 1..=MTU_MAX)?);

@@ -136,7 +136,8 @@ const OPTIONS: Rows = &[
     opt('V', "version").help("Print the version and exit"),
     opt('P', "pidfile")
         .file("file", put!(common.pid_file = Some as_typed))
-        .help("Write the number of the process to this file"),
+        .help("Write the number of the process to this file")
+        .more("It goes at the end if the user of -u may remove it, and stays otherwise."),
     opt('f', "slab-growth-factor")
         .takes("num", put!(growth_factor = growth_factor))
         .starts_as("1.25")

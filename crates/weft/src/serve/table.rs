@@ -110,8 +110,8 @@ const LISTENING: Rows = &[
         .adds("ADDR", put!(common.admin += address))
         .help("Serve /metrics (Prometheus), /healthz and, with fibers, /fibers here")
         .more(
-            "Written as for --listen. It is a listener of its own, so that what the site shows to \
-             the world and what it tells its operator never mix.",
+            "Written as for --listen; may be repeated. It is a listener of its own, so that what the \
+             site shows to the world and what it tells its operator never mix.",
         ),
     set("tls-cert")
         .adds("FILE", put!(tls_cert += as_typed))
@@ -196,7 +196,8 @@ const SITE: Rows = &[
         .adds("NAME", put!(index += value::file_name))
         .starts_as("index.html")
         .reloads()
-        .help("A directory's index file; the first that exists is taken"),
+        .help("A directory's index file; may be repeated")
+        .more("The first that exists is taken."),
     set("spa")
         .file("FILE", put!(spa = Some as_typed))
         .reloads()
@@ -206,7 +207,7 @@ const SITE: Rows = &[
         .adds("STATUS=FILE", put!(error_pages += value::error_page))
         .or_table("error_pages")
         .reloads()
-        .help("A page of your own for a status, such as 404=404.html")
+        .help("A page of your own for a status, such as 404=404.html; may be repeated")
         .more("The path is relative to the directory served."),
 ];
 
@@ -222,7 +223,7 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("headers")
         .reloads()
-        .help("Add a header, to all replies or to the files that the glob matches")
+        .help("Add a header to all replies, or to files that a glob matches; may be repeated")
         .more(
             "'X-Frame-Options: DENY' is for every reply, '*.woff2=Access-Control-Allow-Origin: *' \
              for some. A glob without a slash is matched with the file's name, one with a slash \
@@ -233,7 +234,7 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("cache")
         .reloads()
-        .help("The Cache-Control of the files that the glob matches")
+        .help("The Cache-Control of the files that the glob matches; may be repeated")
         .more(
             "Such as '/assets/**=max-age=31536000, immutable'. Of the rules that match, the last \
              holds.",
@@ -243,7 +244,7 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("mime_types")
         .reloads()
-        .help("The Content-Type of an extension, such as webc=text/html"),
+        .help("The Content-Type of an extension, such as webc=text/html; may be repeated"),
     set("server-name")
         .takes("NAME|off", |config, text| {
             config.server_name = (text != "off").then(|| text.to_owned());
@@ -398,7 +399,8 @@ const PROCESS: Rows = &[
         ),
     set("pid-file")
         .file("FILE", put!(common.pid_file = Some as_typed))
-        .help("Write the process id here"),
+        .help("Write the process id here")
+        .more("It goes at the end if the user of --user may remove it, and stays otherwise."),
     set("quiet")
         .switches(|config, on| config.quiet = on)
         .starts_as("false")

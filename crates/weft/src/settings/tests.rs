@@ -85,6 +85,30 @@ fn a_setting_has_an_effect_with_the_engine_or_is_refused() {
     check_engines::<CacheConfig>();
 }
 
+/// Seen: the help of `--index`, `--header` and others did not say that they may be given several
+/// times.
+#[test]
+fn a_flag_that_may_be_repeated_says_so() {
+    let lists = rows::<ServeConfig>().filter(|row| matches!(row.kind, Kind::Many(..)));
+    let silent = lists.filter(|row| !row.description("").contains("may be repeated"));
+    let silent: Vec<_> = silent.map(|row| row.name).collect();
+    assert!(silent.is_empty(), "{silent:?}");
+}
+
+/// Seen: the manual did not say that the variables of certificates and keys are such.
+#[test]
+fn the_manual_says_which_variables_have_a_value_on_each_line() {
+    let by_line = rows::<ServeConfig>().filter(|row| row.separator == Separator::Line);
+    let names: Vec<_> = by_line.map(|row| row.name).collect();
+    assert_eq!(
+        names,
+        ["tls-cert", "tls-key", "header", "cache", "mime-type"]
+    );
+    let manual = include_str!("../../../../docs/serve.md").replace('\n', " ");
+    let said = "those of headers, caching, MIME types, certificates and keys stand one per line";
+    assert!(manual.contains(said));
+}
+
 #[test]
 fn every_key_of_the_file_has_a_name_with_hyphens() {
     assert!(rows::<ServeConfig>().all(|row| !row.name.contains('_')));

@@ -47,12 +47,18 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
 
 fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
+    let names = CATALOG.iter().map(|experiment| experiment.name.len());
+    let width = names.max().unwrap_or_default();
     for experiment in CATALOG {
         let note = match experiment.work.needs_root() && !is_root {
             true => " (needs root)",
             false => "",
         };
-        writeln!(out, "{:<14} {}{note}", experiment.name, experiment.about)?;
+        writeln!(
+            out,
+            "{:<width$} {}{note}",
+            experiment.name, experiment.about
+        )?;
     }
     Ok(())
 }
@@ -417,7 +423,13 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
 /// A build of weft, by a path that holds in any folder.
 fn build_at(path: &Path) -> Result<PathBuf, Failure> {
     let found = fs::canonicalize(path);
-    found.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    found.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::Usage(format!(
+            "there is neither a build of weft nor a folder of results at '{}'",
+            path.display()
+        )),
+        _ => Failure::Usage(format!("{}: {error}", path.display())),
+    })
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {

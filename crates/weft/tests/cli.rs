@@ -1,5 +1,6 @@
 //! The command as people and scripts meet it: what it prints, and how it exits.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
@@ -360,6 +361,16 @@ fn the_lab_says_how_to_go_on() {
         2,
         "weft lab list names them",
     );
+    check(
+        &mut weft(&["lab", "compare", "no", "such"]),
+        2,
+        "there is neither a build of weft nor a folder of results at 'no'",
+    );
+    // Seen: the column was as wide as most names, and longer ones pushed their words to the right.
+    let list = run(&mut weft(&["lab", "list"])).out;
+    let column = |line: &str| line.len() - line.split_once(' ').unwrap().1.trim_start().len();
+    let columns: BTreeSet<_> = list.lines().map(column).collect();
+    assert_eq!(columns.len(), 1, "{list}");
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().to_str().unwrap();
     for words in [

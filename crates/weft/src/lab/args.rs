@@ -73,7 +73,12 @@ pub(crate) fn command() -> Command {
         .subcommands([
             Command::new("list")
                 .about("List the experiments, or say what some are about")
-                .arg(Arg::new("name").value_name("EXPERIMENT").num_args(0..)),
+                .arg(
+                    Arg::new("name")
+                        .value_name("EXPERIMENT")
+                        .num_args(0..)
+                        .help("What to tell about: a name, rt, web or cache for all that begin so, or all"),
+                ),
             Command::new("servers").about("List other people's servers, and how to install them"),
             run(),
             report(),

@@ -337,20 +337,61 @@ fn path_argument(id: &'static str, value: &'static str) -> Arg {
         .value_hint(hint)
 }
 
-/// Users of other servers type those servers' flags for the address.
+/// What users of other servers type, and what it is here.
+const THEIR_FLAGS: &[(&[&str], &str)] = &[
+    (
+        &["-p", "--port", "-b", "--bind", "--address", "--host"],
+        "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface",
+    ),
+    (
+        &[
+            "-r",
+            "--root",
+            "-d",
+            "--dir",
+            "--directory",
+            "--folder",
+            "--path",
+        ],
+        "the directory has no flag: weft serve DIR",
+    ),
+    (
+        &[
+            "--cert",
+            "--certificate",
+            "--key",
+            "--private-key",
+            "--tls",
+            "--ssl",
+        ],
+        "HTTPS is --tls-cert FILE --tls-key FILE",
+    ),
+    (
+        &["-t", "--threads"],
+        "--workers N says how many kernel threads there are",
+    ),
+    (
+        &["-v", "--verbose", "--log", "--log-file"],
+        "requests are logged by --access-log FILE, or - for standard output",
+    ),
+    (
+        &["-D", "--daemon", "--daemonize"],
+        "weft serve stays in the foreground; packaging/systemd has a unit that runs it",
+    ),
+];
+
+/// Users of other servers type those servers' flags.
 fn with_our_name_for_it(mut error: clap::Error) -> clap::Error {
-    let is_address = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(flag)) => {
-            ["-p", "--port", "-b", "--bind", "--address", "--host"].contains(&flag.as_str())
-        }
-        _ => false,
+    let typed = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => flag,
+        _ => return error,
     };
-    if is_address && error.kind() == ErrorKind::UnknownArgument {
-        let tip = "address and port are one: --listen 127.0.0.1:8080, or --listen :8080 for every interface";
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![tip.into()]),
-        );
+    let ours = THEIR_FLAGS
+        .iter()
+        .find(|(flags, _)| flags.contains(&typed.as_str()));
+    if let Some((_, tip)) = ours {
+        let tip = ContextValue::StyledStrs(vec![(*tip).into()]);
+        error.insert(ContextKind::Suggested, tip);
     }
     error
 }

@@ -145,12 +145,13 @@ impl Operated for Serving {
 }
 
 /// Finds the first thing that is wrong with a configuration and can be known without starting: the
-/// root, the rules, the files that it names.
+/// root, the user, the rules, the files that it names.
 ///
 /// # Errors
 /// A sentence with what is wrong and what to do.
 pub(crate) fn check(config: &ServeConfig) -> Result<(), String> {
     check_root(config)?;
+    prepare::account(config)?;
     config.common.engine.check()?;
     prepare::open_tls(config)?;
     engine::check(config)

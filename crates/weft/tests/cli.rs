@@ -186,6 +186,22 @@ fn another_server_s_flag_for_the_address_is_told_ours() {
     }
 }
 
+/// Seen: users of other servers typed `--root`, `--cert`, `--threads`, `-v` and `-D`, and were told
+/// to pass them "as a value".
+#[test]
+fn other_servers_flags_are_told_ours() {
+    for (typed, ours) in [
+        ("--root", "weft serve DIR"),
+        ("-d", "weft serve DIR"),
+        ("--cert", "--tls-cert FILE --tls-key FILE"),
+        ("--threads", "--workers N"),
+        ("-v", "--access-log FILE"),
+        ("-D", "packaging/systemd"),
+    ] {
+        check(&mut weft(&["serve", typed]), 2, ours);
+    }
+}
+
 /// Seen: one mistake was told for each run, and what only a look at the site finds was told without
 /// file, line and key.
 #[test]
@@ -212,6 +228,36 @@ fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
             ran.err
         );
     }
+}
+
+/// Seen: a file with a user that does not exist was "ok", and the server did not start with it.
+#[test]
+fn what_keeps_the_server_from_starting_is_found_before() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, why) in [
+        (
+            "user = 'no-such-user'",
+            ":1: user: there is no user 'no-such-user'",
+        ),
+        ("user = 'root:no-such-group'", ":1: user: there is no group"),
+        (
+            "port = 80",
+            "'port' is not a setting; address and port are one: listen = ",
+        ),
+        (
+            "dir = '.'",
+            "'dir' is not a setting; the directory is root = ",
+        ),
+    ] {
+        let path = file(folder.path(), "weft.toml", text);
+        check(&mut weft(&["check-config", &path]), 2, why);
+        check(&mut weft(&["serve", "--config", &path]), 2, why);
+    }
+    check(
+        &mut weft(&["serve", "--user", "no-such-user"]),
+        2,
+        "error: --user: there is no user 'no-such-user'",
+    );
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(crate) fn prepare(
     config: &ServeConfig,
     inherited: Vec<Inherited>,
 ) -> Result<Prepared, Failure> {
-    let ids = account(config)?;
+    let ids = account(config).map_err(Failure::Usage)?;
     let nofile = match config.max_connections {
         Some(connections) => {
             let (flag, machine) = ("--max-connections", Machine::this());
@@ -197,14 +197,14 @@ pub(super) fn open_tls(config: &ServeConfig) -> Result<Option<Tls>, String> {
     Tls::open(options).map(Some)
 }
 
-fn account(config: &ServeConfig) -> Result<Option<Ids>, Failure> {
-    let ids = config
-        .common
-        .user
-        .as_ref()
-        .map(privileges::find)
-        .transpose();
-    ids.map_err(|why| Failure::Usage(format!("{why}; --user needs an existing account")))
+/// The numbers of the account to become, if one is named.
+///
+/// # Errors
+/// A sentence that says what does not exist.
+pub(super) fn account(config: &ServeConfig) -> Result<Option<Ids>, String> {
+    let ids = config.common.user.as_ref().map(privileges::find);
+    ids.transpose()
+        .map_err(|why| format!("{why}; name an existing account"))
 }
 
 // Descriptors that are neither connections nor files of the site: standard streams, listeners, the

@@ -72,10 +72,14 @@ impl Reader<'_> {
         let why = match found {
             Some(setting) if setting.is_for_file() => return Ok(setting),
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
-            None => match nearest(name, keys::<C>()) {
-                Some(near) => format!("'{name}' is not a setting; did you mean '{near}'?"),
-                None => format!("'{name}' is not a setting; `weft serve --help` names all keys"),
-            },
+            None => {
+                let near = nearest(name, keys::<C>());
+                let near = near.map(|near| format!("did you mean '{near}'?"));
+                let advice = our_key_for(name).map(str::to_owned).or(near);
+                let advice =
+                    advice.unwrap_or_else(|| "`weft serve --help` names all keys".to_owned());
+                format!("'{name}' is not a setting; {advice}")
+            }
         };
         Err(self.wrong(key.span().start, &why))
     }
@@ -185,6 +189,15 @@ fn escape(glob: &str) -> String {
     match glob.contains('[') {
         true => glob.to_owned(),
         false => glob.replace('=', "[=]"),
+    }
+}
+
+/// What a key of other servers' files is here.
+fn our_key_for(name: &str) -> Option<&'static str> {
+    match name {
+        "port" | "host" | "bind" => Some("address and port are one: listen = \":8080\""),
+        "dir" | "directory" | "document_root" => Some("the directory is root = \"DIR\""),
+        _ => None,
     }
 }
 

@@ -97,7 +97,8 @@ struct Serving {
 impl Serving {
     fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
-        check_root(&newer.config)?;
+        // The certificate is read by itself, and the user is who it is.
+        newer.check(|config| check_root(config).and_then(|()| engine::check(config)))?;
         self.running.reload(&newer.config, &self.limits)?;
         for name in self.resolved.needs_restart(&newer) {
             let warning = format!("`{name}` has changed, which only a restart applies");

@@ -770,6 +770,51 @@ fn a_mistake_in_the_configuration_keeps_no_certificate_away() {
     get_secure(&served, &second, "/").unwrap();
 }
 
+/// Seen: a key that could not be read was told at the line of its certificate; and at its own that
+/// "--tls-key needs --tls-cert".
+#[test]
+fn a_mistake_in_a_certificate_or_its_key_is_told_once_at_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let cert = file(folder.path(), "cert.pem", &certificate().0);
+    let other = file(folder.path(), "other.pem", &certificate().0);
+    for (cert, key, place) in [
+        (&*cert, "none.pem", ":2: tls_key: "),
+        (&cert, &other, ":2: tls_key: "),
+        ("none.pem", &other, ":1: tls_cert: "),
+    ] {
+        let text = format!("tls_cert = '{cert}'\ntls_key = '{key}'\n");
+        let path = file(folder.path(), "weft.toml", &text);
+        let ran = run(&mut weft(&["check-config", &path]));
+        assert_eq!((ran.code, ran.err.lines().count()), (2, 1), "{}", ran.err);
+        assert!(ran.err.contains(&format!("{path}{place}")), "{}", ran.err);
+    }
+}
+
+/// Seen: at a reload the mistake was told without file, line and key, unlike at the start.
+#[test]
+fn a_mistake_at_a_reload_is_told_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    file(folder.path(), "index.html", "hello");
+    let root = folder.path().to_str().unwrap();
+    let right = format!("root = '{root}'\n");
+    let config = file(folder.path(), ".weft.toml", &right);
+    let mut served = Served::start(&["--config", &config]);
+    for (text, place) in [
+        (
+            "root = '/no/such/folder'\n".to_owned(),
+            ":1: root: there is no directory",
+        ),
+        (format!("{right}spa = 'no.html'\n"), ":2: spa: "),
+    ] {
+        fs::write(&config, text).unwrap();
+        served.signal(Signal::HUP);
+        served.expect(&format!("not reloaded: {config}{place}"));
+    }
+    fs::write(&config, &right).unwrap();
+    served.signal(Signal::HUP);
+    served.expect("reloaded");
+}
+
 /// Seen: with 64 descriptors the server started, and answered 503 to the second client.
 #[test]
 fn too_few_open_files_are_refused_with_what_to_raise() {

@@ -256,6 +256,11 @@ impl<C: Config> Resolved<C> {
                 rest.remove("error-page");
                 rest.remove("spa");
             }
+            if ["tls-cert", "tls-key"].contains(&name) {
+                // One says nothing without the other.
+                rest.remove("tls-cert");
+                rest.remove("tls-key");
+            }
             layer = rest;
         }
         mistakes
@@ -263,7 +268,7 @@ impl<C: Config> Resolved<C> {
 }
 
 /// Without these, others are not looked at, or in other words. So they are to blame last.
-const TO_BLAME_LAST: [&str; 4] = ["address", "device", "engine", "root"];
+const TO_BLAME_LAST: [&str; 5] = ["address", "device", "engine", "root", "tls-cert"];
 
 /// All texts, in the order in which they can be to blame.
 fn places(layer: &Layer) -> impl Iterator<Item = (&'static str, usize)> {

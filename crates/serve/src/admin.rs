@@ -41,15 +41,22 @@ type Handler = Box<dyn Fn(&str) -> Reply + Send + Sync>;
 pub struct Reply {
     /// The HTTP status code.
     pub status: u16,
-    /// The body, of the route's content type.
+    /// The body's content type; the route's if `None`.
+    pub content_type: Option<&'static str>,
+    /// The body.
     pub body: Vec<u8>,
 }
 
 impl Reply {
     /// A reply with status 200.
     pub fn ok(body: impl Into<Vec<u8>>) -> Reply {
+        Reply::new(200, body)
+    }
+
+    fn new(status: u16, body: impl Into<Vec<u8>>) -> Reply {
         Reply {
-            status: 200,
+            status,
+            content_type: None,
             body: body.into(),
         }
     }
@@ -99,10 +106,13 @@ impl Route {
                     true => inspector.dump_with_backtraces(),
                     false => inspector.dump(),
                 };
-                Reply::ok(match asks("json") {
-                    true => dump.to_json(),
-                    false => dump.to_string(),
-                })
+                match asks("json") {
+                    true => Reply {
+                        content_type: Some("application/json"),
+                        ..Reply::ok(dump.to_json())
+                    },
+                    false => Reply::ok(dump.to_string()),
+                }
             },
         )
     }
@@ -111,9 +121,8 @@ impl Route {
     pub fn no_fibers(engine: &str) -> Route {
         let body = format!("there are no fibers: this server has {engine}\n").into_bytes();
         let about = "with --engine fiber: every fiber and what it waits for";
-        Route::new("/fibers", PLAIN, about, move |_| Reply {
-            status: 404,
-            body: body.clone(),
+        Route::new("/fibers", PLAIN, about, move |_| {
+            Reply::new(404, body.clone())
         })
     }
 
@@ -126,10 +135,7 @@ impl Route {
             "ok, or 503 while the server drains",
             move |_| match is_draining() {
                 false => Reply::ok("ok\n"),
-                true => Reply {
-                    status: 503,
-                    body: b"draining\n".to_vec(),
-                },
+                true => Reply::new(503, "draining\n"),
             },
         )
     }
@@ -227,10 +233,7 @@ fn accept(bound: &Bound, places: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>) {
         }
     };
     let Some(place) = Place::take(places) else {
-        let reply = Reply {
-            status: 503,
-            body: b"too many requests at once\n".to_vec(),
-        };
+        let reply = Reply::new(503, "too many requests at once\n");
         // One try, which a fresh socket's buffer takes; nothing is waited for here.
         let _ = rustix::net::send(&stream, &render(PLAIN, &reply, false), SendFlags::NOSIGNAL);
         return;

@@ -128,14 +128,12 @@ fn parse_request_line(head: &[u8]) -> Option<(&str, &str)> {
 }
 
 fn status_only(status: u16) -> Reply {
-    Reply {
-        status,
-        body: format!("{}\n", reason(status)).into_bytes(),
-    }
+    Reply::new(status, format!("{}\n", reason(status)))
 }
 
 pub(super) fn render(content_type: &str, reply: &Reply, is_head: bool) -> Vec<u8> {
-    let Reply { status, body } = reply;
+    let Reply { status, body, .. } = reply;
+    let content_type = reply.content_type.unwrap_or(content_type);
     let date = httpdate::fmt_http_date(SystemTime::now());
     let allow = if *status == 405 {
         "Allow: GET, HEAD\r\n"

@@ -207,3 +207,24 @@ fn dropping_it_closes_the_socket() {
     drop(running);
     assert!(TcpStream::connect(address).is_err());
 }
+
+/// Seen: the list of fibers was JSON and called plain text.
+#[test]
+fn fibers_are_text_or_json_and_called_so() {
+    let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
+    let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let routes = vec![Route::fibers(runtime.inspector())];
+    let running = Running {
+        admin: Admin::start(bound, routes).unwrap(),
+        draining: Arc::default(),
+    };
+    let text = running.get("/fibers");
+    assert!(text.contains("\r\nContent-Type: text/plain"), "{text}");
+    let json = running.get("/fibers?json");
+    let (head, body) = json.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.contains("\r\nContent-Type: application/json\r\n"),
+        "{head}"
+    );
+    assert!(body.starts_with("{\"fibers\":["), "{body}");
+}

@@ -2,7 +2,8 @@
 //!
 //! It runs on kernel threads of its own, so that it answers when every processor is busy, and it
 //! is deliberately not the web server: no keep-alive, no pipelining, `GET` and `HEAD` only, one
-//! request for each connection, everything within five seconds.
+//! request for each connection, everything within five seconds. While no thread is to be had, the
+//! one that accepts answers, one request after the other.
 
 mod http;
 #[cfg(test)]
@@ -21,10 +22,13 @@ use rustix::net::{SendFlags, SocketFlags};
 
 use crate::listen::{Address, Bound};
 use crate::metrics::{self, MetricsWriter};
-use http::{PLAIN, render};
+use http::{PEER_TIMEOUT, PLAIN, render};
 
 /// How many requests are answered at once; the next gets 503, unread.
 const CONNECTIONS_MAX: usize = 8;
+
+/// How long a peer may take if there is no thread for it: meanwhile the others wait.
+const PEER_TIMEOUT_WITHOUT_THREAD: Duration = Duration::from_millis(500);
 
 /// One path and what it answers.
 pub struct Route {
@@ -155,6 +159,10 @@ impl Admin {
     /// # Errors
     /// If there is no descriptor or thread to be had.
     pub fn start(bound: Vec<Bound>, routes: Vec<Route>) -> io::Result<Admin> {
+        Admin::start_with(bound, routes, spawn_reply)
+    }
+
+    fn start_with(bound: Vec<Bound>, routes: Vec<Route>, spawn: Spawn) -> io::Result<Admin> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(rustix::event::eventfd(0, flags)?);
         for bound in &bound {
@@ -165,7 +173,7 @@ impl Admin {
         let stopped = Arc::clone(&stop);
         let acceptor = thread::Builder::new()
             .name("weft-admin".to_owned())
-            .spawn(move || accept_until(&stopped, &bound, &Arc::new(with_index(routes))))?;
+            .spawn(move || accept_until(&stopped, &bound, &Arc::new(with_index(routes)), spawn))?;
         Ok(Admin {
             addresses,
             stop,
@@ -198,7 +206,15 @@ fn with_index(mut routes: Vec<Route>) -> Vec<Route> {
     routes
 }
 
-fn accept_until(stop: &OwnedFd, bound: &[Bound], routes: &Arc<Vec<Route>>) {
+/// Does the work on a thread of its own. The work is dropped if there is none.
+type Spawn = fn(Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
+fn spawn_reply(work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    let builder = thread::Builder::new().name("weft-admin-reply".to_owned());
+    builder.spawn(work).map(|_| ())
+}
+
+fn accept_until(stop: &OwnedFd, bound: &[Bound], routes: &Arc<Vec<Route>>, spawn: Spawn) {
     let places = Arc::new(AtomicUsize::new(0));
     loop {
         let sockets = std::iter::once(stop.as_fd()).chain(bound.iter().map(AsFd::as_fd));
@@ -216,12 +232,12 @@ fn accept_until(stop: &OwnedFd, bound: &[Bound], routes: &Arc<Vec<Route>>) {
             .zip(bound)
             .filter(|(poll, _)| !poll.revents().is_empty());
         for (_, bound) in ready {
-            accept(bound, &places, routes);
+            accept(bound, &places, routes, spawn);
         }
     }
 }
 
-fn accept(bound: &Bound, places: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>) {
+fn accept(bound: &Bound, places: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>, spawn: Spawn) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = match rustix::net::accept_with(bound, flags) {
         Ok(stream) => stream,
@@ -238,15 +254,16 @@ fn accept(bound: &Bound, places: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>) {
         let _ = rustix::net::send(&stream, &render(PLAIN, &reply, false), SendFlags::NOSIGNAL);
         return;
     };
-    let routes = Arc::clone(routes);
-    let serve = move || {
+    let stream = Arc::new(stream);
+    let (its_stream, its_routes) = (Arc::clone(&stream), Arc::clone(routes));
+    let spawned = spawn(Box::new(move || {
         let _place = place;
-        http::serve(&stream, &routes);
-    };
-    // Without memory for a thread the connection closes; the next one may fare better.
-    let _ = thread::Builder::new()
-        .name("weft-admin-reply".to_owned())
-        .spawn(serve);
+        http::serve(&its_stream, &its_routes, PEER_TIMEOUT);
+    }));
+    if spawned.is_err() {
+        // A server at its limit on threads is alive, and its operator wants to see it.
+        http::serve(&stream, routes, PEER_TIMEOUT_WITHOUT_THREAD);
+    }
 }
 
 /// One of the [`CONNECTIONS_MAX`] places; dropping it frees it.

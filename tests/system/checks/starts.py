@@ -1,6 +1,8 @@
 """Where it listens, as whom it runs, what it says when something is not allowed."""
 
 import ctypes
+import errno
+import http.client
 import os
 import pathlib
 import pwd
@@ -173,23 +175,32 @@ def without_io_uring_it_serves_and_says_why(world):
 @check()
 def behind_a_seccomp_filter_it_serves_and_says_why(world):
     """What container runtimes do: io_uring_setup fails with EPERM for this process alone."""
-    with world.server(variant="auto", before_exec=deny_io_uring) as server:
+    with world.server(variant="auto", before_exec=deny([IO_URING["io_uring_setup"]], errno.EPERM)) as server:
         said = server.output().split("\n", 1)[1]
         expect("epoll" in said and "seccomp" in said, f"the start says {said!r}")
         expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
 
 
-def deny_io_uring():
-    """Installs a filter of classic BPF: load the call's number; 425 (io_uring_setup, everywhere) → EPERM. seccomp(2)"""
+# Everywhere the same numbers.
+IO_URING = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
+
+
+def deny(calls, number):
+    """For the start of a process: a filter of classic BPF with which these calls fail with this errno. seccomp(2)"""
     load, jump_if_equal, give = 0x20, 0x15, 0x06
-    allow, fail_with_eperm = 0x7FFF0000, 0x00050001
-    program = [(load, 0, 0, 0), (jump_if_equal, 0, 1, 425), (give, 0, 0, fail_with_eperm), (give, 0, 0, allow)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
-    filter_ = struct.pack("=H6xQ", len(program), ctypes.addressof(code))
-    libc = ctypes.CDLL(None, use_errno=True)
-    pr_set_no_new_privs, pr_set_seccomp, seccomp_mode_filter = 38, 22, 2
-    if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) or libc.prctl(pr_set_seccomp, seccomp_mode_filter, filter_, 0, 0):
-        raise OSError(ctypes.get_errno(), "the seccomp filter was not accepted")
+    allow, fail = 0x7FFF0000, 0x00050000 | number
+    tests = [(jump_if_equal, len(calls) - at, 0, call) for at, call in enumerate(calls)]
+    program = [(load, 0, 0, 0), *tests, (give, 0, 0, allow), (give, 0, 0, fail)]
+
+    def before_exec():
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+        filter_ = struct.pack("=H6xQ", len(program), ctypes.addressof(code))
+        libc = ctypes.CDLL(None, use_errno=True)
+        pr_set_no_new_privs, pr_set_seccomp, seccomp_mode_filter = 38, 22, 2
+        if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) or libc.prctl(pr_set_seccomp, seccomp_mode_filter, filter_, 0, 0):
+            raise OSError(ctypes.get_errno(), "the seccomp filter was not accepted")
+
+    return before_exec
 
 
 @check()
@@ -220,7 +231,8 @@ def whichever_thread_is_one_too_many_the_limit_is_named(world):
     world.at_end(lambda: os.close(binary))
     for words in (["serve", folder, "--access-log", folder / "log", "--listen"], ["cache", "-c", "10", "-U", free_port(), "-l"]):
         for threads in range(1, 100):
-            command = [f"/proc/self/fd/{binary}", *words, f"127.0.0.1:{free_port()}", "--admin", f"127.0.0.1:{free_port()}"]
+            admin_port = free_port()
+            command = [f"/proc/self/fd/{binary}", *words, f"127.0.0.1:{free_port()}", "--admin", f"127.0.0.1:{admin_port}"]
             process = world.start(*command, *VARIANTS[world.variant], pass_fds=[binary], preexec_fn=limit_threads(threads))
             said = next(line for line in process.stderr if line.startswith((b"error: ", b"weft "))).decode()
             if said.startswith("weft "):
@@ -228,6 +240,11 @@ def whichever_thread_is_one_too_many_the_limit_is_named(world):
             expect("ulimit -u" in said and "os error" not in said, f"with {threads} threads it says {said!r}")
             expect(process.wait(10) in (1, 2), f"it ended with {process.returncode}")
         expect(threads > 2, "no limit was too low")
+        # Not one thread is left for its replies.
+        for path in ("/healthz", "/metrics"):
+            admin = http.client.HTTPConnection("127.0.0.1", admin_port, timeout=10)
+            admin.request("GET", path)
+            expect_equal(f"the status of {path}", admin.getresponse().status, 200)
         process.terminate()
         expect_equal("the exit status at the end", process.wait(10), 0)
 

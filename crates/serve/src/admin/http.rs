@@ -11,7 +11,8 @@ use rustix::net::{SendFlags, Shutdown};
 
 use super::{Reply, Route};
 
-/// How long a peer may take to send its request, and again to take the reply.
+/// How long a peer may take to send its request, and again to take the reply, on a thread of its
+/// own.
 pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A longer request head is answered with 431.
@@ -19,14 +20,14 @@ pub(super) const HEAD_LEN_MAX: usize = 8 * 1024;
 
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
-pub(super) fn serve(stream: &OwnedFd, routes: &[Route]) {
+pub(super) fn serve(stream: &OwnedFd, routes: &[Route], patience: Duration) {
     let mut head = Vec::new();
-    let reply = match receive_head(stream, &mut head, Instant::now() + PEER_TIMEOUT) {
+    let reply = match receive_head(stream, &mut head, Instant::now() + patience) {
         Ok(true) => answer(&head, routes),
         Ok(false) => render(PLAIN, &status_only(431), false),
         Err(_) => return,
     };
-    let deadline = Instant::now() + PEER_TIMEOUT;
+    let deadline = Instant::now() + patience;
     // Closing while input lies unread resets the connection, and the reply may be lost with it. So
     // the end of the peer's input is waited for. RFC 9112 section 9.6
     let _ = send_all(stream, &reply, deadline)

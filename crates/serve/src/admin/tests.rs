@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::http::{HEAD_LEN_MAX, PEER_TIMEOUT, PLAIN, receive_head};
-use super::{Admin, CONNECTIONS_MAX, Reply, Route};
+use super::{Admin, CONNECTIONS_MAX, Reply, Route, Spawn, spawn_reply};
 use crate::listen::Address;
 
 struct Running {
@@ -16,6 +16,10 @@ struct Running {
 }
 
 fn start(address: &str) -> Running {
+    start_with(address, spawn_reply)
+}
+
+fn start_with(address: &str, spawn: Spawn) -> Running {
     let draining = Arc::new(AtomicBool::new(false));
     let is_draining = Arc::clone(&draining);
     let routes = vec![
@@ -28,7 +32,7 @@ fn start(address: &str) -> Running {
     ];
     let bound = crate::listen::bind(&address.parse().unwrap(), None).unwrap();
     Running {
-        admin: Admin::start(bound, routes).unwrap(),
+        admin: Admin::start_with(bound, routes, spawn).unwrap(),
         draining,
     }
 }
@@ -167,6 +171,26 @@ fn is_served(address: SocketAddr) -> bool {
     let mut reply = String::new();
     let asked = stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n");
     asked.is_ok() && stream.read_to_string(&mut reply).is_ok() && reply.contains("200 OK")
+}
+
+/// Seen: while the system gave no more threads, `/healthz` and `/metrics` closed the connection
+/// without a word, and a balancer took a server that served for dead. Cause: each reply was made on
+/// a thread of its own, or not at all. Cure: without a thread, the one that accepts answers.
+#[test]
+fn without_a_thread_to_be_had_it_answers_all_the_same() {
+    let running = start_with("127.0.0.1:0", |_| Err(io::ErrorKind::WouldBlock.into()));
+    // One that says nothing is not waited for as long as on a thread of its own.
+    let silent = TcpStream::connect(running.tcp()).unwrap();
+    for _ in 0..2 * CONNECTIONS_MAX {
+        check(&running.get("/healthz"), "200 OK", "ok\n");
+    }
+    check(
+        &running.get("/panic"),
+        "500 Internal Server Error",
+        "Internal Server Error\n",
+    );
+    check(&running.get("/echo?a"), "200 OK", "a");
+    assert_eq!(read_all(silent), "");
 }
 
 #[test]
